@@ -32,6 +32,7 @@ CORE = ["-e", "."]
 STORAGE = ["-e", "plugins/storage"]
 KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
+HOROVOD_PLUGIN = ["-e", "plugins/horovod"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
 REPORT = ["-e", "plugins/report"]
@@ -39,14 +40,16 @@ SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
-HOUSE = [*CORE, *STORAGE, *DETERMINED, *REPORT, *SERVER, *TESTING]
+HOUSE = [*CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPORT, *SERVER, *TESTING]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
 # Where a session that runs beside others writes.
 LOGS = Path("build/logs")
 # Each environment has folders of tests of its own.
-NOT_BARE = ("tests/examples", "tests/loops", "tests/example_plugins")
+NOT_BARE = (
+    "tests/examples", "tests/loops", "tests/example_plugins", "plugins/horovod/tests/with_horovod",
+)  # fmt: skip
 DURATIONS = Path("build/durations")
 NUM_SLOWEST = 30
 # Ten commits in a row run all of the tests marked soak.
@@ -275,6 +278,7 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "plugins/storage/src/detcore_storage")
     session.run("mypy", "plugins/keras/src/detcore_keras")
     session.run("mypy", "plugins/estimator/src/detcore_estimator")
+    session.run("mypy", "plugins/horovod/src/detcore_horovod")
     session.run("mypy", "plugins/ray/src/detcore_ray")
     session.run("mypy", "plugins/torch/src/detcore_torch")
     session.run("mypy", "plugins/testing/src/detcore_testing")
@@ -301,7 +305,8 @@ def bare(session: nox.Session) -> None:
     install_locked(session, "bare", *HOUSE)
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
-        "plugins/determined/tests", "plugins/report/tests", "plugins/server/tests",
+        "plugins/determined/tests", "plugins/horovod/tests", "plugins/report/tests",
+        "plugins/server/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip
 
@@ -329,7 +334,8 @@ def tensorflow_old(session: nox.Session) -> None:
     install_horovod(session)
     run_tests(
         session, "keras-2", *AT_ONCE, "plugins/keras/tests", half(session, 0), "tests/benchmarks",
-        "plugins/ray/tests/test_horovod_on_ray.py", *session.posargs, env=QUIET_TENSORFLOW,
+        "plugins/horovod/tests/with_horovod", "plugins/ray/tests/test_horovod_on_ray.py",
+        *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
     run_tests(
         session, "estimator-2.15", *AT_ONCE, "plugins/estimator/tests", half(session, 0),

@@ -70,6 +70,7 @@ ROOM_TESTS = {
 PLUGIN_TESTS = {
     "determined": "plugins/determined/tests tests/docs",
     "estimator": "plugins/estimator/tests",
+    "horovod": "plugins/horovod/tests",
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
     "report": "plugins/report/tests plugins/server/tests tests/experimental/test_notebook.py",

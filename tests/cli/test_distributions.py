@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from plugin_wheels import ROOT, CleanEnvironment, build_wheel, detcore_wheel
 
@@ -118,6 +120,31 @@ def _check_routes(environment: CleanEnvironment) -> None:
     assert not [path for path in without if path.startswith(("/api/v1/", "/info"))]
     environment.install(f"detcore-determined[server] @ {detcore_wheel('determined').as_uri()}")
     assert {"/api/v1/models", "/api/v1/auth/login", "/info"} < paths() - without
+
+
+LAUNCH = ("launch", "--launcher", "horovod", "-n", "2", "--")
+
+
+@pytest.mark.cold
+def test_the_launcher_for_horovod_says_how_to_install_it(core_alone: CleanEnvironment) -> None:
+    done = core_alone.run("detcore", *LAUNCH, "python")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "error: '--launcher horovod' is part of detcore-horovod, which is not installed.\n"
+        "Install it with: pip install 'detcore[horovod]'\n",
+    )
+
+
+@pytest.mark.cold
+def test_with_its_distribution_horovod_has_its_variables(tmp_path: Path) -> None:
+    environment = CleanEnvironment(
+        tmp_path / "environment", [detcore_wheel(), detcore_wheel("horovod")]
+    )
+    program = "import os; print(os.environ['HOROVOD_CONTROLLER'], os.environ['HOROVOD_SIZE'])"
+    done = environment.run("detcore", *LAUNCH, "python", "-c", program)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert sorted(done.stdout.splitlines()) == [f"[rank={rank}] gloo 2" for rank in range(2)]
 
 
 @pytest.mark.cold

@@ -20,7 +20,7 @@ Install = Callable[..., PluginManager]
 HEAD = """
 import click
 from detcore import hookimpl
-from detcore.hooks import LauncherType, RoutesType, SearcherType, StorageType
+from detcore.hooks import LauncherType, RendezvousType, RoutesType, SearcherType, StorageType
 from detcore.types import Framework
 told = []
 """
@@ -123,6 +123,16 @@ def test_detcore_register_launcher(install: Install) -> None:
         "local": "detcore.launch:LocalLauncher",
         "x": "m:L",
     }
+
+
+def test_detcore_register_rendezvous(install: Install) -> None:
+    manager = install(
+        a="@hookimpl\ndef detcore_register_rendezvous(): return "
+        '[RendezvousType(name="x", service="m:S"), RendezvousType(name="y", service="m.S")]'
+    )
+    assert {name: kind.service for name, kind in manager.rendezvous().items()} == {"x": "m:S"}
+    [problem] = manager.problems()
+    assert "returned a rendezvous whose service is 'm.S', not a text like" in problem.message
 
 
 def test_detcore_register_searcher(install: Install) -> None:

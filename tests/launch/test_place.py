@@ -8,8 +8,7 @@ from detcore.distributed import launcher_variables
 from detcore.distributed._launchers import find_place
 from detcore.errors import DistributedError
 from detcore.launch._job import LocalJob
-from detcore.launch.nodes import place_ranks, rank_variables
-from detcore.types import TrialInfo
+from detcore.launch.nodes import find_services, place_ranks, rank_variables
 
 
 def place_in(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> tuple[str, int, int]:
@@ -22,11 +21,12 @@ def place_in(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> tupl
     return (place.launcher, *place.numbers[:2])
 
 
-@pytest.mark.parametrize(("horovod", "torch"), [(False, False), (True, False), (False, True)])
+@pytest.mark.parametrize(("services", "torch"), [((), False), (("horovod",), False), ((), True)])
 def test_all_that_a_job_sets_agrees(
-    monkeypatch: pytest.MonkeyPatch, horovod: bool, torch: bool
+    monkeypatch: pytest.MonkeyPatch, services: tuple[str, ...], torch: bool
 ) -> None:
-    job = LocalJob(3, horovod=horovod, torch=torch)
+    found = find_services()
+    job = LocalJob(3, services={name: found[name] for name in services}, torch=torch)
     variables = job.environment(2, {})
     job.close()
     assert place_in(monkeypatch, variables) == ("detcore", 2, 3)
@@ -36,13 +36,9 @@ def test_all_that_a_job_sets_agrees(
 def test_workers_on_several_nodes_are_told_where_the_chief_is(
     monkeypatch: pytest.MonkeyPatch, nodes: str, chief: tuple[str | None, str | None]
 ) -> None:
-    info = TrialInfo(
-        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config={}, model_dir="/",
-        trial_dir="/",
-    )  # fmt: skip
     variables = rank_variables(
-        place_ranks(nodes)[2], info, key="key", chief_address="10.0.0.1", chief_port=4711,
-        master_port=4712, interface=None, rendezvous_port=4713,
+        place_ranks(nodes)[2], key="key", chief_address="10.0.0.1", chief_port=4711,
+        master_port=4712, interface=None,
     )  # fmt: skip
     assert place_in(monkeypatch, variables) == ("detcore", 2, 3)
     assert (variables.get("DET_CHIEF_IP"), variables.get("DETCORE_CHIEF_PORT")) == chief

@@ -88,7 +88,12 @@ def records(detcore: Detcore, experiment: int) -> list[dict[str, Any]]:
             found.append(
                 {
                     "trial": (trial.state, trial.length, trial.rung),
-                    "saved": {each.steps_completed: detcore.toy_state(each.uuid) for each in saved},
+                    # A checkpoint that the kill interrupted is deleted, and saved again.
+                    "saved": {
+                        each.steps_completed: detcore.toy_state(each.uuid)
+                        for each in saved
+                        if each.state == "COMPLETED"
+                    },
                     "validation": validated,
                     # The driver of a trial adds the losses up in another order.
                     "training": [(step, round(loss["loss"], 9)) for step, loss in trained],

@@ -92,6 +92,16 @@ def test_each_worker_finds_the_variables_of_detcore_and_horovod(detcore: Detcore
     assert len(keys) == 1
 
 
+def test_without_its_plugin_workers_find_nothing_of_horovod(detcore: Detcore) -> None:
+    folder = folder_with(detcore, "train.py", TELL)
+    config = detcore.config(entrypoint="python train.py")
+    finished = detcore("--no-plugin", "horovod", "run", config, folder, "--slots", 2)
+    assert finished.code == 0, finished.stderr
+    text = (folder / "told-1").read_text()
+    assert "DETCORE_RANK=1" in text.splitlines()
+    assert "HOROVOD_" not in text
+
+
 def test_one_slot_is_told_so_and_finds_nothing_of_horovod(detcore: Detcore) -> None:
     folder = folder_with(detcore, "train.py", TELL)
     finished = detcore("run", detcore.config(entrypoint="python train.py"), folder)

@@ -107,9 +107,18 @@ def test_every_session_has_the_users_configuration_and_the_seed_decides(tmp_path
 
 def test_several_workers_need_horovod_and_its_launcher() -> None:
     program = (
+        "import sys\n"
+        "from detcore.errors import PluginNotFoundError\n"
         "from detcore.trial import PrepareOptions\n"
         "from detcore_estimator._worker import prepare_worker\n"
-        "prepare_worker(PrepareOptions(seed=3, rank=1, world_size=2))\n"
+        "options = PrepareOptions(seed=3, rank=1, world_size=2)\n"
+        "sys.modules['detcore_horovod'] = None  # as if it were not installed\n"
+        "try:\n"
+        "    prepare_worker(options)\n"
+        "except PluginNotFoundError as error:\n"
+        "    print(error)\n"
+        "del sys.modules['detcore_horovod']\n"
+        "prepare_worker(options)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=False
@@ -120,6 +129,7 @@ def test_several_workers_need_horovod_and_its_launcher() -> None:
         assert "horovod==0.28.1" in done.stderr
         assert 'pip install "tensorflow==2.15.*"' in done.stderr
     else:
+        assert "Install it with: pip install 'detcore[horovod]'" in done.stdout
         assert "this process is worker 1 of 2" in done.stderr
         assert "Horovod takes it for worker 0 of 1" in done.stderr
         assert "detcore launch --launcher horovod" in done.stderr

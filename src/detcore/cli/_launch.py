@@ -9,13 +9,17 @@ from typing import TYPE_CHECKING
 
 import click
 
+from detcore._distributions import MissingDistributionError, describe_missing
 from detcore.errors import near_name
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.launch import Host, LauncherName
+    from detcore.launch import Host
+    from detcore.launch.nodes import RendezvousService
 
 __all__ = ["launch"]
+
+_WITHOUT_SERVICE = ("local", "torch")
 
 _EXAMPLES = """
 \b
@@ -40,7 +44,7 @@ Exit codes:
 )
 @click.option(
     "--launcher",
-    type=click.Choice(["local", "horovod", "torch"]),
+    metavar="local|horovod|torch",
     default="local",
     show_default=True,
     help="Whose variables tell a worker who it is, besides detcore's own.",
@@ -70,7 +74,7 @@ Exit codes:
 @click.pass_obj
 def launch(
     obj: CliContext,
-    launcher: LauncherName,
+    launcher: str,
     num_workers: int | None,
     hosts: str | None,
     network_interface: str | None,
@@ -92,6 +96,7 @@ def launch(
     search_path = f"{Path(sys.executable).parent}:{obj.environment.search_path}"
     line = [_find_program(command[0], search_path), *command[1:]]
     variables = {"PATH": search_path}
+    services = _find_services(obj, launcher)
     printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
     if hosts is not None:
         found, number = _check_hosts(hosts, num_workers, launcher)
@@ -112,7 +117,8 @@ def launch(
         code = run_workers(
             line,
             num_workers=num_workers,
-            launcher=launcher,
+            services=services,
+            torch=launcher == "torch",
             variables=variables,
             printer=printer,
             notice=_notice,
@@ -122,6 +128,27 @@ def launch(
 
 def _notice(text: str) -> None:
     click.echo(f"detcore launch: {text}", err=True)
+
+
+def _find_services(obj: CliContext, launcher: str) -> dict[str, RendezvousService]:
+    """Return the service that a launcher is named after; none for those that need none.
+
+    Raises:
+        MissingDistributionError: If its distribution is not installed.
+        UsageError: If there is no such launcher.
+    """
+    if launcher in _WITHOUT_SERVICE:
+        return {}
+    from detcore.launch.nodes import find_services
+
+    found = find_services(disabled_plugins=obj.disabled, allowed_plugins=obj.allowed)
+    if launcher in found:
+        return {launcher: found[launcher]}
+    if launcher == "horovod":
+        message = describe_missing("detcore-horovod", needed_by="'--launcher horovod'")
+        raise MissingDistributionError(message, name="detcore_horovod")
+    names = ", ".join(map(repr, sorted({*_WITHOUT_SERVICE, "horovod", *found})))
+    raise click.BadParameter(f"{launcher!r} is not one of {names}", param_hint="--launcher")
 
 
 def _check_hosts(hosts: str, num_workers: int | None, launcher: str) -> tuple[list[Host], int]:

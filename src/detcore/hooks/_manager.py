@@ -20,11 +20,23 @@ if TYPE_CHECKING:
     from pluggy import HookCaller
 
     from detcore.environment import Environment
-    from detcore.hooks.types import LauncherType, RoutesType, SearcherType, StorageType
+    from detcore.hooks.types import (
+        LauncherType,
+        RendezvousType,
+        RoutesType,
+        SearcherType,
+        StorageType,
+    )
     from detcore.types import Framework
 
     Registered: TypeAlias = (
-        Framework | StorageType | LauncherType | SearcherType | RoutesType | click.Command
+        Framework
+        | StorageType
+        | LauncherType
+        | RendezvousType
+        | SearcherType
+        | RoutesType
+        | click.Command
     )
 
 __all__ = ["PluginManager"]
@@ -134,6 +146,10 @@ class PluginManager:
     def launchers(self) -> dict[str, LauncherType]:
         """Return the registered launchers by name."""
         return self._runtime.items("launcher")
+
+    def rendezvous(self) -> dict[str, RendezvousType]:
+        """Return the registered services for workers to find each other, by name."""
+        return self._runtime.items("rendezvous")
 
     def searchers(self) -> dict[str, SearcherType]:
         """Return the registered search methods by name."""

@@ -9,7 +9,13 @@ from typing import Any
 
 from detcore.hooks._entry import PluginEntry, is_reserved
 from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
-from detcore.hooks.types import LauncherType, RoutesType, SearcherType, StorageType
+from detcore.hooks.types import (
+    LauncherType,
+    RendezvousType,
+    RoutesType,
+    SearcherType,
+    StorageType,
+)
 from detcore.types import Framework
 
 __all__ = ["KINDS", "Kind", "Registration", "check_items", "command_clash", "settle", "targets_of"]
@@ -47,7 +53,7 @@ class Registration:
     """One value that one plugin registered."""
 
     entry: PluginEntry
-    item: Any  # a Framework, StorageType, LauncherType, SearcherType, RoutesType or click.Command
+    item: Any  # a Framework, StorageType, LauncherType, ... or click.Command; see `KINDS`
 
     @property
     def name(self) -> str:
@@ -91,6 +97,12 @@ KINDS = (
         load_type=lambda: LauncherType,
         targets=("launcher",),
         optional_targets=("settings",),
+    ),
+    Kind(
+        noun="rendezvous",
+        hook="detcore_register_rendezvous",
+        load_type=lambda: RendezvousType,
+        targets=("service",),
     ),
     Kind(
         noun="searcher",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         CheckpointSaved,
         EventInfo,
         LauncherType,
+        RendezvousType,
         RoutesType,
         SearcherType,
         StorageType,
@@ -45,6 +46,7 @@ __all__ = [
     "detcore_register_commands",
     "detcore_register_framework",
     "detcore_register_launcher",
+    "detcore_register_rendezvous",
     "detcore_register_routes",
     "detcore_register_searcher",
     "detcore_register_storage",
@@ -101,6 +103,23 @@ def detcore_register_launcher() -> LauncherType | list[LauncherType] | None:
 
     Returns:
         One `LauncherType` or a list. ``local`` is built in.
+
+    Raises:
+        Exception: Any; recorded as a problem of the plugin.
+    """
+
+
+@hookspec
+def detcore_register_rendezvous() -> RendezvousType | list[RendezvousType] | None:
+    """Register a service over which the workers of a library find each other.
+
+    When: before the workers of a trial start, if there are several: each registered service runs
+    as long as they do, and they get its environment variables.
+    Kind: register.
+
+    Returns:
+        One `RendezvousType` or a list. It names the class as ``"module:Class"``, so this hook must
+        not import the library.
 
     Raises:
         Exception: Any; recorded as a problem of the plugin.

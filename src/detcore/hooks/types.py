@@ -9,6 +9,7 @@ __all__ = [
     "CheckpointSaved",
     "EventInfo",
     "LauncherType",
+    "RendezvousType",
     "RoutesType",
     "SearcherType",
     "StorageType",
@@ -69,6 +70,20 @@ class SearcherType:
     name: str
     method: str
     settings: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousType:
+    """A service over which the workers of a library with its own connections find each other.
+
+    Attributes:
+        name: Its name, such as ``"horovod"``.
+        service: A class without arguments, as ``"module:Class"``; it is a
+            `detcore.launch.nodes.RendezvousService`.
+    """
+
+    name: str
+    service: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detcore.launch._command import LauncherName, describe_exit, run_on_hosts, run_workers
+    from detcore.launch._command import describe_exit, run_on_hosts, run_workers
     from detcore.launch._early import EarlyWorker, early_worker
     from detcore.launch._group import (
         Launcher,
@@ -19,8 +19,9 @@ if TYPE_CHECKING:
         WorkerGroup,
     )
     from detcore.launch._hosts import Host, parse_hosts
-    from detcore.launch._job import framework_variables, num_cores
+    from detcore.launch._job import framework_variables
     from detcore.launch._local import LocalLauncher
+    from detcore.launch._places import num_cores
     from detcore.launch._printer import Printer
     from detcore.launch._user_imports import find_preload
 
@@ -28,7 +29,6 @@ __all__ = [
     "EarlyWorker",
     "Host",
     "Launcher",
-    "LauncherName",
     "LocalLauncher",
     "OutputSink",
     "Printer",
@@ -49,7 +49,6 @@ _HOMES = {
     "EarlyWorker": "_early",
     "Host": "_hosts",
     "Launcher": "_group",
-    "LauncherName": "_command",
     "LocalLauncher": "_local",
     "OutputSink": "_group",
     "Printer": "_printer",
@@ -60,7 +59,7 @@ _HOMES = {
     "early_worker": "_early",
     "find_preload": "_user_imports",
     "framework_variables": "_job",
-    "num_cores": "_job",
+    "num_cores": "_places",
     "parse_hosts": "_hosts",
     "run_on_hosts": "_command",
     "run_workers": "_command",

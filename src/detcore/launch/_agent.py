@@ -16,8 +16,8 @@ import threading
 from collections.abc import Sequence
 
 from detcore.environment import child_environment, read_variables
-from detcore.launch._job import default_settings
 from detcore.launch._lines import MARK
+from detcore.launch._places import default_settings
 
 __all__ = ["main"]
 

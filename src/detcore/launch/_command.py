@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from detcore.environment import read_environment
 from detcore.launch import _guard
@@ -17,16 +17,16 @@ from detcore.launch._exit_codes import EXIT_COME_BACK
 from detcore.launch._exported import exported_environment
 from detcore.launch._horovodrun import HorovodRun
 from detcore.launch._hosts import Host, chief_address, interface_towards
-from detcore.launch._job import LocalJob, outer_variables
+from detcore.launch._job import LocalJob
+from detcore.launch._places import outer_variables
 from detcore.launch._printer import Printer
 from detcore.launch._workers import Workers
 
 if TYPE_CHECKING:
     from detcore.environment import Environment
+    from detcore.launch._rendezvous import RendezvousService
 
-__all__ = ["LauncherName", "describe_exit", "run_on_hosts", "run_workers", "shell_code"]
-
-LauncherName = Literal["local", "horovod", "torch"]
+__all__ = ["describe_exit", "run_on_hosts", "run_workers", "shell_code"]
 
 _POLL_S = 0.1
 # More than the hour that the end of a trial waits for its checkpoint by default.
@@ -38,7 +38,8 @@ def run_workers(
     command: Sequence[str],
     *,
     num_workers: int,
-    launcher: LauncherName,
+    services: Mapping[str, RendezvousService],
+    torch: bool,
     variables: Mapping[str, str],
     printer: Printer,
     notice: Callable[[str], None],
@@ -52,7 +53,8 @@ def run_workers(
     Args:
         command: Program and arguments.
         num_workers: How many processes; >= 1.
-        launcher: Launcher whose variables they get, in addition to detcore's own.
+        services: Run as long as they do, by name; see `detcore.launch.nodes`.
+        torch: Whether ``torch.distributed.init_process_group()`` is to work in them.
         variables: More variables for all of them.
         printer: Takes their output.
         notice: Called with one-line messages about the job.
@@ -69,7 +71,7 @@ def run_workers(
     without_channel = {"DETCORE_CHANNEL_FD": ""}
     workers = Workers(printer, stop_s=_stop_s(environment))
     with ExitStack() as stack:
-        job = LocalJob(num_workers, horovod=launcher == "horovod", torch=launcher == "torch")
+        job = LocalJob(num_workers, services=services, torch=torch)
         stack.callback(job.close)
         guard = stack.enter_context(_guarded())
         signals = stack.enter_context(_Signals())

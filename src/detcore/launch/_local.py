@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from detcore.errors import WorkerError
 from detcore.launch._group import LocalWorkerGroup, OutputSink, Wake
-from detcore.launch._job import LocalJob, horovod_settings
+from detcore.launch._job import LocalJob
 from detcore.launch._lines import Line
+from detcore.launch._rendezvous import RendezvousService, find_services
 from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
 from detcore.launch._workers import Workers
 from detcore.types import TrialInfo
@@ -77,6 +78,7 @@ class LocalLauncher:
 
         Raises:
             WorkerError: If a process cannot be started.
+            PluginError: If a service of a plugin cannot be imported.
         """
         from detcore.delivery import write_run
 
@@ -90,9 +92,12 @@ class LocalLauncher:
         # Imported by a worker it would be there before it is run.
         from detcore.launch.worker import is_trial_class
 
+        services: Mapping[str, RendezvousService] = {}
         if slots > 1:
-            told.update(horovod_settings(info.config.get("optimizations") or {}))
-        job = LocalJob(slots, horovod=slots > 1)
+            services = find_services(
+                disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins
+            )
+        job = LocalJob(slots, services=services, config=info.config)
         is_class = is_trial_class(info.config["entrypoint"])
         linger_s = _LINGER_S if is_class else None
         wake = Wake()

@@ -1,16 +1,36 @@
-"""The places of ranks on several machines, and the variables that describe them."""
+"""The places of ranks on one machine or several, and the variables that they start from."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Mapping, Sequence
 
-from detcore.launch._job import default_settings, horovod_settings, outer_variables
-from detcore.types import TrialInfo
+from detcore.distributed import launcher_variables
 
-__all__ = ["RankPlace", "place_ranks", "rank_variables", "scope_sizes", "without_outer_job"]
+__all__ = [
+    "RankPlace",
+    "default_settings",
+    "num_cores",
+    "outer_variables",
+    "place_ranks",
+    "without_outer_job",
+]
 
-_LOOPBACK = "127.0.0.1"
+# Left over from an outer job, they would send a worker to the wrong one.
+_OUTER_JOB = frozenset(
+    {
+        "DETCORE_CHIEF_PORT",
+        "HOROVOD_CONTROLLER",
+        "HOROVOD_ELASTIC",
+        "HOROVOD_GLOO_RENDEZVOUS_ADDR",
+        "HOROVOD_GLOO_RENDEZVOUS_PORT",
+        "HOROVOD_HOSTNAME",
+        "MASTER_PORT",
+        "TORCHELASTIC_RUN_ID",
+        "TORCHELASTIC_USE_AGENT_STORE",
+    }
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,51 +85,6 @@ def place_ranks(nodes: Sequence[str]) -> list[RankPlace]:
     ]
 
 
-def scope_sizes(places: Sequence[RankPlace]) -> dict[str, int]:
-    """Return how many ranks each scope of Horovod's key-value server has."""
-    sizes = {"global": len(places)}
-    for place in places:
-        sizes[f"local_{_host(place)}"] = place.local_size
-        sizes[f"cross_{place.local_rank}"] = place.column_size
-    return sizes
-
-
-def rank_variables(
-    place: RankPlace,
-    info: TrialInfo,
-    *,
-    key: str,
-    chief_address: str,
-    chief_port: int,
-    master_port: int,
-    interface: str | None,
-    rendezvous_port: int | None,
-) -> dict[str, str]:
-    """Return the variables by which a worker finds the others: detcore's, Horovod's and PyTorch's.
-
-    Args:
-        place: Which worker.
-        info: The trial; its configuration says how Horovod fuses gradients.
-        key: The job's secret.
-        chief_address: Address of rank 0, as all workers see it.
-        chief_port: A free port there, for `detcore.distributed`.
-        master_port: Another one, for ``torch.distributed``.
-        interface: The network interface through which this worker reaches the others, or None.
-        rendezvous_port: Where this machine's `detcore.launch.nodes.RendezvousServer` listens.
-    """
-    told = _six("DETCORE_", place, place.cross_rank, place.cross_size)
-    told["DETCORE_JOB_KEY"] = key
-    if place.size == 1:
-        return told
-    told.update(_torch(place, chief_address, master_port, interface))
-    if place.cross_size > 1:
-        told.update(DET_CHIEF_IP=chief_address, DETCORE_CHIEF_PORT=str(chief_port))
-    if rendezvous_port is not None:
-        told.update(_horovod(place, rendezvous_port, interface))
-        told.update(horovod_settings(info.config.get("optimizations") or {}))
-    return told
-
-
 def without_outer_job(
     variables: Mapping[str, str], place: RankPlace, *, num_cores: int | None = None
 ) -> dict[str, str]:
@@ -128,51 +103,27 @@ def without_outer_job(
     return {**defaults, **kept}
 
 
-def _host(place: RankPlace) -> str:
-    # Not the machine's name: there may be several nodes on one, and Horovod asks for none.
-    return f"node{place.cross_rank}"
+def outer_variables() -> frozenset[str]:
+    """Return the names of variables that would send a worker to the job that this one is in."""
+    return launcher_variables() | _OUTER_JOB
 
 
-def _six(prefix: str, place: RankPlace, cross_rank: int, cross_size: int) -> dict[str, str]:
-    numbers = {
-        "RANK": place.rank,
-        "SIZE": place.size,
-        "LOCAL_RANK": place.local_rank,
-        "LOCAL_SIZE": place.local_size,
-        "CROSS_RANK": cross_rank,
-        "CROSS_SIZE": cross_size,
-    }
-    return {prefix + name: str(number) for name, number in numbers.items()}
+def default_settings(size: int) -> dict[str, str]:
+    """Return default values of variables, for those that the user has not set.
+
+    Args:
+        size: Number of workers that share this machine.
+    """
+    defaults = {"PYTHONUNBUFFERED": "1"}
+    if size > 1:
+        # By themselves the numeric libraries of each worker start a thread per core.
+        threads = str(max(1, num_cores() // size))
+        defaults.update(OMP_NUM_THREADS=threads, TF_NUM_INTRAOP_THREADS=threads)
+    return defaults
 
 
-def _horovod(place: RankPlace, port: int, interface: str | None) -> dict[str, str]:
-    return {
-        **_six("HOROVOD_", place, place.column_rank, place.column_size),
-        "HOROVOD_HOSTNAME": _host(place),
-        "HOROVOD_CONTROLLER": "gloo",
-        "HOROVOD_CPU_OPERATIONS": "gloo",
-        **({} if interface is None else {"HOROVOD_GLOO_IFACE": interface}),
-        "HOROVOD_GLOO_RENDEZVOUS_ADDR": _LOOPBACK,
-        "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
-    }
-
-
-def _torch(
-    place: RankPlace, chief_address: str, port: int, interface: str | None
-) -> dict[str, str]:
-    numbers = {
-        "RANK": place.rank,
-        "WORLD_SIZE": place.size,
-        "LOCAL_RANK": place.local_rank,
-        "LOCAL_WORLD_SIZE": place.local_size,
-        "GROUP_RANK": place.cross_rank,
-        "GROUP_WORLD_SIZE": place.cross_size,
-        "ROLE_RANK": place.rank,
-        "ROLE_WORLD_SIZE": place.size,
-    }
-    return {
-        **{name: str(number) for name, number in numbers.items()},
-        "MASTER_ADDR": chief_address,
-        "MASTER_PORT": str(port),
-        **({} if interface is None else {"GLOO_SOCKET_IFNAME": interface}),
-    }
+def num_cores() -> int:
+    """Return how many CPU cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

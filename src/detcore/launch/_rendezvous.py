@@ -1,27 +1,18 @@
-"""The key-value server over which Horovod's workers of one machine find each other.
-
-Horovod's C++ side speaks to it: ``PUT``, ``GET`` and ``DELETE`` of ``/scope/key``; ``GET`` is
-repeated until the key is there. When all ranks of a scope have deleted their keys the scope is
-emptied, so that a second ``hvd.init()`` does not find the addresses of the first one.
-Source: horovod 0.28.1, ``horovod/runner/http/http_server.py``.
-"""
+"""Services over which the workers of a library with its own connections find each other."""
 
 from __future__ import annotations
 
-import http.server
-import threading
-from collections.abc import Mapping
-from http import HTTPStatus
-from typing import Any, Protocol
+import importlib
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Protocol
 
-from detcore.launch._peer import is_own_peer
+from detcore.environment import read_environment
+from detcore.errors import PluginError
 
-__all__ = ["MemoryStore", "RendezvousServer", "RendezvousStore"]
+if TYPE_CHECKING:
+    from detcore.launch._places import RankPlace
 
-_LOOPBACK = "127.0.0.1"
-_REQUEST_TIMEOUT_S = 3.0
-_MAX_VALUE_BYTES = 1 << 20
-_MAX_STORE_BYTES = 64 << 20
+__all__ = ["Rendezvous", "RendezvousService", "RendezvousStore", "find_services"]
 
 
 class RendezvousStore(Protocol):
@@ -37,164 +28,69 @@ class RendezvousStore(Protocol):
         """Record that a rank has left a scope."""
 
 
-class RendezvousServer:
-    """A server on the loopback address, at a port that the system chooses.
+class Rendezvous(Protocol):
+    """A service that runs on one machine while the job's workers there do."""
 
-    Args:
-        scope_sizes: How many ranks each scope has.
-        store: Where the values are, such as with the server of another machine. Default: here.
-    """
+    def variables(
+        self, place: RankPlace, *, interface: str | None, config: Mapping[str, object]
+    ) -> dict[str, str]:
+        """Return the environment variables by which a worker finds the service.
 
-    def __init__(
-        self, scope_sizes: Mapping[str, int], store: RendezvousStore | None = None
-    ) -> None:
-        store = MemoryStore(scope_sizes) if store is None else store
-        connections = 2 * max(scope_sizes.values(), default=1) + 16
-        self._server = _Server((_LOOPBACK, 0), store, connections)
-        self._thread = threading.Thread(
-            target=self._server.serve_forever,
-            kwargs={"poll_interval": 0.1},
-            name="detcore-rendezvous",
-            daemon=True,
-        )
-        self._thread.start()
-
-    @property
-    def port(self) -> int:
-        """The port it listens on."""
-        return int(self._server.server_address[1])
+        Args:
+            place: The worker, which is on this machine.
+            interface: The network interface through which it reaches the others, or None.
+            config: The experiment's configuration; empty for a command that is no trial.
+        """
 
     def close(self) -> None:
-        """Stop listening; requests that are being answered come to their end."""
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        """Release ports."""
 
 
-class MemoryStore:
-    """Scopes of keys and values, in this process.
+class RendezvousService(Protocol):
+    """The service of one library, for jobs of several workers."""
+
+    def make_store(self, places: Sequence[RankPlace]) -> RendezvousStore:
+        """Return the values of a job, which are kept with rank 0.
+
+        Args:
+            places: All workers, by rank.
+        """
+
+    def open(self, places: Sequence[RankPlace], store: RendezvousStore) -> Rendezvous:
+        """Start the service on this machine.
+
+        Args:
+            places: All workers, by rank.
+            store: The job's values, or an object that reaches them on another machine.
+        """
+
+
+def find_services(
+    *,
+    disabled_plugins: frozenset[str] = frozenset(),
+    allowed_plugins: frozenset[str] | None = None,
+) -> dict[str, RendezvousService]:
+    """Return the services that plugins have registered, by name.
 
     Args:
-        scope_sizes: How many ranks each scope has: it is emptied when all have left.
+        disabled_plugins: Plugins that are switched off.
+        allowed_plugins: The only plugins that are on, or None for all.
+
+    Raises:
+        PluginError: If a service cannot be imported.
     """
+    from detcore.hooks import PluginManager
 
-    def __init__(self, scope_sizes: Mapping[str, int]) -> None:
-        self._scope_sizes = scope_sizes
-        self._lock = threading.Lock()
-        self._values: dict[tuple[str, str], bytes] = {}
-        self._finished: dict[str, set[str]] = {}
-
-    def get(self, scope: str, key: str) -> bytes | None:
-        """Return a value, or None if it is not set yet."""
-        with self._lock:
-            return self._values.get((scope, key))
-
-    def put(self, scope: str, key: str, value: bytes) -> bool:
-        """Keep a value; return whether there was room for it."""
-        with self._lock:
-            held = sum(map(len, self._values.values()))
-            if held + len(value) > _MAX_STORE_BYTES:
-                return False
-            self._values[scope, key] = value
-            return True
-
-    def delete(self, scope: str, key: str) -> None:
-        """Record that a rank has left a scope."""
-        with self._lock:
-            if scope not in self._scope_sizes:
-                self._values.pop((scope, key), None)
-                return
-            finished = self._finished.setdefault(scope, set())
-            finished.add(key)
-            if len(finished) >= self._scope_sizes[scope]:
-                del self._finished[scope]
-                for name in [name for name in self._values if name[0] == scope]:
-                    del self._values[name]
+    plugins = PluginManager(read_environment(), disabled=disabled_plugins, allowed=allowed_plugins)
+    return {name: _make(name, kind.service) for name, kind in plugins.rendezvous().items()}
 
 
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-    block_on_close = False
-    request_queue_size = 128
-
-    def __init__(self, address: tuple[str, int], store: RendezvousStore, connections: int) -> None:
-        super().__init__(address, _Handler)
-        self.store = store
-        # Limits the threads for all clients; each thread ends within its request's timeout.
-        self._free = threading.BoundedSemaphore(connections)
-
-    def verify_request(self, request: Any, client_address: Any) -> bool:
-        """Accept only processes of this user; Horovod itself does not authenticate."""
-        return is_own_peer(client_address, request.getsockname())
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._free.acquire()
-        try:
-            super().process_request(request, client_address)
-        except BaseException:
-            self._free.release()
-            raise
-
-    def process_request_thread(self, request: Any, client_address: Any) -> None:
-        try:
-            super().process_request_thread(request, client_address)
-        finally:
-            self._free.release()
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log nothing about a broken connection; the worker repeats its request."""
-
-
-class _Handler(http.server.BaseHTTPRequestHandler):
-    server: _Server
-    timeout = _REQUEST_TIMEOUT_S
-
-    def do_GET(self) -> None:
-        place = self._place()
-        if place is None:
-            return
-        value = self.server.store.get(*place)
-        if value is None:
-            self._answer(HTTPStatus.NOT_FOUND)
-        else:
-            self._answer(HTTPStatus.OK, value)
-
-    def do_PUT(self) -> None:
-        place = self._place()
-        if place is None:
-            return
-        length = self.headers.get("Content-Length", "")
-        if not (length.isascii() and length.isdigit()):
-            self._answer(HTTPStatus.LENGTH_REQUIRED)
-        elif int(length[:20]) > _MAX_VALUE_BYTES:
-            self._answer(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        else:
-            value = self.rfile.read(int(length))
-            if len(value) < int(length):
-                self._answer(HTTPStatus.BAD_REQUEST)
-            elif not self.server.store.put(*place, value):
-                self._answer(HTTPStatus.INSUFFICIENT_STORAGE)
-            else:
-                self._answer(HTTPStatus.OK)
-
-    def do_DELETE(self) -> None:
-        place = self._place()
-        if place is not None:
-            self.server.store.delete(*place)
-            self._answer(HTTPStatus.OK)
-
-    def _place(self) -> tuple[str, str] | None:
-        parts = self.path.split("/")
-        if len(parts) != 3 or parts[0]:
-            self._answer(HTTPStatus.BAD_REQUEST)
-            return None
-        return parts[1], parts[2]
-
-    def _answer(self, status: HTTPStatus, body: bytes = b"") -> None:
-        self.send_response_only(status)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Write no log: every worker asks many times."""
+def _make(name: str, service: str) -> RendezvousService:
+    module, _, attribute = service.partition(":")
+    try:
+        made: RendezvousService = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError) as error:
+        raise PluginError(
+            f"the rendezvous {name!r} ({service}) cannot be imported: {error}"
+        ) from error
+    return made

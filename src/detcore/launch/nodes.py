@@ -2,43 +2,43 @@
 
 The launcher decides on which machine each rank runs, and carries a few values between the machines.
 This module does the rest: it numbers the workers (`place_ranks`), computes their environment
-variables (`rank_variables`), starts one of them on its machine (`start_rank`), lets Horovod's
-workers find each other without a port that strangers reach (`RendezvousServer`), handles the
-failure of one of them (`Workers`), and brings the trial's log to the runner from a machine that
-does not share its folders (`LogSource` there, `LogCopy` here).
+variables (`rank_variables`), starts one of them on its machine (`start_rank`), runs the
+services of plugins by which libraries such as Horovod find the other workers (`find_services`),
+handles the failure of one of them (`Workers`), and brings the trial's log to the runner from a
+machine that does not share its folders (`LogSource` there, `LogCopy` here).
 Tests that start workers without a runner create the log themselves (`create_log`).
 """
 
 from __future__ import annotations
 
 from detcore.launch._hosts import interface_with
-from detcore.launch._places import (
-    RankPlace,
-    place_ranks,
-    rank_variables,
-    scope_sizes,
-    without_outer_job,
-)
+from detcore.launch._job import rank_variables
+from detcore.launch._places import RankPlace, place_ranks, without_outer_job
 from detcore.launch._rank import start_rank
 from detcore.launch._relay import LogCopy, LogSource, create_log, log_header
-from detcore.launch._rendezvous import MemoryStore, RendezvousServer, RendezvousStore
+from detcore.launch._rendezvous import (
+    Rendezvous,
+    RendezvousService,
+    RendezvousStore,
+    find_services,
+)
 from detcore.launch._workers import RemoteProcess, Workers
 
 __all__ = [
     "LogCopy",
     "LogSource",
-    "MemoryStore",
     "RankPlace",
     "RemoteProcess",
-    "RendezvousServer",
+    "Rendezvous",
+    "RendezvousService",
     "RendezvousStore",
     "Workers",
     "create_log",
+    "find_services",
     "interface_with",
     "log_header",
     "place_ranks",
     "rank_variables",
-    "scope_sizes",
     "start_rank",
     "without_outer_job",
 ]

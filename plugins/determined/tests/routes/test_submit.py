@@ -23,8 +23,14 @@ from running_server import SLOW_TO_JUDGE, RunningServer
 SLOW_TO_TAKE_IN = """
 import time
 from detcore_server import _hand_in
-_hand_in._DEADLINE_S = 0.5
-take_in = _hand_in.take_in
+in_time, take_in = _hand_in.in_time, _hand_in.take_in
+
+async def in_time_once(*arguments):
+    judged = await in_time(*arguments)
+    _hand_in._DEADLINE_S = 0.5  # from now on
+    return judged
+
+_hand_in.in_time = in_time_once
 _hand_in.take_in = lambda *args, **given: (time.sleep(1), take_in(*args, **given))[1]
 """
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +23,18 @@ def start_horovod(options: PrepareOptions) -> None:
         options: This worker's ranks.
 
     Raises:
-        PluginNotFoundError: If Horovod is not installed.
+        PluginNotFoundError: If Horovod, or its plugin of detcore, is not installed.
         DistributedError: If Horovod's ranks differ from detcore's.
     """
     hvd = _horovod()
     hvd.init()
     seen, wanted = (hvd.rank(), hvd.size()), (options.rank, options.world_size)
+    if seen == (0, 1) and importlib.util.find_spec("detcore_horovod") is None:
+        raise PluginNotFoundError(
+            "the workers of a Keras 2 model find each other through detcore-horovod, which is not "
+            "installed.\nInstall it with: pip install 'detcore[horovod]'\n"
+            "Or set resources.slots_per_trial: 1."
+        )
     if seen != wanted:
         raise DistributedError(
             f"Horovod says that this is rank {seen[0]} of {seen[1]}, but it is rank {wanted[0]} of "

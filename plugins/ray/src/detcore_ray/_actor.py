@@ -15,19 +15,19 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.environment import child_environment
-from detcore.errors import DetcoreError
+from detcore.errors import DetcoreError, WorkerError
 from detcore.launch import WorkerGroup
 from detcore.launch.nodes import (
     LogSource,
-    MemoryStore,
     RankPlace,
-    RendezvousServer,
+    RendezvousService,
     RendezvousStore,
+    find_services,
     interface_with,
     rank_variables,
     start_rank,
@@ -63,8 +63,8 @@ class Start:
         variables: Variables of the worker that override all others.
         code: The trial's code, packed; None where its folder is on the node already.
         num_cpus: How many cores the worker has for itself; 0: not said.
-        scope_sizes: Of Horovod's key-value server, which is with rank 0.
-        ask_store: Reaches that, from other ranks.
+        places: Those of all workers, by rank.
+        stores: Reach the values of each rendezvous service, which are with rank 0, by its name.
         log_header: First line of the trial's log, of rank 0; None for others.
     """
 
@@ -83,8 +83,8 @@ class Start:
     chief_address: str
     chief_port: int
     master_port: int
-    scope_sizes: Mapping[str, int]
-    ask_store: AskStore | None
+    places: Sequence[RankPlace]
+    stores: Mapping[str, AskStore]
     log_header: bytes | None
 
 
@@ -130,7 +130,7 @@ class RankActor:
         self._last_told = -1
         self._group: WorkerGroup | None = None
         self._group_lock = threading.Lock()
-        self._store: RendezvousStore | None = None
+        self._stores: dict[str, RendezvousStore] = {}
         self._closed_at_end: list[_Closable] = []
         self._lease_ends = float("inf")
         self._lease_s = float("inf")
@@ -199,47 +199,51 @@ class RankActor:
         elif start.machine != machine_id():
             variables.pop(_DEVICES, None)  # those of the runner's machine
         place = start.place
-        port = None
-        if place.size > 1:
-            store = self._make_store(start)
-            server = RendezvousServer(start.scope_sizes, store)
-            self._closed_at_end.append(server)
-            port = server.port
+        interface = interface_with(self._address)
         told = rank_variables(
             place,
-            info,
             key=start.key,
             chief_address=start.chief_address,
             chief_port=start.chief_port,
             master_port=start.master_port,
-            interface=interface_with(self._address),
-            rendezvous_port=port,
+            interface=interface,
         )
+        services = _find_services(start.disabled, start.allowed) if start.stores else {}
+        for name, asked in start.stores.items():
+            if name not in services:
+                raise WorkerError(
+                    f"rank {place.rank} runs on a node without the plugin of the rendezvous "
+                    f"{name!r}, which rank 0 has.\nInstall the same plugins on all nodes."
+                )
+            opened = services[name].open(start.places, self._stores.get(name, asked))
+            self._closed_at_end.append(opened)
+            told.update(opened.variables(place, interface=interface, config=info.config))
         found = without_outer_job(found, place, num_cores=start.num_cpus or None)
         return {**found, **told, **variables}
 
-    def _make_store(self, start: Start) -> RendezvousStore:
-        if start.ask_store is not None:
-            return start.ask_store
-        self._store = self._store or MemoryStore(start.scope_sizes)
-        return self._store
+    def prepare_stores(
+        self, places: Sequence[RankPlace], disabled: list[str], allowed: list[str] | None
+    ) -> list[str]:
+        """Keep the values of all rendezvous services; of rank 0, before any begins.
 
-    def prepare_store(self, sizes: Mapping[str, int]) -> None:
-        """Be where Horovod's workers leave their addresses; of rank 0, before any begins."""
-        self._store = MemoryStore(sizes)
+        Returns:
+            The names of the services.
+        """
+        services = _find_services(disabled, allowed)
+        self._stores = {name: each.make_store(places) for name, each in services.items()}
+        return list(services)
 
-    def store_get(self, scope: str, key: str) -> bytes | None:
-        """Return a value that Horovod's workers keep here, or None if it is not there yet."""
-        return self._store.get(scope, key) if self._store is not None else None
+    def store_get(self, service: str, scope: str, key: str) -> bytes | None:
+        """Return a value of a rendezvous service, or None if it is not set yet."""
+        return self._stores[service].get(scope, key)
 
-    def store_put(self, scope: str, key: str, value: bytes) -> bool:
-        """Keep a value of Horovod's workers."""
-        return self._store is not None and self._store.put(scope, key, value)
+    def store_put(self, service: str, scope: str, key: str, value: bytes) -> bool:
+        """Keep a value of a rendezvous service."""
+        return self._stores[service].put(scope, key, value)
 
-    def store_delete(self, scope: str, key: str) -> None:
-        """Take note that one of Horovod's workers has left."""
-        if self._store is not None:
-            self._store.delete(scope, key)
+    def store_delete(self, service: str, scope: str, key: str) -> None:
+        """Record that a worker has left a scope of a rendezvous service."""
+        self._stores[service].delete(scope, key)
 
     def _take_line(self, rank: int, stream: str, line: str) -> None:
         with self._changed:
@@ -351,3 +355,10 @@ class RankActor:
                 os.killpg(group.pid, signal.SIGKILL)
         print("detcore-ray: heard nothing of the runner; the worker was ended", file=sys.stderr)
         os._exit(_EXIT_UNHEARD)
+
+
+def _find_services(disabled: list[str], allowed: list[str] | None) -> dict[str, RendezvousService]:
+    return find_services(
+        disabled_plugins=frozenset(disabled),
+        allowed_plugins=None if allowed is None else frozenset(allowed),
+    )

@@ -1,4 +1,4 @@
-"""Where Horovod's workers of all nodes leave their addresses: with rank 0's actor."""
+"""The values of a rendezvous service, which rank 0's actor keeps, for the other nodes."""
 
 from __future__ import annotations
 
@@ -14,20 +14,22 @@ class AskStore:
 
     Args:
         chief: Handle of rank 0's actor.
+        service: Name of the service.
     """
 
-    def __init__(self, chief: Any) -> None:
+    def __init__(self, chief: Any, service: str) -> None:
         self._chief = chief
+        self._service = service
 
     def get(self, scope: str, key: str) -> bytes | None:
         """Return a value, or None if it is not set yet."""
-        found: bytes | None = ray.get(self._chief.store_get.remote(scope, key))
+        found: bytes | None = ray.get(self._chief.store_get.remote(self._service, scope, key))
         return found
 
     def put(self, scope: str, key: str, value: bytes) -> bool:
         """Keep a value; return whether there was room for it."""
-        return bool(ray.get(self._chief.store_put.remote(scope, key, value)))
+        return bool(ray.get(self._chief.store_put.remote(self._service, scope, key, value)))
 
     def delete(self, scope: str, key: str) -> None:
         """Record that a rank has left a scope."""
-        ray.get(self._chief.store_delete.remote(scope, key))
+        ray.get(self._chief.store_delete.remote(self._service, scope, key))

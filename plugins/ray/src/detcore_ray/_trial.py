@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from detcore.errors import DetcoreError, WorkerError
-from detcore.launch.nodes import place_ranks, scope_sizes
+from detcore.launch.nodes import place_ranks
 from detcore_ray._actor import RankActor, Start
 from detcore_ray._cluster import Cluster
 from detcore_ray._code import pack_code
@@ -231,9 +231,12 @@ class _Trial:
             self._actors.append(made.remote(addresses.get(node_id, cluster.address)))
         self._look_for_cancel()
         looks = ray.get([actor.look.remote() for actor in self._actors])
-        sizes = scope_sizes(places)
+        chief = self._actors[0]
+        services: list[str] = []
         if self._slots > 1:
-            ray.get(self._actors[0].prepare_store.remote(sizes))
+            services = ray.get(
+                chief.prepare_stores.remote(places, request["disabled"], request["allowed"])
+            )
         chief_port, master_port = looks[0]["ports"]
         begun = [
             actor.begin.remote(
@@ -253,8 +256,8 @@ class _Trial:
                     chief_address=looks[0]["address"],
                     chief_port=chief_port,
                     master_port=master_port,
-                    scope_sizes=sizes,
-                    ask_store=AskStore(self._actors[0]) if place.rank else None,
+                    places=places,
+                    stores={name: AskStore(chief, name) for name in services},
                     log_header=None if place.rank else request["log_header"].encode(),
                 )
             )

@@ -78,7 +78,7 @@ class Submission:
 def incoming_folder(state: ServerState) -> Iterator[Path]:
     """Make a folder for files of a submission, on the disk of the experiments, for a block.
 
-    What a killed server leaves of it goes when the server starts again.
+    If the server is killed, it removes the folder when it starts again.
     """
     experiments = state.settings.environment.home / "experiments"
     experiments.mkdir(parents=True, exist_ok=True)
@@ -95,7 +95,7 @@ async def hand_in(
     archive: Path,
     *,
     limiter: anyio.CapacityLimiter,
-) -> tuple[dict[str, Any], int | None]:
+) -> tuple[dict[str, object], int | None]:
     """Check an experiment, record it in the queue with its code, and wake the queue.
 
     It is for clients that send the code with the experiment file. They submit an experiment a
@@ -121,7 +121,7 @@ async def hand_in(
         UnsafePathError: If the archive is refused.
     """
 
-    def read_and_check() -> tuple[Submission, LoadedConfig, dict[str, Any]]:
+    def read_and_check() -> tuple[Submission, LoadedConfig, dict[str, object]]:
         submission = read()
         return submission, *check(submission, state.settings)
 

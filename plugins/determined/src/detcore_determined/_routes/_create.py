@@ -11,7 +11,6 @@ import tarfile
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -164,7 +163,7 @@ def _read(body: Path, archive: Path) -> Submission:
 
 
 def _document(
-    state: ServerState, requester: TokenRecord, plain: dict[str, Any], experiment_id: int | None
+    state: ServerState, requester: TokenRecord, plain: Document, experiment_id: int | None
 ) -> Document:
     if experiment_id is None:
         experiment = _only_judged(requester, plain)
@@ -187,7 +186,7 @@ def _check(wanted: Create) -> None:
             raise refuse(400, f"detcore has no {what}. Nothing was recorded.")
 
 
-def _only_judged(requester: TokenRecord, plain: dict[str, Any]) -> Document:
+def _only_judged(requester: TokenRecord, plain: Document) -> Document:
     """Return a placeholder for an experiment that was only validated."""
     return {
         "id": 0,

@@ -281,7 +281,10 @@ GONE = {
         "trial_seed, latest_checkpoint"
     ),
     "determined.gpu": "ask the framework which devices there are",
-    "determined.horovod": "context.distributed has ranks; horovod itself is imported as usual",
+    "determined.horovod": (
+        "context.distributed has ranks; horovod itself is imported as usual, with "
+        "detcore[horovod] installed"
+    ),
     "determined.import_from_path": (
         "Checkpoint.load finds the class of a checkpoint; else put the folder into sys.path"
     ),

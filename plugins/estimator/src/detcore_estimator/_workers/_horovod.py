@@ -59,12 +59,17 @@ def start_horovod(options: PrepareOptions) -> None:
         options: This worker's ranks.
 
     Raises:
-        PluginNotFoundError: If Horovod is missing.
+        PluginNotFoundError: If Horovod, or its plugin of detcore, is missing.
         DistributedError: If Horovod sees other workers than detcore.
     """
     hvd = horovod()
     hvd.init()
     seen, wanted = (hvd.rank(), hvd.size()), (options.rank, options.world_size)
+    if seen == (0, 1) and importlib.util.find_spec("detcore_horovod") is None:
+        raise PluginNotFoundError(
+            "several workers of an Estimator find each other through detcore-horovod, which is not "
+            "installed.\nInstall it with: pip install 'detcore[horovod]'"
+        )
     if seen != wanted:
         raise DistributedError(
             f"this process is worker {wanted[0]} of {wanted[1]}, but Horovod takes it for worker "

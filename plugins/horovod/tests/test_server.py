@@ -11,13 +11,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from detcore.launch._peer import is_own_peer
-from detcore.launch._rendezvous import MemoryStore, RendezvousServer, _Server
+from detcore_horovod._peer import is_own_peer
+from detcore_horovod._server import MemoryStore, RendezvousServer, _Server
 
 
 @pytest.fixture
 def server() -> Iterator[RendezvousServer]:
-    server = RendezvousServer({"global": 2})
+    server = RendezvousServer(MemoryStore({"global": 2}), most_workers=2)
     yield server
     server.close()
 

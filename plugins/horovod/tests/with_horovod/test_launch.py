@@ -18,12 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tensorflow as tf
 from processes import Starter
-
-# TensorFlow 2.16 brought Keras 3, and Horovod 0.28 does not compile against it.
-if tuple(map(int, tf.__version__.split(".")[:2])) >= (2, 16):
-    pytest.skip("there is no Horovod for this TensorFlow", allow_module_level=True)
 
 pytestmark = pytest.mark.each_version
 

@@ -1,0 +1,103 @@
+"""Horovod's rendezvous as a `detcore.launch.nodes.RendezvousService`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from detcore.launch.nodes import RankPlace, RendezvousStore
+from detcore_horovod._server import MemoryStore, RendezvousServer
+
+__all__ = ["HorovodRendezvous", "HorovodService"]
+
+_LOOPBACK = "127.0.0.1"
+
+
+class HorovodService:
+    """Lets ``hvd.init()`` work in the workers of a job, over Gloo."""
+
+    def make_store(self, places: Sequence[RankPlace]) -> MemoryStore:
+        """Return the addresses that the workers leave, kept with rank 0."""
+        return MemoryStore(_scope_sizes(places))
+
+    def open(self, places: Sequence[RankPlace], store: RendezvousStore) -> HorovodRendezvous:
+        """Start the key-value server of this machine.
+
+        Args:
+            places: All workers, by rank.
+            store: The addresses, or an object that reaches them on another machine.
+        """
+        return HorovodRendezvous(RendezvousServer(store, most_workers=len(places)))
+
+
+class HorovodRendezvous:
+    """The key-value server of one machine, and the variables that lead to it."""
+
+    def __init__(self, server: RendezvousServer) -> None:
+        self._server = server
+
+    def variables(
+        self, place: RankPlace, *, interface: str | None, config: Mapping[str, object]
+    ) -> dict[str, str]:
+        """Return the variables of a worker, with those of ``optimizations`` in its configuration.
+
+        Args:
+            place: The worker.
+            interface: The network interface through which it reaches the others, or None.
+            config: The experiment's configuration.
+        """
+        optimizations = config.get("optimizations")
+        numbers = {
+            "RANK": place.rank,
+            "SIZE": place.size,
+            "LOCAL_RANK": place.local_rank,
+            "LOCAL_SIZE": place.local_size,
+            "CROSS_RANK": place.column_rank,
+            "CROSS_SIZE": place.column_size,
+        }
+        return {
+            **{f"HOROVOD_{name}": str(number) for name, number in numbers.items()},
+            "HOROVOD_HOSTNAME": _host(place),
+            "HOROVOD_CONTROLLER": "gloo",
+            "HOROVOD_CPU_OPERATIONS": "gloo",
+            **({} if interface is None else {"HOROVOD_GLOO_IFACE": interface}),
+            "HOROVOD_GLOO_RENDEZVOUS_ADDR": _LOOPBACK,
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self._server.port),
+            **(_fusion(optimizations) if isinstance(optimizations, Mapping) else {}),
+        }
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._server.close()
+
+
+def _scope_sizes(places: Sequence[RankPlace]) -> dict[str, int]:
+    """Return how many ranks each scope of the key-value server has."""
+    sizes = {"global": len(places)}
+    for place in places:
+        sizes[f"local_{_host(place)}"] = place.local_size
+        sizes[f"cross_{place.local_rank}"] = place.column_size
+    return sizes
+
+
+def _host(place: RankPlace) -> str:
+    # Not the machine's name: there may be several nodes on one, and Horovod asks for none.
+    return f"node{place.cross_rank}"
+
+
+def _fusion(optimizations: Mapping[str, Any]) -> dict[str, str]:
+    """Return the variables that configure how Horovod fuses gradients.
+
+    Args:
+        optimizations: That section of the experiment file; Horovod chooses the omitted values.
+    """
+    settings = {}
+    threshold = optimizations.get("tensor_fusion_threshold")
+    if threshold is not None:
+        settings["HOROVOD_FUSION_THRESHOLD"] = str(int(threshold) << 20)
+    cycle_time = optimizations.get("tensor_fusion_cycle_time")
+    if cycle_time is not None:
+        settings["HOROVOD_CYCLE_TIME"] = str(cycle_time)
+    if optimizations.get("auto_tune_tensor_fusion"):
+        settings["HOROVOD_AUTOTUNE"] = "1"
+    return settings

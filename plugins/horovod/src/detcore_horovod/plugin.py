@@ -1,0 +1,14 @@
+"""Register Horovod's rendezvous, without importing it or Horovod."""
+
+from __future__ import annotations
+
+from detcore import hookimpl
+from detcore.hooks import RendezvousType
+
+__all__ = ["detcore_register_rendezvous"]
+
+
+@hookimpl
+def detcore_register_rendezvous() -> RendezvousType:
+    """Register the service over which ``hvd.init()`` finds the other workers."""
+    return RendezvousType(name="horovod", service="detcore_horovod._service:HorovodService")
