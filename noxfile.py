@@ -36,11 +36,12 @@ HOROVOD_PLUGIN = ["-e", "plugins/horovod"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
 REPORT = ["-e", "plugins/report"]
+REPLAY = ["-e", "plugins/replay"]
 SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
-HOUSE = [*CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPORT, *SERVER, *TESTING]
+HOUSE = [*CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPLAY, *REPORT, *SERVER, *TESTING]
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
@@ -283,6 +284,7 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "plugins/torch/src/detcore_torch")
     session.run("mypy", "plugins/testing/src/detcore_testing")
     session.run("mypy", "plugins/determined/src/detcore_determined")
+    session.run("mypy", "plugins/replay/src/detcore_replay")
     session.run("mypy", "plugins/report/src/detcore_report")
     session.run("mypy", "plugins/server/src/detcore_server")
     session.run(
@@ -305,7 +307,8 @@ def bare(session: nox.Session) -> None:
     install_locked(session, "bare", *HOUSE)
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
-        "plugins/determined/tests", "plugins/horovod/tests", "plugins/report/tests",
+        "plugins/determined/tests", "plugins/horovod/tests", "plugins/replay/tests",
+        "plugins/report/tests",
         "plugins/server/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip

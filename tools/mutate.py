@@ -73,6 +73,7 @@ PLUGIN_TESTS = {
     "horovod": "plugins/horovod/tests",
     "keras": "plugins/keras/tests",
     "ray": "plugins/ray/tests",
+    "replay": "plugins/replay/tests",
     "report": "plugins/report/tests plugins/server/tests tests/experimental/test_notebook.py",
     "server": "plugins/server/tests tests/experimental",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",

@@ -224,6 +224,7 @@ class TrialSettings:
         smaller_is_better: ``searcher.smaller_is_better``.
         max_length: ``searcher.max_length``; None for search methods without one.
         deterministic_ops: ``reproducibility.deterministic_ops``.
+        step_digests: ``reproducibility.step_digests``; 0: none, k: every k-th step.
         average_training_metrics: ``optimizations.average_training_metrics``.
     """
 
@@ -241,6 +242,7 @@ class TrialSettings:
     stop_at_nan: bool
     data_ledger: bool
     deterministic_ops: bool | None
+    step_digests: int
     average_training_metrics: bool
 
     def __post_init__(self) -> None:

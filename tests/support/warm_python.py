@@ -55,8 +55,9 @@ _PARENT_MODULES = (
     "detcore.launch._agent",
     "detcore_server._submission_runner",
 )
+_WARM_PACKAGES = frozenset({"detcore", "detcore_replay"})
 _PARENT_SCRIPTS = ("doc_driver.py",)
-_PARENT_COMMANDS = frozenset({"run", "launch", "serve"})
+_PARENT_COMMANDS = frozenset({"run", "launch", "serve", "replay", "diverge"})
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_MESSAGE_BYTES = 1 << 20
 _MAX_DESCRIPTORS = 60
@@ -267,7 +268,7 @@ def _kind(words: list[str], variables: Mapping[str, str], folder: str) -> str | 
         return None
     # Ray's processes start threads of gRPC, whose state no other process may have touched.
     # Programs of detcore_testing are never warm: they look at what is imported.
-    if words[1] == "-m" and len(words) > 2 and words[2].split(".")[0] == "detcore":
+    if words[1] == "-m" and len(words) > 2 and words[2].split(".")[0] in _WARM_PACKAGES:
         return "module"
     is_script = words[1].endswith(".py") and os.path.isfile(os.path.join(folder, words[1]))
     return "script" if is_script else None

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 __all__ = ["DISTRIBUTION_OF_COMMAND", "explain_missing", "missing_command"]
 
 DISTRIBUTION_OF_COMMAND: dict[str, str] = {
+    "diverge": "detcore-replay",
     "migrate": "detcore-determined",
+    "replay": "detcore-replay",
     "report": "detcore-report",
     "serve": "detcore-server",
     "top": "detcore-report",

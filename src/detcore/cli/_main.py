@@ -58,6 +58,8 @@ COMMANDS = {
         "detcore.cli._logs:experiment_logs", "Show the output of the trials of an experiment."
     ),
     "top": Lazy(None, "Follow the trials that run: steps, speed, last metrics."),
+    "diverge": Lazy(None, "Say where two runs part: the first step that differs, and why."),
+    "replay": Lazy(None, "Train steps of a run again, and compare them with the run."),
     "report": Lazy(None, "Write the records of an experiment into one HTML file."),
     "tensorboard": Lazy(
         "detcore.cli._tensorboard:tensorboard",

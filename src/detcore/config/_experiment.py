@@ -184,6 +184,7 @@ class ExperimentConfig(Section):
             stop_at_nan=self.stop_at_nan,
             data_ledger=self.data_ledger,
             deterministic_ops=self.reproducibility.deterministic_ops,
+            step_digests=self.reproducibility.step_digests,
             average_training_metrics=self.optimizations.average_training_metrics,
         )
 

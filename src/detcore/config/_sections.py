@@ -52,6 +52,12 @@ class Reproducibility(Section):
         description="Make the framework use only operations that give the same bits each time; "
         "null = the framework's own choice.",
     )
+    step_digests: int = Field(
+        default=1,
+        ge=0,
+        description="Record digests of every k-th step, by which detcore diverge compares runs; "
+        "0 = of none.",
+    )
 
 
 def _draw_seed() -> int:

@@ -1,9 +1,10 @@
-"""Provide a resumable order of data, data sources, the ledger, and a cache of datasets.
+"""Provide a resumable order of data, data sources, the ledger, step digests, and a cache.
 
 Pure; requires only NumPy.
 """
 
 from detcore.data._dataset_cache import CachedRecords, CacheKey, DatasetCache
+from detcore.data._digests import StepDigests
 from detcore.data._key_order import key_order, with_key_order
 from detcore.data._ledger import LedgerWriter
 from detcore.data._ledger_format import IdKind
@@ -24,6 +25,7 @@ __all__ = [
     "LedgerReport",
     "LedgerWriter",
     "ShuffledOrder",
+    "StepDigests",
     "key_order",
     "shard_range",
     "verify_ledger",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from detcore.data._ledger_format import FrameKind, IdKind, LedgerHeader, pack_he
 from detcore.data._order import Indices
 from detcore.errors import DataError, LedgerError, StorageFullError
 
-__all__ = ["LedgerWriter"]
+__all__ = ["FrameFile", "LedgerWriter"]
 
 _FLUSH_AT_BYTES = 1 << 20
 
@@ -41,13 +42,10 @@ class LedgerWriter:
         rank: int = 0,
         world_size: int = 1,
     ) -> None:
-        self._path = Path(path)
+        self._file = FrameFile(path, self._pack_header, "data ledger", "data_ledger")
         self._header = LedgerHeader(
             run_id=run_id, start_step=start_step, rank=rank, world_size=world_size
         )
-        self._descriptor: int | None = None
-        self._frames: list[bytes] = []
-        self._buffered_bytes = 0
         self._last_step = start_step
 
     def describe(self, ids: IdKind, *, num_records: int | None = None, left_over: int = 0) -> None:
@@ -61,7 +59,7 @@ class LedgerWriter:
         Raises:
             LedgerError: If something was logged already.
         """
-        if self._frames or self._descriptor is not None:
+        if self._file.is_begun:
             raise LedgerError("a ledger's ids are described before the first of them is logged")
         previous = self._header
         self._header = LedgerHeader(
@@ -103,6 +101,13 @@ class LedgerWriter:
         """
         self._append(pack_ids(FrameKind.CENSUS, 0, 0, _as_ids(ids)))
 
+    def _pack_header(self) -> bytes:
+        return pack_header(self._header)
+
+    def _append(self, frame: bytes) -> None:
+        if self._file.append(frame):
+            self.flush()
+
     def flush(self) -> None:
         """Pass all logged data to the kernel.
 
@@ -111,9 +116,48 @@ class LedgerWriter:
                 and the next flush tries the rest again.
             LedgerError: If the file exists already.
         """
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close; idempotent."""
+        self._file.close()
+
+
+class FrameFile:
+    """A file of frames that only grows; buffered, and written as whole frames.
+
+    Args:
+        path: File to write; must not exist. The first flush creates it.
+        header: Returns the first frame of the file.
+        what: Name of the file in messages.
+        setting: Setting of the experiment file that turns it off.
+    """
+
+    def __init__(self, path: Path, header: Callable[[], bytes], what: str, setting: str) -> None:
+        self._path = Path(path)
+        self._header = header
+        self._what = what
+        self._setting = setting
+        self._descriptor: int | None = None
+        self._frames: list[bytes] = []
+        self._buffered_bytes = 0
+
+    @property
+    def is_begun(self) -> bool:
+        """Whether a frame was added."""
+        return bool(self._frames) or self._descriptor is not None
+
+    def append(self, frame: bytes) -> bool:
+        """Add a frame to the buffer; return whether it is time to flush."""
+        self._frames.append(frame)
+        self._buffered_bytes += len(frame)
+        return self._buffered_bytes >= _FLUSH_AT_BYTES
+
+    def flush(self) -> None:
+        """Pass the buffered frames to the kernel, after the header in a new file."""
         if self._descriptor is None:
             self._descriptor = self._open()
-            self._frames.insert(0, pack_header(self._header))
+            self._frames.insert(0, self._header())
         if not self._frames:
             return
         self._write(self._descriptor, b"".join(self._frames))
@@ -122,7 +166,7 @@ class LedgerWriter:
 
     def close(self) -> None:
         """Flush and close; idempotent."""
-        if self._descriptor is None and not self._frames:
+        if not self.is_begun:
             return
         try:
             self.flush()
@@ -132,20 +176,14 @@ class LedgerWriter:
             self._descriptor = None
             self._frames.clear()
 
-    def _append(self, frame: bytes) -> None:
-        self._frames.append(frame)
-        self._buffered_bytes += len(frame)
-        if self._buffered_bytes >= _FLUSH_AT_BYTES:
-            self.flush()
-
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
             return os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         except FileExistsError as error:
             raise LedgerError(
-                f"the ledger {self._path} exists already.\n"
-                "Each run of a trial writes its ledger; a second writer would mix two runs.\n"
+                f"the {self._what} {self._path} exists already.\n"
+                "Each run of a trial writes a separate file; a second writer would mix two runs.\n"
                 "Start the run under a new run id."
             ) from error
 
@@ -162,9 +200,9 @@ class LedgerWriter:
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise StorageFullError(
-                f"no room for {len(content)} more bytes of the data ledger {self._path}.\n"
-                "Training stops, because its further steps could not be proved.\n"
-                "Free some space and resume, or turn data_ledger off.",
+                f"no room for {len(content)} more bytes of the {self._what} {self._path}.\n"
+                "Training stops, because its further steps could not be recorded there.\n"
+                f"Free some space and resume, or turn {self._setting} off.",
                 missing_bytes=len(view),
             ) from error
 

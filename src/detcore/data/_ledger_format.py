@@ -1,4 +1,4 @@
-"""Define the layout of a ledger file: frames, each with a checksum.
+"""Define the layout of a ledger file: frames, each with a checksum. Step digests have it, too.
 
 A file is a sequence of frames. A frame is a head of 40 bytes and a body; both have a CRC-32. The
 first frame is the header, a JSON object; the others contain record ids as little-endian int64.
@@ -28,6 +28,7 @@ __all__ = [
     "IdKind",
     "LedgerHeader",
     "ids_of",
+    "pack_frame",
     "pack_header",
     "pack_ids",
     "read_frames",
@@ -45,6 +46,9 @@ class FrameKind(enum.IntEnum):
     HEADER = 0
     BATCH = 1
     CENSUS = 2
+    DIGESTS = 3
+    NAMES = 4
+    STATE = 5
 
 
 class IdKind(str, enum.Enum):
@@ -92,12 +96,12 @@ class Frame:
 def pack_header(header: LedgerHeader) -> bytes:
     """Return the first frame of a file."""
     fields = {"format": _FORMAT_VERSION, **dataclasses.asdict(header), "ids": header.ids.value}
-    return _pack(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
+    return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
 
 
 def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
     """Return a frame of record ids."""
-    return _pack(kind, step, epoch, ids.astype("<i8", copy=False).tobytes())
+    return pack_frame(kind, step, epoch, ids.astype("<i8", copy=False).tobytes())
 
 
 def ids_of(content: memoryview, frame: Frame) -> Indices:
@@ -124,7 +128,8 @@ def read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, l
     return _parse_header(path, content, first), frames[1:]
 
 
-def _pack(kind: FrameKind, step: int, epoch: int, body: bytes) -> bytes:
+def pack_frame(kind: FrameKind, step: int, epoch: int, body: bytes) -> bytes:
+    """Return a frame."""
     head = _HEAD.pack(_MAGIC, kind, len(body), step, epoch, zlib.crc32(body), 0)[:-4]
     return b"".join((head, zlib.crc32(head).to_bytes(4, "little"), body))
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         SteppingController,
         SupportsSnapshot,
         SupportsStartFrom,
+        SupportsStateTensors,
         SupportsTensors,
         ValidationResult,
     )
@@ -69,6 +70,7 @@ __all__ = [
     "SteppingController",
     "SupportsSnapshot",
     "SupportsStartFrom",
+    "SupportsStateTensors",
     "SupportsTensors",
     "Trial",
     "TrialContext",
@@ -113,6 +115,7 @@ _HOMES = {
     "SteppingController": "_controller",
     "SupportsSnapshot": "_controller",
     "SupportsStartFrom": "_controller",
+    "SupportsStateTensors": "_controller",
     "SupportsTensors": "_controller",
     "Trial": "_trial",
     "TrialContext": "_context",

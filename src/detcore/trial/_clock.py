@@ -258,6 +258,11 @@ class AskedClock:
                 )
             done = min(1.0, steps / self._schedule.plan.length)
             self._operation.report_progress(done * self._operation.length)
+        digests = self._context.digests
+        if digests is not None:
+            digests.log_metrics(steps, unit.batches or ())
+            digests.log_state(steps)
+            digests.flush()
         if self._settings.stops_at_nan:
             first = steps - len(unit.batches or ()) + 1
             for batch, metrics in enumerate(unit.batches or (), first):

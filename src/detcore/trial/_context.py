@@ -14,7 +14,7 @@ from detcore.types import TrialInfo
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from detcore.data import LedgerWriter
+    from detcore.data import LedgerWriter, StepDigests
     from detcore.distributed import DistributedContext
     from detcore.trial._instance import InstanceCheckpoints
     from detcore.trial._trial import Trial
@@ -35,6 +35,7 @@ class TrialSetup:
         tensorboard_path: Folder of event files.
         cache_dir: Folder of data caches that outlive the trial.
         ledger: Log of the record ids of each batch; None if the data ledger is off.
+        digests: Digests of each step; None if they are off.
         steps_completed: Batches completed before this process started.
         test_mode: Whether to run one batch, one validation step and one checkpoint.
     """
@@ -47,6 +48,7 @@ class TrialSetup:
     tensorboard_path: Path | None = None
     cache_dir: Path | None = None
     ledger: LedgerWriter | None = None
+    digests: StepDigests | None = None
     steps_completed: int = 0
     test_mode: bool = False
 
@@ -139,6 +141,11 @@ class TrialContext:
     def ledger(self) -> LedgerWriter | None:
         """The data ledger, if ``data_ledger: true`` is set."""
         return self.setup.ledger
+
+    @property
+    def digests(self) -> StepDigests | None:
+        """The digests of each step, unless ``reproducibility.step_digests`` is off."""
+        return self.setup.digests
 
     @property
     def test_mode(self) -> bool:

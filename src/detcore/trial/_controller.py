@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from detcore.trial._clock import Clock
     from detcore.types import TensorInfo
 
@@ -18,6 +20,7 @@ __all__ = [
     "SteppingController",
     "SupportsSnapshot",
     "SupportsStartFrom",
+    "SupportsStateTensors",
     "SupportsTensors",
     "ValidationResult",
 ]
@@ -189,3 +192,22 @@ class SupportsTensors(Protocol):
 
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the tensors in the files of the last `save` or `snapshot`; on the chief."""
+
+
+@runtime_checkable
+class SupportsStateTensors(Protocol):
+    """A controller of either kind that takes part in step digests, and so in ``detcore diverge``.
+
+    It calls ``context.digests.log(step, record_ids, content)`` before it trains on a batch, unless
+    ``context.digests`` is None.
+    """
+
+    def state_tensors(self) -> Mapping[str, npt.ArrayLike]:
+        """Return the whole training state as arrays by name, in the order of the computation.
+
+        Called after `restore`, and between batches; it must change nothing. Names start with
+        ``random.`` (generators), ``gradient.``, ``model.``, ``optimizer.`` or another word, are the
+        same at every call and in every process, and so is their order; only gradients may be
+        missing, when they are used up. Arrays may share the training's memory; they are read before
+        training continues.
+        """

@@ -18,7 +18,12 @@ from detcore.errors import (
 from detcore.trial._clock import AskedClock, Clock, ClockSettings
 from detcore.trial._code import list_code
 from detcore.trial._context import TrialContext, TrialSetup
-from detcore.trial._controller import LoopingController, PrepareOptions, SteppingController
+from detcore.trial._controller import (
+    LoopingController,
+    PrepareOptions,
+    SteppingController,
+    SupportsStateTensors,
+)
 from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._saving import TrialSaver, read_clock
 from detcore.trial._schedule import Schedule, plan_from_settings
@@ -28,7 +33,7 @@ from detcore.types import Length, Unit
 
 if TYPE_CHECKING:
     from detcore.core import Context, SearcherOperation
-    from detcore.data import LedgerWriter
+    from detcore.data import LedgerWriter, StepDigests
     from detcore.distributed import DistributedContext
     from detcore.trial._trial import Trial
     from detcore.types import Framework, TrialInfo, TrialSettings
@@ -168,8 +173,11 @@ def open_trial(
     _check_workers(framework, core.distributed.size)
     if context is None:
         prepare_process(framework, core.info.trial_seed, settings, core.distributed)
-    with _open_ledger(core, core.info, settings) as ledger:
-        setup = _make_setup(core, core.info, ledger)
+    with (
+        _open_ledger(core, core.info, settings) as ledger,
+        _open_digests(core, core.info, settings) as digests,
+    ):
+        setup = dataclasses.replace(_make_setup(core, core.info, ledger), digests=digests)
         if context is None:
             context = import_object(framework.context_class)(setup)
         else:
@@ -243,6 +251,30 @@ def _open_ledger(
         yield ledger
 
 
+@contextlib.contextmanager
+def _open_digests(
+    core: Context, info: TrialInfo, settings: TrialSettings
+) -> Iterator[StepDigests | None]:
+    if not settings.step_digests or info.test_mode:
+        yield None
+        return
+    from detcore.data import StepDigests
+
+    rank = core.distributed.rank
+    name = f"digests-{info.run_id}-{rank}.bin" if rank else f"digests-{info.run_id}.bin"
+    with contextlib.closing(
+        StepDigests(
+            Path(info.trial_dir) / name,
+            run_id=info.run_id,
+            start_step=info.steps_completed,
+            every=settings.step_digests,
+            rank=rank,
+            world_size=core.distributed.size,
+        )
+    ) as digests:
+        yield digests
+
+
 def _make_setup(core: Context, info: TrialInfo, ledger: LedgerWriter | None) -> TrialSetup:
     return TrialSetup(
         config=info.config,
@@ -271,6 +303,11 @@ def _drive(
     """Restore, make the clock, and train to the end."""
     batches_per_epoch = controller.batches_per_epoch()
     state = _restore(core, controller, framework)
+    if context.digests is not None:
+        named: object = controller
+        context.digests.watch(
+            named.state_tensors if isinstance(named, SupportsStateTensors) else None
+        )
     saver = _make_saver(core, settings, record, code_files)
     clock = _make_clock(Clock, core, context, settings, saver, state, batches_per_epoch)
     if framework.inexact_resume:

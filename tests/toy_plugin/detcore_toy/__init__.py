@@ -24,6 +24,7 @@ class ToyTrial(Trial):
 
     restarts_data = False
     noise = 1e-3
+    controller: Any = None
 
     def build_data(self) -> tuple[np.ndarray, np.ndarray]:
         """Return features ``(records, features)`` and targets ``(records,)``, float64."""
@@ -42,6 +43,7 @@ class ToyController:
 
     def __init__(self, trial: ToyTrial, context: TrialContext) -> None:
         self._trial = trial
+        trial.controller = self  # for trials that make it go wrong
         self._context = context
         self._distributed = context.distributed
         self._x, self._y = trial.build_data()
@@ -65,7 +67,9 @@ class ToyController:
         self._ledger = context.ledger
         if self._ledger is not None:
             self._ledger.describe(IdKind.RECORD_INDEX, num_records=len(self._x))
+        self._digests = context.digests
         self._weights = np.zeros(self._x.shape[1])
+        self._gradient: np.ndarray | None = None  # not saved: used up when a step is done
         self._noise = np.random.default_rng(context.get_trial_seed() + self._distributed.rank)
         self._step = 0
         self._data_start = 0
@@ -82,12 +86,17 @@ class ToyController:
                 epoch = self._step // self._sampler.batches_per_epoch
                 self._ledger.log(self._step + 1, epoch, index)
             x, y = self._x[index], self._y[index]
+            if self._digests is not None:
+                self._digests.log(self._step + 1, index, (x, y))
             noise = self._noise.normal(scale=self._trial.noise, size=len(y))
             error = x @ self._weights - y + noise
             gradients = self._distributed.allgather(x.T @ error / len(y))
+            self._gradient = gradients[0]
             self._weights -= self._rate * np.sum(gradients, axis=0) / len(gradients)
             losses.append(float(np.mean(error**2)))
             self._step += 1
+            if self._digests is not None:
+                self._digests.log_metrics(self._step, [{"loss": losses[-1]}])
             self._pause()
         return {"loss": float(np.mean(losses))}
 
@@ -124,6 +133,13 @@ class ToyController:
 
     def tensors(self) -> Sequence[TensorInfo]:
         return [TensorInfo("weights", self._weights.shape, "float64", "toy.json")]
+
+    def state_tensors(self) -> Mapping[str, np.ndarray]:
+        noise = json.dumps(self._noise.bit_generator.state).encode()
+        found = {"random.noise": np.frombuffer(noise, np.uint8)}
+        if self._gradient is not None:
+            found["gradient.weights"] = self._gradient
+        return {**found, "model.weights": self._weights}
 
     def restore(self, directory: Path) -> None:
         state = json.loads((directory / "toy.json").read_text())

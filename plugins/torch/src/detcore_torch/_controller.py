@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,10 +18,14 @@ from detcore_torch._group import lost_peers_raised
 from detcore_torch._loader import DataLoader, checked_loader
 from detcore_torch._seeding import preserved_generators, seed_from, seed_generators
 from detcore_torch._state import capture_shared, restore_shared, start_from_other
+from detcore_torch._state_tensors import as_arrays, name_state
+from detcore_torch._torch import torch
 from detcore_torch._unit import TrainedUnit
 from detcore_torch._worker_state import WorkerState, capture_worker
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from detcore.trial import Clock
     from detcore.types import TensorInfo
     from detcore_torch._context import PyTorchTrialContext
@@ -63,6 +67,9 @@ class TorchController:
         self._has_started = False
         self._is_resumed = False
         self._tensors: Sequence[TensorInfo] = ()
+        self._digests = context.digests
+        if self._digests is not None:
+            self._digests.describe(threads=torch.get_num_threads(), gpu=_gpu_name())
         self._check_same_data(order.batches_per_epoch)
         self._describe_records(loader)
         self._seed_this_worker()
@@ -104,6 +111,10 @@ class TorchController:
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the tensors in the last checkpoint."""
         return self._tensors
+
+    def state_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return generators, gradients, models, and optimizers as arrays by name."""
+        return name_state(self._context)
 
     def restore(self, directory: Path) -> None:
         """Restore the state that `save` wrote.
@@ -168,6 +179,8 @@ class TorchController:
         batch = self._feed.take()
         if self._context.ledger is not None:
             self._context.ledger.log(number + 1, number // self._ledger_epoch_length, batch.records)
+        if self._digests is not None and (number + 1) % self._digests.every == 0:
+            self._digests.log(number + 1, batch.records, as_arrays(batch.data))
         self._context.share_buffers()
         with self._context.training_batch(number, self._epoch_length):
             returned = self._trial.train_batch(self._context.to_device(batch.data), epoch, number)
@@ -252,6 +265,10 @@ class TorchController:
 def _other_workers(directory: Path) -> list[WorkerState]:
     """Return the states of the workers other than the chief."""
     return [WorkerState(folder) for folder in sorted((directory / "workers").glob("*"))]
+
+
+def _gpu_name() -> str | None:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
 
 
 def _nothing_left() -> None:

@@ -28,6 +28,7 @@ __all__ = [
     "seed_all",
     "seed_from",
     "seed_generators",
+    "torch_states",
 ]
 
 _CPU = "torch"
@@ -163,12 +164,12 @@ def _python_bytes() -> bytes:
 @contextlib.contextmanager
 def preserved_generators() -> Iterator[None]:
     """Leave all generators after the block as they were before it."""
-    states = _torch_states()
+    states = torch_states()
     try:
         with preserved_random_state():
             yield
     finally:
-        _set_torch_states(states)
+        _settorch_states(states)
 
 
 @contextlib.contextmanager
@@ -187,7 +188,7 @@ def preserved_cpu_generators() -> Iterator[None]:
 
 def capture_generators() -> tuple[Any, dict[str, Any]]:
     """Return the state of all generators: JSON values, and tensors by name."""
-    return capture_random_state(), _torch_states()
+    return capture_random_state(), torch_states()
 
 
 def restore_generators(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> None:
@@ -198,21 +199,22 @@ def restore_generators(state: Mapping[str, Any], tensors: Mapping[str, Any]) -> 
     """
     restore_random_state(state)
     try:
-        _set_torch_states(tensors)
+        _settorch_states(tensors)
     except (LookupError, RuntimeError, TypeError) as error:
         raise InvalidCheckpointError(
             f"the state of PyTorch's random generators cannot be used: {error}"
         ) from error
 
 
-def _torch_states() -> dict[str, Any]:
+def torch_states() -> dict[str, Any]:
+    """Return the states of PyTorch's generators as tensors, by name."""
     states = {_CPU: torch.get_rng_state()}
     if torch.cuda.is_available():
         states[_GPU] = torch.cuda.get_rng_state()
     return states
 
 
-def _set_torch_states(states: Mapping[str, Any]) -> None:
+def _settorch_states(states: Mapping[str, Any]) -> None:
     torch.set_rng_state(states[_CPU])
     if _GPU in states and torch.cuda.is_available():
         torch.cuda.set_rng_state(states[_GPU])

@@ -1,0 +1,101 @@
+"""Compare the settings, the code and the machines of two runs, before their first step."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.describe import visible_config
+from detcore.trial import list_code
+
+if TYPE_CHECKING:
+    from detcore_replay._runs import Run
+
+__all__ = ["compare_code", "compare_settings"]
+
+# Where and under which name a run is kept, and how often it is tried again.
+_NO_INFLUENCE = (
+    "name", "description", "labels", "project", "workspace", "checkpoint_storage", "max_restarts",
+    "reproducibility.step_digests", "data_ledger",
+)  # fmt: skip
+_ABSENT = "-"
+
+
+def compare_settings(one: Run, other: Run) -> list[tuple[str, str, str]]:
+    """Return the name of each setting that differs, and its value in each run."""
+    pairs: list[tuple[str, Any, Any]] = [
+        ("framework", one.framework, other.framework),
+        ("seed", one.info.trial_seed, other.info.trial_seed),
+    ]
+    pairs += _differences("hyperparameters.", one.info.hparams, other.info.hparams)
+    pairs += [
+        pair
+        for pair in _differences("", _settings(one), _settings(other))
+        if not pair[0].startswith("hyperparameters.")
+    ]
+    facts = [run.digests.facts if run.digests else None for run in (one, other)]
+    if facts[0] is not None and facts[1] is not None:
+        for key, prefix in (
+            ("versions", "package "),
+            ("variables", "environment variable "),
+            ("machine", "machine "),
+        ):
+            pairs += _differences(prefix, facts[0].get(key, {}), facts[1].get(key, {}))
+        pairs += [(key, facts[0].get(key), facts[1].get(key)) for key in ("threads", "gpu")]
+        pairs += [("workers", facts[0].get("world_size"), facts[1].get("world_size"))]
+    return [(name, _shown(mine), _shown(others)) for name, mine, others in pairs if mine != others]
+
+
+def compare_code(one: Path | None, other: Path | None, labels: tuple[str, str]) -> list[str]:
+    """Return the difference of two folders of code as lines of a unified diff."""
+    if one is None or other is None:
+        return []
+    files = [{name: folder / name for name in list_code(folder)} for folder in (one, other)]
+    lines: list[str] = []
+    for name in sorted(files[0].keys() | files[1].keys()):
+        if name.endswith((".yaml", ".yml")):
+            continue  # settings are compared by their values
+        mine, others = (_read(table.get(name)) for table in files)
+        if mine != others:
+            places = f"{labels[0]}: {name}", f"{labels[1]}: {name}"
+            lines += difflib.unified_diff(mine, others, *places, lineterm="", n=1)
+    return lines
+
+
+def _read(path: Path | None) -> list[str]:
+    return [] if path is None else path.read_text(encoding="utf-8", errors="replace").splitlines()
+
+
+def _settings(run: Run) -> dict[str, Any]:
+    flat = dict(_flatten("", visible_config(run.info.config)))
+    return {
+        name: value
+        for name, value in flat.items()
+        if not any(name == known or name.startswith(f"{known}.") for known in _NO_INFLUENCE)
+    }
+
+
+def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from _flatten(f"{prefix}.{key}" if prefix else str(key), inner)
+    else:
+        yield prefix, value
+
+
+def _differences(
+    prefix: str, one: Mapping[str, Any], other: Mapping[str, Any]
+) -> list[tuple[str, Any, Any]]:
+    flat = dict(_flatten("", one)), dict(_flatten("", other))
+    names = dict.fromkeys([*flat[0], *flat[1]])
+    return [
+        (f"{prefix}{name}", flat[0].get(name), flat[1].get(name))
+        for name in names
+        if flat[0].get(name) != flat[1].get(name)
+    ]
+
+
+def _shown(value: Any) -> str:
+    return _ABSENT if value is None else str(value)

@@ -1,0 +1,155 @@
+"""``detcore replay`` and ``detcore diverge``."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from detcore.cli import open_records, print_json
+from detcore.errors import RunError
+from detcore_replay._check import check_steps
+from detcore_replay._diverge import find_divergence
+from detcore_replay._printing import print_check, print_divergence, to_document
+from detcore_replay._replay import Replayer
+from detcore_replay._runs import find_run
+
+if TYPE_CHECKING:
+    from detcore.cli import CliContext
+    from detcore.database import Database
+
+__all__ = ["diverge", "replay"]
+
+_EXIT_DIFFERS = 1
+_DIVERGE_EXAMPLES = """
+\b
+Examples:
+  detcore diverge 3 4
+  detcore diverge 3 0d6f8a52-7f6e-4d35-9a9d-0a4f7d3b6a11     a trial, and a checkpoint
+  detcore diverge 3 4 --no-replay                            by stored digests alone
+  detcore diverge 3 4 --json
+
+\b
+Exit codes:
+  0    equal up to the last step that both have
+  1    different; also errors
+"""
+_REPLAY_EXAMPLES = """
+\b
+Examples:
+  detcore replay 3 --steps 4000:4200
+  detcore replay 3 --check 5            five random steps: a test of this machine
+
+\b
+Exit codes:
+  0    every step that was compared is equal
+  1    different; also errors
+"""
+
+
+def _read_steps(
+    _ctx: click.Context, _param: click.Parameter, value: str | None
+) -> tuple[int, int] | None:
+    if value is None:
+        return None
+    first, colon, last = value.partition(":")
+    if not (colon and first.isdigit() and last.isdigit() and 1 <= int(first) <= int(last)):
+        raise click.BadParameter(f"{value!r} is not A:B, two steps with 1 <= A <= B, as 100:200")
+    return int(first), int(last)
+
+
+@click.command(epilog=_DIVERGE_EXAMPLES)
+@click.argument("first", metavar="A")
+@click.argument("second", metavar="B")
+@click.option(
+    "--replay/--no-replay", "with_replay", default=True,
+    help="Whether to train steps again to name what stored digests leave open.  [default: yes]",
+)  # fmt: skip
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.pass_context
+def diverge(
+    context: click.Context, first: str, second: str, with_replay: bool, as_json: bool
+) -> None:
+    """Say where two runs part: the first step that differs, and what differs in it.
+
+    A and B are trials (their ids) or checkpoints (their UUIDs). Steps are compared by the digests
+    that runs store (reproducibility.step_digests); then both are trained again, in a scratch
+    folder, from the checkpoint before the difference. Records and checkpoints stay as they are.
+    """
+    with _open(context.obj) as (database, replayer):
+        one, other = find_run(database, first), find_run(database, second)
+        found = find_divergence(one, other, replayer, replay=with_replay)
+    if as_json:
+        print_json(to_document(found))
+    else:
+        print_divergence(found)
+    context.exit(0 if found.is_equal else _EXIT_DIFFERS)
+
+
+@click.command(epilog=_REPLAY_EXAMPLES)
+@click.argument("trial")
+@click.option(
+    "--steps", metavar="A:B", callback=_read_steps,
+    help="Compare these steps, both included.  [default: all]",
+)  # fmt: skip
+@click.option("--check", type=click.IntRange(min=1), metavar="N", help="Compare N random steps.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@click.pass_context
+def replay(
+    context: click.Context,
+    trial: str,
+    steps: tuple[int, int] | None,
+    check: int | None,
+    as_json: bool,
+) -> None:
+    """Train steps of a run again, and compare them with the run.
+
+    TRIAL is a trial's id, or the UUID of a checkpoint. Starts from the nearest checkpoint, in a
+    scratch folder, with the code, settings and data of the run. Records and checkpoints stay as
+    they are.
+    """
+    if steps is not None and check is not None:
+        raise click.UsageError("--steps says which steps to compare, --check draws some; pass one")
+    with _open(context.obj) as (database, replayer):
+        run = find_run(database, trial)
+        if run.digests is None:
+            raise RunError(
+                f"{run.label} stored no step digests, so there is nothing to compare with.\n"
+                "They are recorded unless reproducibility.step_digests is 0.\n"
+                "Compare two runs by replaying both: detcore diverge A B"
+            )
+        last = run.last_step
+        if steps is not None and steps[1] > last:
+            raise RunError(f"{run.label} has {last} steps, so there is no step {steps[1]}.")
+        ranges = [steps or (1, last)]
+        if check is not None:
+            drawn = random.SystemRandom().sample(range(1, last + 1), min(check, last))
+            ranges = [(step, step) for step in sorted(drawn)]
+        checked = check_steps(run, replayer, ranges)
+    if as_json:
+        print_json(to_document(checked))
+    else:
+        print_check(checked)
+    context.exit(0 if checked.is_equal else _EXIT_DIFFERS)
+
+
+@contextlib.contextmanager
+def _open(obj: CliContext) -> Iterator[tuple[Database, Replayer]]:
+    if obj.master is not None:
+        raise RunError(
+            f"the records of {obj.master} do not include the files of its trials.\n"
+            "Digests and code are in the home of the machine that trained.\n"
+            "Run the command there, without DETCORE_MASTER."
+        )
+    with (
+        open_records(obj) as database,
+        tempfile.TemporaryDirectory(prefix="detcore-replay-") as scratch,
+    ):
+        replayer = Replayer(obj, database, Path(scratch))
+        with contextlib.closing(replayer):
+            yield database, replayer

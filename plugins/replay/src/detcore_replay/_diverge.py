@@ -1,0 +1,147 @@
+"""Find where two runs part: stored digests narrow it down, and a replay of both names it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from detcore.errors import DetcoreError
+from detcore_replay._before import compare_code, compare_settings
+from detcore_replay._compare import Difference, find_first, last_equal_state, name_tensors
+from detcore_replay._replay import code_of
+
+if TYPE_CHECKING:
+    from detcore_replay._digest_file import DigestedRun
+    from detcore_replay._replay import Replayer
+    from detcore_replay._runs import Run
+
+__all__ = ["Divergence", "find_divergence"]
+
+# A change of the weights may show in the metrics of the next step only.
+_SAVED_STEPS = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Divergence:
+    """Where two runs part.
+
+    Attributes:
+        labels: The runs.
+        settings: The name of each setting that differs, and its value in each run.
+        code: The difference of their code, lines of a unified diff.
+        compared_to: The last step that was compared.
+        found: The first difference; None: no difference was found.
+        num_replays: Replays that it took.
+        notes: Limits of the answer.
+    """
+
+    labels: tuple[str, str]
+    settings: list[tuple[str, str, str]]
+    code: list[str]
+    compared_to: int
+    found: Difference | None
+    num_replays: int
+    notes: tuple[str, ...]
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether every step that could be compared is equal."""
+        return self.found is None
+
+
+def find_divergence(one: Run, other: Run, replayer: Replayer, *, replay: bool) -> Divergence:
+    """Find where two runs part.
+
+    Args:
+        one: A run.
+        other: The other.
+        replayer: Trains them again.
+        replay: Whether it may.
+    """
+    until = min(one.last_step, other.last_step)
+    notes: list[str] = []
+    if one.last_step != other.last_step:
+        notes.append(
+            f"{one.label} has {one.last_step} steps, {other.label} {other.last_step}: compared "
+            f"up to step {until}"
+        )
+    found, after = None, 0
+    has_digests = one.digests is not None and other.digests is not None
+    if one.digests is not None and other.digests is not None:
+        found = find_first(one.digests, other.digests, until=until)
+        after = last_equal_state(one.digests, other.digests, found.step if found else until + 1)
+    else:
+        without = [run.label for run in (one, other) if run.digests is None]
+        notes.append(f"{' and '.join(without)} stored no step digests, so both are replayed")
+    is_model = found is not None and found.kind == "model"
+    if replay and not is_model and (found is not None or not has_digests) and until:
+        try:
+            found = (
+                _find_by_replays(
+                    one, other, replayer, after=after, until=found.step if found else until
+                )
+                or found
+            )
+        except DetcoreError as error:
+            notes.append(f"not replayed: {error}")
+        except OSError as error:
+            notes.append(f"not replayed: {error}")
+    settings = compare_settings(one, other)
+    code = compare_code(code_of(one), code_of(other), (one.label, other.label))
+    for run in (one, other):
+        if code_of(run) is None:
+            notes.append(f"the code of {run.label} is no longer in {run.info.code_dir}")
+    return Divergence(
+        labels=(one.label, other.label),
+        settings=settings,
+        code=code,
+        compared_to=until,
+        found=found,
+        num_replays=replayer.num_replays,
+        notes=(*notes, *replayer.notes),
+    )
+
+
+def _find_by_replays(
+    one: Run, other: Run, replayer: Replayer, *, after: int, until: int
+) -> Difference | None:
+    """Replay both from before the difference, and compare every step."""
+    saved = range(max(0, until - _SAVED_STEPS), until + 1)
+    pair = [replayer.start(run, after=after, stop=until, saved=saved) for run in (one, other)]
+    digests = [replay.result() for replay in pair]
+    for run, mine in zip((one, other), digests, strict=True):
+        _note_unfaithful(run, mine, replayer)
+    found = find_first(digests[0], digests[1], until=until)
+    if found is None:
+        replayer.notes.append(
+            f"the replays of both are equal up to step {until}, so the difference does not come "
+            "from code, settings or data that are recorded: nondeterministic operations, other "
+            "hardware or packages, or data that was changed meanwhile"
+        )
+        return None
+    if not found.tensors:
+        return found
+    tensors = [replay.tensors(found.step) for replay in pair]
+    if tensors[0] is None or tensors[1] is None:
+        again = [
+            replayer.start(
+                run, after=max(after, found.step - 1), stop=found.step, saved=[found.step]
+            )
+            for run in (one, other)
+        ]
+        for replay in again:
+            replay.result()
+        tensors = [replay.tensors(found.step) for replay in again]
+    return name_tensors(found, tensors[0], tensors[1])
+
+
+def _note_unfaithful(run: Run, replayed: DigestedRun, replayer: Replayer) -> None:
+    if run.digests is None:
+        return
+    wrong = find_first(run.digests, replayed, until=max(replayed.steps, default=0))
+    if wrong is not None:
+        replayer.notes.append(
+            f"the replay of {run.label} does not repeat the run: {wrong.kind} differs at step "
+            f"{wrong.step}{f', {wrong.tensor}' if wrong.tensor else ''}. Its data, its packages or "
+            "the machine changed since, or an operation is not deterministic"
+        )

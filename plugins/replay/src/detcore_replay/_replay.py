@@ -1,0 +1,284 @@
+"""Train steps of a run again, in a scratch folder."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import shutil
+import subprocess
+import sys
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from detcore.checkpoint import copy_checkpoint, open_recorded
+from detcore.delivery import write_run
+from detcore.environment import child_environment
+from detcore.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    RunError,
+    in_one_line,
+)
+from detcore.launch.worker import is_trial_class
+from detcore_replay._digest_file import DigestedRun, read_digests
+from detcore_replay._probe import load_tensors
+
+if TYPE_CHECKING:
+    from detcore.cli import CliContext
+    from detcore.database import CheckpointRecord, Database
+    from detcore_replay._runs import Run
+
+__all__ = ["Replay", "Replayer", "code_of"]
+
+_TAIL_LINES = 12
+_OWN = ("DETCORE_CHANNEL_FD", "DETCORE_DB", "DETCORE_MASTER")
+_NUMERIC = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
+
+
+class Process(Protocol):
+    """The methods of a process that a replay calls."""
+
+    def wait(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def kill(self) -> None: ...
+
+
+class Replay:
+    """A replay under way.
+
+    Args:
+        run: The run that is trained again.
+        start: Steps completed at its start.
+        folder: Receives its results.
+        process: Trains it.
+    """
+
+    def __init__(self, run: Run, start: int, folder: Path, process: Process) -> None:
+        self.start = start
+        self._run = run
+        self._folder = folder
+        self._process = process
+
+    def result(self) -> DigestedRun:
+        """Wait for the end, and return the digests of every step.
+
+        Raises:
+            RunError: If it failed; the message ends with its last lines.
+        """
+        code = self._process.wait()
+        digests = read_digests(self._folder)
+        if code or digests is None:
+            lines = (self._folder / "output.txt").read_text(errors="replace").splitlines()
+            raise RunError(
+                f"the replay of {self._run.label} from step {self.start} ended with code {code}.\n"
+                "Its code, data or packages may have changed since the run. Its last lines:\n"
+                + "\n".join(lines[-_TAIL_LINES:])
+            )
+        return digests
+
+    def tensors(self, step: int) -> Mapping[str, Any] | None:
+        """Return the tensors that were saved after a step; None if they were not."""
+        return load_tensors(self._folder, step)
+
+    def end(self) -> None:
+        """End its process, if it still runs."""
+        if self._process.poll() is None:
+            self._process.kill()
+            self._process.wait()
+
+
+class Replayer:
+    """Starts replays, each in a folder below a scratch folder; ends those left at its end.
+
+    Args:
+        obj: The command's settings.
+        database: The records, which are only read.
+        scratch: An empty folder.
+
+    Attributes:
+        notes: Remarks on the replays, for the user.
+    """
+
+    def __init__(self, obj: CliContext, database: Database, scratch: Path) -> None:
+        self._obj = obj
+        self._database = database
+        self._scratch = scratch
+        self._counter = itertools.count(1)
+        self._started: list[Replay] = []
+        self.notes: list[str] = []
+
+    @property
+    def num_replays(self) -> int:
+        """Replays that were started."""
+        return len(self._started)
+
+    def start(self, run: Run, *, after: int, stop: int, saved: Collection[int] = ()) -> Replay:
+        """Start to train a run again.
+
+        Args:
+            run: The run.
+            after: Start from the newest checkpoint of this step or an earlier one.
+            stop: The last step; training ends at the scheduling unit that contains it.
+            saved: Steps after which the tensors are saved.
+
+        Raises:
+            RunError: If the run cannot be trained again here; the message says why.
+        """
+        _check_replayable(run)
+        folder = self._scratch / str(next(self._counter))
+        for name in ("trial", "checkpoints", "home"):
+            (folder / name).mkdir(parents=True)
+        checkpoint = self._fetch(run, after, folder / "checkpoints")
+        code = _lay_out_code(run, folder, checkpoint)
+        start = checkpoint.steps_completed if checkpoint else 0
+        environment = self._environment(run, folder, checkpoint, code)
+        words = [str(folder), str(start), str(stop), ",".join(map(str, sorted(saved)))]
+        replay = Replay(run, start, folder, self._spawn(words, code, environment))
+        self._started.append(replay)
+        return replay
+
+    def close(self) -> None:
+        """End the replays that still run."""
+        for replay in self._started:
+            replay.end()
+
+    def _spawn(self, words: list[str], code: Path, environment: dict[str, str]) -> Process:
+        """Start the process that trains, in the folder of the code."""
+        with (Path(words[0]) / "output.txt").open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "detcore_replay._process", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=code,
+                env=environment,
+            )
+
+    def _fetch(self, run: Run, after: int, folder: Path) -> CheckpointRecord | None:
+        """Copy the nearest checkpoint that is still there; None: start from the beginning."""
+        while (record := run.checkpoint_before(after)) is not None:
+            try:
+                self._download(record, folder / record.uuid)
+            except (CheckpointCorruptError, CheckpointNotFoundError) as error:
+                self.notes.append(
+                    f"checkpoint {record.uuid} of {run.label} (step {record.steps_completed}) "
+                    f"cannot be read, so an earlier one is used: {in_one_line(error)}"
+                )
+                after = record.steps_completed - 1
+                continue
+            return record
+        return None
+
+    def _download(self, record: CheckpointRecord, folder: Path) -> None:
+        storage = open_recorded(
+            record,
+            database=self._database,
+            home=self._obj.environment.home,
+            plugins=self._obj.plugin_manager(),
+        )
+        with contextlib.closing(storage):
+            copy_checkpoint(storage, record.uuid, folder)
+
+    def _fetch_source(self, run: Run, folder: Path) -> str | None:
+        """Copy the checkpoint of another trial that the run began with; return where it is."""
+        source = run.info.source_checkpoint
+        if source is None or "/" in source:
+            return source
+        self._download(self._database.get_checkpoint(source), folder / "source")
+        return str(folder / "source")
+
+    def _environment(
+        self, run: Run, folder: Path, checkpoint: CheckpointRecord | None, code: Path
+    ) -> dict[str, str]:
+        storage = {"type": "directory", "container_path": str(folder / "checkpoints")}
+        settings = run.info.settings
+        assert settings is not None  # checked by _check_replayable
+        info = dataclasses.replace(
+            run.info,
+            run_id=1,
+            trial_dir=str(folder / "trial"),
+            model_dir=str(code),
+            code_dir=None,
+            config={**run.info.config, "checkpoint_storage": storage},
+            settings=dataclasses.replace(settings, step_digests=1, data_ledger=False),
+            latest_checkpoint=checkpoint.uuid if checkpoint else None,
+            steps_completed=checkpoint.steps_completed if checkpoint else 0,
+            validated_metric=None,
+            source_checkpoint=None if checkpoint else self._fetch_source(run, folder),
+            source_storage=None,
+        )
+        facts = run.digests.facts if run.digests else {}
+        recorded = {name: str(value) for name, value in facts.get("variables", {}).items()}
+        frameworks = self._obj.plugin_manager().frameworks().values()
+        wanted = {name: value for each in frameworks for name, value in each.variables}
+        return child_environment(
+            {
+                **recorded,
+                "DETCORE_HOME": str(folder / "home"),
+                "DETCORE_TRIAL_INFO": str(write_run(info)),
+            },
+            defaults=wanted,
+            without=[*_OWN, *(name for name in _NUMERIC if facts and name not in recorded)],
+        )
+
+
+def _check_replayable(run: Run) -> None:
+    entrypoint = run.info.config["entrypoint"]
+    if not is_trial_class(entrypoint):
+        raise RunError(
+            f"{run.label} was trained by a command ({entrypoint}), which only knows how to train "
+            "as a whole.\n"
+            "Its stored digests can be compared; for a replay, train a trial class."
+        )
+    if run.digests is not None and not run.digests.facts.get("has_state"):
+        raise RunError(
+            f"trials of the framework {run.framework} cannot be replayed: its controller has no "
+            "state_tensors(), so the states of two runs cannot be compared.\n"
+            "Digests of the metrics of its steps are stored, and detcore diverge compares these.\n"
+            "See SupportsStateTensors in docs/replay.md for adding it to a framework of your own."
+        )
+    slots = (run.info.config.get("resources") or {}).get("slots_per_trial", 1)
+    if slots != 1:
+        raise RunError(
+            f"{run.label} was trained by {slots} workers, and replays train on one.\n"
+            "With another number of workers the bits are others, so nothing could be compared. "
+            "Its stored digests can be compared."
+        )
+
+
+def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -> Path:
+    """Put the run's code where it is imported from, and links to the other files beside it.
+
+    Raises:
+        RunError: If the code is no longer there.
+    """
+    target = folder / "code"
+    found = code_of(run, folder / "checkpoints" / checkpoint.uuid if checkpoint else None)
+    if found is None:
+        raise RunError(
+            f"the code of {run.label} is no longer there: neither a checkpoint has it nor "
+            f"{run.info.code_dir}.\n"
+            "Without it no step can be trained again; what is stored was compared."
+        )
+    shutil.copytree(found, target)
+    original = Path(run.info.model_dir)
+    if original.is_dir():
+        for path in original.iterdir():
+            if path.name != "__pycache__" and not (target / path.name).exists():
+                (target / path.name).symlink_to(path)
+    return target
+
+
+def code_of(run: Run, checkpoint: Path | None = None) -> Path | None:
+    """Return the folder with the code of a run, or None if it is gone."""
+    candidates: Iterator[Path] = iter(
+        [
+            *([checkpoint / "code"] if checkpoint else []),
+            *([Path(run.info.code_dir)] if run.info.code_dir else []),
+        ]
+    )
+    return next((path for path in candidates if path.is_dir()), None)

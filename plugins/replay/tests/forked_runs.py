@@ -1,0 +1,189 @@
+"""Trials and replays in forked processes: the same code as in a worker, without its imports."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from faults import BATCH_SIZE, Fault
+from toy_command import TOY_PLUGIN
+
+from detcore.checkpoint import list_committed, read_manifest
+from detcore.config import load_mapping
+from detcore.database import CheckpointRecord
+from detcore.delivery import write_run
+from detcore.environment import child_environment, read_environment
+from detcore.hooks import PluginManager
+from detcore.launch import worker
+from detcore.storage import LocalStorage
+from detcore.types import TrialInfo
+from detcore_replay import _process
+from detcore_replay._digest_file import read_digests
+from detcore_replay._replay import Replayer
+from detcore_replay._runs import Run
+from detcore_testing._forked import forked, wait_for_child
+
+__all__ = ["ForkedReplayer", "make_run"]
+
+_SECONDS = 300.0
+
+
+class Child:
+    """A forked process with other variables, in another folder, that writes into a file."""
+
+    def __init__(
+        self, function: Callable[[], int], output: Path, cwd: Path, environment: Mapping[str, str]
+    ) -> None:
+        def run() -> int:
+            descriptor = os.open(output, os.O_WRONLY | os.O_CREAT, 0o600)
+            os.dup2(descriptor, 1)
+            os.dup2(descriptor, 2)
+            os.chdir(cwd)
+            os.environ.clear()
+            os.environ.update(environment)
+            return function()
+
+        self._pid = forked(run)
+        self._code: int | None = None
+
+    def wait(self) -> int:
+        if self._code is None:
+            self._code = wait_for_child(self._pid, _SECONDS)
+        return self._code
+
+    def poll(self) -> int | None:
+        return self._code
+
+    def kill(self) -> None:
+        if self._code is None:
+            os.kill(self._pid, 9)
+
+
+class _Command:
+    """The settings of a command, as far as a replay reads them."""
+
+    def __init__(self, home: Path) -> None:
+        self.environment = read_environment({"DETCORE_HOME": str(home)})
+
+    def plugin_manager(self) -> PluginManager:
+        return PluginManager(self.environment)
+
+
+class ForkedReplayer(Replayer):
+    """Replays in forked processes; checkpoints come from a plain folder."""
+
+    def __init__(self, folder: Path, scratch: Path) -> None:
+        scratch.mkdir()
+        super().__init__(cast("Any", _Command(folder)), cast("Any", None), scratch)
+
+    def _spawn(self, words: list[str], code: Path, environment: dict[str, str]) -> Child:
+        folder, start, stop, saved = words
+        steps = {int(word) for word in saved.split(",") if word}
+        return Child(
+            lambda: _process.main(Path(folder), int(start), int(stop), steps),
+            Path(folder) / "output.txt",
+            code,
+            environment,
+        )
+
+    def _download(self, record: CheckpointRecord, folder: Path) -> None:
+        shutil.copytree(Path(record.storage_url) / record.uuid, folder)
+
+
+def make_run(folder: Path, fault: Fault, num_steps: int, **changes: Any) -> Run:
+    """Train a trial with a fault in an empty folder.
+
+    Args:
+        folder: Receives its code, checkpoints and digests.
+        fault: The fault in its code or its settings.
+        num_steps: Its length; a unit is a tenth of it, and a checkpoint follows each second unit.
+        changes: Of the experiment file.
+    """
+    for name in ("code", "checkpoints", "trial", "home"):
+        (folder / name).mkdir(parents=True)
+    version = "2.0" if fault.kind == "library version" else "1.0"
+    (folder / "code" / "model_def.py").write_text(fault.model())
+    (folder / "code" / "numerics.py").write_text(f'__version__ = "{version}"')
+    info = _trial_info(folder, fault, num_steps, changes)
+    threads = "3" if fault.kind == "thread count" else "1"
+    variables = {
+        "DETCORE_HOME": str(folder / "home"),
+        "DETCORE_TRIAL_INFO": str(write_run(info)),
+        "OMP_NUM_THREADS": threads,
+    }
+    child = Child(worker.main, folder / "output.txt", folder / "code", child_environment(variables))
+    assert child.wait() == 0, (folder / "output.txt").read_text()
+    return Run(
+        label=f"trial {folder.name}",
+        info=info,
+        digests=read_digests(folder / "trial"),
+        checkpoints=_checkpoints(folder / "checkpoints"),
+        last_step=num_steps,
+        framework="toy",
+    )
+
+
+def _trial_info(
+    folder: Path, fault: Fault, num_steps: int, changes: Mapping[str, Any]
+) -> TrialInfo:
+    if str(TOY_PLUGIN) not in sys.path:
+        sys.path.insert(0, str(TOY_PLUGIN))
+    rate = 0.05 * (1 + 1e-6) if fault.kind == "hyperparameter" else 0.05
+    storage = {"type": "directory", "container_path": str(folder / "checkpoints")}
+    plugins = _Command(folder).plugin_manager()
+    config = load_mapping(
+        {
+            "entrypoint": "model_def:Line",
+            "hyperparameters": {"learning_rate": rate, "global_batch_size": BATCH_SIZE},
+            "searcher": {
+                "name": "single", "metric": "val_loss", "max_length": {"batches": num_steps}
+            },
+            "scheduling_unit": num_steps // 10,
+            "min_checkpoint_period": {"batches": num_steps // 5},
+            "checkpoint_async": False,
+            "reproducibility": {"experiment_seed": 7},
+            "checkpoint_storage": storage,
+            **changes,
+        },
+        **plugins.settings_models(),
+    ).config  # fmt: skip
+    plain = config.model_dump(mode="json")
+    return TrialInfo(
+        experiment_id=1,
+        trial_id=1,
+        run_id=1,
+        trial_seed=7,
+        hparams=plain["hyperparameters"],
+        config=plain,
+        model_dir=str(folder / "code"),
+        trial_dir=str(folder / "trial"),
+        settings=config.trial_settings(),
+        code_dir=str(folder / "code"),
+    )
+
+
+def _checkpoints(folder: Path) -> tuple[CheckpointRecord, ...]:
+    storage = LocalStorage(folder)
+    found = [read_manifest(storage, uuid) for uuid in list_committed(storage)]
+    now = datetime.datetime.now(datetime.timezone.utc)
+    return tuple(
+        CheckpointRecord(
+            uuid=each.uuid,
+            trial_id=1,
+            experiment_id=1,
+            storage_url=str(folder),
+            state="COMPLETED",
+            steps_completed=each.steps_completed,
+            metadata={},
+            resources={},
+            started_at=now,
+            committed_at=now,
+            deleted_at=None,
+        )
+        for each in sorted(found, key=lambda manifest: manifest.steps_completed)
+    )

@@ -1,0 +1,118 @@
+"""The file of digests: written by the core, read by this plugin."""
+
+from __future__ import annotations
+
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detcore.data import StepDigests
+from detcore.errors import LedgerError
+from detcore_replay._digest_file import DigestedRun, read_digests
+
+
+def write(folder: Path, run_id: int, start: int, stop: int, **options: Any) -> Path:
+    """Write a run whose step N reads record N and has the weight N."""
+    path = folder / f"digests-{run_id}.bin"
+    digests = StepDigests(path, run_id=run_id, start_step=start, **options)
+    weight = np.array([float(start)])
+    digests.watch(lambda: {"model.weight": weight})
+    for step in range(start + 1, stop + 1):
+        weight[:] = step
+        digests.log(step, [step], [np.full((2, 3), step, np.float32), np.array([step]).T])
+        digests.log_metrics(step, [{"loss": 1 / step}])
+        digests.log_state(step)
+    digests.flush()
+    digests.close()
+    digests.close()
+    return path
+
+
+def read(folder: Path) -> DigestedRun:
+    found = read_digests(folder)
+    assert found is not None
+    return found
+
+
+def test_each_step_has_a_digest_of_ids_content_and_metrics(tmp_path: Path) -> None:
+    write(tmp_path, 1, 0, 120)
+    found = read(tmp_path)
+    assert sorted(found.steps) == list(range(1, 121))
+    assert len({row for rows in found.steps.values() for row in rows}) == 360
+    assert list(found.states) == [0, 50, 100]
+    assert len({state["model.weight"] for state in found.states.values()}) == 3
+    assert found.facts["has_state"] is True
+    assert found.facts["versions"]["numpy"] == np.__version__
+    assert found.facts["machine"]["cpus"] >= 1
+
+
+def test_equal_values_have_equal_digests_whatever_their_layout(tmp_path: Path) -> None:
+    rows = []
+    array = np.arange(12.0).reshape(3, 4)
+    for index, content in enumerate([array, np.asfortranarray(array), array.T.copy().T]):
+        path = tmp_path / str(index) / "digests-1.bin"
+        digests = StepDigests(path, run_id=1, start_step=0)
+        digests.log(1, None, [content, np.array(["a", None], object)])
+        digests.close()
+        rows.append(read(path.parent).steps[1])
+    assert len(set(rows)) == 1
+    assert (rows[0][0], rows[0][2]) == (0, 0)  # not known
+    assert rows[0][1]
+
+
+def test_every_kth_step_is_recorded(tmp_path: Path) -> None:
+    write(tmp_path, 1, 0, 12, every=5)
+    assert sorted(read(tmp_path).steps) == [5, 10]
+
+
+def test_a_later_start_replaces_the_steps_after_its_checkpoint(tmp_path: Path) -> None:
+    write(tmp_path, 1, 0, 70)
+    before = read(tmp_path)
+    write(tmp_path, 2, 40, 60)
+    found = read(tmp_path)
+    assert sorted(found.steps) == list(range(1, 61))
+    assert found.steps == {step: before.steps[step] for step in range(1, 61)}
+    assert sorted(found.states) == [0, 40, 50]
+    assert found.facts["run_id"] == 2
+
+
+def test_a_torn_end_is_left_out_and_damage_elsewhere_is_an_error(tmp_path: Path) -> None:
+    path = write(tmp_path, 1, 0, 3)
+    content = path.read_bytes()
+    for size in range(len(content)):
+        path.write_bytes(content[:size])
+        found = read_digests(tmp_path)
+        assert found is None or found.steps == {}  # the rows are in the last frame
+    for offset in range(0, len(content), 7):
+        damaged = bytearray(content)
+        damaged[offset] ^= 16
+        path.write_bytes(damaged)
+        with pytest.raises(LedgerError, match=r"is damaged at offset \d+: .*\n.*\n.*by replays"):
+            read_digests(tmp_path)
+
+
+def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
+    digests = StepDigests(tmp_path / "digests-1.bin", run_id=1, start_step=0)
+    digests.describe(format=2)
+    digests.log(1, [1])
+    digests.close()
+    with pytest.raises(LedgerError, match="written by another version of detcore"):
+        read_digests(tmp_path)
+
+
+def test_a_folder_without_digests_has_none(tmp_path: Path) -> None:
+    assert read_digests(tmp_path) is None
+
+
+def test_code_of_packages_is_not_run_for_their_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lazy = types.ModuleType("lazy")
+    lazy.__getattr__ = lambda name: pytest.fail(f"{name} was computed")  # type: ignore[method-assign]
+    monkeypatch.setitem(sys.modules, "lazy", lazy)
+    write(tmp_path, 1, 0, 1)
+    assert "lazy" not in read(tmp_path).facts["versions"]

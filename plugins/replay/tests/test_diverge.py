@@ -1,0 +1,209 @@
+"""`detcore diverge` and `detcore replay`, as users run them, on trials of the toy framework."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_command import Detcore, Finished
+
+from detcore.database import Database
+
+NUM_STEPS = 60
+MODEL = """
+import numpy as np
+from detcore_toy import ToyController, ToyTrial
+
+class Line(ToyTrial):
+    def build_data(self):
+        x = np.random.default_rng(3).normal(size=(96, 3))
+        return x, x @ np.array([1.0, -2.0, 0.5])
+
+    def on_batch(self, step):
+        if step == 41:
+            self.controller._rate *= 1.0
+"""
+
+
+class Runs:
+    """Trials of one home: the first, one that changes its rate in step 42, one without digests."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.detcore = Detcore(folder)
+        self.base = self.train(MODEL)
+        self.other = self.train(MODEL.replace("*= 1.0", "*= 1.01"))
+        self.without = self.train(MODEL, reproducibility__step_digests=0)
+
+    def train(self, model: str, **changes: Any) -> int:
+        """Train code; return the trial."""
+        settings = {
+            "searcher__max_length": {"batches": NUM_STEPS},
+            "scheduling_unit": 10,
+            "min_checkpoint_period": {"batches": 20},
+            **changes,
+        }
+        config = self.detcore.config(**settings)
+        code = self.folder / f"model-{len(list(self.folder.glob('model-*')))}"
+        code.mkdir()
+        (code / "model_def.py").write_text(model)
+        done = self.detcore("run", config, code, "--json")
+        assert done.code == 0, done.output
+        return int(done.summary["trials"][0]["trial_id"])
+
+    def __call__(self, *words: object) -> Finished:
+        return self.detcore(*words)
+
+    def trial_dir(self, trial: int) -> Path:
+        with Database.open(f"sqlite:///{self.detcore.home}/detcore.db") as database:
+            found = database.get_trial(trial).trial_dir
+        assert found is not None
+        return Path(found)
+
+    def checkpoints(self, trial: int) -> dict[int, str]:
+        """Return the checkpoints of a trial by their steps."""
+        with Database.open(f"sqlite:///{self.detcore.home}/detcore.db") as database:
+            saved = database.list_checkpoints(trial_id=trial)
+        return {each.steps_completed: each.uuid for each in saved}
+
+    def digest(self) -> str:
+        """Return a digest of the records and of every file of the home but the database's."""
+        with Database.open(f"sqlite:///{self.detcore.home}/detcore.db") as database:
+            records = [
+                (database.get_trial(trial), database.list_checkpoints(trial_id=trial))
+                for trial in (self.base, self.other, self.without)
+            ]
+        hasher = hashlib.sha256(repr(records).encode())
+        for path in sorted(self.detcore.home.rglob("*")):
+            if path.is_file() and not path.name.startswith("detcore.db"):
+                hasher.update(str(path).encode() + path.read_bytes())
+        return hasher.hexdigest()
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    made = Runs(tmp_path_factory.mktemp("runs"))
+    with made.detcore:
+        yield made
+
+
+def test_diverge_names_the_step_and_the_tensor_and_changes_nothing(runs: Runs) -> None:
+    before = runs.digest()
+    done = runs("diverge", runs.base, runs.other)
+    assert done.code == 1, done.output
+    one, other = f"trial {runs.base}", f"trial {runs.other}"
+    *lines, parting, names, largest = done.stdout.splitlines()
+    assert lines == [
+        "before the first step: the same settings, packages and machine",
+        "code:",
+        f"  --- {one}: model_def.py",
+        f"  +++ {other}: model_def.py",
+        "  @@ -11,2 +11,2 @@",
+        "           if step == 41:",
+        "  -            self.controller._rate *= 1.0",
+        "  +            self.controller._rate *= 1.01",
+    ]
+    assert parting == f"{one} and {other} differ: step 42, tensor, model.weights"
+    assert names == "  differ after it: model.weights"
+    assert largest.startswith("  largest difference: model.weights ")
+    assert runs.digest() == before
+
+
+def test_without_a_replay_the_stored_digests_bound_the_step(runs: Runs) -> None:
+    done = runs("diverge", runs.base, runs.other, "--no-replay", "--json")
+    found = json.loads(done.stdout)
+    assert (done.code, found["is_equal"], found["num_replays"]) == (1, False, 0)
+    first = found["found"]
+    assert (first["step"], first["after"], first["kind"]) == (43, 0, "loss")
+    assert not first["is_exact"]
+    assert "*= 1.01" in found["code"][-1]
+
+
+@pytest.mark.cold
+def test_equal_runs_are_equal_with_and_without_digests(runs: Runs) -> None:
+    done = runs("diverge", runs.base, runs.without)
+    assert done.code == 0, done.output
+    assert f"note: trial {runs.without} stored no step digests" in done.stdout
+    assert f"are equal up to step {NUM_STEPS}\n" in done.stdout
+
+
+def test_a_checkpoint_stands_for_the_steps_before_it(runs: Runs) -> None:
+    uuid = runs.checkpoints(runs.other)[40]
+    done = runs("diverge", runs.base, uuid)
+    assert done.code == 0, done.output
+    assert f"checkpoint {uuid[:8]} are equal up to step 40\n" in done.stdout
+
+
+def test_a_run_repeats_itself(runs: Runs) -> None:
+    before = runs.digest()
+    done = runs("replay", runs.base, "--steps", "43:60")
+    assert done.code == 0, done.output
+    # From the checkpoint of step 40 on; the state was stored after steps 0 and 50.
+    assert done.stdout == (
+        f"trial {runs.base}, steps 43:60: equal (20 steps compared, the whole state after 1)\n"
+    )
+    done = runs("replay", runs.base, "--check", 2, "--json")
+    found = json.loads(done.stdout)
+    assert (done.code, found["is_equal"], len(found["ranges"])) == (0, True, 2)
+    assert runs.digest() == before
+
+
+def test_a_replay_that_differs_says_where_and_from_which_checkpoint(runs: Runs) -> None:
+    """As on a machine that computes something else: data outside of the run's code changed."""
+    data = runs.folder / "rate.txt"
+    data.write_text("1.0")
+    trial = runs.train(MODEL.replace("*= 1.0", f"*= float(open({str(data)!r}).read())"))
+    data.write_text("1.5")
+    uuid = runs.checkpoints(trial)[40]
+    shutil.rmtree(runs.detcore.home / "checkpoints" / uuid)
+    done = runs("replay", trial, "--steps", "41:60")
+    assert done.code == 1, done.output
+    note, parting = done.stdout.splitlines()
+    assert note.startswith(f"note: checkpoint {uuid} of trial {trial} (step 40) cannot be read, so")
+    where = "step 43 (or a step after 30 that no digest shows), loss"
+    assert parting == f"trial {trial}, steps 41:60: the replay differs: {where}"
+
+
+def test_a_framework_that_names_no_tensors_is_compared_by_its_metrics(runs: Runs) -> None:
+    model = MODEL.replace("class Line", "del ToyController.state_tensors\n\nclass Line")
+    trial = runs.train(model.replace("*= 1.0", "*= 1.01"))
+    done = runs("replay", trial)
+    assert done.code == 1
+    assert "error: trials of the framework toy cannot be replayed: its controller" in done.stderr
+    done = runs("diverge", runs.base, trial)
+    assert done.code == 1
+    assert "note: not replayed: trials of the framework toy cannot be replayed" in done.stdout
+    assert "differ: step 43 (or a step after 0 that no digest shows), loss\n" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("diverge", 1, 99), "trial 99"),
+        (("replay", 1, "--steps", "1:99"), "trial 1 has 60 steps, so there is no step 99"),
+        (("replay", 1, "--steps", "9:1"), "'9:1' is not A:B, two steps with 1 <= A <= B"),
+        (("replay", 1, "--steps", "1:2", "--check", "1"), "--check draws some; pass one"),
+        (("replay", 3), "trial 3 stored no step digests, so there is nothing to compare with"),
+    ],
+)
+def test_what_cannot_be_answered_is_an_error(
+    runs: Runs, words: tuple[object, ...], message: str
+) -> None:
+    done = runs(*words)
+    assert done.code in (1, 2)
+    assert message in done.stderr, done.output
+
+
+def test_code_that_is_gone_is_said(runs: Runs) -> None:
+    trial = runs.train(MODEL.replace("*= 1.0", "*= 1.02"), checkpoint_policy="none")
+    code = next(runs.trial_dir(trial).parent.parent.glob("**/model_def.py")).parent
+    shutil.rmtree(code)
+    done = runs("diverge", runs.base, trial)
+    assert done.code == 1
+    assert f"note: not replayed: the code of trial {trial} is no longer there" in done.stdout
+    assert "differ: step 43" in done.stdout

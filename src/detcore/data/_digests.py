@@ -1,0 +1,207 @@
+"""Write the digests of a trial's steps, by which two runs are compared.
+
+A file has the frames of a ledger: a header with facts about the run, then rows of digests of steps,
+lists of tensor names, and digests of the tensors in the list before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import struct
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from detcore.data._ledger import FrameFile
+from detcore.data._ledger_format import FrameKind, pack_frame
+from detcore.environment import read_variables
+
+__all__ = ["StepDigests"]
+
+# A step, and the digests of its record ids, its content and its metrics; 0 where not known.
+_ROW = struct.Struct("<QQQQ")
+_FORMAT_VERSION = 1
+# Digesting all tensors takes longer than a short step, so units that are shorter share one.
+_MIN_STATE_STEPS = 50
+# With another number of threads, or other kernels, sums are added in another order.
+_NUMERIC_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
+    "OPENBLAS_NUM_THREADS", "PYTHONHASHSEED", "TF_ENABLE_ONEDNN_OPTS", "TF_NUM_INTRAOP_THREADS",
+    "XLA_FLAGS",
+)  # fmt: skip
+
+
+class StepDigests:
+    """Records digests of 8 bytes of the batch, the metrics and the state of each step.
+
+    Written like the ledger: whole frames, passed to the kernel at each report. Calls must come from
+    one thread.
+
+    Args:
+        path: File to write, ``digests-<run_id>.bin`` in the trial's folder; must not exist.
+        run_id: Counts the starts of the trial, from 1.
+        start_step: Steps completed when the run started.
+        every: Record every step of which this is a divisor; >= 1.
+        rank: Index of this worker.
+        world_size: Number of workers; each writes a separate file.
+
+    Attributes:
+        every: As given.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        run_id: int,
+        start_step: int,
+        every: int = 1,
+        rank: int = 0,
+        world_size: int = 1,
+    ) -> None:
+        self.every = every
+        self._file = FrameFile(path, self._header, "step digests", "reproducibility.step_digests")
+        self._facts: dict[str, object] = {
+            "run_id": run_id,
+            "start_step": start_step,
+            "every": every,
+            "rank": rank,
+            "world_size": world_size,
+        }
+        self._rows: dict[int, list[int]] = {}
+        self._names: tuple[str, ...] = ()
+        self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
+        self._state_step = start_step
+
+    def describe(self, **facts: object) -> None:
+        """Add facts about the run, such as ``threads=4``; JSON values. Before the first flush."""
+        self._facts.update(facts)
+
+    def watch(self, tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None) -> None:
+        """Set the function that returns the training state, and digest its present state.
+
+        Args:
+            tensors: As `detcore.trial.SupportsStateTensors.state_tensors`; None: not known.
+        """
+        self._tensors = tensors
+        self.describe(has_state=tensors is not None)
+        self.digest_state(self._state_step)
+
+    def log(
+        self,
+        step: int,
+        record_ids: npt.ArrayLike | None = None,
+        content: Iterable[npt.ArrayLike] = (),
+    ) -> None:
+        """Digest the batch of a step, before it is trained on.
+
+        Args:
+            step: Batches completed once this step is done, so the first step of a trial is 1.
+            record_ids: Integers, ``(n,)``; None: not known.
+            content: The batch's arrays, in a fixed order; none: not known.
+        """
+        if step % self.every:
+            return
+        row = self._rows.setdefault(step, [0, 0, 0])
+        if record_ids is not None:
+            row[0] = xxhash.xxh3_64_intdigest(np.asarray(record_ids).tobytes())
+        row[1] = _digest(content)
+
+    def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
+        """Digest the metrics of the last steps, oldest first.
+
+        Args:
+            steps_completed: The step that the last of them belongs to.
+            metrics: Numbers by name.
+        """
+        for step, values in enumerate(metrics, steps_completed - len(metrics) + 1):
+            if step % self.every == 0:
+                packed = struct.pack(f"<{len(values)}d", *values.values())
+                self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
+
+    def log_state(self, step: int) -> None:
+        """Digest the training state at a scheduling unit; of short units, one in 50 steps."""
+        if step // _MIN_STATE_STEPS > self._state_step // _MIN_STATE_STEPS:
+            self.digest_state(step)
+
+    def digest_state(self, step: int) -> None:
+        """Digest the training state after a step, if its tensors are known."""
+        if self._tensors is None:
+            return
+        self._state_step = step
+        state = {name: _digest([value]) for name, value in self._tensors().items()}
+        names = tuple(state)
+        if names != self._names:
+            self._names = names
+            self._file.append(pack_frame(FrameKind.NAMES, step, 0, json.dumps(names).encode()))
+        body = struct.pack(f"<{len(names)}Q", *state.values())
+        self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
+
+    def flush(self) -> None:
+        """Pass everything to the kernel.
+
+        Raises:
+            StorageFullError: If the disk is full.
+            LedgerError: If the file exists already.
+        """
+        if self._rows:
+            body = b"".join(_ROW.pack(step, *row) for step, row in sorted(self._rows.items()))
+            self._file.append(pack_frame(FrameKind.DIGESTS, max(self._rows), 0, body))
+            self._rows.clear()
+        self._file.flush()
+
+    def close(self) -> None:
+        """Flush and close; idempotent."""
+        if self._rows:
+            self.flush()
+        self._file.close()
+
+    def _header(self) -> bytes:
+        facts = {
+            "format": _FORMAT_VERSION,
+            **self._facts,
+            "versions": _loaded_versions(),  # by the first flush, the user's code is imported
+            "variables": read_variables(_NUMERIC_VARIABLES),
+            "machine": {"system": platform.platform(), "cpu": _cpu_model(), "cpus": os.cpu_count()},
+        }
+        return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
+
+
+def _digest(arrays: Iterable[Any]) -> int:
+    """Return a digest of the arrays' bytes; 0 without any."""
+    hasher = None
+    for value in arrays:
+        hasher = hasher or xxhash.xxh3_64()
+        try:
+            hasher.update(value)  # the fast way, of contiguous numbers
+        except (TypeError, ValueError, BufferError):
+            array = np.ascontiguousarray(value)
+            is_text = array.dtype.hasobject
+            hasher.update(repr(array.tolist()).encode() if is_text else array.tobytes())
+    return hasher.intdigest() if hasher else 0
+
+
+def _loaded_versions() -> dict[str, str]:
+    """Return the versions of all packages that are imported."""
+    versions = {"python": platform.python_version()}
+    for name, module in sorted(sys.modules.items()):
+        # Not getattr: a package's own __getattr__ may warn, or import more.
+        version = None if "." in name else getattr(module, "__dict__", {}).get("__version__")
+        if isinstance(version, str):
+            versions[name] = version
+    return versions
+
+
+def _cpu_model() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    return next((line.partition(": ")[2] for line in text.splitlines() if "model name" in line), "")
