@@ -2,7 +2,7 @@
 
 Trials of the same model, with and without digests, are in one process and take turns in a random
 order, so that other load on the machine falls on all alike. CPU time is that of the process; read
-the ratio beside that of the null control. A unit has 100 steps; the state is digested after each.
+the ratio beside that of the null control. A unit has 100 steps.
 
     python benchmarks/step_digests.py [--rounds 40] [--steps 400] [--quick]
 """
@@ -98,10 +98,11 @@ class Clock(BenchmarkClock):
 class Variant:
     """A trial with its controller and its clock."""
 
-    def __init__(self, folder: Path, width: int, *, digested: bool) -> None:
+    def __init__(self, folder: Path, width: int, *, every: int) -> None:
         digests = None
-        if digested:
-            digests = StepDigests(folder / "digests-1.bin", run_id=1, start_step=0)
+        if every:
+            path = folder / "digests-1.bin"
+            digests = StepDigests(path, run_id=1, start_step=0, every=every)
         plain = make_setup(folder, BATCH)
         setup = TrialSetup(
             config={},
@@ -138,8 +139,12 @@ def main() -> None:
 
 
 def _measure(folder: Path, model: str, width: int, options: argparse.Namespace) -> list[list[str]]:
-    names = ("without", "null control: without again", "with step digests")
-    variants = {each: Variant(folder / each, width, digested=each == names[-1]) for each in names}
+    every = {
+        "without": 0, "null control: without again": 0, "every tenth step (default)": 10,
+        "every step": 1,
+    }  # fmt: skip
+    names = list(every)
+    variants = {each: Variant(folder / each, width, every=every[each]) for each in names}
     for variant in variants.values():
         variant.cpu_s(UNIT_STEPS)
     times: dict[str, list[float]] = {each: [] for each in names}

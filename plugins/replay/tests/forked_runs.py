@@ -146,7 +146,7 @@ def _trial_info(
             "scheduling_unit": num_steps // 10,
             "min_checkpoint_period": {"batches": num_steps // 5},
             "checkpoint_async": False,
-            "reproducibility": {"experiment_seed": 7},
+            "reproducibility": {"experiment_seed": 7, "step_digests": 1},
             "checkpoint_storage": storage,
             **changes,
         },

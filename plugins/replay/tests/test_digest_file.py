@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 from pathlib import Path
@@ -116,3 +117,21 @@ def test_code_of_packages_is_not_run_for_their_versions(
     monkeypatch.setitem(sys.modules, "lazy", lazy)
     write(tmp_path, 1, 0, 1)
     assert "lazy" not in read(tmp_path).facts["versions"]
+
+
+def test_a_full_disk_ends_the_digests_and_not_the_training(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    digests = StepDigests(tmp_path / "digests-1.bin", run_id=1, start_step=0)
+    digests.log(1, [1])
+    digests.flush()
+    write = os.write
+    with open("/dev/full", "wb") as full:
+        monkeypatch.setattr(os, "write", lambda _, content: write(full.fileno(), content))
+        for step in (2, 3):
+            digests.log(step, [step])
+            digests.flush()
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    assert "no room for" in caplog.text
+    digests.close()
+    assert list(read(tmp_path).steps) == [1]

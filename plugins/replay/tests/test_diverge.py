@@ -46,6 +46,7 @@ class Runs:
             "searcher__max_length": {"batches": NUM_STEPS},
             "scheduling_unit": 10,
             "min_checkpoint_period": {"batches": 20},
+            "reproducibility__step_digests": 1,
             **changes,
         }
         config = self.detcore.config(**settings)

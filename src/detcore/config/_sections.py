@@ -53,7 +53,7 @@ class Reproducibility(Section):
         "null = the framework's own choice.",
     )
     step_digests: int = Field(
-        default=1,
+        default=10,
         ge=0,
         description="Record digests of every k-th step, by which detcore diverge compares runs; "
         "0 = of none.",

@@ -7,6 +7,7 @@ lists of tensor names, and digests of the tensors in the list before.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import platform
 import struct
@@ -22,14 +23,17 @@ import xxhash
 from detcore.data._ledger import FrameFile
 from detcore.data._ledger_format import FrameKind, pack_frame
 from detcore.environment import read_variables
+from detcore.errors import StorageFullError
 
 __all__ = ["StepDigests"]
+
+_logger = logging.getLogger("detcore.data")
 
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.
 _ROW = struct.Struct("<QQQQ")
 _FORMAT_VERSION = 1
 # Digesting all tensors takes longer than a short step, so units that are shorter share one.
-_MIN_STATE_STEPS = 50
+_MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
 # With another number of threads, or other kernels, sums are added in another order.
 _NUMERIC_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
@@ -79,6 +83,7 @@ class StepDigests:
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
         self._state_step = start_step
+        self._is_full = False
 
     def describe(self, **facts: object) -> None:
         """Add facts about the run, such as ``threads=4``; JSON values. Before the first flush."""
@@ -107,7 +112,7 @@ class StepDigests:
             record_ids: Integers, ``(n,)``; None: not known.
             content: The batch's arrays, in a fixed order; none: not known.
         """
-        if step % self.every:
+        if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
         if record_ids is not None:
@@ -122,18 +127,19 @@ class StepDigests:
             metrics: Numbers by name.
         """
         for step, values in enumerate(metrics, steps_completed - len(metrics) + 1):
-            if step % self.every == 0:
-                packed = struct.pack(f"<{len(values)}d", *values.values())
+            if step % self.every == 0 and not self._is_full:
+                packed = struct.pack(f"<{len(values)}d", *map(float, values.values()))
                 self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
 
     def log_state(self, step: int) -> None:
-        """Digest the training state at a scheduling unit; of short units, one in 50 steps."""
-        if step // _MIN_STATE_STEPS > self._state_step // _MIN_STATE_STEPS:
+        """Digest the training state at a scheduling unit, at most once in 20 digests or 50 steps."""
+        period = max(_MIN_STATE_STEPS, self.every * _MIN_STATE_DIGESTS)
+        if step // period > self._state_step // period:
             self.digest_state(step)
 
     def digest_state(self, step: int) -> None:
         """Digest the training state after a step, if its tensors are known."""
-        if self._tensors is None:
+        if self._tensors is None or self._is_full:
             return
         self._state_step = step
         state = {name: _digest([value]) for name, value in self._tensors().items()}
@@ -145,12 +151,24 @@ class StepDigests:
         self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
 
     def flush(self) -> None:
-        """Pass everything to the kernel.
+        """Pass everything to the kernel; on a full disk, warn and record no further digests.
 
         Raises:
-            StorageFullError: If the disk is full.
             LedgerError: If the file exists already.
         """
+        if self._is_full:
+            return
+        try:
+            self._flush()
+        except (OSError, StorageFullError) as error:
+            self._is_full = True
+            _logger.warning(
+                "the digests of this run's further steps are not recorded, so detcore diverge has "
+                "to train them again: %s",
+                str(error).partition("\n")[0],
+            )
+
+    def _flush(self) -> None:
         if self._rows:
             body = b"".join(_ROW.pack(step, *row) for step, row in sorted(self._rows.items()))
             self._file.append(pack_frame(FrameKind.DIGESTS, max(self._rows), 0, body))
@@ -161,7 +179,10 @@ class StepDigests:
         """Flush and close; idempotent."""
         if self._rows:
             self.flush()
-        self._file.close()
+        if self._is_full:
+            self._file.abandon()
+        else:
+            self._file.close()
 
     def _header(self) -> bytes:
         facts = {

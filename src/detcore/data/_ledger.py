@@ -176,6 +176,11 @@ class FrameFile:
             self._descriptor = None
             self._frames.clear()
 
+    def abandon(self) -> None:
+        """Close without the frames that are not written yet."""
+        self._frames.clear()
+        self.close()
+
     def _open(self) -> int:
         self._path.parent.mkdir(parents=True, exist_ok=True)
         try:
