@@ -132,7 +132,7 @@ class StepDigests:
                 self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
 
     def log_state(self, step: int) -> None:
-        """Digest the training state at a scheduling unit, at most once in 20 digests or 50 steps."""
+        """Digest the state at a scheduling unit, at most once in 20 digests or 50 steps."""
         period = max(_MIN_STATE_STEPS, self.every * _MIN_STATE_DIGESTS)
         if step // period > self._state_step // period:
             self.digest_state(step)
