@@ -462,7 +462,8 @@ def test_names_that_are_no_plugins(
     write_distribution(tmp_path, "detcore-bad")
     result = run_detcore("plugins", "doctor", sites=[tmp_path], variables={variable: value})
     line = next(line for line in result.stdout.splitlines() if line.startswith(variable))
-    for name in ("determined", "horovod", "keras", "report", "server", "storage"):  # installed here
+    installed = ("determined", "horovod", "keras", "replay", "report", "server", "storage")
+    for name in installed:
         line = line.replace(f"{name}, ", "").replace(f", {name}", "")
     assert line == f"{variable}: {said}; mend: {mend}"
     assert result.returncode == 1
