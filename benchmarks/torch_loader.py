@@ -1,8 +1,8 @@
 """What `detcore_torch.resumable` adds to each batch of a plain PyTorch loader.
 
 All variants are in one process and take turns of a few batches in a random order, so that other
-load on the machine falls on all alike. CPU time is that of the process and its loader workers that
-have ended; read the ratio beside that of the null control.
+load on the machine falls on all alike. CPU time is that of the process; read the ratio beside that
+of the null control.
 
     python benchmarks/torch_loader.py [--rounds 30] [--batches 400] [--quick]
 """
@@ -67,7 +67,7 @@ def endless(loader: Any) -> Iterator[Any]:
 
 
 def cpu_s(batches: Iterator[Any], count: int) -> float:
-    """Return the CPU seconds of some batches, each followed by draws of a training step."""
+    """Return the CPU seconds of some batches."""
     began = time.process_time()
     for _ in range(count):
         next(batches)

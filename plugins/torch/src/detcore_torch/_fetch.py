@@ -11,7 +11,15 @@ from detcore.errors import DataError, DetcoreError, describe
 from detcore_torch._seeding import LoadingGenerators, find_generators, seed_all
 from detcore_torch._torch import torch
 
-__all__ = ["BatchFetcher", "collated", "delivered", "failed_dataset", "failure"]
+__all__ = [
+    "BatchFetcher",
+    "collated",
+    "delivered",
+    "failed_dataset",
+    "failure",
+    "init_loader_process",
+    "unchanged",
+]
 
 
 class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a package without types
@@ -46,11 +54,8 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
         self._training = LoadingGenerators()
 
     def init_worker(self, worker: int) -> None:
-        """Call the user's ``worker_init_fn``, which sees the user's dataset."""
-        # Of a frozen class, but meant for this: the dataset of the process is behind this one.
-        object.__setattr__(torch.utils.data.get_worker_info(), "dataset", self._dataset)
-        if self._init is not None:
-            self._init(worker)
+        """Call the user's ``worker_init_fn``."""
+        init_loader_process(worker, self._dataset, self._init)
 
     def __getitem__(self, request: tuple[int, Any]) -> Any:
         seed, records = request
@@ -89,6 +94,16 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
         except Exception as error:
             where = f"on one of the records {_some(indices)}"
             raise failed_dataset(dataset, where, error) from error
+
+
+def init_loader_process(
+    worker: int, dataset: Any, worker_init_fn: Callable[[int], None] | None
+) -> None:
+    """Call the user's ``worker_init_fn``, which sees the user's dataset."""
+    # Of a frozen class, but meant for this: the dataset of the process is behind this one.
+    object.__setattr__(torch.utils.data.get_worker_info(), "dataset", dataset)
+    if worker_init_fn is not None:
+        worker_init_fn(worker)
 
 
 def collated(collate: Callable[[Any], Any], records: Any, named: str) -> Any:
@@ -150,6 +165,11 @@ def delivered(batches: Iterator[Any]) -> Iterator[Any]:
         if type(batch) is FailedBatch:
             raise DataError(batch.message) from _WorkerTracebackError("\n" + batch.traceback)
         yield batch
+
+
+def unchanged(batch: Any) -> Any:
+    """Return a batch as it is; for a loader whose dataset makes batches itself."""
+    return batch
 
 
 def _some(indices: Sequence[int]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.data import IndexSampler
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch._fetch import BatchFetcher, delivered
+from detcore_torch._fetch import BatchFetcher, delivered, unchanged
 from detcore_torch._order import BatchOrder, BatchRequests, SamplerOrder, SingleRecords
 from detcore_torch._seeding import seed_from
 from detcore_torch._torch import torch
@@ -17,7 +17,25 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["Batch", "BatchStream", "DataLoader", "check_loader", "checked_loader", "described"]
+__all__ = [
+    "Batch",
+    "BatchStream",
+    "DataLoader",
+    "check_loader",
+    "checked_loader",
+    "described",
+    "options_of",
+]
+
+_OPTIONS = (
+    "num_workers",
+    "pin_memory",
+    "timeout",
+    "worker_init_fn",
+    "multiprocessing_context",
+    "prefetch_factor",
+    "persistent_workers",
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -62,17 +80,6 @@ class DataLoader:
         InvalidDataTypeError: If training could not be resumed with the dataset.
         DataError: If arguments contradict each other.
     """
-
-    # Arguments that say how batches are loaded, not which.
-    OPTIONS = (
-        "num_workers",
-        "pin_memory",
-        "timeout",
-        "worker_init_fn",
-        "multiprocessing_context",
-        "prefetch_factor",
-        "persistent_workers",
-    )
 
     def __init__(
         self,
@@ -152,7 +159,7 @@ class DataLoader:
             fetcher,
             batch_size=None,
             sampler=requests,
-            collate_fn=_unchanged,
+            collate_fn=unchanged,
             # PyTorch draws its workers' seeds from this; by default it would draw from the
             # generator that training draws from.
             generator=torch.Generator(),
@@ -297,7 +304,7 @@ def described(loader: Any) -> DataLoader:
                 size = min(size, max(1, len(loader.dataset)))
             made = DataLoader(loader.dataset, size, shuffle=kind == "shuffled", drop_last=drops)
     made.collate_fn = loader.collate_fn
-    made.options = {name: getattr(loader, name) for name in DataLoader.OPTIONS}
+    made.options = options_of(loader)
     return made
 
 
@@ -312,7 +319,18 @@ def _computed_order(sampler: Any, dataset: Any) -> str | None:
     return "shuffled" if is_shuffled and sampler.num_samples == len(source) else None
 
 
+def options_of(loader: Any) -> dict[str, object]:
+    """Return the arguments of a loader of PyTorch's that say how batches are loaded, not which."""
+    return {name: getattr(loader, name) for name in _OPTIONS}
+
+
 def check_loader(loader: Any) -> None:
+    """Refuse a loader whose batches are not those of its sampler and its dataset, in their order.
+
+    Raises:
+        InvalidDataTypeError: If its class iterates in an unknown way.
+        DataError: If the batches would come in the order in which workers finish.
+    """
     kind = type(loader)
     is_known = kind.__iter__ is torch.utils.data.DataLoader.__iter__
     if not is_known and not kind.__module__.startswith("torchdata.stateful_dataloader."):
@@ -332,10 +350,6 @@ def check_loader(loader: Any) -> None:
             "and others never.\n"
             "Leave in_order out."
         )
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch
 
 
 def _resized(loader: DataLoader, batch_size: int) -> DataLoader:

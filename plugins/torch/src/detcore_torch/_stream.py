@@ -11,8 +11,15 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from detcore.errors import DataError, DetcoreError, InvalidDataTypeError, describe
-from detcore_torch._fetch import collated, delivered, failed_dataset, failure
-from detcore_torch._loader import DataLoader, check_loader
+from detcore_torch._fetch import (
+    collated,
+    delivered,
+    failed_dataset,
+    failure,
+    init_loader_process,
+    unchanged,
+)
+from detcore_torch._loader import check_loader, options_of
 from detcore_torch._seeding import LoadingGenerators, seed_from, seed_generators
 from detcore_torch._torch import torch
 from detcore_torch._tree import decode, encode
@@ -23,7 +30,7 @@ _logger = logging.getLogger("detcore.torch")
 
 
 class _Live:
-    """State of the dataset in this process, which is read when a position is asked for."""
+    """State of the dataset in this process, which is read when a position is requested."""
 
 
 @dataclasses.dataclass(slots=True)
@@ -191,7 +198,7 @@ class StreamFeed:
     def _inner_loader(self, seed: int, epoch: int) -> Any:
         """Return a loader of PyTorch's with a process for each part, or none for a single one."""
         user, count = self._user, len(self._parts)
-        options = {name: getattr(user, name) for name in DataLoader.OPTIONS}
+        options = options_of(user)
         if count != self._num_parts():
             options |= {"num_workers": count}
             if not user.num_workers:
@@ -199,7 +206,7 @@ class StreamFeed:
         return torch.utils.data.DataLoader(
             self._stream,
             batch_size=None,
-            collate_fn=_unchanged,
+            collate_fn=unchanged,
             # Workers get the states of an epoch's beginning when they start.
             **{**options, "persistent_workers": False, "worker_init_fn": self._stream.init_worker},
             generator=torch.Generator().manual_seed(seed_from(seed, epoch)),
@@ -237,11 +244,8 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         self._seed, self._epoch, self._parts, self._turn = seed, epoch, list(parts), turn
 
     def init_worker(self, worker: int) -> None:
-        """Call the user's ``worker_init_fn``, which sees the user's dataset."""
-        # Of a frozen class, but meant for this: the dataset of the process is behind this one.
-        object.__setattr__(torch.utils.data.get_worker_info(), "dataset", self._dataset)
-        if self._init is not None:
-            self._init(worker)
+        """Call the user's ``worker_init_fn``."""
+        init_loader_process(worker, self._dataset, self._init)
 
     def __iter__(self) -> Iterator[Any]:
         info = torch.utils.data.get_worker_info()
@@ -369,7 +373,3 @@ def _ended_early(dataset: Any, epoch: int, found: int, expected: int) -> DataErr
         "Let it yield the same records when random generators are seeded the same, or give it "
         "state_dict and load_state_dict."
     )
-
-
-def _unchanged(batch: Any) -> Any:
-    return batch

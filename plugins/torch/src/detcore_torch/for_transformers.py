@@ -82,9 +82,9 @@ def train(
     _apply(trainer, hyperparameters())
     _check(trainer)
     steps_per_epoch = _steps_per_epoch(trainer)
-    plan = _plan(trainer.args, steps_per_epoch)
-    plan = dataclasses.replace(
-        plan,
+    plan = _plan(
+        trainer.args,
+        steps_per_epoch,
         metric=metric,
         smaller_is_better=smaller_is_better,
         hparams=dict(hparams or {}),
@@ -338,7 +338,15 @@ def _steps_per_epoch(trainer: Trainer) -> int | None:
     return max(1, math.ceil(batches / accumulated))
 
 
-def _plan(args: TrainingArguments, steps_per_epoch: int | None) -> Plan:
+def _plan(
+    args: TrainingArguments,
+    steps_per_epoch: int | None,
+    *,
+    metric: str,
+    smaller_is_better: bool,
+    hparams: Mapping[str, object],
+    storage: str | None,
+) -> Plan:
     """Return the plan of a script by itself, from its training arguments."""
     length = args.max_steps
     if length <= 0:
@@ -357,12 +365,13 @@ def _plan(args: TrainingArguments, steps_per_epoch: int | None) -> Plan:
         return math.ceil(steps * length) if steps < 1 else int(steps)
 
     return Plan(
-        metric="eval_loss",
+        metric=metric,
+        smaller_is_better=smaller_is_better,
         length=length,
         report_every=period(args.logging_strategy, args.logging_steps) or length,
         validate_every=period(args.eval_strategy, args.eval_steps),
         save_every=period(args.save_strategy, args.save_steps),
         seed=args.seed,
-        hparams={},
-        storage=None,
+        hparams=hparams,
+        storage=storage,
     )
