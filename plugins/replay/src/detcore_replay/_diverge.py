@@ -66,15 +66,15 @@ def find_divergence(one: Run, other: Run, replayer: Replayer, *, replay: bool) -
             f"up to step {until}"
         )
     found, after = None, 0
-    has_digests = one.digests is not None and other.digests is not None
     if one.digests is not None and other.digests is not None:
         found = find_first(one.digests, other.digests, until=until)
+        is_open = found is not None and found.kind != "model"
         after = last_equal_state(one.digests, other.digests, found.step if found else until + 1)
     else:
         without = [run.label for run in (one, other) if run.digests is None]
         notes.append(f"{' and '.join(without)} stored no step digests, so both are replayed")
-    is_model = found is not None and found.kind == "model"
-    if replay and not is_model and (found is not None or not has_digests) and until:
+        is_open = True
+    if replay and is_open and until:
         try:
             found = (
                 _find_by_replays(
@@ -82,14 +82,13 @@ def find_divergence(one: Run, other: Run, replayer: Replayer, *, replay: bool) -
                 )
                 or found
             )
-        except DetcoreError as error:
-            notes.append(f"not replayed: {error}")
-        except OSError as error:
+        except (DetcoreError, OSError) as error:
             notes.append(f"not replayed: {error}")
     settings = compare_settings(one, other)
-    code = compare_code(code_of(one), code_of(other), (one.label, other.label))
-    for run in (one, other):
-        if code_of(run) is None:
+    folders = code_of(one), code_of(other)
+    code = compare_code(*folders, (one.label, other.label))
+    for run, folder in zip((one, other), folders, strict=True):
+        if folder is None:
             notes.append(f"the code of {run.label} is no longer in {run.info.code_dir}")
     return Divergence(
         labels=(one.label, other.label),

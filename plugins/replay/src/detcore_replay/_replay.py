@@ -8,7 +8,7 @@ import itertools
 import shutil
 import subprocess
 import sys
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -21,6 +21,7 @@ from detcore.errors import (
     RunError,
     in_one_line,
 )
+from detcore.launch import framework_variables
 from detcore.launch.worker import is_trial_class
 from detcore_replay._digest_file import DigestedRun, read_digests
 from detcore_replay._probe import load_tensors
@@ -213,15 +214,13 @@ class Replayer:
         )
         facts = run.digests.facts if run.digests else {}
         recorded = {name: str(value) for name, value in facts.get("variables", {}).items()}
-        frameworks = self._obj.plugin_manager().frameworks().values()
-        wanted = {name: value for each in frameworks for name, value in each.variables}
         return child_environment(
             {
                 **recorded,
                 "DETCORE_HOME": str(folder / "home"),
                 "DETCORE_TRIAL_INFO": str(write_run(info)),
             },
-            defaults=wanted,
+            defaults=framework_variables(self._obj.plugin_manager()),
             without=[*_OWN, *(name for name in _NUMERIC if facts and name not in recorded)],
         )
 
@@ -275,10 +274,8 @@ def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -
 
 def code_of(run: Run, checkpoint: Path | None = None) -> Path | None:
     """Return the folder with the code of a run, or None if it is gone."""
-    candidates: Iterator[Path] = iter(
-        [
-            *([checkpoint / "code"] if checkpoint else []),
-            *([Path(run.info.code_dir)] if run.info.code_dir else []),
-        ]
-    )
+    candidates = [
+        *([checkpoint / "code"] if checkpoint else []),
+        *([Path(run.info.code_dir)] if run.info.code_dir else []),
+    ]
     return next((path for path in candidates if path.is_dir()), None)
