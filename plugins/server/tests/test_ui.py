@@ -1,4 +1,4 @@
-"""``detcore ui``: the page for the person who typed the command, in a process of its own."""
+"""``detcore ui``: the page for the person who typed the command, in a separate process."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_the_link_opens_the_page_once_and_nothing_is_kept(own_page: OwnPage) -> 
     status, headers, text = own_page.get(own_page.path)
     assert (status, headers.get("set-cookie")) == (403, None)
     assert "This link was used already" in text
-    # The session goes on; the routes of a server are not there, whatever comes with a request.
+    # The session continues; the routes of a server are not there, whatever comes with a request.
     page = own_page.get("/ui/experiments/1", Cookie=session)[2]
     assert "Log out" not in page
     token = session.partition("=")[2]
