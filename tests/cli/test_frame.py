@@ -46,6 +46,10 @@ def crash():
     raise RuntimeError("burnt")
 
 @bake.command()
+def eat():
+    exec("raise KeyboardInterrupt")
+
+@bake.command()
 def come_back():
     sys.exit(75)
 
@@ -213,6 +217,8 @@ def test_a_plugins_command_is_given_the_context(declared: bool, tmp_path: Path) 
         ("fail", "error: no oven 3.\nOvens here: 1, 2.\n", 1),
         ("misread", "error: bread.yaml:3:5: no such grain\n", 2),
         ("come-back", "", 75),
+        # Python would end itself with SIGINT for an interrupt that left exec().
+        pytest.param("eat", "interrupted\n", 130, marks=pytest.mark.cold),
     ],
 )
 def test_errors_become_lines_and_exit_codes(

@@ -173,6 +173,9 @@ class _Main(CommandGroup):
             ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
+            # If the interrupt left exec() of a text, with which modules such as dataclasses make
+            # functions, ``python -m`` ends by SIGINT, whatever the exit code, until a next exec().
+            exec("")
             ctx.exit(EXIT_INTERRUPTED)
 
 
