@@ -18,7 +18,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import BinaryIO
 
 import nox
 from nox.command import CommandFailed
@@ -112,7 +114,11 @@ def install_locked(session: nox.Session, lock: str, *distributions: str) -> None
 
 
 def run_tests(
-    session: nox.Session, name: str, *arguments: str, env: dict[str, str] | None = None
+    session: nox.Session,
+    name: str,
+    *arguments: str,
+    env: dict[str, str] | None = None,
+    log: BinaryIO | None = None,
 ) -> None:
     """Run pytest; run what failed, if it is no more than three tests, once more and one by one.
 
@@ -125,8 +131,9 @@ def run_tests(
         name: Names the file under ``build/durations`` that gets the duration of each test.
         arguments: Of pytest.
         env: Variables of its process.
+        log: Gets what it prints, instead of the terminal.
     """
-    cache = Path(session.virtualenv.location) / "pytest_cache"
+    cache = Path(session.virtualenv.location) / f"pytest_cache-{name}"
     shutil.rmtree(cache, ignore_errors=True)
     durations = DURATIONS / f"{name}.jsonl"
     durations.parent.mkdir(parents=True, exist_ok=True)
@@ -135,21 +142,42 @@ def run_tests(
     if not any(argument.startswith("--soak") for argument in arguments):
         options.append(f"--soak={num_commits() % NUM_SHARES}/{NUM_SHARES}")
     with temporary_folder() as folder:
-        run_twice(session, options, cache, {"TMPDIR": folder, **(env or {})})
+        run_twice(session, options, cache, {"TMPDIR": folder, **(env or {})}, log)
 
 
-def run_twice(session: nox.Session, options: list[str], cache: Path, env: dict[str, str]) -> None:
+def run_twice(
+    session: nox.Session,
+    options: list[str],
+    cache: Path,
+    env: dict[str, str],
+    log: BinaryIO | None,
+) -> None:
     """Run pytest, and what failed once more; see run_tests."""
     try:
-        session.run("pytest", *options, env=env)
+        session.run("pytest", *options, env=env, stdout=log)
     except CommandFailed:
         failed = cache / "v/cache/lastfailed"
         names = list(json.loads(failed.read_text())) if failed.exists() else []
         if not 0 < len(names) <= SECOND_CHANCES or any("::" not in name for name in names):
             raise
         session.warn(f"failed among the others, now alone: {', '.join(names)}")
-        session.run("pytest", *options, "--last-failed", "--numprocesses=0", "-rfEp", env=env)
+        again = [*options, "--last-failed", "--numprocesses=0", "-rfEp"]
+        session.run("pytest", *again, env=env, stdout=log)
         session.warn(f"passed only when run alone, to be looked into: {', '.join(names)}")
+
+
+@contextlib.contextmanager
+def tests_beside(session: nox.Session, name: str, *arguments: str) -> Iterator[None]:
+    """Run tests that wait most of the time beside those of the block, and show their output."""
+    path = LOGS / f"{name}.log"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("wb") as log, ThreadPoolExecutor(max_workers=1) as pool:
+            running = pool.submit(run_tests, session, name, *arguments, log=log)
+            yield
+            running.result()
+    finally:
+        print(path.read_text(errors="replace"))
 
 
 @contextlib.contextmanager
@@ -320,14 +348,15 @@ def torch(session: nox.Session) -> None:
     install_locked(session, "torch", *HOUSE, *RAY, *TORCH)
     install_pytorch(session)
     # Tests of Ray wait for Ray most of the time; each file has a cluster of its own.
-    run_tests(
-        session, "ray", "--numprocesses=3", "--dist=loadfile", "plugins/ray/tests",
+    with tests_beside(
+        session, "ray", "--numprocesses=2", "--dist=loadfile", "plugins/ray/tests",
         "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
-    )  # fmt: skip
-    run_tests(
-        session, "torch", *AT_ONCE, "plugins/torch/tests", TORCH_EXAMPLES, "tests/loops",
-        "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks", *session.posargs,
-    )  # fmt: skip
+    ):  # fmt: skip
+        run_tests(
+            session, "torch", *AT_ONCE, "plugins/torch/tests", TORCH_EXAMPLES, "tests/loops",
+            "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks",
+            *session.posargs,
+        )  # fmt: skip
 
 
 @nox.session(name="tensorflow-2.15")
