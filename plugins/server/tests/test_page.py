@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime
 import importlib.resources
 import json
 import math
@@ -595,6 +596,139 @@ def test_the_values_of_a_chart(site: Site, tmp_path: Path) -> None:
     for wrong in ("&trials=", "&trials=1,x", f"&trials={','.join(['1'] * 201)}", ""):
         assert site.client.ask("GET", f"{query}{wrong}").status == 422, wrong
     assert site.stranger.ask("GET", f"{query}&trials={one}").status == 303
+
+
+# -- what runs now, and logs ----------------------------------------------------------------------
+
+
+def start_trials(site: Site, **more: Any) -> tuple[int, list[int]]:
+    """Record a search that this process runs: three trials train, one waits."""
+    experiment = add_search(site.database, 3, 20, name="now", state=ExperimentState.RUNNING, **more)
+    running = [trial.id for trial in site.database.list_trials(experiment)]
+    for trial in running:
+        site.database.set_trial_state(trial, TrialState.RUNNING)
+    waiting = site.database.create_trial(experiment_id=experiment, seed=1, hparams={"units": 1})
+    return experiment, [*running, waiting]
+
+
+def test_what_runs_now(site: Site) -> None:
+    experiment, (training, saving, starting, waiting) = start_trials(site)
+    database = site.database
+    database.set_search_progress(experiment, 0.5)
+    # What the run before was saving when it crashed, and what is being saved now.
+    for uuid, trial in (("crashed", training), ("now", saving)):
+        database.checkpoint_started(
+            uuid=uuid,
+            trial_id=trial,
+            experiment_id=experiment,
+            storage_url="x",
+            steps_completed=100,
+        )
+    run = database.start_run(training)
+    moment = datetime.datetime.now(datetime.timezone.utc)
+    database.add_metrics([
+        MetricRecord(trial_id=training, run_id=run, kind="training",
+                     steps_completed=120 + 10 * number, metrics={"loss": 0.5},
+                     reported_at=moment + datetime.timedelta(seconds=number))
+        for number in range(5)
+    ])  # fmt: skip
+    database.start_run(starting)
+    page = site.page(f"/ui/experiments/{experiment}")
+    rows = {row[0]: row for row in page.rows if len(row) == 9 and row[0].startswith("trial ")}
+    assert rows[f"trial {training}"][1] == "training"
+    # 160 of 200 steps, 10 a second.
+    assert rows[f"trial {training}"][3:7] == ["80%", "160", "10", "4s"]
+    assert rows[f"trial {saving}"][1] == "saving"
+    assert rows[f"trial {starting}"][1] == "starting"
+    assert f"trial {waiting}" not in rows
+    for told in ("1\nwaiting", "1\nsaving", "about", "left, at this speed", "memory", "free at"):
+        assert told in page.text, told
+    own = site.page(f"/ui/trials/{training}")
+    assert ["training", "-", "80%", "160", "10", "4s"] in [row[:6] for row in own.rows]
+    database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+    assert "left, at this speed" not in site.page(f"/ui/experiments/{experiment}").text
+
+
+def test_a_trial_is_stopped_by_whom_may_control_it(site: Site) -> None:
+    experiment, (trial, other, *_) = start_trials(site)
+    path = f"/ui/trials/{trial}"
+    assert f"Kill trial {trial}" in site.page(path).text
+    assert site.client.ask("POST", f"{path}/control", {"action": "pause"}).status == 422
+    foreign = {"Origin": "http://evil.example"}
+    assert site.client.ask("POST", f"{path}/control", {"action": "kill"}, **foreign).status == 403
+    answer = site.client.ask("POST", f"{path}/control", {"action": "cancel"})
+    assert (answer.status, answer.headers["location"]) == (303, path)
+    assert site.database.get_trial(trial).control is not None
+    rows = [row for row in site.page(f"/ui/experiments/{experiment}").rows if len(row) == 9]
+    assert [row[1] for row in rows[1:3]] == ["stopping", "training"]
+    site.database.create_user("eve", password_hash=hash_password("Correct-horse-9"))
+    client = site.stranger
+    client.log_in("eve", "Correct-horse-9")
+    assert "/control" not in client.page(f"/ui/trials/{other}").html
+    assert client.ask("POST", f"/ui/trials/{other}/control", {"action": "kill"}).status == 403
+    assert site.database.get_trial(other).control is None
+    site.database.set_experiment_state(experiment, ExperimentState.CANCELED)
+
+
+def test_a_log_is_searched_and_read_backwards(site: Site, tmp_path: Path) -> None:
+    experiment = add_search(site.database, 1, 3)
+    (trial,) = (each.id for each in site.database.list_trials(experiment))
+    site.database.set_trial_dir(trial, str(tmp_path))
+    log = TrialLog(tmp_path, 1)
+    for number in range(1200):
+        log.append("stdout", f"line {number} {'x' * 250}")
+        if number % 300 == 7:
+            log.append("stderr", f"WARNING detcore.data: slow {number}")
+            log.append("stderr", f"2026-01-01 10:00:00.1: E tensorflow/core: lost {number}")
+    log.append("stderr", "<b>Needle</b> \x1b[31mred")
+    log.close()
+    base = f"/ui/trials/{trial}/log"
+    seen: list[int] = []
+    link: str | None = ""
+    while link is not None:
+        page = site.page(f"{base}{link}")
+        seen[:0] = [int(number) for number in re.findall(r">line (\d+) x", page.html)]
+        link = next((one for one in page.links if one.startswith("?before=")), None)
+    assert seen == list(range(1200))  # each line once, whatever the places of the parts
+    found = site.page(f"{base}?find=NEEDLE")
+    assert "<b>Needle</b> \ufffd[31mred" in found.text
+    assert "line 1199" not in found.text
+    warnings = site.page(f"{base}?level=warning").text
+    assert (warnings.count("slow"), warnings.count("lost")) == (4, 4)
+    errors = site.page(f"{base}?level=error&find=tensorflow").text
+    assert (errors.count("slow"), errors.count("lost")) == (0, 4)
+    assert "No line is like that." in site.page(f"{base}?find=nowhere").text
+    site.page(f"{base}?level=loud", status=422)
+    site.page(f"{base}?before=99999999999")
+
+
+def test_the_frames_of_ones_own_code_are_on_top(site: Site, tmp_path: Path) -> None:
+    experiment = add_search(site.database, 2, 3, state=ExperimentState.ERROR)
+    _, trial = (each.id for each in site.database.list_trials(experiment))
+    site.database.set_trial_dir(trial, str(tmp_path))
+    log = TrialLog(tmp_path, 1)
+    lines = """Traceback (most recent call last):
+  File "/old.py", line 1, in <module>
+KeyError: 'an older one'
+epoch 3
+Traceback (most recent call last):
+  File "/home/ada/digits/train.py", line 7, in fit
+    loss = step(<img src=x>)
+  File "/usr/lib/python3/site-packages/framework/deep.py", line 900, in call
+    return inner(x)
+ValueError: shapes (3, 2) and (4,) differ""".splitlines()
+    for line in lines:
+        log.append("stderr", line)
+    log.append("stdout", "the last words of another stream")
+    log.append("detcore", "trial 2 crashed")
+    log.close()
+    for path in (f"/ui/experiments/{experiment}", f"/ui/trials/{trial}"):
+        html = site.page(path).html
+        own, whole = re.findall(r"<pre[^>]*>(Traceback.*?)</pre>", html, re.DOTALL)
+        assert "train.py" in own
+        assert "step(&lt;img src=x&gt;)" in own
+        assert own.endswith("ValueError: shapes (3, 2) and (4,) differ")
+        assert ("deep.py" in own, "deep.py" in whole, "older" in whole) == (False, True, False)
 
 
 # -- hostile text ---------------------------------------------------------------------------------

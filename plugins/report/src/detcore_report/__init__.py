@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from detcore_report._activity import Activity, ProcessUsage, read_activities, time_left
     from detcore_report._chart_table import chart_table
     from detcore_report._commands import plot_experiment
     from detcore_report._html import experiment_part, trial_part
@@ -20,9 +21,11 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Activity",
     "Chart",
     "Curve",
     "ExperimentView",
+    "ProcessUsage",
     "TrialView",
     "chart_table",
     "draw_chart",
@@ -32,15 +35,19 @@ __all__ = [
     "experiment_part",
     "legend",
     "plot_experiment",
+    "read_activities",
     "read_view",
+    "time_left",
     "trial_classes",
     "trial_part",
 ]
 
 _HOMES = {
+    "Activity": "_activity",
     "Chart": "_view",
     "Curve": "_view",
     "ExperimentView": "_view",
+    "ProcessUsage": "_activity",
     "TrialView": "_view",
     "chart_table": "_chart_table",
     "draw_chart": "_svg",
@@ -50,7 +57,9 @@ _HOMES = {
     "experiment_part": "_html",
     "legend": "_svg",
     "plot_experiment": "_commands",
+    "read_activities": "_activity",
     "read_view": "_view",
+    "time_left": "_activity",
     "trial_classes": "_svg",
     "trial_part": "_html",
 }

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, Field
 
 from detcore.database import answer_read, ingest_reports
 from detcore.describe import (
@@ -25,15 +27,17 @@ from detcore_report import (
 )
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._charts import page_charts
+from detcore_server._page._now import Machine, read_now
 from detcore_server._page._paging import Paging
 from detcore_server._page._render import PageRoute, render, svg
 from detcore_server._page._side_by_side import compare
+from detcore_server._page._trial_log import Traceback, last_traceback, read_tail
 from detcore_server._page._trial_table import make_table, table_csv
 from detcore_server._page._verify import Verifier
 
 if TYPE_CHECKING:
-    from detcore.database import TokenRecord
-    from detcore_report import ExperimentView
+    from detcore.database import Database, TokenRecord
+    from detcore_report import ExperimentView, TrialView
     from detcore_server._state import ServerState
 
 __all__ = ["make_router"]
@@ -44,18 +48,39 @@ _MAX_ROWS = 500
 # Parts that curves are cut into, so that a page with many stays small.
 _POINTS_ON_A_PAGE = 8000
 _MIN_PARTS, _MAX_PARTS = 40, 250
-_Metric = Annotated[str, Query(max_length=1000)]
+_Metric = Annotated[str, Field(max_length=1000)]
 _Kind = Literal["", "training", "validation"]
 _Better = Literal["", "smaller", "larger"]
-_Where = Annotated[str, Query(max_length=2000)]
-_Sort = Annotated[str, Query(max_length=1000)]
-_Columns = Annotated[list[str], Query(max_length=200)]
+_Where = Annotated[str, Field(max_length=2000)]
+_Sort = Annotated[str, Field(max_length=1000)]
+_Columns = Annotated[list[str], Field(max_length=200)]
 _Page = Annotated[int, Query(ge=1, le=10**6)]
+
+
+class _MetricQuery(BaseModel):
+    """The metric that ranks the trials; "": as the searcher does."""
+
+    metric: _Metric = ""
+    kind: _Kind = ""
+    better: _Better = ""
+
+
+class _TableQuery(_MetricQuery):
+    """How the table of trials is shown, too."""
+
+    where: _Where = ""
+    sort: _Sort = ""
+    column: _Columns = []
+
+
+_AS_SEARCHED = _MetricQuery()
+_Table = Annotated[_TableQuery, Query()]
 _Action = Literal["pause", "activate", "cancel", "kill", "archive", "unarchive"]
 
 
 def make_router(verifier: Verifier) -> APIRouter:
     """Return the routes of this part."""
+    machine = Machine()
     router = APIRouter(
         prefix="/ui/experiments/{experiment_id}", route_class=PageRoute, include_in_schema=False
     )
@@ -66,22 +91,22 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         user: PageUser,
         experiment_id: Id,
-        metric: _Metric = "",
-        kind: _Kind = "",
-        better: _Better = "",
-        where: _Where = "",
-        sort: _Sort = "",
-        column: _Columns = [],  # noqa: B006  (FastAPI copies it)
+        asked: _Table,
     ) -> Response:
         # Of very many trials, the page has only the best, but a filter looks at all.
-        max_rows = None if where or sort else _MAX_ROWS
-        view = _read(
-            state, experiment_id, metric=metric, kind=kind, better=better, max_rows=max_rows
-        )  # fmt: skip
+        max_rows = None if asked.where or asked.sort else _MAX_ROWS
+        view = _read(state, experiment_id, asked, max_rows=max_rows)
         classes = trial_classes(view)
+        head = _head(state, user, view)
+        failed = [trial for trial in view.trials if trial.error]
         return render(
-            request, "curves.html", user, tab="curves", **_head(state, user, view),
-            table=make_table(view, where=where, sort=sort, chosen=column),
+            request, "curves.html", user, tab="curves", **head,
+            now=(
+                read_now(state.database, view, machine, state.settings.environment.home)
+                if head["is_live"] else None
+            ),
+            failed=failed, traceback=_last_failure(state.database, view, failed),
+            table=make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column),
             others=[
                 (key, value) for key, value in request.query_params.multi_items()
                 if key not in ("where", "sort", "column")
@@ -97,17 +122,12 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         _: PageUser,
         experiment_id: Id,
-        metric: _Metric = "",
-        kind: _Kind = "",
-        better: _Better = "",
-        where: _Where = "",
-        sort: _Sort = "",
-        column: _Columns = [],  # noqa: B006  (FastAPI copies it)
+        asked: _Table,
     ) -> Response:
-        view = _read(
-            state, experiment_id, metric=metric, kind=kind, better=better, max_rows=None
-        )  # fmt: skip
-        table = make_table(view, where=where, sort=sort, chosen=column, max_rows=None)
+        view = _read(state, experiment_id, asked, max_rows=None)
+        table = make_table(
+            view, where=asked.where, sort=asked.sort, chosen=asked.column, max_rows=None
+        )
         if table.error is not None:
             raise HTTPException(422, table.error)
         name = f"experiment-{experiment_id}-trials.csv"
@@ -120,11 +140,9 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         user: PageUser,
         experiment_id: Id,
-        metric: _Metric = "",
-        kind: _Kind = "",
-        better: _Better = "",
+        asked: Annotated[_MetricQuery, Query()],
     ) -> Response:
-        view = _read(state, experiment_id, metric=metric, kind=kind, better=better)
+        view = _read(state, experiment_id, asked)
         return render(
             request, "hyperparameters.html", user, tab="hyperparameters",
             **_head(state, user, view), view=view, legend=svg(legend(view)),
@@ -215,10 +233,8 @@ def make_router(verifier: Verifier) -> APIRouter:
 def _read(
     state: ServerState,
     experiment_id: int,
+    asked: _MetricQuery = _AS_SEARCHED,
     *,
-    metric: str = "",
-    kind: str = "",
-    better: str = "",
     only: list[int] | None = None,
     all_metrics: bool = False,
     parts: int | None = None,
@@ -231,10 +247,22 @@ def _read(
         num_trials = database.count_trials().get(experiment_id, 1)
         parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
     return read_view(
-        database, experiment_id, metric=metric or None, kind=kind or None,
-        smaller_is_better={"smaller": True, "larger": False}.get(better), only=only,
+        database, experiment_id, metric=asked.metric or None, kind=asked.kind or None,
+        smaller_is_better={"smaller": True, "larger": False}.get(asked.better), only=only,
         all_metrics=all_metrics, parts=parts, max_rows=max_rows,
     )  # fmt: skip
+
+
+def _last_failure(
+    database: Database, view: ExperimentView, failed: Sequence[TrialView]
+) -> tuple[int, Traceback] | None:
+    """Return the trial that failed last, and the traceback in its log."""
+    if not failed:
+        return None
+    records = database.get_trials(trial.id for trial in failed)
+    last = max(records.values(), key=lambda one: (one.ended_at or one.created_at, one.id))
+    found = last_traceback(read_tail(last), view.record.model_dir)
+    return None if found is None else (last.id, found)
 
 
 def _head_only(state: ServerState, user: TokenRecord, experiment_id: int) -> dict[str, Any]:
@@ -281,8 +309,7 @@ def _head_of(
         "took": took_s(row),
         "best": best,
         "labels": [str(text) for text in config.get("labels") or ()],
-        "may_control": user.is_admin
-        or (submission is not None and submission.user_id == user.user_id),
+        "may_control": state.jobs.may_control(user, row["id"]),
         "can_stop": can_stop or is_queued,
         "can_activate": (
             not (is_queued or is_starting) and can_resume(config, row["state"], row["is_alive"])

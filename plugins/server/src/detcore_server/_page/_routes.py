@@ -15,6 +15,7 @@ from detcore_server._page import (
     _experiment_pages,
     _link_pages,
     _list_pages,
+    _log_pages,
     _series,
     _session_pages,
     _trial_pages,
@@ -43,6 +44,7 @@ def make_router(visit: Visit | None = None) -> APIRouter:
     router.include_router(_list_pages.make_router())
     router.include_router(_experiment_pages.make_router(verifier))
     router.include_router(_trial_pages.make_router(verifier))
+    router.include_router(_log_pages.make_router())
     router.include_router(_checkpoint_pages.make_router(verifier))
     router.include_router(_series.make_router())
 

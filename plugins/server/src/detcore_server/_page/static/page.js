@@ -9,12 +9,16 @@ const zoned = new Intl.DateTimeFormat(undefined, {
   second: "2-digit",
 });
 
+const clock = new Intl.DateTimeFormat(undefined, {
+  hour: "2-digit", minute: "2-digit", second: "2-digit",
+});
+
 function showLocalTimes(root) {
   for (const time of root.querySelectorAll("time[datetime]")) {
     const moment = new Date(time.getAttribute("datetime"));
     if (!Number.isNaN(moment.getTime())) {
       time.setAttribute("title", time.getAttribute("datetime").replace("T", " ").replace("Z", " UTC"));
-      time.textContent = zoned.format(moment);
+      time.textContent = (time.matches(".clock") ? clock : zoned).format(moment);
     }
   }
 }
