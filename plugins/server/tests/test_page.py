@@ -6,10 +6,12 @@ import csv
 import dataclasses
 import datetime
 import importlib.resources
+import io
 import json
 import math
 import re
 import sqlite3
+import tarfile
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -22,7 +24,9 @@ from page_records import HOSTILE, add_search, save_checkpoint
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore._log import Spool, spool_path
+from detcore.checkpoint import verify_checkpoint
 from detcore.database import Database, MetricRecord, TrialLog
+from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
 from detcore_server import hash_password
 
@@ -457,6 +461,64 @@ def test_a_checkpoint_that_is_not_complete_is_not_verified(site: Site) -> None:
     )
     site.client.ask("POST", "/ui/checkpoints/half-written/verify")
     wait_for(site, "/ui/checkpoints/half-written", "✗ not as saved")  # nothing is at file:///x
+
+
+def test_a_checkpoint_is_downloaded_loaded_and_promoted(site: Site, tmp_path: Path) -> None:
+    storage = {"type": "shared_fs", "host_path": str(tmp_path / "store")}
+    experiment = add_search(site.database, 1, 3, checkpoint_storage=storage)
+    trial = site.database.list_trials(experiment)[0].id
+    uuid = save_checkpoint(site.database, trial, tmp_path / "store", tmp_path / "files", 30)
+    path = f"/ui/checkpoints/{uuid}"
+    page = site.page(path)
+    assert f'detcore.Client("{site.server.url}").get_checkpoint("{uuid}").load()' in page.text
+    assert f"detcore checkpoint download {uuid} --master {site.server.url}" in page.text
+    answer = site.client.ask("GET", next(link for link in page.links if "name=weights" in link))
+    assert answer.body == bytes(range(256)) * 40
+    disposition = "attachment; filename*=UTF-8''"
+    assert answer.headers["content-disposition"] == f"{disposition}weights.bin"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    answer = site.client.ask("GET", f"{path}/files.tar")
+    assert answer.headers["content-disposition"] == f"{disposition}{uuid}.tar"
+    with tarfile.open(fileobj=io.BytesIO(answer.body)) as archive:
+        archive.extractall(tmp_path / "copy", filter="data")
+    assert verify_checkpoint(LocalStorage(tmp_path / "copy"), uuid) == []
+    assert site.client.ask("GET", f"{path}/file?name=..%2Fsecret").status in (404, 409)
+    for rest in ("/file?name=weights.bin", "/files.tar"):
+        assert site.stranger.ask("GET", path + rest).status == 303
+    answer = site.client.ask(
+        "POST", f"{path}/register", {"model": "new <b>", "name": "v", "comment": "Good."}
+    )
+    assert answer.status == 303
+    model = site.page(answer.headers["location"])
+    assert ("new <b>" in model.text, "Good." in model.text) == (True, True)
+    site.client.ask("POST", f"{path}/register", {"model": "new <b>"})
+    assert site.database.get_model("new <b>").num_versions == 2
+    assert site.client.ask("POST", f"{path}/register", {"model": " "}).status == 409
+    foreign = {"Origin": "http://evil.example"}
+    refused = site.client.ask("POST", f"{path}/register", {"model": "x"}, **foreign)
+    assert refused.status == 403
+
+
+def test_lineage_runs_across_experiments_and_runs(site: Site, tmp_path: Path) -> None:
+    database = site.database
+    uuids: list[str] = []
+    ids = []
+    for number in range(3):
+        searcher = {
+            "name": "single", "metric": "val_loss", "max_length": {"batches": 30},
+            "source_checkpoint_uuid": uuids[-1] if uuids else "/a/folder<b>",
+        }  # fmt: skip
+        ids.append(add_search(database, 1, 3, searcher=searcher, name=f"generation {number}"))
+        trial = database.list_trials(ids[-1])[0].id
+        uuids.append(save_checkpoint(database, trial, tmp_path / "store", tmp_path / "files", 30))
+    page = site.page(f"/ui/checkpoints/{uuids[2]}")
+    told = [f"checkpoint {uuid[:12]}" for uuid in (uuids[1], uuids[0])]
+    assert all(text in page.text for text in [*told, "/a/folder<b>", "not in these records"])
+    assert f"Experiment {ids[2]}:" in site.page(f"/ui/checkpoints/{uuids[1]}").text
+    assert f"/ui/checkpoints/{uuids[1]}" in site.page(f"/ui/experiments/{ids[2]}/checkpoints").links
+    database.start_run(trial)
+    rows = [row for row in site.page(f"/ui/trials/{trial}").rows if len(row) == 5]
+    assert [row[2].partition(",")[0][:12] for row in rows[-2:]] == ["-", uuids[2][:12]]
 
 
 def test_models_and_their_versions(site: Site, tmp_path: Path) -> None:

@@ -27,13 +27,14 @@ from detcore_report import (
 )
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._charts import page_charts
+from detcore_server._page._lineage import ancestors
 from detcore_server._page._now import Machine, read_now
 from detcore_server._page._paging import Paging
 from detcore_server._page._render import PageRoute, render, svg
 from detcore_server._page._side_by_side import compare
 from detcore_server._page._trial_log import Traceback, last_traceback, read_tail
 from detcore_server._page._trial_table import make_table, table_csv
-from detcore_server._page._verify import Verifier
+from detcore_server._page._verify import READABLE, Verifier
 
 if TYPE_CHECKING:
     from detcore.database import Database, TokenRecord
@@ -200,6 +201,8 @@ def make_router(verifier: Verifier) -> APIRouter:
                 for record in found[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
             ],
             metric=metric, paging=paging, verifier=verifier,
+            kept_bytes=sum(record.size_bytes for record in found if record.state in READABLE),
+            ancestors=ancestors(database, database.get_experiment(experiment_id)),
         )  # fmt: skip
 
     @router.get("/configuration")

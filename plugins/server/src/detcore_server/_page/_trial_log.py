@@ -206,11 +206,13 @@ def _between(trial: TrialRecord, start: int, end: int) -> list[LogLine]:
     """Return the lines that begin in a range of bytes, but the one that it begins inside of."""
     lines: list[LogLine] = []
     folder = Path(trial.trial_dir or "")
+    limit = _BATCH
     try:
         while start < end:
-            found, after = read_log_page(folder, start, limit=_BATCH)
-            if after > end:  # one by one: the rest belongs to what comes behind
-                found, after = read_log_page(folder, start, limit=1)
+            found, after = read_log_page(folder, start, limit=limit)
+            if after > end and limit > 1:  # the rest belongs to what comes behind
+                limit //= 2
+                continue
             if after == start:
                 break
             lines += found

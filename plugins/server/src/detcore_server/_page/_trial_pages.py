@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from fastapi import APIRouter, Form, Request, Response
@@ -11,6 +12,7 @@ from detcore.database import ingest_reports
 from detcore_report import read_activities, read_view
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._charts import page_charts
+from detcore_server._page._lineage import ancestors, run_origins
 from detcore_server._page._render import PageRoute, render
 from detcore_server._page._trial_log import last_traceback, read_tail
 from detcore_server._page._verify import Verifier
@@ -40,6 +42,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         )  # fmt: skip
         trial = view.trials[0]
         log = read_tail(record)
+        saved, runs = database.list_checkpoints(trial_id=trial_id), database.list_runs(trial_id)
         is_running = record.state.value == "RUNNING"
         return render(
             request, "trial.html", user,
@@ -55,8 +58,9 @@ def make_router(verifier: Verifier) -> APIRouter:
                 kind: _last_reports(database, trial_id, kind)
                 for kind in ("validation", "training")
             },
-            runs=database.list_runs(trial_id),
-            checkpoints=_checkpoints(database, trial_id, view.metric, record.experiment_id),
+            runs=runs, run_origins=run_origins(runs, saved),
+            ancestors=ancestors(database, view.record),
+            checkpoints=_checkpoints(database, saved, view.metric, record.experiment_id),
             verifier=verifier,
             is_live=view.record.state.value == "RUNNING" and record.state.value != "COMPLETED",
         )  # fmt: skip
@@ -80,8 +84,10 @@ def _last_reports(database: Database, trial_id: int, kind: str) -> list[MetricRe
 
 
 def _checkpoints(
-    database: Database, trial_id: int, metric: str | None, experiment_id: int
+    database: Database,
+    saved: Sequence[CheckpointRecord],
+    metric: str | None,
+    experiment_id: int,
 ) -> list[tuple[CheckpointRecord, float | None]]:
     values = {} if metric is None else database.checkpoint_metrics(experiment_id, metric)
-    found = database.list_checkpoints(trial_id=trial_id)
-    return [(record, values.get(record.uuid)) for record in reversed(found)]
+    return [(record, values.get(record.uuid)) for record in reversed(saved)]
