@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import datetime
+import html
 import importlib.resources
 import io
 import json
@@ -561,7 +562,7 @@ def test_numbers_that_no_float_holds_are_shown_and_not_drawn(site: Site, tmp_pat
         site.page(path)
 
     series = site.client.ask(
-        "GET", f"{base}/series?kind=training&metric=loss&trials={ids[0]}&first=900"
+        "GET", f"/ui/series?kind=training&metric=loss&trials={ids[0]}&first=900"
     )
     (curve,) = json.loads(series.text)["trials"]
     assert (curve["values"], curve["num_not_finite"]) == ([0.25], 2)
@@ -635,7 +636,7 @@ def test_the_values_of_a_chart(site: Site, tmp_path: Path) -> None:
     experiment = add_search(site.database, 2, 50, records_per_epoch=320, name="series")
     one, other = (trial.id for trial in site.database.list_trials(experiment))
     save_checkpoint(site.database, one, tmp_path / "store", tmp_path / "files", 200)
-    path = f"/ui/experiments/{experiment}/series"
+    path = "/ui/series"
     query = f"{path}?kind=validation&metric=val_loss"
 
     def curves(more: str) -> dict[int, dict[str, Any]]:
@@ -791,6 +792,87 @@ ValueError: shapes (3, 2) and (4,) differ""".splitlines()
         assert "step(&lt;img src=x&gt;)" in own
         assert own.endswith("ValueError: shapes (3, 2) and (4,) differ")
         assert ("deep.py" in own, "deep.py" in whole, "older" in whole) == (False, True, False)
+
+
+# -- groups, comparison across experiments, notes -------------------------------------------------
+
+
+def test_trials_are_grouped_by_a_hyperparameter_and_by_seed(site: Site) -> None:
+    database = site.database
+    experiment = database.create_experiment(
+        config={"searcher": {"metric": "loss", "smaller_is_better": True}}, config_text=None,
+        model_dir="/code", name="seeds",
+    )  # fmt: skip
+    for number, (rate, value) in enumerate([(0.1, 3.0), (0.1, 1.0), (0.2, 0.5), (0.2, 0.7)]):
+        trial = database.create_trial(
+            experiment_id=experiment, seed=number, hparams={"rate": rate, "data_seed": number}
+        )
+        database.add_metrics([
+            MetricRecord(trial_id=trial, run_id=1, kind="validation", steps_completed=10,
+                         metrics={"loss": value})
+        ])  # fmt: skip
+    base = f"/ui/experiments/{experiment}"
+    for key, labels in (("seeds", ["rate 0.2", "rate 0.1"]), ("hparams.rate", ["0.2", "0.1"])):
+        page = site.page(f"{base}?group={key}")
+        rows = [row for row in page.rows if row[0] in labels]
+        assert [row[:6] for row in rows] == [
+            [labels[0], "2", "0.6", "0.1414", "0.5", "0.7"],
+            [labels[1], "2", "2", "1.414", "1", "3"],
+        ]
+        about = json.loads(html.unescape(re.findall(r'data-chart="([^"]*)"', page.html)[0]))
+        assert [(label, len(ids)) for label, _, ids in about["groups"]] == [
+            (label, 2) for label in labels
+        ]
+    assert "Groups of trials" not in site.page(f"{base}?group=hparams.gone").text
+    # Many numbers are cut into ranges, which have as many trials each.
+    many = add_search(database, 12, 2)
+    rows = site.page(f"/ui/experiments/{many}?group=hparams.optimizer.rate").rows
+    assert [row[1] for row in rows if " to " in row[0]] == ["3"] * 4
+
+
+def test_trials_of_several_experiments_are_compared(site: Site) -> None:
+    one, other = (add_search(site.database, 3, 4, name=f"<b>{name}") for name in "ab")
+    ids = [site.database.list_trials(number)[0].id for number in (one, other)]
+    page = site.page(f"/ui/compare?trials={ids[0]},+{ids[1]}")
+    assert ("<b>a" in page.text, "<b>b" in page.text) == (True, True)
+    last = next(row for row in page.rows if row[0] == "last loss (training)")
+    assert len(last) == 3
+    abouts = re.findall(r'data-chart="([^"]*)"', page.html)
+    about = json.loads(html.unescape(abouts[0]))
+    assert [trial for trial, *_ in about["trials"]] == ids
+    query = f"kind=validation&metric=val_loss&trials={ids[0]},{ids[1]}"
+    series = json.loads(site.client.ask("GET", f"/ui/series?{query}").text)["trials"]
+    assert [curve["id"] for curve in series] == ids
+    best = site.page(f"/ui/compare?experiment={one}&experiment={other}")
+    assert best.text.count("trial ") >= 4
+    assert "There are no such trials: 999999" in site.page("/ui/compare?trials=999999").text
+    assert "Choose two trials or more" in site.page("/ui/compare").text
+    different = add_search(
+        site.database, 1, 2, searcher={"name": "single", "metric": "accuracy"}
+    )  # fmt: skip
+    third = site.database.list_trials(different)[0].id
+    site.page(f"/ui/compare?trials={ids[0]},{third}")
+    listed = site.page("/ui/experiments")
+    assert f"Choose experiment {one}" in listed.html
+
+
+def test_labels_and_notes_are_written(site: Site) -> None:
+    experiment = add_search(site.database, 1, 2, labels=["old"])
+    path = f"/ui/experiments/{experiment}"
+    form = {"labels": " vision, <i>new</i>,,vision", "notes": "First\r\n<script>x</script>"}
+    assert site.client.ask("POST", f"{path}/describe", form).status == 303
+    page = site.page(path)
+    assert "First\n<script>x</script>" in page.text
+    assert site.database.get_experiment(experiment).config["labels"] == ["<i>new</i>", "vision"]
+    foreign = {"Origin": "http://evil.example"}
+    assert site.client.ask("POST", f"{path}/describe", form, **foreign).status == 403
+    site.database.create_user("zoe", password_hash=hash_password("Correct-horse-9"))
+    client = site.stranger
+    client.log_in("zoe", "Correct-horse-9")
+    assert client.ask("POST", f"{path}/describe", {"notes": ""}).status == 403
+    shown = client.page(path)
+    assert "First\n<script>x</script>" in shown.text
+    assert "/describe" not in shown.html
 
 
 # -- hostile text ---------------------------------------------------------------------------------

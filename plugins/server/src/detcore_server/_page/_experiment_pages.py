@@ -27,11 +27,12 @@ from detcore_report import (
 )
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._charts import page_charts
+from detcore_server._page._groups import group_choices, group_trials
 from detcore_server._page._lineage import ancestors
 from detcore_server._page._now import Machine, read_now
 from detcore_server._page._paging import Paging
 from detcore_server._page._render import PageRoute, render, svg
-from detcore_server._page._side_by_side import compare
+from detcore_server._page._side_by_side import MAX_SIDE_BY_SIDE, compare
 from detcore_server._page._trial_log import Traceback, last_traceback, read_tail
 from detcore_server._page._trial_table import make_table, table_csv
 from detcore_server._page._verify import READABLE, Verifier
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 __all__ = ["make_router"]
 
 _CHECKPOINTS_SHOWN = 100
-MAX_SIDE_BY_SIDE = 8
 _MAX_ROWS = 500
 # Parts that curves are cut into, so that a page with many stays small.
 _POINTS_ON_A_PAGE = 8000
@@ -72,6 +72,7 @@ class _TableQuery(_MetricQuery):
     where: _Where = ""
     sort: _Sort = ""
     column: _Columns = []
+    group: _Metric = ""
 
 
 _AS_SEARCHED = _MetricQuery()
@@ -100,6 +101,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         classes = trial_classes(view)
         head = _head(state, user, view)
         failed = [trial for trial in view.trials if trial.error]
+        groups = group_trials(view, asked.group)
         return render(
             request, "curves.html", user, tab="curves", **head,
             now=(
@@ -112,7 +114,10 @@ def make_router(verifier: Verifier) -> APIRouter:
                 (key, value) for key, value in request.query_params.multi_items()
                 if key not in ("where", "sort", "column")
             ],
-            charts=page_charts(view, points=10**6), legend=svg(legend(view)), view=view,
+            groups=groups, group=asked.group, group_choices=group_choices(view),
+            notes=view.record.notes,
+            charts=page_charts(view, points=10**6, groups=groups), legend=svg(legend(view)),
+            view=view,
             colours={trial: name.split()[1] for trial, name in classes.items()},
             summary=summarize_config(_masked(state, experiment_id)),
             max_side_by_side=MAX_SIDE_BY_SIDE,
@@ -229,6 +234,22 @@ def make_router(verifier: Verifier) -> APIRouter:
     ) -> Response:
         state.jobs.control(user, experiment_id, action)
         return RedirectResponse(f"/ui/experiments/{experiment_id}", 303)
+
+    @router.post("/describe")
+    def describe(
+        state: State,
+        user: PageUser,
+        experiment_id: Id,
+        labels: Annotated[str, Form(max_length=10_000)] = "",
+        notes: Annotated[str, Form(max_length=100_000)] = "",
+    ) -> Response:
+        state.jobs.require_owner(user, experiment_id)
+        state.database.describe_experiment(
+            experiment_id,
+            labels=dict.fromkeys(text.strip() for text in labels.split(",") if text.strip()),
+            notes=notes.replace("\r\n", "\n").strip(),
+        )
+        return RedirectResponse(f"/ui/experiments/{experiment_id}#notes", 303)
 
     return router
 

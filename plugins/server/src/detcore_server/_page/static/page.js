@@ -239,7 +239,7 @@ document.addEventListener("submit", (event) => {
   // All columns is the usual state, and short.
   const boxes = [...event.target.querySelectorAll("[name=column]")];
   if (boxes.every((box) => box.checked)) query.delete("column");
-  if (!query.get("where")) query.delete("where");
+  for (const name of ["where", "group"]) if (!query.get(name)) query.delete(name);
   location.search = query;
 });
 
