@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from detcore_report._chart_table import chart_table
     from detcore_report._commands import plot_experiment
     from detcore_report._html import experiment_part, trial_part
+    from detcore_report._importance import importance_table
     from detcore_report._scatter import draw_scatters
     from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
     from detcore_report._text_plot import draw_text_plot
@@ -33,6 +34,7 @@ __all__ = [
     "draw_scatters",
     "draw_text_plot",
     "experiment_part",
+    "importance_table",
     "legend",
     "plot_experiment",
     "read_activities",
@@ -55,6 +57,7 @@ _HOMES = {
     "draw_scatters": "_scatter",
     "draw_text_plot": "_text_plot",
     "experiment_part": "_html",
+    "importance_table": "_importance",
     "legend": "_svg",
     "plot_experiment": "_commands",
     "read_activities": "_activity",

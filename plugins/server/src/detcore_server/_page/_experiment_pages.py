@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import urllib.parse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -21,11 +24,13 @@ from detcore.describe import (
 from detcore_report import (
     draw_parallel,
     draw_scatters,
+    importance_table,
     legend,
     read_view,
     trial_classes,
 )
 from detcore_server._auth import Id, PageUser, State
+from detcore_server._page._brush import axis_filter
 from detcore_server._page._charts import page_charts
 from detcore_server._page._groups import group_choices, group_trials
 from detcore_server._page._lineage import ancestors
@@ -66,10 +71,23 @@ class _MetricQuery(BaseModel):
     better: _Better = ""
 
 
-class _TableQuery(_MetricQuery):
-    """How the table of trials is shown, too."""
+class _FilterQuery(_MetricQuery):
+    """Which trials are shown, too."""
 
     where: _Where = ""
+
+
+class _MarkQuery(_FilterQuery):
+    """A part of an axis, which was marked with the pointer."""
+
+    axis: _Metric
+    low: float
+    high: float
+
+
+class _TableQuery(_FilterQuery):
+    """How the table of trials is shown, too."""
+
     sort: _Sort = ""
     column: _Columns = []
     group: _Metric = ""
@@ -146,14 +164,33 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         user: PageUser,
         experiment_id: Id,
-        asked: Annotated[_MetricQuery, Query()],
+        asked: Annotated[_FilterQuery, Query()],
     ) -> Response:
-        view = _read(state, experiment_id, asked)
+        whole = _read(state, experiment_id, asked)
+        table = make_table(whole, where=asked.where, max_rows=None)
+        view = dataclasses.replace(whole, trials=[trial for trial, _ in table.rows])
         return render(
             request, "hyperparameters.html", user, tab="hyperparameters",
-            **_head(state, user, view), view=view, legend=svg(legend(view)),
+            **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
+            axes=json.dumps([axis.name for axis in view.axes]),
+            importance=svg(importance_table(whole)), asked=asked,
             scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
         )  # fmt: skip
+
+    @router.get("/hyperparameters/mark")
+    def mark_axis(
+        request: Request,
+        state: State,
+        _: PageUser,
+        experiment_id: Id,
+        asked: Annotated[_MarkQuery, Query()],
+    ) -> Response:
+        view = _read(state, experiment_id, asked)
+        added = axis_filter(view, asked.axis, asked.low, asked.high)
+        where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
+        query = {**asked.model_dump(include={"metric", "kind", "better"}), "where": where}
+        encoded = urllib.parse.urlencode({key: text for key, text in query.items() if text})
+        return RedirectResponse(f"/ui/experiments/{experiment_id}/hyperparameters?{encoded}", 303)
 
     @router.get("/compare")
     def show_side_by_side(
