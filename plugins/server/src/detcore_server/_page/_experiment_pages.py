@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["make_router"]
 
 _CHECKPOINTS_SHOWN = 100
-_MAX_ROWS = 500
+_MAX_ROWS = 200
 # Parts that curves are cut into, so that a page with many stays small.
 _POINTS_ON_A_PAGE = 8000
 _MIN_PARTS, _MAX_PARTS = 40, 250
