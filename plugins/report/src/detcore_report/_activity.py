@@ -1,4 +1,4 @@
-"""What the trials of a running experiment do now, and how much of the machine they use."""
+"""The activity of running trials, and their use of this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RECENT = 50
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Activity:
-    """What a running trial does now.
+    """A running trial at this moment.
 
     Attributes:
         trial: The trial.
@@ -56,7 +56,7 @@ def read_activities(
     only: int | None = None,
     at_most: int | None = None,
 ) -> list[Activity]:
-    """Return what the running trials of an experiment do.
+    """Return the activity of the running trials of an experiment.
 
     Args:
         database: The records.
@@ -76,7 +76,7 @@ def time_left(
 
     Args:
         experiment: The experiment.
-        activities: What all of its running trials do; their speeds are taken together.
+        activities: Those of all of its running trials, whose speeds add up.
         steps_completed: Steps of all trials that there are.
     """
     speeds = [each.steps_per_second for each in activities if each.steps_per_second is not None]

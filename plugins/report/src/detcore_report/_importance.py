@@ -1,4 +1,4 @@
-"""Which hyperparameters matter: how much of the metric's ranks each of them explains alone.
+"""The importance of hyperparameters: how much of the metric's ranks each of them explains alone.
 
 Trials are put into groups of similar values: of numbers up to five of equal size, of other values
 one for each. The share is the adjusted coefficient of determination of the trials' ranks by these
@@ -28,7 +28,7 @@ _LEAST_PER_PART = 3
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Importance:
-    """What a hyperparameter explains.
+    """The importance of a hyperparameter.
 
     Attributes:
         name: The hyperparameter.

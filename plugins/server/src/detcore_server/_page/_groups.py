@@ -25,7 +25,7 @@ class Group:
     """Trials that belong together.
 
     Attributes:
-        label: What they have in common.
+        label: The values that they share.
         trials: The trials, the best first.
         colour: The class of its colour.
         values: The best values of those that have one.
@@ -48,7 +48,7 @@ class Group:
 
 
 def group_choices(view: ExperimentView) -> list[tuple[str, str]]:
-    """Return by what the trials can be grouped: keys for URLs, and titles."""
+    """Return the ways to group the trials: keys for URLs, and titles."""
     names = [axis.name for axis in view.axes if axis.name != view.metric]
     return [
         (SEEDS, "all hyperparameters but seeds"),

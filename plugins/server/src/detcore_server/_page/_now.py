@@ -1,4 +1,4 @@
-"""What a running experiment does at this moment, and what it uses of this machine."""
+"""A running experiment at this moment, and its use of this machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Disk:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Now:
-    """What an experiment does.
+    """A running experiment.
 
     Attributes:
         activities: Its running trials, the first ones.
@@ -73,7 +73,7 @@ class Machine:
 
 
 def read_now(database: Database, view: ExperimentView, machine: Machine, home: Path) -> Now:
-    """Return what an experiment does now.
+    """Return the activity of an experiment.
 
     Args:
         database: The records.

@@ -193,7 +193,7 @@ def _level(text: str) -> str | None:
 
 
 def _size(trial: TrialRecord) -> int:
-    """Return the size of a trial's log; 0 if there is none on this machine."""
+    """Return the size of a trial's log; 0 if it is not on this machine."""
     if trial.trial_dir is None:
         return 0
     try:
@@ -210,7 +210,7 @@ def _between(trial: TrialRecord, start: int, end: int) -> list[LogLine]:
     try:
         while start < end:
             found, after = read_log_page(folder, start, limit=limit)
-            if after > end and limit > 1:  # the rest belongs to what comes behind
+            if after > end and limit > 1:  # the rest belongs to the part behind
                 limit //= 2
                 continue
             if after == start:
