@@ -107,12 +107,16 @@ def test_every_page_is_refused_to_strangers(site: Site) -> None:
         "/", "/ui", "/ui/experiments", "/ui/experiments/1", "/ui/experiments/1/hyperparameters",
         "/ui/experiments/1/compare", "/ui/experiments/1/checkpoints",
         "/ui/experiments/1/configuration", "/ui/trials/1", "/ui/checkpoints/a", "/ui/models",
-        "/ui/models/1", "/ui/anything",
+        "/ui/models/1", "/ui/anything", "/ui/compare", "/ui/trials/1/log",
+        "/ui/experiments/1/hyperparameters/mark", "/ui/checkpoints/a/files.tar",
     ):  # fmt: skip
         answer = site.stranger.ask("GET", path)
         assert (answer.status, answer.text) == (303, ""), path
         assert answer.headers["location"].startswith("/ui/login"), path
-    for path in ("/ui/experiments/1/control", "/ui/checkpoints/a/verify", "/ui/logout"):
+    for path in (
+        "/ui/experiments/1/control", "/ui/experiments/1/describe", "/ui/trials/1/control",
+        "/ui/checkpoints/a/verify", "/ui/checkpoints/a/register", "/ui/logout",
+    ):  # fmt: skip
         assert site.stranger.ask("POST", path).headers["location"] == "/ui/login", path
 
 
