@@ -21,6 +21,7 @@ from detcore.describe import (
     summarize_config,
     took_s,
 )
+from detcore.types import TrialState
 from detcore_report import (
     draw_parallel,
     draw_scatters,
@@ -43,8 +44,8 @@ from detcore_server._page._trial_table import make_table, table_csv
 from detcore_server._page._verify import READABLE, Verifier
 
 if TYPE_CHECKING:
-    from detcore.database import Database, TokenRecord
-    from detcore_report import ExperimentView, TrialView
+    from detcore.database import TokenRecord, TrialRecord
+    from detcore_report import ExperimentView
     from detcore_server._state import ServerState
 
 __all__ = ["make_router"]
@@ -113,12 +114,12 @@ def make_router(verifier: Verifier) -> APIRouter:
         experiment_id: Id,
         asked: _Table,
     ) -> Response:
-        # Of very many trials, the page has only the best, but a filter looks at all.
-        max_rows = None if asked.where or asked.sort else _MAX_ROWS
+        # Of very many trials, the page has only the best, but a filter and groups look at all.
+        max_rows = None if asked.where or asked.sort or asked.group else _MAX_ROWS
         view = _read(state, experiment_id, asked, max_rows=max_rows)
         classes = trial_classes(view)
         head = _head(state, user, view)
-        failed = [trial for trial in view.trials if trial.error]
+        failed = state.database.list_trials(experiment_id, states=[TrialState.ERROR])
         groups = group_trials(view, asked.group)
         return render(
             request, "curves.html", user, tab="curves", **head,
@@ -126,7 +127,7 @@ def make_router(verifier: Verifier) -> APIRouter:
                 read_now(state.database, view, machine, state.settings.environment.home)
                 if head["is_live"] else None
             ),
-            failed=failed, traceback=_last_failure(state.database, view, failed),
+            failed=failed, traceback=_last_failure(view, failed),
             table=make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column),
             others=[
                 (key, value) for key, value in request.query_params.multi_items()
@@ -315,13 +316,12 @@ def _read(
 
 
 def _last_failure(
-    database: Database, view: ExperimentView, failed: Sequence[TrialView]
+    view: ExperimentView, failed: Sequence[TrialRecord]
 ) -> tuple[int, Traceback] | None:
     """Return the trial that failed last, and the traceback in its log."""
     if not failed:
         return None
-    records = database.get_trials(trial.id for trial in failed)
-    last = max(records.values(), key=lambda one: (one.ended_at or one.created_at, one.id))
+    last = max(failed, key=lambda one: (one.ended_at or one.created_at, one.id))
     found = last_traceback(read_tail(last), view.record.model_dir)
     return None if found is None else (last.id, found)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.database import Database
+from detcore.types import TrialState
 from detcore_report import ProcessUsage, read_activities, time_left
 
 if TYPE_CHECKING:
@@ -77,19 +78,20 @@ def read_now(database: Database, view: ExperimentView, machine: Machine, home: P
 
     Args:
         database: The records.
-        view: The experiment; its trials are read already.
+        view: The experiment.
         machine: The processes of this machine.
         home: Folder of the records' files.
     """
     record = view.record
     activities = read_activities(database, record, at_most=_ROWS)
     counts = Counter(activity.phase for activity in activities)
-    states = Counter(trial.state for trial in view.trials)
-    counts["waiting"] = states["PAUSED"] + states["not started"]
+    # The view has only the best of very many trials.
+    counts["waiting"] = len(database.list_trials(record.id, states=[TrialState.PAUSED]))
     cpu, memory = None, None
     if record.process is not None and view.overview["is_alive"]:
         cpu, memory = machine.of_tree(record.process.pid)
-    steps = sum(trial.steps for trial in view.trials)
+    summaries = database.summarize_trials(record.id, metric=None)
+    steps = sum(summary.steps_completed for summary in summaries.values())
     return Now(
         activities=activities,
         counts={phase: count for phase, count in counts.items() if count},
