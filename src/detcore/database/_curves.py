@@ -50,14 +50,10 @@ class CurveQueries(Queries):
             .where(validation_values.c.experiment_id == experiment_id)
             .distinct()
         )
-        last = (
-            select(metrics.c.id)
-            .where(metrics.c.trial_id == trials.c.id, metrics.c.kind == "training")
-            .order_by(metrics.c.steps_completed.desc(), metrics.c.id.desc())
-            .limit(1)
-            .scalar_subquery()  # a look-up in an index for each trial
-        )
-        newest = select(last).where(trials.c.experiment_id == experiment_id)
+        last = select(metrics.c.id).where(  # a look-up in an index for each trial
+            metrics.c.trial_id == trials.c.id, metrics.c.kind == "training"
+        ).order_by(metrics.c.steps_completed.desc(), metrics.c.id.desc()).limit(1)  # fmt: skip
+        newest = select(last.scalar_subquery()).where(trials.c.experiment_id == experiment_id)
         with self._read() as connection:
             names = {("validation", name) for name in connection.execute(named).scalars()}
             for text in connection.execute(
