@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING, Any
 from fastapi import FastAPI
 
 from detcore import __version__
-from detcore.database import Database
-from detcore.experimental import EmbeddedTransport
 from detcore_server import (
     _client_routes,
     _errors,
@@ -21,7 +19,6 @@ from detcore_server import (
 )
 from detcore_server._auth import Requester
 from detcore_server._front import Front
-from detcore_server._jobs import Jobs
 from detcore_server._limits import BodyLimits
 from detcore_server._plugin_routes import make_routers
 from detcore_server._shortcut import Shortcut
@@ -41,20 +38,16 @@ def make_app(settings: ServerSettings) -> FastAPI:
         RunError: If the routes of a plugin cannot be made.
     """
     routers_of_plugins = make_routers(settings.plugins)
-    database = Database.open(settings.environment.database_url)
-    transport = EmbeddedTransport(settings.environment)
-    jobs = Jobs(settings, database, transport)
-    state = ServerState(settings=settings, database=database, transport=transport, jobs=jobs)
+    state = ServerState.open(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        jobs.start()
+        state.jobs.start()
         try:
             yield
         finally:
-            jobs.stop()
-            transport.close()
-            database.close()
+            state.jobs.stop()
+            state.close()
 
     app = FastAPI(
         title="detcore",
