@@ -7,7 +7,7 @@ from detcore.data._dataset_cache import CachedRecords, CacheKey, DatasetCache
 from detcore.data._digests import StepDigests
 from detcore.data._key_order import key_order, with_key_order
 from detcore.data._ledger import LedgerWriter
-from detcore.data._ledger_format import IdKind
+from detcore.data._ledger_format import Frame, FrameKind, IdKind, scan_frames
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.data._source import DataSource
@@ -20,6 +20,8 @@ __all__ = [
     "DataSource",
     "DatasetCache",
     "EpochReport",
+    "Frame",
+    "FrameKind",
     "IdKind",
     "IndexSampler",
     "LedgerReport",
@@ -27,6 +29,7 @@ __all__ = [
     "ShuffledOrder",
     "StepDigests",
     "key_order",
+    "scan_frames",
     "shard_range",
     "verify_ledger",
     "with_key_order",

@@ -5,19 +5,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import struct
-import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from detcore.data import FrameKind, scan_frames
 from detcore.errors import LedgerError
 
 __all__ = ["DigestedRun", "read_digests"]
 
-# The frames of a ledger: magic, kind, size of the body, step, epoch, CRC of the body, CRC of these.
-_HEAD = struct.Struct("<4sB3xQqqII")
-_MAGIC = b"DLG1"
-_HEADER, _DIGESTS, _NAMES, _STATE = 0, 3, 4, 5
+_ADVICE = "Remove the file to compare the run by replays alone."
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.
 _ROW = struct.Struct("<QQQQ")
 _FORMAT_VERSION = 1
@@ -53,7 +50,7 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     read = []
     for path in Path(trial_dir).glob("digests-*.bin"):
         if path.stem.count("-") == 1:
-            frames = list(_read_frames(path))
+            frames = _read_frames(path)
             if frames:
                 read.append((_facts(path, frames[0]), frames[1:]))
     steps: dict[int, tuple[int, int, int]] = {}
@@ -67,26 +64,18 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     return DigestedRun(facts, steps, states) if facts else None
 
 
-def _read_frames(path: Path) -> Iterator[tuple[int, int, bytes]]:
-    """Iterate over the kind, step and body of each frame; a torn last one is left out."""
-    content, offset = path.read_bytes(), 0
-    while offset + _HEAD.size <= len(content):
-        head = content[offset : offset + _HEAD.size]
-        magic, kind, size, step, _, body_crc, head_crc = _HEAD.unpack(head)
-        if magic != _MAGIC or zlib.crc32(head[:-4]) != head_crc:
-            raise _damaged(path, offset)
-        body = content[offset + _HEAD.size : offset + _HEAD.size + size]
-        if len(body) < size:
-            return  # the process was killed while it wrote the frame
-        if zlib.crc32(body) != body_crc:
-            raise _damaged(path, offset)
-        yield kind, step, body
-        offset += _HEAD.size + size
+def _read_frames(path: Path) -> list[tuple[FrameKind, int, bytes]]:
+    """Return the kind, step and body of each frame."""
+    content = path.read_bytes()
+    return [
+        (frame.kind, frame.step, content[frame.offset : frame.offset + frame.size_bytes])
+        for frame in scan_frames(path, memoryview(content), advice=_ADVICE)
+    ]
 
 
-def _facts(path: Path, frame: tuple[int, int, bytes]) -> dict[str, Any]:
+def _facts(path: Path, frame: tuple[FrameKind, int, bytes]) -> dict[str, Any]:
     kind, _, body = frame
-    facts: Any = json.loads(body) if kind == _HEADER else None
+    facts: Any = json.loads(body) if kind is FrameKind.HEADER else None
     if not isinstance(facts, dict) or facts.get("format") != _FORMAT_VERSION:
         raise LedgerError(
             f"{path} is not a file of step digests that this detcore-replay reads.\n"
@@ -97,27 +86,18 @@ def _facts(path: Path, frame: tuple[int, int, bytes]) -> dict[str, Any]:
 
 
 def _collect(
-    frames: list[tuple[int, int, bytes]],
+    frames: list[tuple[FrameKind, int, bytes]],
     steps: dict[int, tuple[int, int, int]],
     states: dict[int, dict[str, int]],
 ) -> None:
     names: list[str] = []
     for kind, frame_step, body in frames:
-        if kind == _NAMES:
+        if kind is FrameKind.NAMES:
             names = json.loads(body)
-        elif kind == _STATE:
+        elif kind is FrameKind.STATE:
             values = struct.unpack(f"<{len(names)}Q", body)
             states[frame_step] = dict(zip(names, values, strict=True))
-        elif kind == _DIGESTS:
+        elif kind is FrameKind.DIGESTS:
             for step, *row in _ROW.iter_unpack(body):
                 known = steps.get(step, (0, 0, 0))
                 steps[step] = (row[0] or known[0], row[1] or known[1], row[2] or known[2])
-
-
-def _damaged(path: Path, offset: int) -> LedgerError:
-    return LedgerError(
-        f"{path} is damaged at offset {offset}: a frame does not match its checksum.\n"
-        "A process that is killed leaves at most a torn end, which is skipped; this is a failing "
-        "disk, or a program that changed the file.\n"
-        "Remove the file to compare the run by replays alone."
-    )
