@@ -29,6 +29,23 @@ class Line(ToyTrial):
             self.controller._rate *= 1.0
 """
 
+LOOP = """
+import numpy as np
+from detcore import core
+
+with core.init() as context:
+    weights = np.zeros(3)
+    context.train.digest_state(0, {"model.weights": weights})
+    for step in range(1, 41):
+        batch = np.random.default_rng([3, step]).normal(size=(8, 3))
+        context.train.digest_batch(step, range(8 * step, 8 * step + 8), [batch])
+        rate = 0.1 if step == 33 else 0.1
+        weights += rate * batch.mean(axis=0)
+        if step % 10 == 0:
+            context.train.report_training_metrics(step, {"loss": float(weights.sum())})
+            context.train.digest_state(step, {"model.weights": weights})
+"""
+
 
 class Runs:
     """Trials of one home: the first, one that changes its rate in step 42, one without digests."""
@@ -47,12 +64,14 @@ class Runs:
             "scheduling_unit": 10,
             "min_checkpoint_period": {"batches": 20},
             "reproducibility__step_digests": 1,
+            **({"entrypoint": "python3 train.py"} if "core.init" in model else {}),
             **changes,
         }
         config = self.detcore.config(**settings)
         code = self.folder / f"model-{len(list(self.folder.glob('model-*')))}"
         code.mkdir()
-        (code / "model_def.py").write_text(model)
+        is_loop = "core.init" in model
+        (code / ("train.py" if is_loop else "model_def.py")).write_text(model)
         done = self.detcore("run", config, code, "--json")
         assert done.code == 0, done.output
         return int(done.summary["trials"][0]["trial_id"])
@@ -198,6 +217,20 @@ def test_what_cannot_be_answered_is_an_error(
     done = runs(*words)
     assert done.code in (1, 2)
     assert message in done.stderr, done.output
+
+
+def test_a_loop_of_ones_own_takes_part_by_two_calls(runs: Runs) -> None:
+    one = runs.train(LOOP)
+    other = runs.train(LOOP.replace("rate = 0.1 if", "rate = 0.2 if"))
+    done = runs("diverge", one, other)
+    assert done.code == 1, done.output
+    assert f"note: not replayed: trial {one} was trained by a command" in done.stdout
+    where = "step 40 (or a step after 30 that no digest shows), loss, model.weights"
+    assert f"trial {one} and trial {other} differ: {where}\n" in done.stdout
+    other = runs.train(LOOP.replace("8 * step + 8)", "8 * step + 8)[:: -1 if step == 22 else 1]"))
+    done = runs("diverge", one, other)
+    assert f"trial {one} and trial {other} differ: step 22 (or a step after" in done.stdout
+    assert done.stdout.endswith("that no digest shows), record order\n")
 
 
 def test_code_that_is_gone_is_said(runs: Runs) -> None:

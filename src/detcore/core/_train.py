@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,10 @@ from detcore.core._tensorboard import EventFile
 from detcore.errors import ContextStateError, NotANumberError
 
 if TYPE_CHECKING:
+    import numpy.typing as npt
+
     from detcore.core._records import TrialRecords
+    from detcore.data import StepDigests
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend
     from detcore.types import TrialInfo
@@ -63,6 +66,7 @@ class TrainContext:
         self._event_file = EventFile(self._tensorboard_path)
         self._has_restored = has_restored
         self._may_ignore_checkpoint = info.latest_checkpoint is not None
+        self._digests: StepDigests | None = None  # of a loop that records them
         self.early_exit_reason: EarlyExitReason | None = None
         self.stops_at_nan = bool(info.config.get("stop_at_nan"))
 
@@ -88,14 +92,16 @@ class TrainContext:
             NotANumberError: If a metric is NaN, and the experiment ends at the first one.
             StorageFullError: If there is no room for it on the disk.
         """
-        self._report(
-            TrainingMetrics(
-                steps_completed=clean_steps(steps_completed),
-                metrics=clean_metrics(metrics, "training"),
-                batch_metrics=clean_batch_metrics(batch_metrics),
-                n_records=None if n_records is None else clean_count(n_records),
-            )
+        event = TrainingMetrics(
+            steps_completed=clean_steps(steps_completed),
+            metrics=clean_metrics(metrics, "training"),
+            batch_metrics=clean_batch_metrics(batch_metrics),
+            n_records=None if n_records is None else clean_count(n_records),
         )
+        if self._digests is not None:
+            self._digests.log_metrics(event.steps_completed, event.batch_metrics or [event.metrics])
+            self._digests.flush()
+        self._report(event)
 
     def report_validation_metrics(
         self,
@@ -123,6 +129,39 @@ class TrainContext:
                 n_records=None if n_records is None else clean_count(n_records),
             )
         )
+
+    def digest_batch(
+        self,
+        step: int,
+        record_ids: npt.ArrayLike | None = None,
+        content: Iterable[npt.ArrayLike] = (),
+    ) -> None:
+        """Record digests of a batch for ``detcore diverge``, before training on it.
+
+        For loops of your own, on each worker; trial classes do this by themselves. Every k-th step
+        counts, as ``reproducibility.step_digests`` says; every step in a script by itself. Reported
+        training metrics are digested from the first call on.
+
+        Args:
+            step: Batches trained once this step is done, so the first step of a trial is 1.
+            record_ids: Integers, ``(n,)``; None: not known.
+            content: The batch's arrays, in a fixed order; none: not known.
+        """
+        digests = self._open_digests()
+        if digests is not None:
+            digests.log(step, record_ids, content)
+
+    def digest_state(self, step: int, tensors: Mapping[str, npt.ArrayLike]) -> None:
+        """Record digests of the training state after a step, and pass all digests to the kernel.
+
+        Args:
+            step: Batches trained; 0 before the first step.
+            tensors: Arrays by name, as `detcore.trial.SupportsStateTensors` names them.
+        """
+        digests = self._open_digests()
+        if digests is not None:
+            digests.digest_state(step, tensors)
+            digests.flush()
 
     def get_experiment_best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.
@@ -189,8 +228,22 @@ class TrainContext:
         return [key for _, key in pairs]
 
     def close(self) -> None:
-        """Close the event file."""
+        """Close the event file, and write the remaining digests."""
         self._event_file.close()
+        if self._digests is not None:
+            self._digests.close()
+
+    def _open_digests(self) -> StepDigests | None:
+        """Return the digests of a loop of the user's; None if they are off."""
+        every = (self._info.config.get("reproducibility") or {}).get("step_digests", 1)
+        if self._digests is None and every and not self._info.test_mode:
+            from detcore.data import StepDigests
+
+            place = self._distributed
+            self._digests = StepDigests.for_trial(
+                self._info, every=every, rank=place.rank, world_size=place.size
+            )
+        return self._digests
 
     def _report(self, event: TrainingMetrics | ValidationMetrics) -> None:
         records = self._need_chief(f"report_{event.KIND}_metrics")

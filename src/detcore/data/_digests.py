@@ -14,7 +14,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,9 @@ from detcore.data._ledger import FrameFile
 from detcore.data._ledger_format import FrameKind, pack_frame
 from detcore.environment import read_variables
 from detcore.errors import StorageFullError
+
+if TYPE_CHECKING:
+    from detcore.types import TrialInfo
 
 __all__ = ["StepDigests"]
 
@@ -85,6 +88,28 @@ class StepDigests:
         self._state_step = start_step
         self._is_full = False
 
+    @classmethod
+    def for_trial(
+        cls, info: TrialInfo, *, every: int, rank: int = 0, world_size: int = 1
+    ) -> StepDigests:
+        """Return the step digests of a worker of a trial, in the trial's folder.
+
+        Args:
+            info: The trial.
+            every: Record every step of which this is a divisor; >= 1.
+            rank: Index of this worker.
+            world_size: Number of workers.
+        """
+        name = f"digests-{info.run_id}-{rank}.bin" if rank else f"digests-{info.run_id}.bin"
+        return cls(
+            Path(info.trial_dir) / name,
+            run_id=info.run_id,
+            start_step=info.steps_completed,
+            every=every,
+            rank=rank,
+            world_size=world_size,
+        )
+
     def describe(self, **facts: object) -> None:
         """Add facts about the run, such as ``threads=4``; JSON values. Before the first flush."""
         self._facts.update(facts)
@@ -137,12 +162,20 @@ class StepDigests:
         if step // period > self._state_step // period:
             self.digest_state(step)
 
-    def digest_state(self, step: int) -> None:
-        """Digest the training state after a step, if its tensors are known."""
-        if self._tensors is None or self._is_full:
+    def digest_state(self, step: int, tensors: Mapping[str, npt.ArrayLike] | None = None) -> None:
+        """Digest the training state after a step, if its tensors are known.
+
+        Args:
+            step: Batches completed.
+            tensors: The state; default: as the function given to `watch` returns it.
+        """
+        if self._is_full or (tensors is None and self._tensors is None):
             return
         self._state_step = step
-        state = {name: _digest([value]) for name, value in self._tensors().items()}
+        if tensors is None:
+            assert self._tensors is not None  # one of the two
+            tensors = self._tensors()
+        state = {name: _digest([value]) for name, value in tensors.items()}
         names = tuple(state)
         if names != self._names:
             self._names = names

@@ -260,16 +260,10 @@ def _open_digests(
         return
     from detcore.data import StepDigests
 
-    rank = core.distributed.rank
-    name = f"digests-{info.run_id}-{rank}.bin" if rank else f"digests-{info.run_id}.bin"
+    place = core.distributed
     with contextlib.closing(
-        StepDigests(
-            Path(info.trial_dir) / name,
-            run_id=info.run_id,
-            start_step=info.steps_completed,
-            every=settings.step_digests,
-            rank=rank,
-            world_size=core.distributed.size,
+        StepDigests.for_trial(
+            info, every=settings.step_digests, rank=place.rank, world_size=place.size
         )
     ) as digests:
         yield digests
