@@ -19,6 +19,7 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "migrate": "detcore-determined",
     "replay": "detcore-replay",
     "report": "detcore-report",
+    "reproduce": "detcore-replay",
     "serve": "detcore-server",
     "top": "detcore-report",
     "ui": "detcore-server",

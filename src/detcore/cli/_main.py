@@ -60,6 +60,7 @@ COMMANDS = {
     "top": Lazy(None, "Follow the trials that run: steps, speed, last metrics."),
     "diverge": Lazy(None, "Say where two runs part: the first step that differs, and why."),
     "replay": Lazy(None, "Train steps of a run again, and compare them with the run."),
+    "reproduce": Lazy(None, "Train a failed trial again from its bundle, and compare the failure."),
     "report": Lazy(None, "Write the records of an experiment into one HTML file."),
     "tensorboard": Lazy(
         "detcore.cli._tensorboard:tensorboard",

@@ -129,6 +129,11 @@ class ExperimentConfig(Section):
         default=False,
         description="End a trial with an error at the first metric that is NaN, before it saves.",
     )
+    on_failure: str | None = Field(
+        default=None,
+        description="Action for each trial that fails, of an installed plugin: 'bundle' "
+        "(detcore-replay) writes a file from which 'detcore reproduce' repeats the failure.",
+    )
     reproducibility: Reproducibility = Field(
         default_factory=lambda: Reproducibility(), description="Settings for repeatable runs."
     )

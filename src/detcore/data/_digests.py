@@ -1,11 +1,13 @@
 """Write the digests of a trial's steps, by which two runs are compared.
 
 A file has the frames of a ledger: a header with facts about the run, then rows of digests of steps,
-lists of tensor names, and digests of the tensors in the list before.
+lists of tensor names, and digests of the tensors in the list before. After a failure, the last
+batch follows: its step, record ids and digest as JSON, and its arrays in NumPy's format.
 """
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import os
@@ -14,7 +16,7 @@ import struct
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,6 +39,9 @@ _ROW = struct.Struct("<QQQQ")
 _FORMAT_VERSION = 1
 # Digesting all tensors takes longer than a short step, so units that are shorter share one.
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
+# Of the batch in which a run failed: more ids than a batch has, and content of small records.
+_MOST_IDS, _MOST_CONTENT_BYTES = 1 << 16, 1 << 20
+_Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
 # With another number of threads, or other kernels, sums are added in another order.
 _NUMERIC_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
@@ -86,6 +91,7 @@ class StepDigests:
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
         self._state_step = start_step
+        self._last: tuple[int, npt.ArrayLike | None, _Content] | None = None
         self._is_full = False
 
     @classmethod
@@ -128,21 +134,56 @@ class StepDigests:
         self,
         step: int,
         record_ids: npt.ArrayLike | None = None,
-        content: Iterable[npt.ArrayLike] = (),
+        content: _Content = (),
     ) -> None:
-        """Digest the batch of a step, before it is trained on.
+        """Digest the batch of a step, before it is trained on. Keeps it until the next call.
 
         Args:
             step: Batches completed once this step is done, so the first step of a trial is 1.
             record_ids: Integers, ``(n,)``; None: not known.
-            content: The batch's arrays, in a fixed order; none: not known.
+            content: The batch's arrays, in a fixed order, or a function that returns them; none:
+                not known. Not read for a step that is not recorded.
         """
+        self._last = (step, record_ids, content)
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
         if record_ids is not None:
             row[0] = xxhash.xxh3_64_intdigest(np.asarray(record_ids).tobytes())
-        row[1] = _digest(content)
+        row[1] = _digest(content() if callable(content) else content)
+
+    def log_last_batch(self, *, with_content: bool = False) -> None:
+        """Record the batch of the last call of `log`, in or after which training failed.
+
+        Args:
+            with_content: Whether to record its arrays as well, if they have at most 1 MiB.
+        """
+        if self._last is None or self._is_full:
+            return
+        step, record_ids, content = self._last
+        try:
+            arrays = [np.asarray(each) for each in (content() if callable(content) else content)]
+            ids = None if record_ids is None else np.asarray(record_ids).ravel()[:_MOST_IDS]
+            fields = {
+                "step": step,
+                "record_ids": None if ids is None else ids.tolist(),
+                "content": _digest(arrays),
+            }
+            frames = [pack_frame(FrameKind.LAST_BATCH, step, 0, json.dumps(fields).encode())]
+            is_plain = not any(array.dtype.hasobject for array in arrays)
+            size_bytes = sum(array.nbytes for array in arrays)
+            if with_content and arrays and is_plain and size_bytes <= _MOST_CONTENT_BYTES:
+                packed = io.BytesIO()
+                np.savez_compressed(packed, *arrays)
+                frames.append(pack_frame(FrameKind.LAST_CONTENT, step, 0, packed.getvalue()))
+        except Exception as error:  # noqa: BLE001  (must not hide why training failed)
+            _logger.warning(
+                "the last batch cannot be recorded: %s: %s", type(error).__name__, error
+            )
+            return
+        for frame in frames:
+            self._file.append(frame)
+        self.flush()
 
     def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
         """Digest the metrics of the last steps, oldest first.

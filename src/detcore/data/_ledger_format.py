@@ -51,6 +51,8 @@ class FrameKind(enum.IntEnum):
     DIGESTS = 3
     NAMES = 4
     STATE = 5
+    LAST_BATCH = 6
+    LAST_CONTENT = 7
 
 
 class IdKind(str, enum.Enum):

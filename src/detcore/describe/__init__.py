@@ -18,10 +18,12 @@ from detcore.describe._records import (
     trial_state,
     visible_config,
 )
+from detcore.describe._redaction import Redactor
 from detcore.describe._text import STYLE, cut, escape, fragment, table
 
 __all__ = [
     "STYLE",
+    "Redactor",
     "best_of",
     "can_resume",
     "cut",

@@ -21,11 +21,13 @@ if TYPE_CHECKING:
     from detcore.hooks.types import (
         CheckpointSaved,
         EventInfo,
+        FailureActionType,
         LauncherType,
         RendezvousType,
         RoutesType,
         SearcherType,
         StorageType,
+        TrialFailure,
     )
 
 __all__ = [
@@ -34,6 +36,7 @@ __all__ = [
     "ApiRange",
     "CheckpointSaved",
     "EventInfo",
+    "FailureActionType",
     "LauncherType",
     "Observer",
     "PluginEntry",
@@ -44,6 +47,7 @@ __all__ = [
     "RoutesType",
     "SearcherType",
     "StorageType",
+    "TrialFailure",
     "describe_error",
     "diagnose",
     "hookimpl",
@@ -55,6 +59,7 @@ _HOMES = {
     "ApiRange": "_api",
     "CheckpointSaved": "types",
     "EventInfo": "types",
+    "FailureActionType": "types",
     "LauncherType": "types",
     "OBSERVER_HOOKS": "_observer",
     "Observer": "_observer",
@@ -66,6 +71,7 @@ _HOMES = {
     "RoutesType": "types",
     "SearcherType": "types",
     "StorageType": "types",
+    "TrialFailure": "types",
     "describe_error": "_load",
     "diagnose": "_doctor",
     "hookimpl": "_markers",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from detcore.environment import Environment
     from detcore.hooks.types import (
+        FailureActionType,
         LauncherType,
         RendezvousType,
         RoutesType,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
         | LauncherType
         | RendezvousType
         | SearcherType
+        | FailureActionType
         | RoutesType
         | click.Command
     )
@@ -154,6 +156,10 @@ class PluginManager:
     def searchers(self) -> dict[str, SearcherType]:
         """Return the registered search methods by name."""
         return self._runtime.items("searcher")
+
+    def failure_actions(self) -> dict[str, FailureActionType]:
+        """Return the registered actions for trials that fail, by name."""
+        return self._runtime.items("failure action")
 
     def routes(self) -> dict[str, RoutesType]:
         """Return the registered routes of the server by name."""

@@ -10,6 +10,7 @@ from typing import Any
 from detcore.hooks._entry import PluginEntry, is_reserved
 from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
 from detcore.hooks.types import (
+    FailureActionType,
     LauncherType,
     RendezvousType,
     RoutesType,
@@ -110,6 +111,12 @@ KINDS = (
         load_type=lambda: SearcherType,
         targets=("method",),
         optional_targets=("settings",),
+    ),
+    Kind(
+        noun="failure action",
+        hook="detcore_register_failure_action",
+        load_type=lambda: FailureActionType,
+        targets=("function",),
     ),
     Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
     Kind(

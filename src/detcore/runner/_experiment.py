@@ -21,6 +21,7 @@ from detcore.database import (
 from detcore.errors import DetcoreError, RunError
 from detcore.launch import num_cores
 from detcore.runner._delivery import late_delivery
+from detcore.runner._failures import find_failure_action
 from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._launching import find_launcher, ready_launcher
 from detcore.runner._lock import experiment_lock
@@ -140,6 +141,7 @@ def check_experiment(
     plain = config.model_dump(mode="json")
     Search(make_method(plain, settings.plugins), seed=_seed(plain))
     find_launcher(plain, settings.plugins)
+    find_failure_action(plain, settings.plugins)
     count_slots(plain, max_slots=settings.max_slots)
     with (
         _open_storage(plain, settings) as storage,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from detcore.database import DatabaseAway, Patience, ingest_spools
 from detcore.delivery import tell_end_of_killed
 from detcore.errors import DetcoreError
+from detcore.runner._failures import act_on_failure
 from detcore.runner._listener import TrialStatus
 from detcore.runner._running import RunningTrial
 from detcore.runner._supervisor import (
@@ -340,8 +341,18 @@ class SearchLoop:
                 )
         except (DetcoreError, OSError) as error:
             self._listener.notice(f"plugins are not told of the end of trial {decided.id}: {error}")
+        if decided.state is TrialState.ERROR and not finish.starts_again:
+            self._act_on_failure(trial, decided.error or "")
         trial.output.close()
         self._ended = None
+
+    def _act_on_failure(self, trial: RunningTrial, error: str) -> None:
+        """Call the action that the experiment names for a trial that failed for good."""
+        if trial.info.config.get("on_failure") is None or trial.is_invalid_hp:
+            return
+        latest = self._database.latest_checkpoint(trial.info.trial_id)
+        failure = trial.describe_failure(error, latest, self._starter.storage.url)
+        act_on_failure(failure, self._starter.plugins, self._listener)
 
     def _abandon(self) -> None:
         """End all workers at once; the run fails."""

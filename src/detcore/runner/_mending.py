@@ -89,7 +89,7 @@ def _refusal(
     has_reported: bool,
 ) -> str | None:
     """Return why a setting cannot be changed, or None."""
-    if name == "max_restarts":
+    if name in ("max_restarts", "on_failure"):
         return None
     if name.startswith(_STORAGE) and MASK in (shown.get(name), before.get(name)):
         return None

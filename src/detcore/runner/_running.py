@@ -15,6 +15,7 @@ from detcore._log.events import CheckpointCommitted, Event, TrainingMetrics, Val
 from detcore.core._outcome import WorkerFault
 from detcore.database import TrialLog
 from detcore.errors import NotANumberError, in_one_line
+from detcore.hooks.types import TrialFailure
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
     EXIT_COME_BACK,
@@ -229,6 +230,27 @@ class RunningTrial:
             why_certain=self._why_certain,
             made_progress=latest is not None and latest.steps_completed > info.steps_completed,
             origin=origin,
+        )
+
+    def describe_failure(
+        self, error: str, latest: CheckpointRecord | None, storage_url: str
+    ) -> TrialFailure:
+        """Return the description of a failure for the action that the experiment names.
+
+        Args:
+            error: As recorded.
+            latest: The trial's newest checkpoint, or None.
+            storage_url: Where the trial's checkpoints are.
+        """
+        return TrialFailure(
+            trial=self.info,
+            error=error,
+            fault=self._told_fault,
+            exit_code=self._code,
+            steps_completed=self._steps_completed,
+            storage_url=storage_url,
+            checkpoint=latest.uuid if latest else None,
+            checkpoint_steps=latest.steps_completed if latest else 0,
         )
 
     @property

@@ -266,7 +266,12 @@ def _open_digests(
             info, every=settings.step_digests, rank=place.rank, world_size=place.size
         )
     ) as digests:
-        yield digests
+        try:
+            yield digests
+        except Exception:
+            # Records are data of the user's: only who asks for a bundle gets them.
+            digests.log_last_batch(with_content=info.config.get("on_failure") is not None)
+            raise
 
 
 def _make_setup(core: Context, info: TrialInfo, ledger: LedgerWriter | None) -> TrialSetup:

@@ -12,12 +12,27 @@ from typing import Any
 from detcore.data import FrameKind, scan_frames
 from detcore.errors import LedgerError
 
-__all__ = ["DigestedRun", "read_digests"]
+__all__ = ["DigestedRun", "LastBatch", "read_digests"]
 
 _ADVICE = "Remove the file to compare the run by replays alone."
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.
 _ROW = struct.Struct("<QQQQ")
 _FORMAT_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LastBatch:
+    """The batch in or after which a run failed.
+
+    Attributes:
+        step: Its step, counted from 1.
+        record_ids: Ids of its records; None: not known.
+        content: Digest of its content; 0: not known.
+    """
+
+    step: int
+    record_ids: tuple[int, ...] | None
+    content: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,11 +43,13 @@ class DigestedRun:
         facts: Facts about the newest start, by name.
         steps: Digests of record ids, content and metrics by step; 0 where not known.
         states: Digests by tensor name, by step.
+        last: The batch in or after which the newest start failed, or None.
     """
 
     facts: Mapping[str, Any]
     steps: Mapping[int, tuple[int, int, int]]
     states: Mapping[int, Mapping[str, int]]
+    last: LastBatch | None = None
 
 
 def read_digests(trial_dir: Path) -> DigestedRun | None:
@@ -56,12 +73,20 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     steps: dict[int, tuple[int, int, int]] = {}
     states: dict[int, dict[str, int]] = {}
     facts: dict[str, Any] = {}
+    last: LastBatch | None = None
     for facts, frames in sorted(read, key=lambda each: int(each[0]["run_id"])):
         start = int(facts["start_step"])
         steps = {step: row for step, row in steps.items() if step <= start}
         states = {step: state for step, state in states.items() if step <= start}
         _collect(frames, steps, states)
-    return DigestedRun(facts, steps, states) if facts else None
+        found = [json.loads(body) for kind, _, body in frames if kind is FrameKind.LAST_BATCH]
+        last = _last_batch(found[-1]) if found else None
+    return DigestedRun(facts, steps, states, last) if facts else None
+
+
+def _last_batch(fields: Mapping[str, Any]) -> LastBatch:
+    ids = fields["record_ids"]
+    return LastBatch(int(fields["step"]), None if ids is None else tuple(ids), fields["content"])
 
 
 def _read_frames(path: Path) -> list[tuple[FrameKind, int, bytes]]:

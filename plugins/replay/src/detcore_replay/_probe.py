@@ -46,7 +46,7 @@ class Probe(StepDigests):
         self,
         step: int,
         record_ids: npt.ArrayLike | None = None,
-        content: Iterable[npt.ArrayLike] = (),
+        content: Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]] = (),
     ) -> None:
         self._reach(step - 1)
         super().log(step, record_ids, content)

@@ -29,9 +29,11 @@ from detcore_replay._probe import load_tensors
 if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.database import CheckpointRecord, Database
+    from detcore.hooks import PluginManager
+    from detcore.types import TrialInfo
     from detcore_replay._runs import Run
 
-__all__ = ["Replay", "Replayer", "code_of"]
+__all__ = ["Replay", "Replayer", "code_of", "link_data", "make_environment", "start_process"]
 
 _TAIL_LINES = 12
 _OWN = ("DETCORE_CHANNEL_FD", "DETCORE_DB", "DETCORE_MASTER")
@@ -136,7 +138,16 @@ class Replayer:
         checkpoint = self._fetch(run, after, folder / "checkpoints")
         code = _lay_out_code(run, folder, checkpoint)
         start = checkpoint.steps_completed if checkpoint else 0
-        environment = self._environment(run, folder, checkpoint, code)
+        environment = make_environment(
+            run.info,
+            run.digests.facts if run.digests else {},
+            folder,
+            code,
+            plugins=self._obj.plugin_manager(),
+            checkpoint=checkpoint.uuid if checkpoint else None,
+            steps_completed=start,
+            source=None if checkpoint else self._fetch_source(run, folder),
+        )
         words = [str(folder), str(start), str(stop), ",".join(map(str, sorted(saved)))]
         replay = Replay(run, start, folder, self._spawn(words, code, environment))
         self._started.append(replay)
@@ -149,15 +160,7 @@ class Replayer:
 
     def _spawn(self, words: list[str], code: Path, environment: dict[str, str]) -> Process:
         """Start the process that trains, in the folder of the code."""
-        with (Path(words[0]) / "output.txt").open("wb") as output:
-            return subprocess.Popen(
-                [sys.executable, "-m", "detcore_replay._process", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                cwd=code,
-                env=environment,
-            )
+        return start_process(words, code, environment)
 
     def _fetch(self, run: Run, after: int, folder: Path) -> CheckpointRecord | None:
         """Copy the nearest checkpoint that is still there; None: start from the beginning."""
@@ -192,37 +195,78 @@ class Replayer:
         self._download(self._database.get_checkpoint(source), folder / "source")
         return str(folder / "source")
 
-    def _environment(
-        self, run: Run, folder: Path, checkpoint: CheckpointRecord | None, code: Path
-    ) -> dict[str, str]:
-        storage = {"type": "directory", "container_path": str(folder / "checkpoints")}
-        settings = run.info.settings
-        assert settings is not None  # checked by _check_replayable
-        info = dataclasses.replace(
-            run.info,
-            run_id=1,
-            trial_dir=str(folder / "trial"),
-            model_dir=str(code),
-            code_dir=None,
-            config={**run.info.config, "checkpoint_storage": storage},
-            settings=dataclasses.replace(settings, step_digests=1, data_ledger=False),
-            latest_checkpoint=checkpoint.uuid if checkpoint else None,
-            steps_completed=checkpoint.steps_completed if checkpoint else 0,
-            validated_metric=None,
-            source_checkpoint=None if checkpoint else self._fetch_source(run, folder),
-            source_storage=None,
+
+def start_process(
+    words: list[str], code: Path, environment: dict[str, str]
+) -> subprocess.Popen[bytes]:
+    """Start a process that trains.
+
+    Args:
+        words: Its arguments; the first is a folder, which receives its output.
+        code: Its current folder.
+        environment: Its variables.
+    """
+    with (Path(words[0]) / "output.txt").open("wb") as output:
+        return subprocess.Popen(
+            [sys.executable, "-m", "detcore_replay._process", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            cwd=code,
+            env=environment,
         )
-        facts = run.digests.facts if run.digests else {}
-        recorded = {name: str(value) for name, value in facts.get("variables", {}).items()}
-        return child_environment(
-            {
-                **recorded,
-                "DETCORE_HOME": str(folder / "home"),
-                "DETCORE_TRIAL_INFO": str(write_run(info)),
-            },
-            defaults=framework_variables(self._obj.plugin_manager()),
-            without=[*_OWN, *(name for name in _NUMERIC if facts and name not in recorded)],
-        )
+
+
+def make_environment(
+    info: TrialInfo,
+    facts: Mapping[str, Any],
+    folder: Path,
+    code: Path,
+    *,
+    plugins: PluginManager,
+    checkpoint: str | None,
+    steps_completed: int,
+    source: str | None,
+) -> dict[str, str]:
+    """Return the variables of a process that trains a trial again in a scratch folder.
+
+    Args:
+        info: The trial.
+        facts: Of its digests: variables that change numbers; empty: not known.
+        folder: The scratch folder; its ``checkpoints`` has the checkpoint.
+        code: Folder of the code.
+        plugins: Name variables of frameworks.
+        checkpoint: The checkpoint to start from, or None.
+        steps_completed: Steps completed at it.
+        source: Folder of a checkpoint of another trial to start from, or None.
+    """
+    settings = info.settings
+    assert settings is not None  # checked by _check_replayable and read_bundle
+    storage = {"type": "directory", "container_path": str(folder / "checkpoints")}
+    scratch = dataclasses.replace(
+        info,
+        run_id=1,
+        trial_dir=str(folder / "trial"),
+        model_dir=str(code),
+        code_dir=None,
+        config={**info.config, "checkpoint_storage": storage},
+        settings=dataclasses.replace(settings, step_digests=1, data_ledger=False),
+        latest_checkpoint=checkpoint,
+        steps_completed=steps_completed,
+        validated_metric=None,
+        source_checkpoint=source,
+        source_storage=None,
+    )
+    recorded = {name: str(value) for name, value in facts.get("variables", {}).items()}
+    return child_environment(
+        {
+            **recorded,
+            "DETCORE_HOME": str(folder / "home"),
+            "DETCORE_TRIAL_INFO": str(write_run(scratch)),
+        },
+        defaults=framework_variables(plugins),
+        without=[*_OWN, *(name for name in _NUMERIC if facts and name not in recorded)],
+    )
 
 
 def _check_replayable(run: Run) -> None:
@@ -264,12 +308,16 @@ def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -
             "Without it no step can be trained again; what is stored was compared."
         )
     shutil.copytree(found, target)
-    original = Path(run.info.model_dir)
-    if original.is_dir():
-        for path in original.iterdir():
-            if path.name != "__pycache__" and not (target / path.name).exists():
-                (target / path.name).symlink_to(path)
+    link_data(Path(run.info.model_dir), target)
     return target
+
+
+def link_data(model_dir: Path, code: Path) -> None:
+    """Link the files beside the code of a run, such as its data, into a copy of the code."""
+    if model_dir.is_dir():
+        for path in model_dir.iterdir():
+            if path.name != "__pycache__" and not (code / path.name).exists():
+                (code / path.name).symlink_to(path)
 
 
 def code_of(run: Run, checkpoint: Path | None = None) -> Path | None:

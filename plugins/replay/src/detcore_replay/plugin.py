@@ -9,12 +9,22 @@ from detcore import hookimpl
 if TYPE_CHECKING:
     import click
 
-__all__ = ["detcore_register_commands"]
+    from detcore.hooks import FailureActionType
+
+__all__ = ["detcore_register_commands", "detcore_register_failure_action"]
 
 
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
-    """Register ``detcore replay`` and ``detcore diverge``."""
-    from detcore_replay._commands import diverge, replay
+    """Register ``detcore replay``, ``detcore diverge`` and ``detcore reproduce``."""
+    from detcore_replay._commands import diverge, replay, reproduce
 
-    return [replay, diverge]
+    return [replay, diverge, reproduce]
+
+
+@hookimpl
+def detcore_register_failure_action() -> FailureActionType:
+    """Register ``on_failure: bundle``."""
+    from detcore.hooks import FailureActionType
+
+    return FailureActionType(name="bundle", function="detcore_replay._bundle:write_bundle")

@@ -179,8 +179,8 @@ class TorchController:
         batch = self._feed.take()
         if self._context.ledger is not None:
             self._context.ledger.log(number + 1, number // self._ledger_epoch_length, batch.records)
-        if self._digests is not None and (number + 1) % self._digests.every == 0:
-            self._digests.log(number + 1, batch.records, as_arrays(batch.data))
+        if self._digests is not None:
+            self._digests.log(number + 1, batch.records, lambda: as_arrays(batch.data))
         self._context.share_buffers()
         with self._context.training_batch(number, self._epoch_length):
             returned = self._trial.train_batch(self._context.to_device(batch.data), epoch, number)

@@ -1,0 +1,85 @@
+"""The process that repeats a failure: how far it came, and how it ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import traceback
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy.typing as npt
+
+from detcore.data import StepDigests
+from detcore.errors import DetcoreError
+from detcore_replay._probe import ReplayEnd
+
+__all__ = ["FailureProbe", "Outcome", "read_outcome", "write_outcome"]
+
+_OUTCOME, _STEP = "outcome.json", "step.txt"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How a repeated training ended.
+
+    Attributes:
+        kind: Class of the exception; None: there was no exception.
+        message: Its first line.
+        place: File and line that raised it, without the folder, such as ``"model_def.py:3"``.
+        step: The last step that began; 0: none.
+    """
+
+    kind: str | None = None
+    message: str = ""
+    place: str | None = None
+    step: int = 0
+
+
+class FailureProbe(StepDigests):
+    """Digests every step and writes down which one begins, so that a killed process leaves it.
+
+    Args:
+        folder: Receives ``digests-1.bin`` and the step.
+        start: Steps completed when the process starts.
+        stop: The step in or after which the run failed: training ends when it is over.
+    """
+
+    def __init__(self, folder: Path, *, start: int, stop: int) -> None:
+        super().__init__(folder / "digests-1.bin", run_id=1, start_step=start)
+        self._stop = stop
+        self._descriptor = os.open(folder / _STEP, os.O_WRONLY | os.O_CREAT, 0o600)
+
+    def log(
+        self,
+        step: int,
+        record_ids: npt.ArrayLike | None = None,
+        content: Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]] = (),
+    ) -> None:
+        if step > self._stop:
+            raise ReplayEnd
+        os.pwrite(self._descriptor, b"%20d" % step, 0)
+        super().log(step, record_ids, content)
+
+
+def write_outcome(folder: Path, error: Exception) -> None:
+    """Write the exception that ended the training."""
+    frames = traceback.extract_tb(error.__traceback__)
+    message = next((line for line in str(error).splitlines() if line.strip()), "").strip()
+    fields = {
+        "kind": type(error).__name__,
+        "message": message
+        if isinstance(error, DetcoreError)
+        else f"{type(error).__name__}: {message}",
+        "place": f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None,
+    }
+    (folder / _OUTCOME).write_text(json.dumps(fields), encoding="utf-8")
+
+
+def read_outcome(folder: Path) -> Outcome:
+    """Read how a process ended that trained with a `FailureProbe`."""
+    outcome, step = folder / _OUTCOME, folder / _STEP
+    fields = json.loads(outcome.read_text(encoding="utf-8")) if outcome.exists() else {}
+    text = step.read_text(encoding="utf-8") if step.exists() else ""
+    return Outcome(**fields, step=int(text or 0))
