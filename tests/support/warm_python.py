@@ -57,7 +57,7 @@ _PARENT_MODULES = (
 )
 _WARM_PACKAGES = frozenset({"detcore", "detcore_replay"})
 _PARENT_SCRIPTS = ("doc_driver.py",)
-_PARENT_COMMANDS = frozenset({"run", "launch", "serve", "replay", "diverge"})
+_PARENT_COMMANDS = frozenset({"run", "launch", "serve", "replay", "diverge", "reproduce"})
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_MESSAGE_BYTES = 1 << 20
 _MAX_DESCRIPTORS = 60

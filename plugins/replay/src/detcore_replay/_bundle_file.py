@@ -8,6 +8,7 @@ import re
 import stat
 import tempfile
 import zipfile
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal
@@ -115,7 +116,7 @@ def read_bundle(path: Path) -> Bundle:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or RECORD
         raise _damaged(path, f"{place} in {RECORD}: {first['msg']}") from error
-    except (zipfile.BadZipFile, EOFError, KeyError, ValueError, TypeError) as error:
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError) as error:
         raise _damaged(path, str(error) or type(error).__name__) from error
     return Bundle(record=record, info=info, files=files)
 

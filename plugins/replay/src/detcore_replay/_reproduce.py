@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import copy_checkpoint
-from detcore.errors import ConfigError, RunError, in_one_line
+from detcore.errors import ConfigError, DetcoreError, RunError, in_one_line
 from detcore.launch.worker import is_trial_class
 from detcore.storage import StorageBackend, open_storage
 from detcore_replay._bundle_file import CODE, DIGESTS, Bundle
@@ -156,7 +156,7 @@ def _fetch(bundle: Bundle, obj: CliContext, folder: Path, copy: Path | None) -> 
     try:
         with contextlib.closing(_open_storage(bundle, obj, is_source=uuid is None)) as storage:
             copy_checkpoint(storage, wanted, target)
-    except (ConfigError, OSError, RunError) as error:
+    except (DetcoreError, OSError) as error:
         raise RunError(
             f"checkpoint {wanted} (step {bundle.record.checkpoint_steps}), from which the failure "
             f"is repeated, cannot be read from {bundle.record.storage_url}: {in_one_line(error)}\n"
