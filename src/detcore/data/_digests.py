@@ -66,7 +66,11 @@ class StepDigests:
 
     Attributes:
         every: As given.
+        reads_each_state: Whether the state is read between any two steps, as in a replay. A
+            controller that trains many batches in one call trains them one by one then.
     """
+
+    reads_each_state = False
 
     def __init__(
         self,

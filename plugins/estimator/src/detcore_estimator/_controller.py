@@ -37,6 +37,7 @@ from detcore_estimator._settings import (
     warn_of_unused,
 )
 from detcore_estimator._spec import ModeKeys
+from detcore_estimator._state_tensors import name_state
 from detcore_estimator._summaries import SummaryWriter
 from detcore_estimator._tf import tf1
 from detcore_estimator._training import TrainingGraph, TrainingSession, mean_metrics
@@ -44,6 +45,8 @@ from detcore_estimator._when_free import WhenFree
 from detcore_estimator._workers._epochs import agreed_epoch
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from detcore.trial import Clock
     from detcore.types import TensorInfo
     from detcore_estimator._context import EstimatorContext
@@ -243,6 +246,11 @@ class EstimatorController:
         """Return the variables in the files of the last `save` or `snapshot`; on the chief."""
         return self._own_files().tensors()
 
+    def state_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return Python's and NumPy's generators and the training graph's variables by name."""
+        with self._graph.graph.as_default():
+            return name_state(self._graph.graph, self._open())
+
     def _write_position(
         self, training: TrainingSession, directory: Path, random_state: Mapping[str, Any]
     ) -> None:
@@ -317,7 +325,7 @@ class EstimatorController:
 
         while feed.position < clock.next_boundary and not interrupted:
             count = feed.ready(training.session, clock.next_boundary - feed.position)
-            values = training.train(count, is_interrupted)
+            values = training.train(count, is_interrupted, digests=self._context.digests)
             rows += values.rows
             num_records += values.num_records
             if ledger is not None:

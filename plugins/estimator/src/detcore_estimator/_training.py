@@ -22,6 +22,7 @@ from detcore_estimator._workers._broadcast import broadcast_variables
 from detcore_estimator._workers._dataflow import check_trainable, worker_variables
 
 if TYPE_CHECKING:
+    from detcore.data import StepDigests
     from detcore.distributed import DistributedContext
     from detcore_estimator._context import EstimatorContext
 
@@ -211,12 +212,19 @@ class TrainingSession:
         """Return the value of the graph's global step."""
         return int(self._get_step())
 
-    def train(self, count: int, is_interrupted: Callable[[], bool]) -> StepValues:
+    def train(
+        self,
+        count: int,
+        is_interrupted: Callable[[], bool],
+        *,
+        digests: StepDigests | None = None,
+    ) -> StepValues:
         """Run training steps.
 
         Args:
             count: How many at most.
             is_interrupted: Asked after each step whether to stop early.
+            digests: Told of each step before it begins; batches are in the graph only.
         """
         rows: list[Sequence[float]] = []
         ids: list[Any] = []
@@ -225,6 +233,8 @@ class TrainingSession:
         num_records, is_end = 0, False
         try:
             for number in range(first, first + count):
+                if digests is not None:
+                    digests.log(number)
                 values = step() if not period or number % period else self._step_with_summary()
                 rows.append(values["row"])
                 num_records += int(values["num_records"])

@@ -28,11 +28,14 @@ from detcore_keras._keras import keras, tf
 from detcore_keras._legacy import find_legacy, load_legacy_weights
 from detcore_keras._model import checked_model, model_generators, optimizers_of
 from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
+from detcore_keras._state_tensors import name_state
 from detcore_keras._units import FastUnits, OwnFunctionUnits, SingleUnits, Units
 from detcore_keras._variables import raw_variable, training_variables, value_size
 from detcore_keras._workers import Workers
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from detcore.trial import Clock
     from detcore.types import TensorInfo
     from detcore_keras._context import TFKerasTrialContext
@@ -112,6 +115,11 @@ class KerasController:
         self._random: RandomState | None = None
         self._memory = HostMemory()
         self._tensors: Sequence[TensorInfo] = ()
+        if context.digests is not None:
+            context.digests.describe(
+                threads=tf.config.threading.get_intra_op_parallelism_threads(),
+                gpu=len(tf.config.list_physical_devices("GPU")),
+            )
 
     def batches_per_epoch(self) -> int | None:
         """Return the steps of one pass over the training data; None if unknown.
@@ -190,6 +198,13 @@ class KerasController:
     def tensors(self) -> Sequence[TensorInfo]:
         """Return the variables in the last checkpoint, with the files they are in."""
         return self._tensors
+
+    def state_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return generators, weights and optimizers' variables as arrays by name."""
+        self._build()
+        self._start_together()
+        exists = self._traced or self._has_started or self._feed.position > 0
+        return name_state(self._model if exists else None, self._optimizers())
 
     def _prepare_memory(self) -> None:
         """Allocate the memory of snapshots before the first one, if there will be any."""
@@ -368,6 +383,9 @@ class KerasController:
 
     def _units(self, callbacks: CallbackMultiplexer, clock: Clock) -> Units:
         reason = slow_reason(self._model, has_batch_hooks=has_batch_hooks(self._user_callbacks))
+        digests = self._context.digests
+        if reason is None and digests is not None and digests.reads_each_state:
+            reason = "the state after each step is digested"
         told = self._workers.all_gather((reason, bool(self._user_callbacks)))
         # A callback may exist only on the chief, but all workers must take the same path.
         reason = next((reason for reason, _ in told if reason is not None), None)
@@ -379,6 +397,7 @@ class KerasController:
             "feed": self._feed,
             "callbacks": callbacks,
             "ledger": self._context.ledger,
+            "digests": digests,
             "epoch_batches": self._epoch_batches,
             "stops_at_epochs": has_callbacks,
             "slowest": clock.slowest if self._workers.size > 1 else float,

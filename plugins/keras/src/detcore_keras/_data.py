@@ -101,6 +101,18 @@ class Feed(Protocol):
     ) -> None:
         """Log the record ids of the last `count` batches; call it after `advance`."""
 
+    def identify(
+        self, inputs: Any, index: int
+    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
+        """Return the record ids and the arrays of a batch of the last block, where they are known.
+
+        Call it before the `advance` that counts the batch.
+
+        Args:
+            inputs: The block.
+            index: The batch, counted from the first one that was not counted yet.
+        """
+
     def save(self, directory: Path) -> dict[str, Any]:
         """Write files that `restore` needs into `directory`; return JSON values for it."""
 
@@ -140,6 +152,7 @@ class ArrayFeed:
         self.position = 0
         self.records: int | None = 0
         self._ends: npt.NDArray[np.int32] = np.zeros(1, np.int32)
+        self._rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)  # of the block
         record_bytes = sum(a[:1].nbytes for a in self._arrays)
         batch_bytes = max(1, record_bytes * len(sampler.batch(0)))
         self._block_batches = max(1, _BLOCK_BYTES // batch_bytes)
@@ -149,7 +162,7 @@ class ArrayFeed:
         count = min(limit, self._block_batches)
         batches = list(self._sampler.batches(self.position, self.position + count))
         offsets = self._ends = np.cumsum([0, *map(len, batches)], dtype=np.int32)
-        rows = np.concatenate(batches)
+        rows = self._rows = np.concatenate(batches)
         leaves = tuple(floats_as_keras(array[rows]) for array in self._arrays)
         return (leaves, tf.convert_to_tensor(offsets)), count
 
@@ -174,6 +187,13 @@ class ArrayFeed:
     ) -> None:
         """Log the indices of the records."""
         log_batches(ledger, self._sampler, range(self.position - count, self.position))
+
+    def identify(
+        self, inputs: Any, index: int
+    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
+        """Return the indices of the records of a batch, and their values in the block."""
+        batch = slice(self._ends[index], self._ends[index + 1])
+        return self._rows[batch], [leaf[batch] for leaf in inputs[0]]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""
@@ -249,6 +269,12 @@ class SequenceFeed:
     ) -> None:
         """Log the index of the item."""
         log_batches(ledger, self._sampler, range(self.position - count, self.position))
+
+    def identify(
+        self, inputs: Any, index: int
+    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
+        """Return the index of the item, and its arrays."""
+        return self._sampler.batch(self.position), [each.numpy() for each in leaves(inputs)]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""

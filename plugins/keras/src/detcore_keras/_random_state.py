@@ -12,7 +12,7 @@ from detcore.errors import InvalidCheckpointError
 from detcore.trial import capture_random_state, restore_random_state
 from detcore_keras._keras import KERAS_MAJOR, tf
 
-__all__ = ["RNG_FILE", "capture_rng", "restore_rng"]
+__all__ = ["RNG_FILE", "capture_rng", "generator_words", "restore_rng"]
 
 RNG_FILE = "rng.json"
 _VERSION = 1
@@ -37,6 +37,13 @@ def capture_rng(directory: Path) -> None:
         "keras_global_seed": _keras_seed_state(),
     }
     (directory / RNG_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+
+def generator_words() -> dict[str, list[int]]:
+    """Return the states of TensorFlow's and Keras's process-wide generators that exist, by name."""
+    tensorflow, keras_seed = _global_generator_state(), _keras_seed_state()
+    found = {} if tensorflow is None else {"tensorflow": tensorflow["state"]}
+    return found if keras_seed is None else {**found, "keras": keras_seed}
 
 
 def restore_rng(directory: Path) -> None:

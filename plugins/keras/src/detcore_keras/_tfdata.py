@@ -140,6 +140,12 @@ class DatasetFeed:
             start = 0 if offset == 0 else ends[offset - 1]
             ledger.log(self.position - count + offset + 1, epoch, ids[start:end])
 
+    def identify(
+        self, inputs: Any, index: int
+    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
+        """Return neither ids nor arrays: batches are in the graph only."""
+        return None, []
+
     def save(self, directory: Path) -> dict[str, Any]:
         """Write the iterator's state, if the pipeline allows it."""
         by_state = self._cursor > 0 and self._save_iterator(directory)

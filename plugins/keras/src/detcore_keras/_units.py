@@ -19,7 +19,7 @@ from detcore_keras._keras import tf
 from detcore_keras._tfdata import DatasetFeed
 
 if TYPE_CHECKING:
-    from detcore.data import LedgerWriter
+    from detcore.data import LedgerWriter, StepDigests
     from detcore_keras._callback_list import CallbackMultiplexer
     from detcore_keras._data import Feed
     from detcore_keras._fast_loop import TrainSteps
@@ -63,6 +63,7 @@ class Units:
         feed: Source of batches.
         callbacks: The user's callbacks.
         ledger: Log of record ids, or None.
+        digests: Digests of each step, or None.
         epoch_batches: Batches of an epoch, for the callbacks; 0 if unknown.
         stops_at_epochs: Whether a callback of any worker may change something at an epoch's end.
         slowest: Returns the longest time in seconds of any worker.
@@ -78,6 +79,7 @@ class Units:
         feed: Feed,
         callbacks: CallbackMultiplexer,
         ledger: LedgerWriter | None,
+        digests: StepDigests | None,
         epoch_batches: int,
         stops_at_epochs: bool,
         slowest: Callable[[float], float],
@@ -88,6 +90,7 @@ class Units:
         self.feed = feed
         self.callbacks = callbacks
         self.ledger = ledger
+        self.digests = digests
         self.epoch_batches = epoch_batches
         self.slowest = slowest
         self._stops_at_epochs = stops_at_epochs
@@ -137,6 +140,12 @@ class Units:
         if self.ledger is not None:
             values = {name: np.asarray(value) for name, value in outputs.items()}
             self.feed.log(self.ledger, values, count)
+
+    def digest(self, inputs: Any, index: int) -> None:
+        """Record digests of a batch of the block that was not counted yet."""
+        if self.digests is not None:
+            ids, arrays = self.feed.identify(inputs, index)
+            self.digests.log(self.feed.position + index + 1, ids, arrays)
 
     def scalars(self, logs: Any) -> dict[str, float]:
         """Return a batch's metrics as numbers; warn once about values that are not numbers."""
@@ -196,8 +205,17 @@ class FastUnits(Units):
         while self.feed.position < target:
             inputs, count = self.feed.block(target - self.feed.position)
             started = time.perf_counter()
-            outputs = self._steps.run_many(inputs, count)
+            updates = self._num_updates()
+            try:
+                outputs = self._steps.run_many(inputs, count)
+            except Exception:
+                self.digest(inputs, min(max(0, self._num_updates() - updates), count - 1))
+                raise
             seconds += time.perf_counter() - started
+            if self.digests is not None:
+                every = self.digests.every
+                for index in range(-(self.feed.position + 1) % every, count, every):
+                    self.digest(inputs, index)
             self.count(outputs, count)
             rows += self._rows(outputs, count)
         self._calls += 1
@@ -207,6 +225,13 @@ class FastUnits(Units):
             self._note_pace(target - begin, self.slowest(seconds))
         self.callbacks.batches_done(begin, target)
         return rows
+
+    def _num_updates(self) -> int:
+        """Return the updates of the weights so far, by which a failed step is found; 0: unknown."""
+        optimizer = getattr(self.model, "optimizer", None)
+        if self.digests is None or optimizer is None:
+            return 0
+        return int(optimizer.iterations.numpy())
 
     def _pace(self) -> int:
         if self._batch_s is None:
@@ -249,6 +274,7 @@ class SingleUnits(Units):
         collected = []
         for index in range(count):
             callbacks.batch_begin(feed.position)
+            self.digest(inputs, 0)
             outputs = run_one(inputs, index)
             self.count(outputs, 1)
             logs = _public(outputs) if private else outputs
@@ -297,6 +323,8 @@ class OwnFunctionUnits(Units):
         else:
             self._batches, _ = self.feed.block(1)
         self.callbacks.batch_begin(self.feed.position)
+        if self.digests is not None:
+            self.digests.log(self.feed.position + 1)
         logs = self._function(self._batches)
         self.count({} if self._records is None else {RECORD_COUNT: self._records}, 1)
         self.callbacks.batch_end(self.feed.position, logs)

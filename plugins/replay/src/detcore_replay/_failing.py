@@ -46,6 +46,8 @@ class FailureProbe(StepDigests):
         stop: The step in or after which the run failed: training ends when it is over.
     """
 
+    reads_each_state = True
+
     def __init__(self, folder: Path, *, start: int, stop: int) -> None:
         super().__init__(folder / "digests-1.bin", run_id=1, start_step=start)
         self._stop = stop

@@ -28,6 +28,8 @@ class Probe(StepDigests):
         saved: Steps whose tensors are saved.
     """
 
+    reads_each_state = True
+
     def __init__(self, folder: Path, *, start: int, stop: int, saved: Collection[int]) -> None:
         super().__init__(folder / "digests-1.bin", run_id=1, start_step=start)
         self._folder = folder
