@@ -200,6 +200,7 @@ def used(suite: FrameworkBase, runs: FrameworkRuns) -> dict[str, Any]:
         folder=str(folder),
         entrypoint=suite.entrypoint,
         checkpoint=str(runs.reference.last_checkpoint),
+        first_checkpoint=str(runs.reference.checkpoints[CHECKPOINT_PERIOD]),
         config=runs.settings("use"),
     )
 

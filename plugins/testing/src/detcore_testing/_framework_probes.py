@@ -67,6 +67,7 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from detcore.trial import (
         SteppingController,
         SupportsSnapshot,
+        SupportsStateTensors,
         SupportsTensors,
         import_object,
         import_trial_class,
@@ -81,6 +82,10 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     controller = import_object(framework.controller)(trial, _context_of(trial))
     found["batches_per_epoch"] = controller.batches_per_epoch()
     controller.restore(Path(arguments["checkpoint"]))
+    states: dict[str, dict[str, str]] = {}
+    names_state = isinstance(controller, SupportsStateTensors)
+    if names_state:
+        states = {when: _digest_state(controller) for when in ("at first", "once more")}
     found["validations"] = [_metrics(controller.validate()) for _ in range(2)]
     found["snapshot"] = isinstance(controller, SupportsSnapshot)
     is_stepping = isinstance(controller, SteppingController)
@@ -91,13 +96,33 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for way, write in ways.items():
         (folder / way).mkdir()
         write(folder / way)
+        if names_state and way == "again":
+            states["after validations and saves"] = _digest_state(controller)
     if isinstance(controller, SupportsTensors):
         found["tensors"] = [info.file for info in controller.tensors()]
     found["files"] = [path.name for path in (folder / way).iterdir()]
+    if names_state:
+        for when, name in (("restored again", "checkpoint"), ("first", "first_checkpoint")):
+            controller.restore(Path(arguments[name]))
+            states[when] = _digest_state(controller)
+    found["states"] = states
     found["start_from"] = hasattr(controller, "start_from")
     found["refusals"] = _refusals(controller, Path(arguments["checkpoint"]), folder)
     controller.close()
     return found
+
+
+def _digest_state(controller: Any) -> dict[str, str]:
+    """Return a digest of each tensor that the controller names; gradients do not outlive a step."""
+    import numpy as np
+
+    digests = {}
+    for name, value in controller.state_tensors().items():
+        array = np.asarray(value)
+        what = "objects" if array.dtype.hasobject else hashlib.sha256(array.tobytes()).hexdigest()
+        if not name.startswith("gradient."):
+            digests[name] = f"{array.dtype.name} {array.shape} {what}"
+    return digests
 
 
 def _snapshot(controller: Any, directory: Path, num_batches: int) -> None:

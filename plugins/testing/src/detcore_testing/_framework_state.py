@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -96,6 +97,27 @@ class CheckpointClauses(FrameworkBase):
         found = used(self, runs)
         missing = set(found.get("tensors", ())) - set(found["files"])
         assert not missing, f"files that are not in the checkpoint: {sorted(missing)}"
+
+    @clause(
+        "state-tensors-are-the-state",
+        "state_tensors() names numbers that stay until training or a restore changes them",
+    )
+    def test_state_tensors_are_the_state(self, runs: FrameworkRuns) -> None:
+        """Read twice, after validations and saves, and after restoring this and another state."""
+        found = dict(used(self, runs)["states"])
+        if not found:
+            pytest.skip("the controller has no state_tensors(), so detcore diverge skips it")
+        names = found["at first"]
+        wrong = [name for name in names if not re.match(r"[a-z][a-z0-9-]*\..", name)]
+        assert not wrong, f"names without a group such as 'model.': {shown(wrong)}"
+        objects = [name for name, what in names.items() if what.endswith(" objects")]
+        assert not objects, f"arrays of Python objects: {shown(objects)}"
+        other = found.pop("first")
+        for when, state in found.items():
+            told = [name for name in {**names, **state} if names.get(name) != state.get(name)]
+            assert not told, f"{when}, these differ: {shown(told)}"
+        changed = [n for n in names if n.startswith("model.") and other.get(n) != names[n]]
+        assert changed, "no tensor in the group 'model.' differs between two checkpoints"
 
     @clause(
         "validation-repeats",

@@ -372,6 +372,26 @@ class NamesFilesOfAnother(RightController):
         return [TensorInfo("weights", (3,), "float64", "weights.npy")]
 
 
+class NamesOldTensors(RightController):
+    """Returns the tensors of its first answer for ever."""
+
+    clause = "state-tensors-are-the-state"
+
+    def state_tensors(self) -> dict[str, Any]:
+        self.named = getattr(self, "named", None) or {"model.weights": self.weights.copy()}
+        return self.named
+
+
+class DrawsForItsTensors(RightController):
+    """Advances a generator to read it."""
+
+    clause = "state-tensors-are-the-state"
+    is_rare = True
+
+    def state_tensors(self) -> dict[str, Any]:
+        return {"random.noise": self.noise.normal(size=3), "model.weights": self.weights}
+
+
 class StartsAfresh(RightController):
     """Takes nothing over from the other trial."""
 
