@@ -7,7 +7,7 @@ import random
 
 from detcore.data import IndexSampler
 
-__all__ = ["BATCH_SIZE", "FAULTS", "Fault", "draw_fault", "list_batches"]
+__all__ = ["BATCH_SIZE", "EXTENDER", "FAULTS", "Fault", "draw_fault", "list_batches"]
 
 NUM_RECORDS = 4096
 BATCH_SIZE = 8
@@ -64,7 +64,8 @@ class Line(ToyTrial):
             controller._noise = Twice(self.noise_of(controller), is_now)
         is_other = (FAULT == "operation" and is_now) or (
             step >= STEP - 1
-            and (os.environ.get("OMP_NUM_THREADS") == "3" or numerics.__version__ == "2.0")
+            and (os.environ.get("OMP_NUM_THREADS") == "3" or numerics.__version__ == "2.0"
+                 or getattr(numerics, "is_extended", False))
         )
         controller._rate = self.rate * 1.01 if is_other else self.rate
 """
@@ -102,6 +103,7 @@ class Fault:
             "hyperparameter": "hyperparameters.learning_rate",
             "library version": "package numerics",
             "thread count": "environment variable OMP_NUM_THREADS",
+            "plugin": "plugin extender",
         }.get(self.kind)
 
     def model(self) -> str:
@@ -118,8 +120,26 @@ FAULTS = (
     "operation",
     "hyperparameter",
     "library version",
+    "plugin",
     "thread count",
 )
+# Files of a plugin that changes how the code computes.
+EXTENDER = {
+    "extender.py": """
+import numerics
+from detcore import hookimpl
+
+numerics.is_extended = True
+
+@hookimpl
+def detcore_register_framework():
+    return []
+""",
+    "extender-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: extender\nVersion: 1.0\n",
+    "extender-1.0.dist-info/entry_points.txt": (
+        "[detcore]\nextender = extender\n[detcore.api]\nextender = 1.0\n"
+    ),
+}
 
 
 def draw_fault(kind: str, seed: int, batches: list[list[int]]) -> Fault:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from faults import BATCH_SIZE, Fault
+from faults import BATCH_SIZE, EXTENDER, Fault
 from toy_command import TOY_PLUGIN
 
 from detcore.checkpoint import list_committed, read_manifest
@@ -109,6 +109,9 @@ def make_run(folder: Path, fault: Fault, num_steps: int, **changes: Any) -> Run:
     version = "2.0" if fault.kind == "library version" else "1.0"
     (folder / "code" / "model_def.py").write_text(fault.model())
     (folder / "code" / "numerics.py").write_text(f'__version__ = "{version}"')
+    for name, text in EXTENDER.items() if fault.kind == "plugin" else ():
+        (folder / "code" / name).parent.mkdir(exist_ok=True)
+        (folder / "code" / name).write_text(text)
     info = _trial_info(folder, fault, num_steps, changes)
     threads = "3" if fault.kind == "thread count" else "1"
     variables = {

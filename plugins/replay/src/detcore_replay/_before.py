@@ -23,8 +23,16 @@ _NO_INFLUENCE = (
 _ABSENT = "-"
 
 
-def compare_settings(one: Run, other: Run) -> list[tuple[str, str, str]]:
-    """Return the name of each setting that differs, and its value in each run."""
+def compare_settings(
+    one: Run, other: Run, facts: tuple[Mapping[str, Any] | None, Mapping[str, Any] | None]
+) -> list[tuple[str, str, str]]:
+    """Return the name of each setting that differs, and its value in each run.
+
+    Args:
+        one: A run.
+        other: The other.
+        facts: The facts about each that its digests have, or those of its replay; None: not known.
+    """
     pairs: list[tuple[str, Any, Any]] = [
         ("framework", one.framework, other.framework),
         ("seed", one.info.trial_seed, other.info.trial_seed),
@@ -35,14 +43,15 @@ def compare_settings(one: Run, other: Run) -> list[tuple[str, str, str]]:
         for pair in _differences("", _settings(one), _settings(other))
         if not pair[0].startswith("hyperparameters.")
     ]
-    facts = [run.digests.facts if run.digests else None for run in (one, other)]
     if facts[0] is not None and facts[1] is not None:
         for key, prefix in (
             ("versions", "package "),
+            ("plugins", "plugin "),
             ("variables", "environment variable "),
             ("machine", "machine "),
         ):
-            pairs += _differences(prefix, facts[0].get(key, {}), facts[1].get(key, {}))
+            if key in facts[0] and key in facts[1]:
+                pairs += _differences(prefix, facts[0][key], facts[1][key])
         pairs += [(key, facts[0].get(key), facts[1].get(key)) for key in ("threads", "gpu")]
         pairs += [("workers", facts[0].get("world_size"), facts[1].get("world_size"))]
     return [(name, _shown(mine), _shown(others)) for name, mine, others in pairs if mine != others]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DetcoreError
 from detcore_replay._before import compare_code, compare_settings
@@ -74,17 +75,16 @@ def find_divergence(one: Run, other: Run, replayer: Replayer, *, replay: bool) -
         without = [run.label for run in (one, other) if run.digests is None]
         notes.append(f"{' and '.join(without)} stored no step digests, so both are replayed")
         is_open = True
+    facts = [run.digests.facts if run.digests else None for run in (one, other)]
     if replay and is_open and until:
+        last = found.step if found else until
         try:
-            found = (
-                _find_by_replays(
-                    one, other, replayer, after=after, until=found.step if found else until
-                )
-                or found
-            )
+            replayed, again = _find_by_replays(one, other, replayer, after=after, until=last)
+            found = replayed or found
+            facts = [known or mine for known, mine in zip(facts, again, strict=True)]
         except (DetcoreError, OSError) as error:
             notes.append(f"not replayed: {error}")
-    settings = compare_settings(one, other)
+    settings = compare_settings(one, other, (facts[0], facts[1]))
     folders = code_of(one), code_of(other)
     code = compare_code(*folders, (one.label, other.label))
     for run, folder in zip((one, other), folders, strict=True):
@@ -103,23 +103,24 @@ def find_divergence(one: Run, other: Run, replayer: Replayer, *, replay: bool) -
 
 def _find_by_replays(
     one: Run, other: Run, replayer: Replayer, *, after: int, until: int
-) -> Difference | None:
-    """Replay both from before the difference, and compare every step."""
+) -> tuple[Difference | None, list[Mapping[str, Any]]]:
+    """Replay both from before the difference, and compare every step; return the facts, too."""
     saved = range(max(0, until - _SAVED_STEPS), until + 1)
     pair = [replayer.start(run, after=after, stop=until, saved=saved) for run in (one, other)]
     digests = [replay.result() for replay in pair]
     for run, mine in zip((one, other), digests, strict=True):
         _note_unfaithful(run, mine, replayer)
     found = find_first(digests[0], digests[1], until=until)
+    facts = [mine.facts for mine in digests]
     if found is None:
         replayer.notes.append(
             f"the replays of both are equal up to step {until}, so the difference does not come "
             "from code, settings or data that are recorded: nondeterministic operations, other "
             "hardware or packages, or data that was changed meanwhile"
         )
-        return None
+        return None, facts
     if not found.tensors:
-        return found
+        return found, facts
     tensors = [replay.tensors(found.step) for replay in pair]
     if tensors[0] is None or tensors[1] is None:
         again = [
@@ -131,7 +132,7 @@ def _find_by_replays(
         for replay in again:
             replay.result()
         tensors = [replay.tensors(found.step) for replay in again]
-    return name_tensors(found, tensors[0], tensors[1])
+    return name_tensors(found, tensors[0], tensors[1]), facts
 
 
 def _note_unfaithful(run: Run, replayed: DigestedRun, replayer: Replayer) -> None:

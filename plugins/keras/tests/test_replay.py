@@ -1,0 +1,118 @@
+"""`detcore diverge`, `replay` and `reproduce` on Keras trials, as users run them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from toy_command import Detcore
+
+MODEL = """
+import keras
+import numpy as np
+import tensorflow as tf
+from detcore_keras import TFKerasTrial
+
+
+class Model(keras.Sequential):
+    def train_step(self, data):
+        x, y = data
+        x = tf.where(tf.cast(self.optimizer.iterations, tf.int32) == 41, x * FACTOR, x)
+        return super().train_step((x, y))
+
+
+class Line(TFKerasTrial):
+    def __init__(self, context):
+        self.context = context
+
+    def build_model(self):
+        layers = [keras.layers.Dense(4), keras.layers.Dropout(0.3), keras.layers.Dense(1)]
+        model = self.context.wrap_model(Model(layers))
+        optimizer = self.context.wrap_optimizer(keras.optimizers.Adam(0.01))
+        model.compile(optimizer=optimizer, loss="mse")
+        return model
+
+    def build_training_data_loader(self):
+        x = np.random.default_rng(3).normal(size=(200, 3)).astype("float32")
+        y = x.sum(axis=1)
+        x[RECORD] += 0.5
+        return x, y
+
+    def build_validation_data_loader(self):
+        return self.build_training_data_loader()
+"""
+
+
+class Runs:
+    """Trials of one home."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.detcore = Detcore(folder)
+        self.base = self.train()
+
+    def train(self, factor: str = "1.0", record: str = "5", code: int = 0, **changes: Any) -> int:
+        """Train; return the trial."""
+        settings = {
+            "hyperparameters": {"global_batch_size": 8},
+            "searcher__max_length": {"batches": 60},
+            "scheduling_unit": 10,
+            "min_validation_period": {"batches": 60},
+            "min_checkpoint_period": {"batches": 30},
+            "reproducibility__step_digests": 1,
+            **changes,
+        }
+        folder = self.folder / f"model-{len(list(self.folder.glob('model-*')))}"
+        folder.mkdir()
+        model = MODEL.replace("FACTOR", factor).replace("RECORD", record)
+        (folder / "model_def.py").write_text(model)
+        done = self.detcore("run", self.detcore.config(**settings), folder, "--json")
+        assert done.code == code, done.output
+        self.output = done.output
+        return int(done.summary["trials"][0]["trial_id"])
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
+    made = Runs(tmp_path_factory.mktemp("runs"))
+    with made.detcore:
+        yield made
+
+
+def test_a_run_repeats_itself(runs: Runs) -> None:
+    """The replay trains batch by batch, and the run did many at once."""
+    done = runs.detcore("replay", runs.base, "--steps", "31:60")
+    assert done.code == 0, done.output
+    counts = "30 steps compared, the whole state after 1"
+    assert done.stdout == f"trial {runs.base}, steps 31:60: equal ({counts})\n"
+    assert "training goes batch by batch" not in runs.output
+
+
+def test_diverge_names_the_step_and_the_tensor(runs: Runs) -> None:
+    other = runs.train(factor="1.01")
+    done = runs.detcore("diverge", runs.base, other)
+    assert done.code == 1, done.output
+    pattern = rf"trial {runs.base} and trial {other} differ: step 42, loss, model\.\S*kernel\n"
+    assert re.search(pattern, done.stdout), done.output
+
+
+def test_diverge_names_a_record_that_changed(runs: Runs) -> None:
+    done = runs.detcore("diverge", runs.base, runs.train(record="7"), "--no-replay", "--json")
+    found = json.loads(done.stdout)["found"]
+    assert (found["kind"], found["tensor"]) == ("record content", None)
+    assert found["step"] <= 25  # the first epoch
+
+
+def test_an_error_in_the_graph_is_repeated_in_its_batch(runs: Runs) -> None:
+    left = "(41.0 - tf.cast(self.optimizer.iterations, 'float32'))"
+    factor = f"tf.debugging.check_numerics(x / {left}, 'odd')"
+    runs.train(factor=factor, code=1, on_failure="bundle")
+    found = re.search(r"detcore reproduce (\S+)", runs.output)
+    assert found is not None, runs.output
+    done = runs.detcore("reproduce", found[1])
+    assert done.code == 0, done.output
+    assert done.stdout.startswith("reproduced: step 42: "), done.output
