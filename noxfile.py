@@ -317,8 +317,8 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "plugins/server/src/detcore_server")
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
-        "plugins/testing/tests", "--exclude", "tests/examples",
-        env={"MYPYPATH": "src:tests/support:tests/toy_plugin"},
+        "plugins/testing/tests", "plugins/replay/tests", "--exclude", "tests/examples",
+        env={"MYPYPATH": "src:tests/support:tests/toy_plugin:plugins/replay/tests"},
     )  # fmt: skip
 
 

@@ -10,24 +10,21 @@ the ratio beside that of the null control. A unit has 100 steps.
 from __future__ import annotations
 
 import argparse
-import random
-import statistics
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from _report import parse_options, print_table, with_quartiles
-from _trial_setup import BenchmarkClock, make_setup
+from _digest_rounds import HEADS, VARIANTS, DigestClock, measure_rounds
+from _report import parse_options, print_table
+from _trial_setup import make_setup
 
 from detcore.data import StepDigests
 from detcore.trial import TrialSetup
 from detcore_torch import PyTorchTrial, PyTorchTrialContext
 from detcore_torch._controller import TorchController
 
-UNIT_STEPS = 100
 BATCH = 32
 # Hidden units of a model that reads digits, and of one whose step is more like those of users.
 WIDTHS = {"digits": 32, "1,024 hidden units": 1024}
@@ -69,32 +66,6 @@ class Classifier(PyTorchTrial):
         return torch.utils.data.DataLoader(self.data, BATCH)
 
 
-class Clock(BenchmarkClock):
-    """Ends a turn after some steps, and digests at each unit as detcore's clock does."""
-
-    def __init__(self, digests: StepDigests | None) -> None:
-        super().__init__(UNIT_STEPS)
-        self.digests = digests
-        self.stop = 0
-
-    def boundary(
-        self,
-        steps_completed: int,
-        training_metrics: Any,
-        batch_metrics: Sequence[Mapping[str, float]] | None = None,
-        *,
-        n_records: int | None = None,
-    ) -> bool:
-        if self.digests is not None:
-            self.digests.log_metrics(steps_completed, batch_metrics or ())
-            self.digests.log_state(steps_completed)
-            self.digests.flush()
-        return super().boundary(steps_completed, training_metrics, batch_metrics)
-
-    def at_boundary(self, steps: int) -> bool:
-        return steps < self.stop
-
-
 class Variant:
     """A trial with its controller and its clock."""
 
@@ -113,7 +84,7 @@ class Variant:
         )
         context = PyTorchTrialContext(setup)
         self.controller = TorchController(Classifier(context), context)
-        self.clock = Clock(digests)
+        self.clock = DigestClock(digests)
         if digests is not None:
             digests.watch(self.controller.state_tensors)
 
@@ -135,32 +106,14 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="step-digests-") as name:
         for model, width in WIDTHS.items():
             rows += _measure(Path(name) / model, model, width, options)
-    print_table(["variant", "CPU us/step", "added, us", "CPU ratio [q1, q3]"], rows)
+    print_table(HEADS, rows)
 
 
 def _measure(folder: Path, model: str, width: int, options: argparse.Namespace) -> list[list[str]]:
-    every = {
-        "without": 0, "null control: without again": 0, "every tenth step (default)": 10,
-        "every step": 1,
-    }  # fmt: skip
-    names = list(every)
-    variants = {each: Variant(folder / each, width, every=every[each]) for each in names}
-    for variant in variants.values():
-        variant.cpu_s(UNIT_STEPS)
-    times: dict[str, list[float]] = {each: [] for each in names}
-    for _ in range(options.rounds):
-        for each in random.sample(names, len(names)):
-            times[each].append(variants[each].cpu_s(options.steps) / options.steps * 1e6)
-    rows = []
-    for each in names:
-        pairs = list(zip(times[each], times[names[0]], strict=True))
-        added = statistics.median(mine - theirs for mine, theirs in pairs)
-        ratios = [mine / theirs for mine, theirs in pairs]
-        median = statistics.median(times[each])
-        rows.append(
-            [f"{model}, {each}", f"{median:.1f}", f"{added:.1f}", with_quartiles(ratios, 3)]
-        )
-    return rows
+    turns = {
+        name: Variant(folder / name, width, every=every).cpu_s for name, every in VARIANTS.items()
+    }
+    return measure_rounds(model, turns, rounds=options.rounds, steps=options.steps)
 
 
 if __name__ == "__main__":

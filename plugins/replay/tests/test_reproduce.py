@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import random
 import re
 import shutil
 import stat
@@ -80,8 +81,10 @@ def bundle(failing: Failing) -> Path:
     return failing.bundle(FAULTS["exception"][0])
 
 
-def test_an_exception_is_repeated_in_its_batch(failing: Failing, bundle: Path) -> None:
-    done = failing.detcore("reproduce", bundle)
+def test_an_exception_is_repeated_in_its_batch(bundle: Path, tmp_path: Path) -> None:
+    """Under another home, where there are no records of it."""
+    with Detcore(tmp_path) as other:
+        done = other("reproduce", bundle)
     assert done.code == 0, done.output
     first, ids = done.stdout.splitlines()
     assert first == "reproduced: step 24: KeyError: 'lost' (KeyError at model_def.py:15)"
@@ -94,6 +97,27 @@ def test_other_ends_are_repeated(failing: Failing, name: str) -> None:
     done = failing.detcore("reproduce", failing.bundle(line))
     assert done.code == 0, done.output
     assert expected in done.stdout
+
+
+@pytest.mark.soak
+def test_of_twenty_failures_eighteen_are_repeated(failing: Failing) -> None:
+    kinds = {
+        "exception": "self.fail()",
+        "nan": "self.controller._weights[:] = np.nan",
+        "killed": "os.kill(os.getpid(), 9)",
+        "plugin": "self.controller._noise = None",
+        "outside": "open('/not/there')",
+    }
+    wrong = []
+    for seed in range(20):
+        kind = list(kinds)[seed % len(kinds)]
+        step = random.Random(seed).randrange(40)
+        path = failing.bundle(f"if step == {step}: {kinds[kind]}")
+        done = failing.detcore("reproduce", path)
+        if done.code:
+            wrong.append((kind, step, done.output))
+    print(f"{20 - len(wrong)} of 20 failures were repeated")
+    assert len(wrong) <= 2, wrong
 
 
 def rewrite(bundle: Path, target: Path, **changes: Any) -> Path:

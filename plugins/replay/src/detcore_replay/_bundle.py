@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import re
 import zlib
@@ -11,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.data import FrameKind, scan_frames
 from detcore.database import read_log_page
-from detcore.delivery import run_path
 from detcore.describe import Redactor, format_bytes, visible_config
 from detcore.environment import child_environment
 from detcore.errors import LedgerError
@@ -33,9 +33,10 @@ def write_bundle(failure: TrialFailure) -> str:
     """Write the bundle of a trial into its folder; return a line for the user."""
     info = failure.trial
     redactor = Redactor(info.config, child_environment({}))
-    plain = json.loads(run_path(info).read_text(encoding="utf-8"))
+    plain = json.loads(json.dumps(dataclasses.asdict(info), default=str))
     visible = visible_config(plain)
-    files, left_out = _fit(_collect(failure, redactor))
+    masked = sorted(_differing("", plain, visible))
+    files, left_out = _fit(_collect(failure, redactor, masked))
     record = BundleRecord(
         trial=_map_texts(visible, redactor.redact_code),
         error=redactor.redact(failure.error),
@@ -45,7 +46,7 @@ def write_bundle(failure: TrialFailure) -> str:
         storage_url=redactor.redact(failure.storage_url),
         checkpoint=failure.checkpoint,
         checkpoint_steps=failure.checkpoint_steps,
-        masked=sorted(_differing("", plain, visible)),
+        masked=masked,
         left_out=left_out,
     )
     path = Path(info.trial_dir) / f"bundle-{info.run_id}.zip"
@@ -54,8 +55,10 @@ def write_bundle(failure: TrialFailure) -> str:
     return f"bundle of its failure: {path} ({size}); repeat it with: detcore reproduce {path}"
 
 
-def _collect(failure: TrialFailure, redactor: Redactor) -> Iterator[tuple[str, bytes]]:
-    """Yield the files of a bundle, the most important ones first."""
+def _collect(
+    failure: TrialFailure, redactor: Redactor, masked: list[str]
+) -> Iterator[tuple[str, bytes]]:
+    """Yield the files of a bundle, the most important ones first; note code with a secret."""
     info = failure.trial
     trial_dir = Path(info.trial_dir)
     for path in sorted(trial_dir.glob(f"traceback-run{info.run_id}-rank*.txt")):
@@ -65,7 +68,10 @@ def _collect(failure: TrialFailure, redactor: Redactor) -> Iterator[tuple[str, b
     code = Path(info.code_dir or info.model_dir)
     for name in sorted(list_code(code), key=lambda name: (code / name).stat().st_size):
         text = (code / name).read_bytes().decode("utf-8", "surrogateescape")
-        yield CODE + name, redactor.redact_code(text).encode("utf-8", "surrogateescape")
+        redacted = redactor.redact_code(text)
+        if redacted != text:
+            masked.append(CODE + name)
+        yield CODE + name, redacted.encode("utf-8", "surrogateescape")
     digests = trial_dir / f"digests-{info.run_id}.bin"
     if digests.exists():
         yield DIGESTS, _trim(digests, after=failure.checkpoint_steps)

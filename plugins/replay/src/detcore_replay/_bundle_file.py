@@ -53,6 +53,10 @@ class BundleRecord:
     left_out: list[str]
 
 
+# Raised by zipfile for what is no archive, or one that it cannot read, and by wrong fields.
+_NOT_A_BUNDLE = (
+    zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError,
+)  # fmt: skip
 _ADAPTER = pydantic.TypeAdapter(BundleRecord)
 
 
@@ -110,13 +114,15 @@ def read_bundle(path: Path) -> Bundle:
         info = TrialInfo(**{key: value for key, value in record.trial.items() if key in known})
         if not isinstance(info.config["entrypoint"], str | list) or info.settings is None:
             raise TypeError("it has no entrypoint or no settings")
+    except RunError:
+        raise  # one of ours, which is also a RuntimeError
     except OSError as error:
         raise RunError(f"the bundle {path} cannot be read: {error}") from error
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]
         place = ".".join(map(str, first["loc"])) or RECORD
         raise _damaged(path, f"{place} in {RECORD}: {first['msg']}") from error
-    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError, ValueError, TypeError) as error:
+    except _NOT_A_BUNDLE as error:
         raise _damaged(path, str(error) or type(error).__name__) from error
     return Bundle(record=record, info=info, files=files)
 

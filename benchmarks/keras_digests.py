@@ -1,0 +1,119 @@
+"""What step digests add to each step of a Keras trial that trains many steps in one call.
+
+Trials of the same model, with and without digests, are in one process and take turns in a random
+order, so that other load on the machine falls on all alike. CPU time is that of the process; read
+the ratio beside that of the null control. A unit has 100 steps.
+
+    python benchmarks/keras_digests.py [--rounds 40] [--steps 1000] [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from _digest_rounds import HEADS, VARIANTS, DigestClock, measure_rounds
+from _report import parse_options, print_table
+from _trial_setup import make_setup
+
+from detcore.data import StepDigests
+from detcore.trial import PrepareOptions, TrialSetup
+from detcore_keras import TFKerasTrial, TFKerasTrialContext
+from detcore_keras._controller import KerasController
+from detcore_keras._worker import prepare_worker
+
+BATCH = 32
+# Hidden units of a model that reads digits, and of one whose step is more like those of users.
+WIDTHS = {"digits": 32, "1,024 hidden units": 1024}
+
+
+class Classifier(TFKerasTrial):
+    """Digits of random pixels."""
+
+    def __init__(self, context: Any) -> None:
+        self.context = context
+
+    def build_model(self) -> Any:
+        import keras
+
+        model = keras.Sequential(
+            [
+                keras.layers.Dense(self.context.get_hparam("width"), activation="relu"),
+                keras.layers.Dropout(0.2),
+                keras.layers.Dense(10),
+            ]
+        )
+        model = self.context.wrap_model(model)
+        optimizer = self.context.wrap_optimizer(keras.optimizers.Adam(0.001))
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(optimizer=optimizer, loss=loss)
+        return model
+
+    def build_training_data_loader(self) -> Any:
+        generator = np.random.default_rng(1)
+        return generator.random((1797, 64), np.float32), generator.integers(10, size=1797)
+
+    def build_validation_data_loader(self) -> Any:
+        return self.build_training_data_loader()
+
+
+class Variant:
+    """A trial with its controller and its clock."""
+
+    def __init__(self, folder: Path, width: int, *, every: int) -> None:
+        digests = None
+        if every:
+            path = folder / "digests-1.bin"
+            digests = StepDigests(path, run_id=1, start_step=0, every=every)
+        plain = make_setup(folder, BATCH)
+        setup = TrialSetup(
+            config={},
+            hparams={**plain.hparams, "width": width},
+            seed=1,
+            distributed=plain.distributed,
+            digests=digests,
+        )
+        context = TFKerasTrialContext(setup)
+        self.controller = KerasController(Classifier(context), context)
+        self.clock = DigestClock(digests)
+        if digests is not None:
+            digests.watch(self.controller.state_tensors)
+
+    def cpu_s(self, steps: int) -> float:
+        """Train, and return the CPU seconds."""
+        self.clock.stop += steps
+        began = time.process_time()
+        self.controller.run(self.clock)  # type: ignore[arg-type]  # what a run needs of a clock
+        return time.process_time() - began
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--steps", type=int, default=1000)
+    options = parse_options(parser, rounds=1, steps=100)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    prepare_worker(PrepareOptions(seed=1))
+    widths = {"digits": WIDTHS["digits"]} if options.quick else WIDTHS
+    left_out = {"null control: without again", "every step"} if options.quick else set()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="keras-digests-") as name:
+        for model, width in widths.items():
+            folder = Path(name) / model
+            turns = {
+                variant: Variant(folder / variant, width, every=every).cpu_s
+                for variant, every in VARIANTS.items()
+                if variant not in left_out
+            }
+            rows += measure_rounds(model, turns, rounds=options.rounds, steps=options.steps)
+    print_table(HEADS, rows)
+
+
+if __name__ == "__main__":
+    main()
