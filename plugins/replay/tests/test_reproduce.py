@@ -342,6 +342,9 @@ def test_without_the_plugin_a_bundle_is_refused_before_training(failing: Failing
     done = failing.detcore("--no-plugin", "replay", "run", config, code, "--bundle")
     assert done.code == 1, done.output
     assert "on_failure: bundle is part of detcore-replay, which is not installed" in done.stderr
+    done = failing.detcore("config", "check", failing.detcore.config(on_failure="mail"))
+    assert done.code, done.output
+    assert "on_failure is 'mail', and no installed plugin has that action" in done.output
     done = failing.detcore("run", config, code, "--set", "on_failure=mail")
     assert (
         "on_failure is 'mail', and no installed plugin has that action.\nActions here: bundle."

@@ -15,6 +15,7 @@ with core.init(max_length={"batches": 1000}) as context:
 """
 
 from detcore.checkpoint import CheckpointContext, DownloadMode
+from detcore.core._cause import describe_cause
 from detcore.core._channel import Channel
 from detcore.core._context import Context, init
 from detcore.core._info import read_trial_info
@@ -43,6 +44,7 @@ __all__ = [
     "TrainContext",
     "TrialInfo",
     "Unit",
+    "describe_cause",
     "init",
     "read_trial_info",
     "script_file",

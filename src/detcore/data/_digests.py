@@ -95,7 +95,7 @@ class StepDigests:
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
         self._state_step = start_step
-        self._last: tuple[int, npt.ArrayLike | None, _Content] | None = None
+        self._last: tuple[int, npt.ArrayLike | None, _Content, bool] | None = None
         self._is_full = False
 
     @classmethod
@@ -139,6 +139,8 @@ class StepDigests:
         step: int,
         record_ids: npt.ArrayLike | None = None,
         content: _Content = (),
+        *,
+        is_exact: bool = True,
     ) -> None:
         """Digest the batch of a step, before it is trained on. Keeps it until the next call.
 
@@ -147,8 +149,10 @@ class StepDigests:
             record_ids: Integers, ``(n,)``; None: not known.
             content: The batch's arrays, in a fixed order, or a function that returns them; none:
                 not known. Not read for a step that is not recorded.
+            is_exact: False where training failed in a call of many batches, at this step or the
+                one before.
         """
-        self._last = (step, record_ids, content)
+        self._last = (step, record_ids, content, is_exact)
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
@@ -164,12 +168,13 @@ class StepDigests:
         """
         if self._last is None or self._is_full:
             return
-        step, record_ids, content = self._last
+        step, record_ids, content, is_exact = self._last
         try:
             arrays = [np.asarray(each) for each in (content() if callable(content) else content)]
             ids = None if record_ids is None else np.asarray(record_ids).ravel()[:_MOST_IDS]
             fields = {
                 "step": step,
+                "is_exact": is_exact,
                 "record_ids": None if ids is None else ids.tolist(),
                 "content": _digest(arrays),
             }

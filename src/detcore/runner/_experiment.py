@@ -162,8 +162,8 @@ def check_experiment(
 def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
     """Return the errors that plugins raise for an otherwise valid experiment file, by section.
 
-    A plugin's search method is made and asked for its first trials, and its launcher is looked
-    up. For detcore's own, the check of the experiment file is enough.
+    A plugin's search method is made and asked for its first trials, and its launcher and its action
+    on failure are looked up. For detcore's own, the check of the experiment file is enough.
 
     Args:
         loaded: The experiment file.
@@ -181,6 +181,10 @@ def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, Det
         find_launcher(plain, plugins)
     except DetcoreError as error:
         found["launcher"] = error
+    try:
+        find_failure_action(plain, plugins)
+    except DetcoreError as error:
+        found["on_failure"] = error
     return found
 
 

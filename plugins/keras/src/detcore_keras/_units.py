@@ -209,7 +209,10 @@ class FastUnits(Units):
             try:
                 outputs = self._steps.run_many(inputs, count)
             except Exception:
-                self.digest(inputs, min(max(0, self._num_updates() - updates), count - 1))
+                if self.digests is not None:
+                    # The step that failed may have counted itself.
+                    trained = min(max(0, self._num_updates() - updates), count - 1)
+                    self.digests.log(self.feed.position + trained + 1, is_exact=trained == 0)
                 raise
             seconds += time.perf_counter() - started
             if self.digests is not None:

@@ -28,11 +28,13 @@ class LastBatch:
         step: Its step, counted from 1.
         record_ids: Ids of its records; None: not known.
         content: Digest of its content; 0: not known.
+        is_exact: False: it failed at this step or the one before.
     """
 
     step: int
     record_ids: tuple[int, ...] | None
     content: int
+    is_exact: bool
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -86,7 +88,12 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
 
 def _last_batch(fields: Mapping[str, Any]) -> LastBatch:
     ids = fields["record_ids"]
-    return LastBatch(int(fields["step"]), None if ids is None else tuple(ids), fields["content"])
+    return LastBatch(
+        int(fields["step"]),
+        None if ids is None else tuple(ids),
+        int(fields["content"]),
+        bool(fields["is_exact"]),
+    )
 
 
 def _read_frames(path: Path) -> list[tuple[FrameKind, int, bytes]]:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy.typing as npt
 
+from detcore.core import describe_cause
 from detcore.data import StepDigests
-from detcore.errors import DetcoreError
 from detcore_replay._probe import ReplayEnd
 
 __all__ = ["FailureProbe", "Outcome", "read_outcome", "write_outcome"]
@@ -26,7 +26,7 @@ class Outcome:
 
     Attributes:
         kind: Class of the exception; None: there was no exception.
-        message: Its first line.
+        message: Its class and its cause, in one line, as a run records it.
         place: File and line that raised it, without the folder, such as ``"model_def.py:3"``.
         step: The last step that began; 0: none.
     """
@@ -58,22 +58,21 @@ class FailureProbe(StepDigests):
         step: int,
         record_ids: npt.ArrayLike | None = None,
         content: Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]] = (),
+        *,
+        is_exact: bool = True,
     ) -> None:
         if step > self._stop:
             raise ReplayEnd
         os.pwrite(self._descriptor, b"%20d" % step, 0)
-        super().log(step, record_ids, content)
+        super().log(step, record_ids, content, is_exact=is_exact)
 
 
 def write_outcome(folder: Path, error: Exception) -> None:
     """Write the exception that ended the training."""
     frames = traceback.extract_tb(error.__traceback__)
-    message = next((line for line in str(error).splitlines() if line.strip()), "").strip()
     fields = {
         "kind": type(error).__name__,
-        "message": message
-        if isinstance(error, DetcoreError)
-        else f"{type(error).__name__}: {message}",
+        "message": describe_cause(error),
         "place": f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None,
     }
     (folder / _OUTCOME).write_text(json.dumps(fields), encoding="utf-8")

@@ -186,7 +186,9 @@ def _compare(
     last = original.last if original else None
     notes = [*_version_notes(original, mine), *_masked_notes(bundle)]
     if last is not None:
-        where, is_same_batch = f"step {last.step}", outcome.step == last.step
+        first = last.step if last.is_exact else last.step - 1
+        where = f"step {last.step}" if last.is_exact else f"step {first} or {last.step}"
+        is_same_batch = first <= outcome.step <= last.step
         again = mine.last if mine else None
         if is_same_batch and again is not None and again.content and last.content:
             is_same_batch = (again.content, again.record_ids) == (last.content, last.record_ids)
