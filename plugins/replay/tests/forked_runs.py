@@ -6,7 +6,7 @@ import datetime
 import os
 import shutil
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -24,13 +24,15 @@ from detcore.storage import LocalStorage
 from detcore.types import TrialInfo
 from detcore_replay import _process
 from detcore_replay._digest_file import read_digests
-from detcore_replay._replay import Replayer
+from detcore_replay._replay import Replay, Replayer
 from detcore_replay._runs import Run
 from detcore_testing._forked import forked, wait_for_child
 
 __all__ = ["ForkedReplayer", "make_run"]
 
 _SECONDS = 300.0
+# The folder of the packages that a run has besides the others; its replays have them, too.
+_SITE = "TEST_SITE"
 
 
 class Child:
@@ -44,6 +46,7 @@ class Child:
             os.dup2(descriptor, 1)
             os.dup2(descriptor, 2)
             os.chdir(cwd)
+            sys.path.insert(0, environment.get(_SITE, ""))
             os.environ.clear()
             os.environ.update(environment)
             return function()
@@ -80,6 +83,11 @@ class ForkedReplayer(Replayer):
     def __init__(self, folder: Path, scratch: Path) -> None:
         scratch.mkdir()
         super().__init__(cast("Any", _Command(folder)), cast("Any", None), scratch)
+        self._site = ""
+
+    def start(self, run: Run, *, after: int, stop: int, saved: Collection[int] = ()) -> Replay:
+        self._site = str(Path(run.info.model_dir).parent / "site")
+        return super().start(run, after=after, stop=stop, saved=saved)
 
     def _spawn(self, words: list[str], code: Path, environment: dict[str, str]) -> Child:
         folder, start, stop, saved = words
@@ -88,7 +96,7 @@ class ForkedReplayer(Replayer):
             lambda: _process.main(Path(folder), int(start), int(stop), steps),
             Path(folder) / "output.txt",
             code,
-            environment,
+            {**environment, _SITE: self._site},
         )
 
     def _download(self, record: CheckpointRecord, folder: Path) -> None:
@@ -104,20 +112,21 @@ def make_run(folder: Path, fault: Fault, num_steps: int, **changes: Any) -> Run:
         num_steps: Its length; a unit is a tenth of it, and a checkpoint follows each second unit.
         changes: Of the experiment file.
     """
-    for name in ("code", "checkpoints", "trial", "home"):
+    for name in ("code", "checkpoints", "trial", "home", "site"):
         (folder / name).mkdir(parents=True)
     version = "2.0" if fault.kind == "library version" else "1.0"
     (folder / "code" / "model_def.py").write_text(fault.model())
     (folder / "code" / "numerics.py").write_text(f'__version__ = "{version}"')
     for name, text in EXTENDER.items() if fault.kind == "plugin" else ():
-        (folder / "code" / name).parent.mkdir(exist_ok=True)
-        (folder / "code" / name).write_text(text)
+        (folder / "site" / name).parent.mkdir(exist_ok=True)
+        (folder / "site" / name).write_text(text)
     info = _trial_info(folder, fault, num_steps, changes)
     threads = "3" if fault.kind == "thread count" else "1"
     variables = {
         "DETCORE_HOME": str(folder / "home"),
         "DETCORE_TRIAL_INFO": str(write_run(info)),
         "OMP_NUM_THREADS": threads,
+        _SITE: str(folder / "site"),
     }
     child = Child(worker.main, folder / "output.txt", folder / "code", child_environment(variables))
     assert child.wait() == 0, (folder / "output.txt").read_text()

@@ -75,8 +75,10 @@ def test_of_a_hundred_faults_the_step_kind_and_tensor_are_found(
     wrong = []
     batches = list_batches(7, LONG)
     one = make_run(tmp_path / "base", Fault("none", 0), LONG, **settings)
+    # Without digests, a run does not say what its variables were.
+    kinds = [kind for kind in FAULTS if kind != "thread count" or not settings]
     for seed in range(NUM_FAULTS):
-        fault = draw_fault(FAULTS[seed % len(FAULTS)], seed, batches)
+        fault = draw_fault(kinds[seed % len(kinds)], seed, batches)
         folder = tmp_path / str(seed)
         found = compare(one, make_run(folder / "other", fault, LONG, **settings), folder)
         right = score(fault, found)

@@ -95,6 +95,15 @@ class PluginManager:
         """Return the installed plugins in their current states; imports none of them."""
         return self._runtime.entries()
 
+    def versions(self) -> dict[str, str]:
+        """Return the distribution and version of each plugin that is in use, by name."""
+        in_use = (PluginState.READY, PluginState.LOADED)
+        return {
+            entry.name: f"{entry.distribution} {entry.version}"
+            for entry in self.index()
+            if entry.state in in_use
+        }
+
     def entry(self, name: str) -> PluginEntry:
         """Return the plugin of that name.
 

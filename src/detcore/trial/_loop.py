@@ -266,7 +266,7 @@ def _open_digests(
             info, every=settings.step_digests, rank=place.rank, world_size=place.size
         )
     ) as digests:
-        digests.describe(plugins=_plugin_versions(core))
+        digests.describe(plugins=core.plugins.versions())
         try:
             yield digests
         except Exception:
@@ -493,18 +493,6 @@ def _epoch_length(
     if settings.records_per_epoch and isinstance(global_batch_size, int):
         return max(1, settings.records_per_epoch // global_batch_size)
     return batches_per_epoch or 0
-
-
-def _plugin_versions(core: Context) -> dict[str, str]:
-    """Return the distribution and version of each plugin that is in use."""
-    from detcore.hooks import PluginState
-
-    in_use = (PluginState.READY, PluginState.LOADED)
-    return {
-        entry.name: f"{entry.distribution} {entry.version}"
-        for entry in core.plugins.index()
-        if entry.state in in_use
-    }
 
 
 def _versions(core: Context, framework: Framework) -> dict[str, str]:

@@ -48,6 +48,7 @@ def _train(make_digests: Callable[[], StepDigests]) -> None:
         framework = find_framework(trial_class, context.plugins.frameworks())
         with open_trial(context, framework, info.settings) as opened:
             digests = make_digests()
+            digests.describe(plugins=context.plugins.versions())
             opened.context.setup = dataclasses.replace(opened.context.setup, digests=digests)
             try:
                 opened.train(trial_class(opened.context))
