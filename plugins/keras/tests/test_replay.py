@@ -100,6 +100,7 @@ def test_diverge_names_the_step_and_the_tensor(runs: Runs) -> None:
     assert re.search(pattern, done.stdout), done.output
 
 
+@pytest.mark.soak
 def test_diverge_names_a_record_that_changed(runs: Runs) -> None:
     done = runs.detcore("diverge", runs.base, runs.train(record="7"), "--no-replay", "--json")
     found = json.loads(done.stdout)["found"]
@@ -107,6 +108,7 @@ def test_diverge_names_a_record_that_changed(runs: Runs) -> None:
     assert found["step"] <= 25  # the first epoch
 
 
+@pytest.mark.soak
 def test_an_error_in_the_graph_is_repeated_in_its_batch(runs: Runs) -> None:
     left = "(41.0 - tf.cast(self.optimizer.iterations, 'float32'))"
     factor = f"tf.debugging.check_numerics(x / {left}, 'odd')"

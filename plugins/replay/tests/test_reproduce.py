@@ -91,7 +91,9 @@ def test_an_exception_is_repeated_in_its_batch(bundle: Path, tmp_path: Path) -> 
     assert re.fullmatch(r"  records of the batch: \d+(, \d+){7}", ids)
 
 
-@pytest.mark.parametrize("name", ["killed", "nan", "start"])
+@pytest.mark.parametrize(
+    "name", ["killed", *(pytest.param(name, marks=pytest.mark.soak) for name in ("nan", "start"))]
+)
 def test_other_ends_are_repeated(failing: Failing, name: str) -> None:
     line, expected = FAULTS[name]
     done = failing.detcore("reproduce", failing.bundle(line))
@@ -192,6 +194,7 @@ def test_a_checkpoint_that_is_gone_is_named_and_a_copy_does(
         shutil.move(tmp_path / uuid, saved)
 
 
+@pytest.mark.soak
 def test_other_versions_are_named(failing: Failing, tmp_path: Path) -> None:
     module = failing.folder / "lib" / "numerics.py"
     module.parent.mkdir()
@@ -304,6 +307,7 @@ def test_no_secret_is_in_a_bundle(failing: Failing, monkeypatch: pytest.MonkeyPa
     assert "reproduced: step 24: ValueError" in done.stdout, done.output
 
 
+@pytest.mark.soak
 def test_a_bundle_has_no_more_than_five_megabytes(failing: Failing) -> None:
     line = "import random; [print(random.randbytes(700).hex()) for _ in range(9)]; self.fail()"
     code = failing.folder / "large"
@@ -342,7 +346,9 @@ def test_without_the_plugin_a_bundle_is_refused_before_training(failing: Failing
     done = failing.detcore("--no-plugin", "replay", "run", config, code, "--bundle")
     assert done.code == 1, done.output
     assert "on_failure: bundle is part of detcore-replay, which is not installed" in done.stderr
-    done = failing.detcore("config", "check", failing.detcore.config(on_failure="mail"))
+    done = failing.detcore(
+        "config", "check", failing.detcore.config(on_failure="mail", entrypoint="ls")
+    )
     assert done.code, done.output
     assert "on_failure is 'mail', and no installed plugin has that action" in done.output
     done = failing.detcore("run", config, code, "--set", "on_failure=mail")
