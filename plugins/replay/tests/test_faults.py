@@ -16,8 +16,8 @@ from detcore_replay._runs import Run
 SHORT, LONG = 200, 1000
 SAMPLE = ("record order", "record content", "random draw", "thread count")
 NO_DIGESTS = {"reproducibility": {"experiment_seed": 7, "step_digests": 0}}
-NUM_FAULTS = 7
-NUM_CONTROLS = 2
+NUM_FAULTS = 100
+NUM_CONTROLS = 20
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,7 +13,7 @@ from detcore_keras._host_memory import host_array
 from detcore_keras._random_state import generator_words
 from detcore_keras._variables import training_variables
 
-__all__ = ["name_state"]
+__all__ = ["name_variables", "read_state"]
 
 _PREFIXES = {
     "seeds": "random.",
@@ -25,41 +25,58 @@ _PREFIXES = {
 _ORDER = ("random.", "gradient.", "model.", "optimizer.")
 
 
-def name_state(model: Any | None, optimizers: Sequence[Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return generators, sums of gradients, weights and optimizers' variables.
+def name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
+    """Return generators, sums of gradients, weights and optimizers' variables by name.
 
     Metrics and counters are left out: validations, which change nothing in training, change them.
+
+    Args:
+        model: The model; its variables exist.
+        optimizers: Its optimizers.
+    """
+    named = []
+    for item in training_variables(model, optimizers):
+        prefix = _PREFIXES.get(item.group)
+        if prefix is not None:
+            named.append(("random." if item.is_generator else prefix, item))
+    found: dict[str, Any] = {}
+    for wanted in _ORDER:
+        for prefix, item in named:
+            if prefix == wanted:
+                found[_unused(f"{prefix}{item.name}", found)] = item.variable
+    return found
+
+
+def read_state(variables: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """Return the process's generators and the values of variables.
+
     The arrays may share the variables' memory; see `host_array`.
 
     Args:
-        model: The model; None before its variables exist.
-        optimizers: Its optimizers.
+        variables: As `name_variables` returns them.
     """
+    version, words, gauss = random.getstate()
+    kind, numpy_words, *rest = np.random.get_state()
     found: dict[str, npt.NDArray[Any]] = {
-        "random.python": _as_bytes(random.getstate()),
-        "random.numpy": _as_bytes(np.random.get_state()),
+        "random.python": _joined(np.asarray(words, np.uint64), (version, gauss)),
+        "random.numpy": _joined(np.asarray(numpy_words), (kind, *rest)),
     }
-    for name, words in generator_words().items():
-        found[f"random.{name}"] = np.asarray(words, np.int64)
-    items = [] if model is None else training_variables(model, optimizers)
-    named = [(_PREFIXES.get(item.group), item) for item in items]
-    for wanted in _ORDER:
-        for prefix, item in named:
-            prefix = "random." if item.is_generator and prefix is not None else prefix
-            if prefix == wanted:
-                found[_unused(f"{prefix}{item.name}", found)] = _as_array(item.variable)
+    for name, state in generator_words().items():
+        found[f"random.{name}"] = np.asarray(state, np.int64)
+    for name, variable in variables.items():
+        found[name] = _as_array(variable)
     return found
+
+
+def _joined(words: npt.NDArray[Any], rest: object) -> npt.NDArray[Any]:
+    return np.frombuffer(words.tobytes() + repr(rest).encode(), np.uint8)
 
 
 def _as_array(variable: Any) -> npt.NDArray[Any]:
     value = host_array(variable)
-    return _as_bytes(value.tolist()) if value.dtype.hasobject else value
-
-
-def _as_bytes(value: object) -> npt.NDArray[Any]:
-    if isinstance(value, tuple) and any(isinstance(each, np.ndarray) for each in value):
-        value = tuple(each.tolist() if isinstance(each, np.ndarray) else each for each in value)
-    return np.frombuffer(repr(value).encode(), np.uint8)
+    if not value.dtype.hasobject:
+        return value
+    return np.frombuffer(repr(value.tolist()).encode(), np.uint8)
 
 
 def _unused(name: str, names: dict[str, Any]) -> str:
