@@ -35,6 +35,7 @@ __all__ = [
     "ScriptState",
     "add_document",
     "captured_generators",
+    "check_workers",
     "generators_in",
     "hyperparameters",
     "open_run",
@@ -223,6 +224,27 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
                 release=stack.close,
                 length=_length(settings, context, steps_per_epoch),
             )
+
+
+def check_workers(name: str, found: int, run: ScriptRun) -> None:
+    """Check that a library has found as many processes as were started.
+
+    Args:
+        name: The library's name for their number, used in the message.
+        found: Their number according to the library.
+        run: The run.
+
+    Raises:
+        InvalidExperimentError: If it has not.
+    """
+    started = run.context.distributed.size
+    if found != started:
+        raise InvalidExperimentError(
+            f"{started} workers were started, but {name} is {found}: each of them would train a "
+            "model by itself.\n"
+            "Start the script with torchrun or with 'detcore launch --launcher torch', and have "
+            "the library use the CPU where there is no GPU (use_cpu=True, cpu=True)."
+        )
 
 
 def _length(

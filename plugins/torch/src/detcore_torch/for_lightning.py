@@ -26,7 +26,7 @@ from typing import Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
-from detcore_torch._files import StateFiles, read_tensors
+from detcore_torch._files import StateFiles
 from detcore_torch._resumable import ResumableLoader, resumable
 from detcore_torch._script import (
     Plan,
@@ -176,7 +176,7 @@ def _begin(
     return decision.step is not Step.STOP
 
 
-class _Preempted(Exception):  # noqa: N818  # no error: it leaves the trainer's loop
+class _Preempted(Exception):  # no error: it leaves the trainer's loop
     """The trial was preempted and has saved a checkpoint."""
 
 
@@ -497,7 +497,8 @@ def _check_prepared(trainer: Any) -> None:
 def _steps_per_epoch(trainer: Any, batches: int) -> int:
     limit = trainer.limit_train_batches
     batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
-    return max(1, math.ceil(batches / trainer.accumulate_grad_batches))
+    accumulated: int = trainer.accumulate_grad_batches
+    return max(1, math.ceil(batches / accumulated))
 
 
 def _planned_steps(trainer: Any, steps_per_epoch: int) -> int:
@@ -516,6 +517,7 @@ def _planned_steps(trainer: Any, steps_per_epoch: int) -> int:
 
 def _validation_period(trainer: Any, steps_per_epoch: int) -> int:
     interval, epochs = trainer.val_check_interval, trainer.check_val_every_n_epoch
+    accumulated: int = trainer.accumulate_grad_batches
     if isinstance(interval, int):
-        return max(1, interval // trainer.accumulate_grad_batches)
+        return max(1, interval // accumulated)
     return max(1, int(steps_per_epoch * (epochs or 1) * interval))
