@@ -337,4 +337,5 @@ def _steps_per_epoch(accelerator: Any, loader: Any) -> int | None:
         batches = len(loader)
     except TypeError:  # an iterable dataset without a length
         return None
-    return max(1, math.ceil(batches / accelerator.gradient_accumulation_steps))
+    accumulated: int = accelerator.gradient_accumulation_steps
+    return max(1, math.ceil(batches / accumulated))

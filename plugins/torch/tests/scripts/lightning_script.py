@@ -4,14 +4,17 @@ import argparse
 
 import lightning
 import torch
+from _used_records import UsedRecords
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn import functional
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from detcore_torch.for_lightning import fit, hyperparameters
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--alone", action="store_true", help="train and resume without detcore")
 args = parser.parse_args()
 
 
@@ -19,6 +22,7 @@ class Network(lightning.LightningModule):
     def __init__(self, width, learning_rate):
         super().__init__()
         self.save_hyperparameters()
+        self.used = UsedRecords(70)
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(4, width),
             torch.nn.ReLU(),
@@ -27,13 +31,14 @@ class Network(lightning.LightningModule):
         )
 
     def training_step(self, batch, batch_idx):
-        x, y = batch
+        ids, x, y = batch
+        self.used.log(self.global_step + 1, self.current_epoch, ids)
         loss = functional.mse_loss(self.layers(x), y)
         self.log("train_loss", loss)
         return loss
 
     def validation_step(self, batch, batch_idx):
-        x, y = batch
+        _, x, y = batch
         self.log("val_loss", functional.mse_loss(self.layers(x), y))
 
     def configure_optimizers(self):
@@ -51,7 +56,10 @@ hparams = hyperparameters(width=8, learning_rate=0.01)
 lightning.seed_everything(1)
 model = Network(**hparams)
 x = torch.randn(86, 4)
-data = TensorDataset(x, x.sum(1, keepdim=True))
+data = TensorDataset(torch.arange(86), x, x.sum(1, keepdim=True))
+train_loader = DataLoader(Subset(data, range(70)), 4, shuffle=True, num_workers=args.workers)
+val_loader = DataLoader(Subset(data, range(70, 86)), 8)
+saved = ModelCheckpoint("lightning", every_n_train_steps=2, save_last=True)
 trainer = lightning.Trainer(
     max_epochs=args.epochs,
     accumulate_grad_batches=2,
@@ -60,14 +68,15 @@ trainer = lightning.Trainer(
     log_every_n_steps=5,
     accelerator="cpu",
     logger=False,
-    enable_checkpointing=False,
+    callbacks=[saved] if args.alone else [],
+    enable_checkpointing=args.alone,
     enable_progress_bar=False,
     enable_model_summary=False,
 )
-train_set = torch.utils.data.Subset(data, range(70))
-train_loader = DataLoader(train_set, 4, shuffle=True, num_workers=args.workers)
-val_loader = DataLoader(torch.utils.data.Subset(data, range(70, 86)), 8)
-fit(trainer, model, train_loader, val_loader, hparams=hparams, save_every=2)
+if args.alone:
+    trainer.fit(model, train_loader, val_loader, ckpt_path="last")
+else:
+    fit(trainer, model, train_loader, val_loader, hparams=hparams, save_every=2)
 trained = {
     "model": model,
     "optimizer": trainer.optimizers[0],
