@@ -93,6 +93,7 @@ class Script:
             os.environ["DETCORE_HOME"] = str(self.folder / "home")
             warnings.resetwarnings()  # warnings of a script are not errors
             sys.argv[:] = [str(self.path), *self.arguments]
+            sys.path.insert(0, str(self.path.parent))
             _signal_at(kill_at, number)
             objects = runpy.run_path(sys.argv[0], run_name="__main__")
             Path("result.json").write_text(json.dumps(digests(_trained(objects))))

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import signal
 from pathlib import Path
 
+import numpy as np
 import pytest
 from _killed_scripts import Script
+from loop_runs import LoopRuns
 
 from detcore.data import verify_ledger
 
@@ -65,3 +68,30 @@ def test_the_library_alone_does_not_resume_exactly(library: str, tmp_path: Path)
     assert verify_ledger(whole.folder).is_proved
     assert not verify_ledger(broken.folder).is_proved
     assert broken.result()["model"] != whole.result()["model"]
+
+
+@pytest.mark.soak
+def test_two_ranks_that_were_killed_equal_two_that_were_not(library: str, tmp_path: Path) -> None:
+    runs = LoopRuns(tmp_path / "whole"), LoopRuns(tmp_path / "broken")
+    for run in runs:
+        run.storage = run.home / "checkpoints"
+    command = [
+        *("detcore", "launch", "--launcher", "torch", "-n", 2, "--"),
+        *("python3", SCRIPTS / f"{library}_script.py", "--epochs=6"),
+        *(["--ranks=2"] if library == "lightning" else []),
+    ]
+    with runs[0] as whole, runs[1] as broken:
+        whole.run(*command)
+        killed = broken.start(*command)
+        broken.wait_for_checkpoint(killed)
+        killed.kill()  # takes both ranks along
+        broken.end(killed, -signal.SIGKILL)
+        (steps, expected), (fewer_steps, _) = whole.newest(), broken.newest()
+        assert fewer_steps < steps == 30
+        broken.run(*command)
+        same_steps, found = broken.newest()
+        assert steps == same_steps
+        assert expected.keys() == found.keys()
+        for name in expected:
+            assert np.array_equal(expected[name], found[name]), name
+        assert whole.metrics(1, "validation") == broken.metrics(1, "validation")

@@ -34,6 +34,7 @@ from detcore_torch._script import (
     ScriptState,
     add_document,
     captured_generators,
+    check_workers,
     generators_in,
     hyperparameters,
     open_run,
@@ -122,6 +123,7 @@ def fit(
             storage=checkpoint_storage,
         )
         with open_run(plan, framework=_FRAMEWORK, steps_per_epoch=steps_per_epoch) as run:
+            check_workers("trainer.world_size", trainer.world_size, run)
             # Learning rate schedules that the model derives from the trainer use these.
             length = run.length
             trainer.fit_loop.epoch_loop.max_steps = -1 if length is None else length
@@ -415,12 +417,18 @@ def _metrics(trainer: Any) -> dict[str, float]:
 def _training_data(trainer: Any, loader: Any, datamodule: Any) -> Iterator[_TrainingData]:
     """Provide the training data; a datamodule gives it to the trainer until the block ends."""
     if datamodule is None:
-        yield _wrapped(loader)
+        yield _wrapped(trainer, loader)
         return
+    if trainer.world_size > 1:
+        raise InvalidExperimentError(
+            f"fit was given a datamodule, and the trainer has {trainer.world_size} processes, of "
+            "which only one may prepare its data.\n"
+            "Prepare the datamodule before, and give fit its data loaders."
+        )
     with preserved_generators():
         datamodule.prepare_data()
         datamodule.setup("fit")
-        data = _wrapped(datamodule.train_dataloader())
+        data = _wrapped(trainer, datamodule.train_dataloader())
     setup = datamodule.setup
     # The trainer would prepare the datamodule again, and a random split might differ.
     replaced = {
@@ -436,13 +444,16 @@ def _training_data(trainer: Any, loader: Any, datamodule: Any) -> Iterator[_Trai
             del vars(datamodule)[name]
 
 
-def _wrapped(loader: Any) -> _TrainingData:
+def _wrapped(trainer: Any, loader: Any) -> _TrainingData:
     if loader is None or isinstance(loader, list | tuple | dict):
         raise InvalidExperimentError(
             f"the training data is {describe(loader)}.\n"
             "detcore continues one torch.utils.data.DataLoader from its position.\n"
             "Pass one to fit, or a datamodule that returns one; combine several in a dataset."
         )
+    if trainer.world_size > 1:
+        # Gives the loader a DistributedSampler, as Lightning does with one that it knows.
+        loader = trainer._data_connector._prepare_dataloader(loader, shuffle=True, mode=None)
     found = loader if isinstance(loader, ResumableLoader) else resumable(loader)
     try:
         len(found)
@@ -458,8 +469,12 @@ def _check(trainer: Any, model: Any) -> None:
     def refuse(name: str, reason: str) -> None:
         raise InvalidExperimentError(f"the trainer has {name}, {reason}")
 
-    if trainer.world_size > 1:
-        refuse(f"{trainer.world_size} processes", "and this adapter trains in one.\nSet devices=1.")
+    strategy = type(trainer.strategy).__name__
+    if strategy not in ("SingleDeviceStrategy", "DDPStrategy"):
+        refuse(
+            f"the strategy {strategy}",
+            "which this adapter cannot save.\nTrain on one device or with DDPStrategy.",
+        )
     if trainer.fast_dev_run or trainer.overfit_batches:
         refuse("fast_dev_run or overfit_batches", "which are for trainer.fit.\nRemove them.")
     if trainer.reload_dataloaders_every_n_epochs:

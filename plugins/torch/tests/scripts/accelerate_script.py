@@ -41,7 +41,8 @@ used = UsedRecords(70)
 
 def train(step, epoch, batch):
     ids, x, y = batch
-    used.log(step + 1, epoch, ids)
+    if accelerator.num_processes == 1:
+        used.log(step + 1, epoch, ids)
     with accelerator.accumulate(model):
         loss = functional.mse_loss(model(x), y)
         accelerator.backward(loss)

@@ -14,6 +14,7 @@ from detcore_torch.for_lightning import fit, hyperparameters
 parser = argparse.ArgumentParser()
 parser.add_argument("--epochs", type=int, default=2)
 parser.add_argument("--workers", type=int, default=0)
+parser.add_argument("--ranks", type=int, default=1)
 parser.add_argument("--alone", action="store_true", help="train and resume without detcore")
 args = parser.parse_args()
 
@@ -32,7 +33,8 @@ class Network(lightning.LightningModule):
 
     def training_step(self, batch, batch_idx):
         ids, x, y = batch
-        self.used.log(self.global_step + 1, self.current_epoch, ids)
+        if args.ranks == 1:
+            self.used.log(self.global_step + 1, self.current_epoch, ids)
         loss = functional.mse_loss(self.layers(x), y)
         self.log("train_loss", loss)
         return loss
@@ -67,6 +69,8 @@ trainer = lightning.Trainer(
     check_val_every_n_epoch=None,
     log_every_n_steps=5,
     accelerator="cpu",
+    devices=args.ranks,
+    strategy="ddp" if args.ranks > 1 else "auto",
     logger=False,
     callbacks=[saved] if args.alone else [],
     enable_checkpointing=args.alone,
