@@ -325,7 +325,7 @@ class ScriptState:
         return files
 
 
-def add_document(files: StateFiles, name: str, state: Mapping[str, Any]) -> None:
+def add_document(files: StateFiles, name: str, state: Mapping[str, object]) -> None:
     """Add nested plain values and tensors as ``name.json`` and ``name.safetensors``.
 
     Raises:

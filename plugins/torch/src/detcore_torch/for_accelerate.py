@@ -19,7 +19,7 @@ import collections
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
@@ -45,6 +45,9 @@ supported("accelerate", (1, 12), (2,), "accelerate")
 from accelerate.data_loader import DataLoaderShard  # noqa: E402  # after the check
 from accelerate.utils import DistributedType  # noqa: E402
 
+if TYPE_CHECKING:
+    from accelerate import Accelerator
+
 __all__ = ["Training", "hyperparameters", "training"]
 
 _FRAMEWORK = "accelerate"
@@ -53,8 +56,8 @@ _SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MUL
 
 @contextlib.contextmanager
 def training(
-    accelerator: Any,
-    train_loader: Any,
+    accelerator: Accelerator,
+    train_loader: DataLoaderShard,
     *,
     validate: Callable[[], Mapping[str, float]],
     epochs: float | None = None,
@@ -141,8 +144,8 @@ class Training:
 
     def __init__(
         self,
-        accelerator: Any,
-        train_loader: Any,
+        accelerator: Accelerator,
+        train_loader: DataLoaderShard,
         validate: Callable[[], Mapping[str, float]],
         run: ScriptRun,
     ) -> None:
@@ -197,7 +200,7 @@ class Training:
                     if self._finish_step():
                         return
 
-    def report(self, **metrics: Any) -> None:
+    def report(self, **metrics: float | torch.Tensor) -> None:
         """Add training metrics of the present batch; a report contains their means."""
         for name, value in metrics.items():
             kept = value.detach() if isinstance(value, torch.Tensor) else value
@@ -243,7 +246,7 @@ class Training:
             module.training = mode
         return {name: float(value) for name, value in metrics.items()}
 
-    def _state(self, rest: Mapping[str, Any]) -> ScriptState:
+    def _state(self, rest: Mapping[str, object]) -> ScriptState:
         accelerator = self._accelerator
 
         def add_rest(files: StateFiles) -> None:
@@ -258,7 +261,7 @@ class Training:
             extra=add_rest,
         )
 
-    def _load_registered(self, states: list[Any]) -> None:
+    def _load_registered(self, states: list[object]) -> None:
         objects = self._accelerator._custom_objects
         if len(objects) != len(states):
             raise InvalidExperimentError(
@@ -283,13 +286,13 @@ class _TrackedLoader:
         self.position = loader.position()
         self._read: collections.deque[dict[str, Any]] = collections.deque()
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.loader, name)
 
     def __len__(self) -> int:
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         self._read.clear()
         for batch in self.loader:
             self._read.append(self.loader.position())
@@ -299,13 +302,13 @@ class _TrackedLoader:
         """Advance the position by one batch, which training takes now."""
         self.position = self._read.popleft()
 
-    def seek(self, position: Mapping[str, Any]) -> None:
+    def seek(self, position: Mapping[str, object]) -> None:
         """Continue from a position."""
         self.loader.seek(position)
         self.position = dict(position)
 
 
-def _check(accelerator: Any, loader: Any) -> None:
+def _check(accelerator: Accelerator, loader: DataLoaderShard) -> None:
     if accelerator.distributed_type not in _SUPPORTED:
         raise InvalidExperimentError(
             f"the accelerator's distributed_type is {accelerator.distributed_type}, which this "
@@ -332,7 +335,7 @@ def _check(accelerator: Any, loader: Any) -> None:
         )
 
 
-def _steps_per_epoch(accelerator: Any, loader: Any) -> int | None:
+def _steps_per_epoch(accelerator: Accelerator, loader: DataLoaderShard) -> int | None:
     try:
         batches = len(loader)
     except TypeError:  # an iterable dataset without a length

@@ -22,11 +22,18 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
 from detcore_torch._files import StateFiles
+from detcore_torch._lightning_settings import (
+    check_prepared,
+    check_trainer,
+    planned_steps,
+    steps_per_epoch,
+    validation_period,
+)
 from detcore_torch._resumable import ResumableLoader, resumable
 from detcore_torch._script import (
     Plan,
@@ -52,6 +59,10 @@ supported(
     "lightning",
 )
 
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
+    from torch.utils.data import DataLoader
+
 __all__ = ["fit", "hyperparameters"]
 
 _FRAMEWORK = "lightning"
@@ -64,11 +75,11 @@ _NOT_KEPT = (
 
 
 def fit(
-    trainer: Any,
-    model: Any,
-    train_dataloaders: Any = None,
-    val_dataloaders: Any = None,
-    datamodule: Any = None,
+    trainer: Trainer,
+    model: LightningModule,
+    train_dataloaders: DataLoader | LightningDataModule | None = None,
+    val_dataloaders: object = None,
+    datamodule: LightningDataModule | None = None,
     *,
     hparams: Mapping[str, object] | None = None,
     metric: str = "val_loss",
@@ -107,14 +118,14 @@ def fit(
     """
     if hasattr(train_dataloaders, "train_dataloader"):
         train_dataloaders, datamodule = None, train_dataloaders
-    _check(trainer, model)
+    check_trainer(trainer, model)
     with _training_data(trainer, train_dataloaders, datamodule) as data:
-        steps_per_epoch = _steps_per_epoch(trainer, len(data))
-        validate_every = _validation_period(trainer, steps_per_epoch)
+        steps = steps_per_epoch(trainer, len(data))
+        validate_every = validation_period(trainer, steps)
         plan = Plan(
             metric=metric,
             smaller_is_better=smaller_is_better,
-            length=_planned_steps(trainer, steps_per_epoch),
+            length=planned_steps(trainer, steps),
             report_every=trainer.log_every_n_steps or validate_every,
             validate_every=validate_every,
             save_every=validate_every if save_every is None else save_every,
@@ -122,15 +133,13 @@ def fit(
             hparams=dict(hparams or {}),
             storage=checkpoint_storage,
         )
-        with open_run(plan, framework=_FRAMEWORK, steps_per_epoch=steps_per_epoch) as run:
+        with open_run(plan, framework=_FRAMEWORK, steps_per_epoch=steps) as run:
             check_workers("trainer.world_size", trainer.world_size, run)
             # Learning rate schedules that the model derives from the trainer use these.
             length = run.length
             trainer.fit_loop.epoch_loop.max_steps = -1 if length is None else length
-            trainer.fit_loop.max_epochs = (
-                -1 if length is None else math.ceil(length / steps_per_epoch)
-            )
-            sources: dict[str, Any] = (
+            trainer.fit_loop.max_epochs = -1 if length is None else math.ceil(length / steps)
+            sources: dict[str, object] = (
                 {"train_dataloaders": data, "val_dataloaders": val_dataloaders}
                 if datamodule is None
                 else {"datamodule": datamodule}
@@ -139,7 +148,11 @@ def fit(
 
 
 def _fit(
-    trainer: Any, model: Any, data: _TrainingData, sources: dict[str, Any], run: ScriptRun
+    trainer: Trainer,
+    model: LightningModule,
+    data: _TrainingData,
+    sources: Mapping[str, object],
+    run: ScriptRun,
 ) -> int:
     """Train; return the number of steps completed."""
     files = _StateIO(trainer)
@@ -163,15 +176,19 @@ def _fit(
 
 
 def _begin(
-    trainer: Any, model: Any, sources: dict[str, Any], run: ScriptRun, folder: str | None
+    trainer: Trainer,
+    model: LightningModule,
+    sources: Mapping[str, object],
+    run: ScriptRun,
+    folder: str | None,
 ) -> bool:
     """Validate, if that is due before the first step; return whether there is any training."""
-    sources = {name: value for name, value in sources.items() if name != "train_dataloaders"}
-    if "val_dataloaders" in sources:
-        sources["dataloaders"] = sources.pop("val_dataloaders")
+    given = {name: value for name, value in sources.items() if name != "train_dataloaders"}
+    if "val_dataloaders" in given:
+        given["dataloaders"] = given.pop("val_dataloaders")
     with preserved_generators():
         while (decision := run.clock.due(run.clock.steps_completed)).step is Step.VALIDATE:
-            results = trainer.validate(model, ckpt_path=folder, verbose=False, **sources)
+            results = trainer.validate(model, ckpt_path=folder, verbose=False, **given)
             run.clock.validated({name: v for each in results for name, v in each.items()})
     if decision.step is Step.STOP and run.checkpoint is not None:
         ScriptState(models=[model]).restore_models(run.checkpoint)
@@ -197,17 +214,17 @@ class _TrainingData:
     def __len__(self) -> int:
         return len(self.loader)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[object]:
         batches = iter(self.loader)
         end = object()
         while not self.boundary() and (batch := next(batches, end)) is not end:
             yield batch
 
-    def state_dict(self) -> dict[str, Any]:
+    def state_dict(self) -> dict[str, object]:
         """Return nothing: detcore saves the position itself, also between two epochs."""
         return {}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Do nothing; see `state_dict`."""
 
 
@@ -218,28 +235,30 @@ class _StateIO:
         original: Saves the checkpoints of the user's own callbacks.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Trainer) -> None:
         self.original = trainer.strategy.checkpoint_io
         self._trainer = trainer
         self._taken: dict[str, Any] = {}
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> object:
         return getattr(self.original, name)
 
-    def take(self) -> dict[str, Any]:
+    def take(self) -> Mapping[str, Any]:
         """Return Lightning's part of the state; empty on workers other than the chief."""
         self._taken = {}
         self._trainer.save_checkpoint(_FRAMEWORK, weights_only=False)
         return self._taken
 
-    def save_checkpoint(self, checkpoint: dict[str, Any], path: Any, *args: Any, **kw: Any) -> None:
+    def save_checkpoint(
+        self, checkpoint: Mapping[str, object], path: str | Path, *args: object, **kw: object
+    ) -> None:
         """Keep a checkpoint for detcore, or save a user's."""
         if path == _FRAMEWORK:
             self._taken = {key: v for key, v in checkpoint.items() if key not in _NOT_KEPT}
         else:
             self.original.save_checkpoint(checkpoint, path, *args, **kw)
 
-    def load_checkpoint(self, path: Any, *args: Any, **kw: Any) -> Any:
+    def load_checkpoint(self, path: str | Path, *args: object, **kw: object) -> object:
         """Read a checkpoint; the callback restores optimizers and schedulers."""
         folder = Path(path)
         if not (folder / f"{_FRAMEWORK}.json").is_file():
@@ -250,7 +269,9 @@ class _StateIO:
         return {**read_document(folder, _FRAMEWORK)["trainer"], **parts}
 
 
-def _make_callback(trainer: Any, data: _TrainingData, run: ScriptRun, files: _StateIO) -> Any:
+def _make_callback(
+    trainer: Trainer, data: _TrainingData, run: ScriptRun, files: _StateIO
+) -> Callback:
     """Return the callback, as a `Callback` of the package that the trainer is from."""
     package = next(
         (name for name in ("lightning.pytorch", "pytorch_lightning")
@@ -274,7 +295,9 @@ class _ClockCallback:
         files: Takes Lightning's part of the state.
     """
 
-    def __init__(self, trainer: Any, data: _TrainingData, run: ScriptRun, files: _StateIO) -> None:
+    def __init__(
+        self, trainer: Trainer, data: _TrainingData, run: ScriptRun, files: _StateIO
+    ) -> None:
         self._trainer = trainer
         self._data = data
         self._run = run
@@ -289,13 +312,13 @@ class _ClockCallback:
         self._resumed_generators: Callable[[], None] | None = None
         data.boundary = self._boundary
 
-    def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take over the limit, which Lightning would obey before the boundary."""
         trainer.fit_loop.epoch_loop.max_steps = -1
 
-    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the state, and take over the trainer's periods and SIGTERM."""
-        _check_prepared(trainer)
+        check_prepared(trainer)
         if self._run.checkpoint is not None:
             self._state({}).restore(self._run.checkpoint)
             self._resumed_generators = generators_in(self._clock, self._run.checkpoint)
@@ -311,13 +334,13 @@ class _ClockCallback:
             signal.signal(signal.SIGTERM, self._sigterm)
         trainer._signal_connector.received_sigterm = False
 
-    def on_train_epoch_start(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Do the work that is due between two epochs."""
         self._data.loader.set_epoch(trainer.current_epoch)
         if self._boundary(is_between_epochs=True):
             raise StopIteration  # which ends the trainer's loop
 
-    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+    def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         """Report, if that is due, and have Lightning validate, if that is."""
         trainer.val_check_batch = _NEVER
         if trainer.global_step == self._updates:
@@ -336,14 +359,14 @@ class _ClockCallback:
             self._generators = captured_generators()
             trainer.val_check_batch = 1
 
-    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the validation metrics for the boundary."""
         if self._generators is not None and not trainer.sanity_checking:
             self._validation = _metrics(trainer)
             self._generators()
             self._generators = None
 
-    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Do the work that is due at the end; end the trial if a callback ended training."""
         if self._clock.stopped is None and not self._boundary():
             self._clock.request_stop()
@@ -392,7 +415,7 @@ class _ClockCallback:
                 counts["ready"] = counts["started"]
         self._clock.save(self._state({"trainer": taken, "position": self._data.loader.position()}))
 
-    def _state(self, rest: Mapping[str, Any]) -> ScriptState:
+    def _state(self, rest: Mapping[str, object]) -> ScriptState:
         trainer = self._trainer
 
         def add_rest(files: StateFiles) -> None:
@@ -407,14 +430,16 @@ class _ClockCallback:
         )
 
 
-def _metrics(trainer: Any) -> dict[str, float]:
+def _metrics(trainer: Trainer) -> dict[str, float]:
     """Return the numbers that the loop that is running has logged, without older ones."""
     logged = trainer._logger_connector.metrics["callback"]
     return {name: float(value) for name, value in logged.items()}
 
 
 @contextlib.contextmanager
-def _training_data(trainer: Any, loader: Any, datamodule: Any) -> Iterator[_TrainingData]:
+def _training_data(
+    trainer: Trainer, loader: DataLoader | None, datamodule: LightningDataModule | None
+) -> Iterator[_TrainingData]:
     """Provide the training data; a datamodule gives it to the trainer until the block ends."""
     if datamodule is None:
         yield _wrapped(trainer, loader)
@@ -444,7 +469,7 @@ def _training_data(trainer: Any, loader: Any, datamodule: Any) -> Iterator[_Trai
             del vars(datamodule)[name]
 
 
-def _wrapped(trainer: Any, loader: Any) -> _TrainingData:
+def _wrapped(trainer: Trainer, loader: DataLoader | None) -> _TrainingData:
     if loader is None or isinstance(loader, list | tuple | dict):
         raise InvalidExperimentError(
             f"the training data is {describe(loader)}.\n"
@@ -463,76 +488,3 @@ def _wrapped(trainer: Any, loader: Any) -> _TrainingData:
             "a batch ahead and the position is not known.\nGive the dataset a __len__."
         ) from error
     return _TrainingData(found)
-
-
-def _check(trainer: Any, model: Any) -> None:
-    def refuse(name: str, reason: str) -> None:
-        raise InvalidExperimentError(f"the trainer has {name}, {reason}")
-
-    strategy = type(trainer.strategy).__name__
-    if strategy not in ("SingleDeviceStrategy", "DDPStrategy"):
-        refuse(
-            f"the strategy {strategy}",
-            "which this adapter cannot save.\nTrain on one device or with DDPStrategy.",
-        )
-    if trainer.fast_dev_run or trainer.overfit_batches:
-        refuse("fast_dev_run or overfit_batches", "which are for trainer.fit.\nRemove them.")
-    if trainer.reload_dataloaders_every_n_epochs:
-        refuse("reload_dataloaders_every_n_epochs", "so the position is lost.\nRemove it.")
-    if getattr(trainer, "_val_check_time_interval", None) is not None:
-        refuse(
-            "a val_check_interval in time", "which differs from run to run.\nGive it in batches."
-        )
-    for callback in trainer.callbacks:
-        if type(callback).__name__ in ("BatchSizeFinder", "LearningRateFinder"):
-            refuse(
-                type(callback).__name__,
-                "which trains before training.\nUse Tuner(trainer) in a script of its own.",
-            )
-    if not model.automatic_optimization and trainer.max_steps > 0:
-        refuse(
-            "max_steps, and the model optimizes manually",
-            "so each update of an optimizer counts.\nSet max_epochs instead.",
-        )
-
-
-def _check_prepared(trainer: Any) -> None:
-    if not trainer.enable_validation:
-        raise InvalidExperimentError(
-            "the trainer makes no validations, by which detcore chooses the best checkpoint.\n"
-            "Give fit validation data, the model a validation_step, and leave limit_val_batches."
-        )
-    if any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs):
-        raise InvalidExperimentError(
-            "the model has ReduceLROnPlateau, which Lightning updates with the last validation of "
-            "a process: after a resume there is none.\nUse another learning rate scheduler."
-        )
-
-
-def _steps_per_epoch(trainer: Any, batches: int) -> int:
-    limit = trainer.limit_train_batches
-    batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
-    accumulated: int = trainer.accumulate_grad_batches
-    return max(1, math.ceil(batches / accumulated))
-
-
-def _planned_steps(trainer: Any, steps_per_epoch: int) -> int:
-    """Return the steps that the trainer itself would train."""
-    limits = [trainer.max_steps] if trainer.max_steps > 0 else []
-    epochs = 1000 if trainer.max_epochs is None and not limits else trainer.max_epochs
-    if epochs is not None and epochs > 0:
-        limits.append(epochs * steps_per_epoch)
-    if not limits:
-        raise InvalidExperimentError(
-            "the trainer has neither max_steps nor max_epochs, so its training has no end.\n"
-            "Set one of them."
-        )
-    return int(min(limits))
-
-
-def _validation_period(trainer: Any, steps_per_epoch: int) -> int:
-    interval, epochs = trainer.val_check_interval, trainer.check_val_every_n_epoch
-    accumulated: int = trainer.accumulate_grad_batches
-    if isinstance(interval, int):
-        return max(1, interval // accumulated)
-    return max(1, int(steps_per_epoch * (epochs or 1) * interval))
