@@ -112,11 +112,14 @@ def test_a_search_stops_and_continues_scripts(detcore: Detcore, example: str) ->
         scheduling_unit=8,
         min_validation_period={"batches": 0},
         min_checkpoint_period={"batches": 0},
+        perform_initial_validation=True,
     )
     assert finished.code == 0, finished.stderr
     with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
         trials = database.list_trials(1)
         assert len({trial.hparams["learning_rate"] for trial in trials}) == 4
         reached = [database.metrics(trial.id, "training")[-1].steps_completed for trial in trials]
+        for trial in trials:
+            assert database.metrics(trial.id, "validation")[0].steps_completed == 0
     assert max(reached) == 64
     assert min(reached) < 64

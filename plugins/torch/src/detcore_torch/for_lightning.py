@@ -306,7 +306,7 @@ class _ClockCallback:
         self._sigterm = signal.getsignal(signal.SIGTERM)
         self._steps = run.clock.steps_completed
         self._updates = 0  # Lightning's count, in which each of several optimizers counts
-        self._is_due = False
+        self._is_due = True  # such as the checkpoint after an initial validation
         self._validation: dict[str, float] | None = None
         self._generators: Callable[[], None] | None = None
         self._resumed_generators: Callable[[], None] | None = None
