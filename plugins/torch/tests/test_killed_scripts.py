@@ -17,7 +17,10 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 pytestmark = [
     pytest.mark.timeout(1800),
-    pytest.mark.parametrize("library", ["lightning", "accelerate"]),
+    # Importing Lightning takes longer than all of its tests.
+    pytest.mark.parametrize(
+        "library", [pytest.param("lightning", marks=pytest.mark.soak), "accelerate"]
+    ),
 ]
 
 
