@@ -55,7 +55,7 @@ def test_a_trainer_of_lightning_is_refused(settings: dict[str, Any], message: st
 
     from detcore_torch.for_lightning import fit
 
-    data = settings.pop("data", None) or DataLoader(_rows(), 2)
+    data = settings.pop("data", DataLoader(_rows(), 2))
     has_plateau = settings.pop("plateau", False)
 
     class Network(lightning.LightningModule):  # type: ignore[misc]  # of a package without types
