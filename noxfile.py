@@ -78,7 +78,10 @@ HOROVOD_BUILD = {
 }
 # Its CPU build is in an index of its own. A machine's configuration of pip may name one, and uv
 # does not read that; what it needs is in the lock.
-PYTORCH = ("torch==2.13.0", "torchdata==0.11.0", "accelerate==1.15.0")
+PYTORCH = (
+    "torch==2.13.0", "torchdata==0.11.0", "accelerate==1.15.0", "lightning==2.6.6",
+    "torchmetrics==1.9.0",
+)  # fmt: skip
 # The theme's advertisement of another tool, which is no warning about these pages.
 PLAIN_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}

@@ -94,3 +94,32 @@ def test_a_search_sets_the_arguments_of_a_script_with_the_trainer_of_transformer
             rates = {each.metrics["learning_rate"] for each in reports}
             assert rates == {trial.hparams["learning_rate"]}
             assert {"width": 32, "num_layers": 1}.items() <= trial.hparams.items()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("example", ["lightning_torch", "accelerate_torch"])
+def test_a_search_stops_and_continues_scripts(detcore: Detcore, example: str) -> None:
+    finished = run_example(
+        detcore,
+        example,
+        hyperparameters={"learning_rate": {"type": "log", "minval": -4, "maxval": -2, "base": 10}},
+        searcher={
+            "name": "adaptive_asha",
+            "metric": "val_loss",
+            "max_length": {"batches": 64},  # a rung is no end of an epoch, which has 45 batches
+            "max_trials": 4,
+        },
+        scheduling_unit=8,
+        min_validation_period={"batches": 0},
+        min_checkpoint_period={"batches": 0},
+        perform_initial_validation=True,
+    )
+    assert finished.code == 0, finished.stderr
+    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        trials = database.list_trials(1)
+        assert len({trial.hparams["learning_rate"] for trial in trials}) == 4
+        reached = [database.metrics(trial.id, "training")[-1].steps_completed for trial in trials]
+        for trial in trials:
+            assert database.metrics(trial.id, "validation")[0].steps_completed == 0
+    assert max(reached) == 64
+    assert min(reached) < 64

@@ -28,7 +28,8 @@ class Script:
     """A script, its own ``DETCORE_HOME``, and its processes so far.
 
     Attributes:
-        path: Its file, with the trainer in a global variable ``trainer``.
+        path: Its file. A global variable ``trained`` has its objects by name, or ``trainer`` is
+            the trainer of transformers.
         folder: For everything that it writes.
         arguments: Its arguments.
     """
@@ -92,9 +93,10 @@ class Script:
             os.environ["DETCORE_HOME"] = str(self.folder / "home")
             warnings.resetwarnings()  # warnings of a script are not errors
             sys.argv[:] = [str(self.path), *self.arguments]
+            sys.path.insert(0, str(self.path.parent))
             _signal_at(kill_at, number)
             objects = runpy.run_path(sys.argv[0], run_name="__main__")
-            Path("result.json").write_text(json.dumps(digests(objects["trainer"])))
+            Path("result.json").write_text(json.dumps(digests(_trained(objects))))
             code = 0
         except SystemExit as ended:
             code = int(ended.code or 0)
@@ -124,10 +126,16 @@ def _signal_at(step: int | None, number: int) -> None:
     register_optimizer_step_pre_hook(before_step)
 
 
-def digests(trainer: Any) -> dict[str, str]:
+def _trained(variables: Mapping[str, Any]) -> dict[str, Any]:
+    if "trained" in variables:
+        return dict(variables["trained"])
+    trainer = variables["trainer"]
+    return {name: getattr(trainer, name) for name in ("model", "optimizer", "lr_scheduler")}
+
+
+def digests(trained: Mapping[str, Any]) -> dict[str, str]:
     """Return a digest of the state of each object, and of this process's random generators."""
-    names = ("model", "optimizer", "lr_scheduler")
-    found = {name: _digest(getattr(trainer, name).state_dict()) for name in names}
+    found = {name: _digest(each.state_dict()) for name, each in trained.items()}
     found["torch"] = _digest(torch.get_rng_state())
     found["numpy"] = _digest(list(np.random.get_state()))
     found["python"] = _digest(list(random.getstate()))

@@ -112,6 +112,11 @@ class AskedClock:
         return self._settings.batches_per_epoch
 
     @property
+    def operation_length(self) -> int:
+        """Steps at which the searcher's present operation ends."""
+        return self._schedule.plan.length
+
+    @property
     def interrupt_requested(self) -> bool:
         """Whether work is due before `next_boundary`, because the trial is to stop.
 

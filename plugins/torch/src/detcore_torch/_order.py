@@ -47,7 +47,7 @@ class SamplerOrder:
         self, batch_sampler: Any, sampler: Any, *, seed: int, rank: int, world_size: int
     ) -> None:
         self._batch_sampler = batch_sampler
-        self._sampler = sampler
+        self._parts = _nested_samplers(sampler, batch_sampler)
         self._name = repr(batch_sampler if sampler is None else sampler)
         self._seed = seed
         self._rank = rank
@@ -93,7 +93,7 @@ class SamplerOrder:
         seed = seed_from(self._seed, epoch)
         with preserved_cpu_generators():
             seed_generators(seed)
-            for part in (self._sampler, self._batch_sampler):
+            for part in self._parts:
                 if hasattr(part, "set_epoch"):
                     part.set_epoch(epoch)
                 if getattr(part, "generator", None) is not None:
@@ -114,6 +114,18 @@ class SamplerOrder:
                 f"the sampler {self._name} yields record indices that are not integers: {error}.\n"
                 "Let a sampler yield integers, and a batch sampler lists of integers."
             ) from error
+
+
+def _nested_samplers(*samplers: Any) -> list[Any]:
+    """Return samplers and those that they draw from, as Accelerate's sharding sampler does."""
+    found: dict[int, Any] = {}
+    pending = list(samplers)
+    while pending:
+        sampler = pending.pop()
+        if sampler is not None and id(sampler) not in found:
+            found[id(sampler)] = sampler
+            pending += [getattr(sampler, name, None) for name in ("sampler", "batch_sampler")]
+    return list(found.values())
 
 
 class SingleRecords:

@@ -16,10 +16,11 @@ from detcore.environment import read_environment
 from detcore.errors import InvalidExperimentError, PluginError, PluginNotFoundError
 from detcore.trial import open_clock, resumed_from
 from detcore_torch._callbacks import Callbacks
-from detcore_torch._files import StateFiles
+from detcore_torch._files import StateFiles, read_json, read_tensors
 from detcore_torch._schedulers import LRScheduler
 from detcore_torch._seeding import capture_generators, restore_generators
-from detcore_torch._state import capture_shared, restore_shared
+from detcore_torch._state import capture_shared, load_models, restore_shared
+from detcore_torch._tree import decode, encode
 from detcore_torch._worker_state import WorkerState, capture_worker
 
 if TYPE_CHECKING:
@@ -32,14 +33,18 @@ __all__ = [
     "Plan",
     "ScriptRun",
     "ScriptState",
+    "add_document",
     "captured_generators",
+    "check_workers",
     "generators_in",
     "hyperparameters",
     "open_run",
+    "read_document",
     "supported",
 ]
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_VERSION = 1
 
 
 def hyperparameters(**defaults: Any) -> dict[str, Any]:
@@ -221,6 +226,27 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
             )
 
 
+def check_workers(name: str, found: int, run: ScriptRun) -> None:
+    """Check that a library has found as many processes as were started.
+
+    Args:
+        name: The library's name for their number, used in the message.
+        found: Their number according to the library.
+        run: The run.
+
+    Raises:
+        InvalidExperimentError: If it has not.
+    """
+    started = run.context.distributed.size
+    if found != started:
+        raise InvalidExperimentError(
+            f"{started} workers were started, but {name} is {found}: each of them would train a "
+            "model by itself.\n"
+            "Start the script with torchrun or with 'detcore launch --launcher torch', and have "
+            "the library use the CPU where there is no GPU (use_cpu=True, cpu=True)."
+        )
+
+
 def _length(
     settings: TrialSettings, context: core.Context, steps_per_epoch: int | None
 ) -> int | None:
@@ -280,6 +306,14 @@ class ScriptState:
         """
         restore_shared(self, checkpoint)
 
+    def restore_models(self, checkpoint: Path) -> None:
+        """Restore the models alone.
+
+        Raises:
+            InvalidCheckpointError: If they do not fit.
+        """
+        load_models(self.models, checkpoint)
+
     def _capture(self) -> StateFiles:
         files = StateFiles()
         if self.rank == 0:
@@ -289,6 +323,33 @@ class ScriptState:
         capture_worker(files, models=(), callbacks=Callbacks({}), batches=0)
         self._tensors = files.infos()
         return files
+
+
+def add_document(files: StateFiles, name: str, state: Mapping[str, object]) -> None:
+    """Add nested plain values and tensors as ``name.json`` and ``name.safetensors``.
+
+    Raises:
+        InvalidExperimentError: If something in them would need a pickle.
+    """
+    tensors: dict[str, Any] = {}
+    encoded = encode(dict(state), tensors, name)
+    files.documents[f"{name}.json"] = {"version": _VERSION, "state": encoded}
+    if tensors:
+        files.add_tensors(f"{name}.safetensors", tensors)
+
+
+def read_document(checkpoint: Path, name: str) -> dict[str, Any]:
+    """Read the values that `add_document` added.
+
+    Raises:
+        InvalidCheckpointError: If they are missing or damaged.
+    """
+    document = read_json(checkpoint / f"{name}.json", _VERSION)
+    path = checkpoint / f"{name}.safetensors"
+    found: dict[str, Any] = decode(
+        document.get("state"), read_tensors(path) if path.exists() else {}
+    )
+    return found
 
 
 def generators_in(clock: AskedClock, checkpoint: Path) -> Callable[[], None]:

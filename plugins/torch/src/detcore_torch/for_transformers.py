@@ -23,6 +23,7 @@ from detcore_torch._script import (
     ScriptRun,
     ScriptState,
     captured_generators,
+    check_workers,
     generators_in,
     hyperparameters,
     open_run,
@@ -91,7 +92,7 @@ def train(
         storage=checkpoint_storage,
     )
     with open_run(plan, framework=_FRAMEWORK, steps_per_epoch=steps_per_epoch) as run:
-        _check_workers(trainer.args.world_size, run.context.distributed.size)
+        check_workers("args.world_size of the trainer", trainer.args.world_size, run)
         if run.length is not None:
             trainer.args.max_steps = run.length
         output = _train(trainer, run)
@@ -314,16 +315,6 @@ def _check(trainer: Trainer) -> None:
         raise InvalidExperimentError(
             "TrainingArguments has auto_find_batch_size=True, so the steps of an epoch are not "
             "known before training.\nSet per_device_train_batch_size instead."
-        )
-
-
-def _check_workers(trainers: int, started: int) -> None:
-    if trainers != started:
-        raise InvalidExperimentError(
-            f"{started} workers were started, but the trainer's args.world_size is {trainers}: "
-            "each of them would train a model by itself.\n"
-            "Start the script with torchrun or with 'detcore launch --launcher torch'. Without a "
-            "GPU, set TrainingArguments(use_cpu=True), too."
         )
 
 
