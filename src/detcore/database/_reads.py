@@ -19,6 +19,7 @@ READS = frozenset(
     {
         "best_validation",
         "checkpoint_metrics",
+        "count_metrics",
         "count_experiments",
         "count_trials",
         "events",
@@ -41,6 +42,7 @@ READS = frozenset(
         "registered_checkpoints",
         "run_is_alive",
         "runs_alive",
+        "sample_metrics",
         "summarize_trials",
         "top_checkpoints",
         "top_trials",
