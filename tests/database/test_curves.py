@@ -49,12 +49,11 @@ def test_training_keeps_the_last_report_of_each_part(store: Store) -> None:
 def test_of_many_reports_a_few_are_sampled(store: Store) -> None:
     add(store, "training", {step: step / 2 for step in range(1, 104)})
     run = store.database.start_run(store.trial_id)
-    add(store, "training", {step: 7.0 for step in range(90, 96)}, run=run)
+    add(store, "training", dict.fromkeys(range(90, 96), 7.0), run=run)
     for parts in (1, 2, 4, 103, 1000):
         sample = store.database.sample_metrics(store.trial_id, "training", parts=parts)
-        ends = {1} | {(103 * part + parts - 1) // parts for part in range(1, parts + 1)}
         found = [(row.steps_completed, row.metrics["m"], row.run_id) for row in sample]
-        assert len(found) in (len(ends), len(ends - {0})), parts
+        assert len(found) == min(parts + 1, 103)
         assert found == sorted(found)
         assert {found[0][0], found[-1][0]} == {1, 103}
         for step, value, run_id in found:
@@ -67,8 +66,8 @@ def test_of_many_reports_a_few_are_sampled(store: Store) -> None:
 def test_reports_that_were_repeated_count_once(store: Store) -> None:
     count = store.database.count_metrics
     assert count(store.trial_id, "training") == 0
-    for run, steps in enumerate((range(1, 50), range(40, 45), range(42, 60, 2)), 1):
-        assert store.database.start_run(store.trial_id) == run
+    for steps in (range(1, 50), range(40, 45), range(42, 60, 2)):
+        run = store.database.start_run(store.trial_id)
         add(store, "training", dict.fromkeys(steps, 1.0), run=run)
         for kind in ("training", "validation"):
             assert count(store.trial_id, kind) == len(store.database.metrics(store.trial_id, kind))
@@ -79,7 +78,7 @@ def test_steps_may_be_as_large_as_they_can_be(store: Store) -> None:
     points = curve(store, "validation", parts=200).points
     assert [value for _, value in points] == [1.0, 2.0, 3.0]
     add(store, "training", {0: 1.0, 2**62: 2.0, 2**63 - 1: 3.0})
-    for parts in (2, 200):
+    for parts in (3, 200):
         points = curve(store, "training", parts=parts).points
         assert [value for _, value in points] == [1.0, 2.0, 3.0]
 
