@@ -1,8 +1,9 @@
 """A process that has imported the modules that trials need, and forks a worker for each trial.
 
 It imports modules and asks plugins what they register. It runs no code of the user, and no
-framework's runtime. `serve` is what runs inside it; `detcore.launch._warm_parent` is the runner's side. They speak over a socket that keeps
-messages apart: JSON objects, with descriptors along. The runner asks, this process answers:
+framework's runtime. `serve` is what runs inside it; `detcore.launch._warm_parent` is the runner's
+side. They speak over a socket that keeps messages apart: JSON objects, with descriptors along. The
+runner asks, this process answers:
 
 ``{"import": ["module" | "module:attribute", ...]}``
     ``{"unfit": null | reason}``, once they are there.
