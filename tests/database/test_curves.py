@@ -73,6 +73,30 @@ def test_reports_that_were_repeated_count_once(store: Store) -> None:
             assert count(store.trial_id, kind) == len(store.database.metrics(store.trial_id, kind))
 
 
+def test_reading_a_long_trial_walks_no_reports(sqlite_store: Store) -> None:
+    database, trial = sqlite_store.database, sqlite_store.trial_id
+    experiment = sqlite_store.experiment_id
+    work: list[int] = []
+    with database._read() as connection:
+        # Called after each 50 instructions of SQLite; the pool keeps the connection.
+        link: Any = connection.connection.driver_connection
+        link.set_progress_handler(lambda: work.append(1), 50)
+    taken = []
+    for reports in (range(1, 501), range(501, 5001)):
+        add(sqlite_store, "training", dict.fromkeys(reports, 1.0))
+        for read in (
+            lambda: database.sample_metrics(trial, "training", parts=20),
+            lambda: database.metric_curves(experiment, "training", "m", parts=20),
+            lambda: database.metric_names(experiment),
+            lambda: database.metrics(trial, "training", newest=20),
+        ):
+            work.clear()
+            assert read()
+            taken.append(len(work))
+    for few, many in zip(taken[:4], taken[4:], strict=True):
+        assert many < 1.5 * few + 5
+
+
 def test_steps_may_be_as_large_as_they_can_be(store: Store) -> None:
     add(store, "validation", {0: 1.0, 2**62: 2.0, 2**63 - 1: 3.0})
     points = curve(store, "validation", parts=200).points
