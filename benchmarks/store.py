@@ -116,7 +116,7 @@ _LONG_ROWS = (
         (trial_id, run_id, seq, kind, steps_completed, metrics, reported_at)
     WITH RECURSIVE report(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM report WHERE k < :reports)
     SELECT :first, 1, :before + k, :kind, k * :every,
-        '{"loss":' || (((k * 104729) % 1000003) / 1000003.0) || '}', 1.0 + k
+        '{"loss":' || (((CAST(k AS BIGINT) * 104729) % 1000003) / 1000003.0) || '}', 1.0 + k
     FROM report
     """,
     """
