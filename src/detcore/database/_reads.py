@@ -19,8 +19,8 @@ READS = frozenset(
     {
         "best_validation",
         "checkpoint_metrics",
-        "count_metrics",
         "count_experiments",
+        "count_metrics",
         "count_trials",
         "events",
         "experiment_is_alive",
