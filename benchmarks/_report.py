@@ -90,6 +90,7 @@ TABLES = (
     Table("start-up", "import_time.py", BARE, "--rounds 9"),
     Table("record-store", "store.py", BARE),
     Table("runner", "runner.py", BARE, "--trials 100 --rounds 1"),
+    Table("decisions", "decisions.py", BARE),
     Table("observers", "observers.py", BARE, "--rounds 8"),
     Table("reporting", "reporting.py", BARE),
     Table("server", "server.py", BARE, "--rounds 2 --seconds 15", "--mlflow-python"),

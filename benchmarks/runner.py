@@ -5,7 +5,8 @@ one that has made the imports, as `detcore run` does. A trial of the toy framewo
 trains two batches, validates, and saves a checkpoint of 3 kB, which is synced to the disk. Told is
 the time from one trial's start to the next one's, of trials that run one at a time; those that
 start before the warm process is ready count for neither. The measure is a process that makes the
-same imports and ends, started in the same rounds in the same way.
+same imports and ends, started in the same rounds in the same way. Of trials that are forked also
+the CPU time is told, of the runner and of the workers: other work on the machine changes it less.
 
 The peak of the runner's memory is that of a process with nothing else in it; the growth is from
 the tenth trial to the last.
@@ -88,6 +89,9 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             ).stdout
             told = [line.split() for line in output.splitlines() if line.startswith("told")]
             times[way] += [float(words[2]) for words in told if words[1] == way]
+            for kind in ("runner", "workers"):
+                found = [float(words[2]) for words in told if words[1] == kind]
+                times.setdefault(kind, []).extend(found)
             times["memory"] += [float(words[2]) for words in told if words[1] == "memory"]
             times.setdefault("growth", []).extend(
                 float(words[2]) for words in told if words[1] == "growth"
@@ -134,23 +138,37 @@ class Listener:
         self._way = way
         self._starts: list[tuple[float, bool]] = []
         self._memory: list[int] = []
+        self._cpu: list[tuple[float, float]] = []
 
     def trial_started(self, _info: Any, *, pid: int) -> None:
         status = Path(f"/proc/{pid}/status").read_text()
         parent = next(line for line in status.splitlines() if line.startswith("PPid:"))
         self._starts.append((time.perf_counter(), int(parent.split()[1]) != os.getpid()))
         self._memory.append(_memory_kb("VmRSS"))
+        self._cpu.append((time.process_time(), _cpu_of_ended(int(parent.split()[1]))))
 
     def tell(self) -> None:
         """Print what was noted."""
         for (began, is_warm), (end, _) in zip(self._starts, self._starts[1:], strict=False):
             if is_warm is (self._way == "warm"):
                 print("told", self._way, end - began)
+        forked = [place for place, (_, is_warm) in enumerate(self._starts) if is_warm]
+        if self._way == "warm" and len(forked) > 2:
+            first, last = forked[1], forked[-1]
+            for place, kind in enumerate(("runner", "workers")):
+                used = self._cpu[last][place] - self._cpu[first][place]
+                print("told", kind, used / (last - first))
         print("told", "memory", _memory_kb("VmHWM") / 1024)
         print("told", "growth", (self._memory[-1] - self._memory[:11][-1]) / 1024)
 
     def __getattr__(self, _name: str) -> Any:
         return lambda *_, **__: None
+
+
+def _cpu_of_ended(pid: int) -> float:
+    """Return the CPU seconds of a process's children that have ended."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
 
 
 def _memory_kb(name: str) -> int:
@@ -173,6 +191,10 @@ def _tell(times: dict[str, Any], options: argparse.Namespace) -> None:
         beyond = "" if name == "process" else f"{(middle - process) * 1000:.0f}"
         spread = f"{min(times[name]) * 1000:.0f} to {max(times[name]) * 1000:.0f}"
         rows.append((what, f"{middle * 1000:.0f}", spread, beyond))
+    for kind in ("runner", "workers"):
+        if times.get(kind):
+            middle = f"{statistics.median(times[kind]) * 1000:.0f}"
+            rows.append((f"a trial, process forked: CPU of the {kind}", middle, "", ""))
     print_table(("what", "median, ms", "range, ms", "beyond process start, ms"), rows)
     print(f"\nrunner: peak of {max(times['memory']):.0f} MiB, growth over {options.trials} trials "
           f"{max(times['growth']):.1f} MiB")  # fmt: skip

@@ -4,7 +4,9 @@
 
 A store with 50 trials and 10 thousand reports, and one with 10,000 trials, 100,000 checkpoints and
 2 million reports (200 of each trial, of which 10 are validations at the step of a checkpoint), all
-in one experiment. The registry of both has 100 models with 3 versions each, then 1,000.
+in one experiment. The registry of both has 100 models with 3 versions each, then 1,000. Both have
+one more trial, of another experiment: with 10,000 reports of training, or 1,000,000, and of 100 of
+these one validation. Of it are asked what `detcore trial describe` shows, and its page.
 
 Each question is asked of both in turn, after two rounds that do not count, through the client (its
 answers are whole: objects with configuration, hyperparameters and validation) and of `Database`
@@ -37,6 +39,7 @@ SMALL, FULL = 50, 10_000  # trials
 REPORTS, CHECKPOINTS, VERSIONS = 200, 10, 3  # of a trial; of a model
 TRIALS_AT_ONCE = 500
 MODELS = (100, 1_000)
+SHORT, LONG, VALIDATION_EVERY = 10_000, 1_000_000, 100  # reports of the trial by itself
 METRIC = "loss"
 
 
@@ -48,6 +51,7 @@ class Place:
     experiment_id: int
     num_trials: int
     middle_trial: int
+    long_trial: int
 
 
 def main() -> None:
@@ -55,17 +59,18 @@ def main() -> None:
     parser.add_argument("--url", nargs=2, help="of two empty PostgreSQL databases")
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--trials", type=int, default=FULL, help="of the large store")
+    parser.add_argument("--long", type=int, default=LONG, help="reports of one trial")
     parser.add_argument("--reports", type=int, default=50_000, help="from one process")
     parser.add_argument("--folder", type=Path, default=Path())
-    options = parse_options(parser, rounds=1, trials=60, reports=20)
+    options = parse_options(parser, rounds=1, trials=60, reports=20, long=12_000)
     with tempfile.TemporaryDirectory(prefix="store-", dir=options.folder) as name:
         folder = Path(name).absolute()
         os.environ["DETCORE_HOME"] = str(folder)
         began = time.perf_counter()
         urls = options.url or [f"sqlite:///{folder}/{size}.db" for size in ("small", "large")]
-        small, large = _fill(urls[0], SMALL), _fill(urls[1], options.trials)
+        small, large = _fill(urls[0], SMALL, SHORT), _fill(urls[1], options.trials, options.long)
         filled_s = time.perf_counter() - began
-        times = _ask(small, large, options.rounds)
+        times = _ask(small, large, options)
         rates = _report(large.url, folder, options.reports)
     _tell(times, rates, large, filled_s, options)
 
@@ -105,8 +110,25 @@ _ROWS = (
 )
 
 
-def _fill(url: str, num_trials: int) -> Place:
-    """Record an experiment and its trials as users would, and the many rows in bulk."""
+_LONG_ROWS = (
+    """
+    INSERT INTO metrics
+        (trial_id, run_id, seq, kind, steps_completed, metrics, reported_at)
+    WITH RECURSIVE report(k) AS (SELECT 1 UNION ALL SELECT k + 1 FROM report WHERE k < :reports)
+    SELECT :first, 1, :before + k, :kind, k * :every,
+        '{"loss":' || (((CAST(k AS BIGINT) * 104729) % 1000003) / 1000003.0) || '}', 1.0 + k
+    FROM report
+    """,
+    """
+    INSERT INTO validation_values (metric_id, name, experiment_id, trial_id, value)
+    SELECT id, 'loss', :experiment, trial_id, ((seq * 104729) % 1000003) / 1000003.0
+    FROM metrics WHERE kind = 'validation' AND trial_id = :first
+    """,
+)
+
+
+def _fill(url: str, num_trials: int, num_long: int) -> Place:
+    """Record experiments and trials as users would, and the many rows in bulk."""
     from sqlalchemy import func, insert, select, text
 
     from detcore.database import Database
@@ -139,10 +161,34 @@ def _fill(url: str, num_trials: int) -> Place:
                     escaped = statement.replace('":', '"\\:')
                     connection.execute(text(escaped), _used(values, statement))
         database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+        long_trial = _fill_long(database, {"searcher": searcher}, num_long)
         if not url.startswith("sqlite"):  # which never does so by itself
             with database._write() as connection:
                 connection.execute(text("ANALYZE"))
-    return Place(url, experiment, num_trials, last - num_trials // 2)
+    return Place(url, experiment, num_trials, last - num_trials // 2, long_trial)
+
+
+def _fill_long(database: Any, config: dict[str, Any], num_reports: int) -> int:
+    """Record a trial with many reports; return its id."""
+    from sqlalchemy import text
+
+    experiment = database.create_experiment(
+        config=config, config_text=None, model_dir="/m", name="long"
+    )
+    trial = database.create_trial(experiment_id=experiment, hparams={}, seed=1)
+    database.start_run(trial)
+    with database._write() as connection:
+        for kind, count, every in (
+            ("training", num_reports, 1),
+            ("validation", num_reports // VALIDATION_EVERY, VALIDATION_EVERY),
+        ):
+            before = 0 if kind == "training" else num_reports
+            values = {"experiment": experiment, "first": trial, "reports": count, "kind": kind,
+                      "every": every, "before": before}  # fmt: skip
+            statement = _LONG_ROWS[0]
+            connection.execute(text(statement.replace('":', '"\\:')), _used(values, statement))
+        connection.execute(text(_LONG_ROWS[1]), _used(values, _LONG_ROWS[1]))
+    return int(trial)
 
 
 def _used(values: dict[str, Any], statement: str) -> dict[str, Any]:
@@ -185,8 +231,10 @@ Questions = dict[str, Callable[[], object]]
 Times = dict[str, tuple[list[tuple[float, float]], ...]]  # wall and CPU, in each store
 
 
-def _ask(small: Place, large: Place, rounds: int) -> Times:
+def _ask(small: Place, large: Place, options: argparse.Namespace) -> Times:
     times: Times = {}
+    rounds = options.rounds
+    _in_turn(_of_long(small), _of_long(large), rounds, times)
     _in_turn(_of_trials(small), _of_trials(large), rounds, times)
     for count in MODELS:
         for place in (small, large):
@@ -235,6 +283,25 @@ def _of_trials(place: Place) -> Questions:
         ),
         "Database: best validation of a trial": lambda: database.trial_best_validation(
             place.middle_trial, METRIC, smaller_is_better=True
+        ),
+    }
+
+
+def _of_long(place: Place) -> Questions:
+    from detcore.cli._trial import _read
+    from detcore.database import Database
+    from detcore_report import read_view
+
+    database = Database.open(place.url)
+    experiment = database.get_trial(place.long_trial).experiment_id
+    trial = place.long_trial
+    return {
+        "one trial: detcore trial describe": lambda: _read(database, trial, None, ()),
+        "one trial: its page": lambda: read_view(
+            database, experiment, all_metrics=True, max_charts=12, only=[trial], parts=250
+        ),
+        "one trial: the newest reports": lambda: database.metrics(
+            trial, "training", with_batches=False, newest=10
         ),
     }
 

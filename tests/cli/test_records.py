@@ -236,6 +236,40 @@ def test_long_tables_show_the_last_rows_and_the_best(records: Records) -> None:
     assert ["30", "30.00"] in [columns(line) for line in everything.splitlines()]
 
 
+def test_of_very_many_reports_some_are_read(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = records.trial(records.experiment())
+    records.database.start_run(trial)
+    for step in range(1, 61):
+        records.report(
+            trial, "training", step, loss=1 / step, **({"rare": 1.0} if step == 7 else {})
+        )
+        records.report(trial, "validation", step, val_loss=float((step - 13) ** 2))
+    whole = records.data("trial", "describe", str(trial), "--metric", "loss")
+    monkeypatch.setattr("detcore.cli._trial._MANY", 50)
+    monkeypatch.setattr("detcore.cli._trial._PARTS", 4)
+
+    text = records("trial", "describe", str(trial)).stdout
+    rows = [columns(line) for line in text.splitlines()]
+    assert ["13", "0", "best"] in rows
+    assert ["41", "784.0"] in rows
+    assert ["40", "729.0"] not in rows
+    assert "39 earlier ones" in text
+    assert "reports  60" in text
+    assert "min 0 at step 13, max 2209 at step 60, last 2209; " in text
+    assert "of 60 reports were read" in text
+
+    some = records.data("trial", "describe", str(trial), "--metric", "loss")
+    assert some["validations"] == whole["validations"]
+    assert some["training"]["num_reports"] == 60
+    assert some["training"]["last"] == whole["training"]["last"]
+    assert [step for step, _ in some["plot"]["points"]] == [1, 15, 30, 45, 60]
+    rare = records.data("trial", "describe", str(trial), "--metric", "rare")
+    assert rare["plot"]["points"] == [[7, 1.0]]
+    assert len(records.csv("trial", "describe", str(trial))) == 120
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -46,10 +46,65 @@ def test_training_keeps_the_last_report_of_each_part(store: Store) -> None:
     assert points == [(1, 0.5), (25, 12.5), (50, 25.0), (75, 37.5), (100, 50.0)]
 
 
+def test_of_many_reports_a_few_are_sampled(store: Store) -> None:
+    add(store, "training", {step: step / 2 for step in range(1, 104)})
+    run = store.database.start_run(store.trial_id)
+    add(store, "training", dict.fromkeys(range(90, 96), 7.0), run=run)
+    for parts in (1, 2, 4, 103, 1000):
+        sample = store.database.sample_metrics(store.trial_id, "training", parts=parts)
+        found = [(row.steps_completed, row.metrics["m"], row.run_id) for row in sample]
+        assert len(found) == min(parts + 1, 103)
+        assert found == sorted(found)
+        assert {found[0][0], found[-1][0]} == {1, 103}
+        for step, value, run_id in found:
+            assert (value, run_id) == ((7.0, run) if 90 <= step < 96 else (step / 2, 1))
+    sample = store.database.sample_metrics(store.trial_id, "training", parts=4)
+    assert [row.steps_completed for row in sample] == [1, 26, 52, 78, 103]
+    assert store.database.sample_metrics(store.trial_id, "validation", parts=4) == []
+
+
+def test_reports_that_were_repeated_count_once(store: Store) -> None:
+    count = store.database.count_metrics
+    assert count(store.trial_id, "training") == 0
+    for steps in (range(1, 50), range(40, 45), range(42, 60, 2)):
+        run = store.database.start_run(store.trial_id)
+        add(store, "training", dict.fromkeys(steps, 1.0), run=run)
+        for kind in ("training", "validation"):
+            assert count(store.trial_id, kind) == len(store.database.metrics(store.trial_id, kind))
+
+
+def test_reading_a_long_trial_walks_no_reports(sqlite_store: Store) -> None:
+    database, trial = sqlite_store.database, sqlite_store.trial_id
+    experiment = sqlite_store.experiment_id
+    work: list[int] = []
+    with database._read() as connection:
+        # Called after each 50 instructions of SQLite; the pool keeps the connection.
+        link: Any = connection.connection.driver_connection
+        link.set_progress_handler(lambda: work.append(1), 50)
+    taken = []
+    for reports in (range(1, 501), range(501, 5001)):
+        add(sqlite_store, "training", dict.fromkeys(reports, 1.0))
+        for read in (
+            lambda: database.sample_metrics(trial, "training", parts=20),
+            lambda: database.metric_curves(experiment, "training", "m", parts=20),
+            lambda: database.metric_names(experiment),
+            lambda: database.metrics(trial, "training", newest=20),
+        ):
+            work.clear()
+            assert read()
+            taken.append(len(work))
+    for few, many in zip(taken[:4], taken[4:], strict=True):
+        assert many < 1.5 * few + 5
+
+
 def test_steps_may_be_as_large_as_they_can_be(store: Store) -> None:
     add(store, "validation", {0: 1.0, 2**62: 2.0, 2**63 - 1: 3.0})
     points = curve(store, "validation", parts=200).points
     assert [value for _, value in points] == [1.0, 2.0, 3.0]
+    add(store, "training", {0: 1.0, 2**62: 2.0, 2**63 - 1: 3.0})
+    for parts in (3, 200):
+        points = curve(store, "training", parts=parts).points
+        assert [value for _, value in points] == [1.0, 2.0, 3.0]
 
 
 def test_a_later_run_counts_where_both_reported(store: Store) -> None:

@@ -16,6 +16,7 @@ from detcore.runner._supervisor import (
     State,
     Tick,
     Trial,
+    Trials,
     WorkersEnded,
     decide,
 )
@@ -26,7 +27,7 @@ class Crashes:
     """A run of two trials that crash."""
 
     def __init__(self, max_restarts: int) -> None:
-        trials = (Trial(1, length=4), Trial(2, length=4))
+        trials = Trials().replaced(0, Trial(1, length=4)).replaced(1, Trial(2, length=4))
         self.state = State(free=(0, 1), max_restarts=max_restarts, trials=trials, order=(0, 1))
         self.now = 100.0
 

@@ -15,7 +15,7 @@ from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.search._adaptive import AdaptiveSearch, HalvingSearch, plan_brackets
 from detcore.search._halving import rung_lengths
-from detcore.search._sampling import grid_points, sample, seed_of_trial
+from detcore.search._sampling import Sampler, grid_points, sample
 from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
 
 
@@ -24,7 +24,7 @@ def test_single_trains_one_trial_with_the_seeds_of_the_experiment() -> None:
     assert simulation.lengths() == [64]
     [trial] = created(simulation.operations)
     assert trial.hparams == sample(SPACE, seed=7, index=0)
-    assert trial.seed == seed_of_trial(7, 0)
+    assert trial.seed == Sampler(7).seed_of_trial(0)
 
 
 def test_single_that_rejects_its_hyperparameters_ends() -> None:

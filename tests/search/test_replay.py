@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 import json
 import random
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +20,7 @@ from detcore.search import (
     ExitReason,
     Search,
     SearchMethod,
+    Train,
     Validated,
     event_from_json,
     event_to_json,
@@ -126,6 +130,38 @@ def test_a_sampler_learns_from_what_it_is_told() -> None:
         return sum(values) / len(values)
 
     assert late(told) < late(drawn)
+
+
+@pytest.mark.parametrize("stop_once", [False, True])
+def test_a_decision_takes_as_many_steps_with_many_trials_as_with_few(stop_once: bool) -> None:
+    one_bracket = asha(
+        max_trials=10_000, bracket_rungs=[5], stop_once=stop_once, space={"rate": 0.1}
+    )
+    search = Search(AdaptiveSearch(one_bracket), seed=7)
+    training = collections.deque(each for each in search.first if isinstance(each, Train))
+    chosen, lines = random.Random(1), 0
+
+    def count(frame: types.FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        lines += 1
+        return count
+
+    def report(number: int) -> int:
+        """Let some trials report; return how many lines of Python the last 200 took."""
+        nonlocal lines
+        for place in range(number):
+            if place == number - 200:
+                lines = 0
+                sys.settrace(count)
+            train = training.popleft()
+            event = Validated(train.trial, train.length, chosen.random())
+            training.extend(each for each in search.apply(event) if isinstance(each, Train))
+        sys.settrace(None)
+        return lines
+
+    few, many = report(300), report(3000)
+    assert len(search.trials) > 1500
+    assert many < 1.5 * few
 
 
 @pytest.mark.parametrize(

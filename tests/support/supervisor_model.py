@@ -564,7 +564,9 @@ class World:
             require(workers.is_killed or not is_urgent, f"trial {index} is not killed")
         used = [workers.place for workers in self.workers]
         require(sorted((*used, *state.free)) == [*range(self.scenario.places)], "a place is lost")
-        require(state.running == sorted(w.trial for w in self.workers), "workers are forgotten")
+        require(
+            list(state.running) == sorted(w.trial for w in self.workers), "workers are forgotten"
+        )
         require(state.ending is None, "the end of workers has no consequence")
         known = [(t.state, t.error, t.num_restarts) for t in state.trials]
         require(known == [row[1:4] for row in self.rows], "the records are not what is known")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
 __all__ = ["describe_command", "trial_group"]
 
 _SHOWN = 20
+_KINDS = ("validation", "training")
+# Of more reports, as many as a plot can show are read.
+_MANY = 5000
+_PARTS = 1000
 _CSV_COLUMNS = ("kind", "steps_completed", "run_id", "reported_at", "n_records")
 _MAX_PLOT_WIDTH = 100
 _EXAMPLES = """
@@ -81,9 +85,9 @@ def describe_command(
     from detcore.cli._output import print_csv, print_json
 
     form = choose_format(as_json, as_csv)
+    whole = {"json": _KINDS[:1], "csv": _KINDS}.get(form, _KINDS[:1] if show_all else ())
     with open_records(obj) as database:
-        facts = _read(database, trial_id)
-    series = _choose_series(facts, metric)
+        facts, series = _read(database, trial_id, metric, whole)
     if form == "json":
         print_json(_plain(facts, series))
         return
@@ -95,7 +99,7 @@ def describe_command(
     _print_validations(facts, show_all=show_all)
     _print_training(facts)
     _print_checkpoints(facts)
-    _print_plot(series, _find_drawing())
+    _print_plot(series, _find_drawing(), facts)
     _print_hint(facts)
 
 
@@ -112,10 +116,10 @@ def plot_command(obj: CliContext, trial_id: int, metric: str | None) -> None:
     """
     report = import_distribution("detcore_report", needed_by="'detcore trial plot'")
     with open_records(obj) as database:
-        series = _choose_series(_read(database, trial_id), metric)
+        facts, series = _read(database, trial_id, metric, ())
     if series is None:
         click.echo(f"trial {trial_id} has reported no metrics yet", err=True)
-    _print_plot(series, report.draw_text_plot)
+    _print_plot(series, report.draw_text_plot, facts)
 
 
 def _find_drawing() -> Callable[..., list[str]] | None:
@@ -130,11 +134,17 @@ def _find_drawing() -> Callable[..., list[str]] | None:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Facts:
-    """All that is shown of a trial."""
+    """All that is shown of a trial.
+
+    Attributes:
+        num_reports: Number of reports of each kind. Of many, `validations` and `training` have
+            the newest and some of the others.
+    """
 
     trial: TrialRecord
     experiment: ExperimentRecord
     is_alive: bool | None
+    num_reports: Mapping[str, int]
     validations: Sequence[MetricRecord]
     training: Sequence[MetricRecord]
     best: MetricRecord | None
@@ -145,6 +155,11 @@ class _Facts:
     @property
     def metric(self) -> str | None:
         return searcher_metric(self.experiment.config)[0]
+
+    def has_all(self, kind: str) -> bool:
+        """Whether all reports of a kind were read."""
+        rows = self.validations if kind == "validation" else self.training
+        return len(rows) == self.num_reports[kind]
 
     @property
     def steps_completed(self) -> int:
@@ -161,19 +176,49 @@ class _Series:
     points: Sequence[tuple[int, float]]
 
 
-def _read(database: Database, trial_id: int) -> _Facts:
+def _read(
+    database: Database, trial_id: int, wanted: str | None, whole: Sequence[str]
+) -> tuple[_Facts, _Series | None]:
+    """Read a trial, and the series to plot, or None if no metric was reported.
+
+    Args:
+        database: The records.
+        trial_id: Which trial.
+        wanted: The metric to plot; None: the searcher's.
+        whole: Kinds of which all reports are read, however many there are.
+
+    Raises:
+        NotFoundError: If there is no such trial, or the metric was never reported.
+    """
+    facts = _read_facts(database, trial_id, whole)
+    try:
+        return facts, _choose_series(database, facts, wanted)
+    except NotFoundError:
+        if all(facts.has_all(kind) for kind in _KINDS):
+            raise
+    facts = _read_facts(database, trial_id, _KINDS)
+    return facts, _choose_series(database, facts, wanted)
+
+
+def _read_facts(database: Database, trial_id: int, whole: Sequence[str]) -> _Facts:
     trial = database.get_trial(trial_id)
     experiment = database.get_experiment(trial.experiment_id)
     metric, smaller = searcher_metric(experiment.config)
     best = None
     if metric is not None:
         best = database.trial_best_validation(trial_id, metric, smaller_is_better=bool(smaller))
+    num_reports = {kind: database.count_metrics(trial_id, kind) for kind in _KINDS}
+    validations, training = (
+        _read_reports(database, trial_id, kind, kind in whole or num_reports[kind] <= _MANY)
+        for kind in _KINDS
+    )
     return _Facts(
         trial=trial,
         experiment=experiment,
         is_alive=database.run_is_alive(trial_id) if trial.state.value == "RUNNING" else False,
-        validations=database.metrics(trial_id, "validation", with_batches=False),
-        training=database.metrics(trial_id, "training", with_batches=False),
+        num_reports=num_reports,
+        validations=validations,
+        training=training,
         best=best,
         checkpoints=database.list_checkpoints(trial_id=trial_id),
         num_runs=len(database.list_runs(trial_id)),
@@ -181,20 +226,25 @@ def _read(database: Database, trial_id: int) -> _Facts:
     )
 
 
-def _choose_series(facts: _Facts, wanted: str | None) -> _Series | None:
-    """Return the series to plot, or None if no metric was reported.
+def _read_reports(
+    database: Database, trial_id: int, kind: str, is_whole: bool
+) -> Sequence[MetricRecord]:
+    if is_whole:
+        return database.metrics(trial_id, kind, with_batches=False)
+    newest = database.metrics(trial_id, kind, with_batches=False, newest=_SHOWN)
+    sample = database.sample_metrics(trial_id, kind, parts=_PARTS)
+    first = newest[0].steps_completed if newest else 0
+    return [*(row for row in sample if row.steps_completed < first), *newest]
 
-    Raises:
-        NotFoundError: If the wanted metric was never reported.
-    """
+
+def _choose_series(database: Database, facts: _Facts, wanted: str | None) -> _Series | None:
     kinds = {"validation": facts.validations, "training": facts.training}
     names = {kind: _names(rows, facts.metric) for kind, rows in kinds.items()}
     candidates = [(kind, name) for kind in kinds for name in names[kind]]
     for name in (wanted,) if wanted is not None else (facts.metric, None):
         for kind, candidate in candidates:
             if name in (None, candidate):
-                rows = [row for row in kinds[kind] if _is_number(row.metrics.get(candidate))]
-                points = [(row.steps_completed, float(row.metrics[candidate])) for row in rows]
+                points = _points(database, facts, kind, candidate)
                 return _Series(metric=candidate, kind=kind, points=points)
     if wanted is None:
         return None
@@ -203,6 +253,20 @@ def _choose_series(facts: _Facts, wanted: str | None) -> _Series | None:
         f"trial {facts.trial.id} has not reported a metric {wanted!r}.\n"
         f"Metrics there: {'; '.join(listed) or 'none yet'}."
     )
+
+
+def _points(
+    database: Database, facts: _Facts, kind: str, metric: str
+) -> Sequence[tuple[int, float]]:
+    if facts.has_all(kind):
+        rows = facts.validations if kind == "validation" else facts.training
+        numbers = [row for row in rows if _is_number(row.metrics.get(metric))]
+        return [(row.steps_completed, float(row.metrics[metric])) for row in numbers]
+    trial = facts.trial
+    curves = database.metric_curves(
+        trial.experiment_id, kind, metric, parts=_PARTS, trial_ids=[trial.id]
+    )
+    return curves[trial.id].points if trial.id in curves else ()
 
 
 def _is_number(value: object) -> bool:
@@ -242,7 +306,7 @@ def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
         "best_validation": best_of(facts.best),
         "validations": [_plain_report(row) for row in facts.validations],
         "training": {
-            "num_reports": len(facts.training),
+            "num_reports": facts.num_reports["training"],
             "batches_per_second": _speed(facts),
             "last": _plain_report(last) if last else None,
         },
@@ -313,8 +377,9 @@ def _print_validations(facts: _Facts, *, show_all: bool) -> None:
         print_line("none yet")
         return
     names, left_out = _fitting(_names(rows, facts.metric))
-    recent = len(rows) if show_all else _SHOWN
-    shown = [row for row in rows[:-recent] if _is_same(row, facts.best)] + list(rows[-recent:])
+    shown = list(rows if show_all else rows[-_SHOWN:])
+    if facts.best is not None and not any(_is_same(row, facts.best) for row in shown):
+        shown.insert(0, facts.best)
     counts = any(row.n_records is not None for row in shown)
     columns = [
         Column("STEP", align="right"),
@@ -334,8 +399,9 @@ def _print_validations(facts: _Facts, *, show_all: bool) -> None:
             for row in shown
         ],
     )
-    if len(shown) < len(rows):
-        print_line(f"{len(rows) - len(shown)} earlier ones: --all shows them", style="dim")
+    left = facts.num_reports["validation"] - len(shown)
+    if left:
+        print_line(f"{left} earlier ones: --all shows them", style="dim")
     if left_out:
         print_line(f"too wide for this terminal: {', '.join(left_out)}", style="dim")
 
@@ -384,7 +450,7 @@ def _print_training(facts: _Facts) -> None:
     values = [f"{name} {format_number(value)}" for name, value in last.metrics.items()]
     fields = {
         "last": f"step {last.steps_completed}: {'  '.join(values)}",
-        "reports": str(len(facts.training)),
+        "reports": str(facts.num_reports["training"]),
     }
     speed = _speed(facts)
     if speed is not None:
@@ -427,7 +493,9 @@ def _print_checkpoints(facts: _Facts) -> None:
     )
 
 
-def _print_plot(series: _Series | None, draw: Callable[..., list[str]] | None) -> None:
+def _print_plot(
+    series: _Series | None, draw: Callable[..., list[str]] | None, facts: _Facts
+) -> None:
     """Print a plot with its extremes; without a function that draws, how to get one."""
     from detcore.cli._output import (
         format_number,
@@ -457,6 +525,8 @@ def _print_plot(series: _Series | None, draw: Callable[..., list[str]] | None) -
         f"min {format_number(low[1])} at step {low[0]}, max {format_number(high[1])} at step "
         f"{high[0]}, last {format_number(series.points[-1][1])}"
     )
+    if not facts.has_all(series.kind):
+        text += f"; {len(series.points)} of {facts.num_reports[series.kind]} reports were read"
     missing = len(series.points) - len(finite)
     print_line(f"{text}; {missing} not finite" if missing else text, style="dim")
 

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from detcore.config._experiment import ExperimentConfig
+from detcore.config._hyperparameters import seeded
+
+if TYPE_CHECKING:
+    from numpy.random import RandomState
 
 __all__ = ["smoke_config", "trial_seed"]
 
@@ -30,12 +36,11 @@ def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
     return ExperimentConfig.model_validate(plain)
 
 
-def trial_seed(experiment_seed: int) -> int:
+def trial_seed(experiment_seed: int, *, random: RandomState | None = None) -> int:
     """Return the seed of an experiment's only or first trial, ``0 <= seed < 2**31``.
 
     Args:
         experiment_seed: ``reproducibility.experiment_seed``.
+        random: A generator to seed again; default: a new one, which takes 0.1 ms to make.
     """
-    import numpy as np
-
-    return int(np.random.RandomState(experiment_seed).randint(0, _SEEDS, dtype=np.int64))
+    return int(seeded(experiment_seed, random).randint(0, _SEEDS, dtype="int64"))

@@ -117,6 +117,13 @@ def init(
     )
 
 
+def init_with_plugins(distributed: DistributedContext, plugins: PluginManager | None) -> Context:
+    """Make the context of a process that may have loaded its plugins already; see `init`."""
+    context = init(distributed=distributed)
+    context._settings = dataclasses.replace(context._settings, plugins=plugins)
+    return context
+
+
 class Context:
     """The Core API of one process: `train`, `checkpoint`, `searcher`, `preempt`, `distributed`.
 

@@ -43,6 +43,7 @@ class Settings:
     tensorboard_mode: TensorboardMode
     script: ScriptExperiment
     resume: bool
+    plugins: PluginManager | None = None  # if they are loaded already
 
     def delivery_wait_s(self) -> float:
         """Return how long the end waits for observers; less if the process is soon killed."""
@@ -95,7 +96,7 @@ def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) 
 
 def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
     environment = settings.environment
-    plugins = _open_plugins(environment)
+    plugins = _open_plugins(settings)
     script: ScriptRunner | None = None
     managed = read_trial_info(environment) if environment.trial_info is not None else None
     if managed is None:
@@ -149,7 +150,7 @@ def _finish(records: TrialRecords, script: ScriptRunner | None, ending: Ending) 
 
 def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
     """Open the parts of a worker other than the chief: no records, and no runner that listens."""
-    plugins = _open_plugins(settings.environment)
+    plugins = _open_plugins(settings)
     info: TrialInfo = settings.distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
     storage = _open_storage(info, settings, plugins, stack)
     channel = Channel(None)
@@ -168,10 +169,10 @@ def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
     )
 
 
-def _open_plugins(environment: Environment) -> PluginManager:
+def _open_plugins(settings: Settings) -> PluginManager:
     from detcore.hooks import PluginManager
 
-    return PluginManager(environment)
+    return settings.plugins or PluginManager(settings.environment)
 
 
 def _open_storage(
@@ -248,9 +249,9 @@ def _make_observer(settings: Settings) -> TransferObserver | None:
 
     The terminal of a runner's worker belongs to the runner, which shows the trial.
     """
-    from detcore.checkpoint import watch_transfers
-
     is_managed = settings.environment.trial_info is not None
     if is_managed or settings.distributed.rank or sys.stderr is None:
         return None
+    from detcore.checkpoint import watch_transfers
+
     return watch_transfers(sys.stderr)

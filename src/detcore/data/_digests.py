@@ -273,7 +273,7 @@ class StepDigests:
             **self._facts,
             "versions": _loaded_versions(),  # by the first flush, the user's code is imported
             "variables": read_variables(_NUMERIC_VARIABLES),
-            "machine": {"system": platform.platform(), "cpu": _cpu_model(), "cpus": os.cpu_count()},
+            "machine": {"system": _system(), "cpu": _cpu_model(), "cpus": os.cpu_count()},
         }
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
 
@@ -301,6 +301,13 @@ def _loaded_versions() -> dict[str, str]:
         if isinstance(version, str):
             versions[name] = version
     return versions
+
+
+def _system() -> str:
+    """Return the operating system as `platform.platform` does, which starts a process for it."""
+    libc = "".join(platform.libc_ver())
+    known = (platform.system(), platform.release(), platform.machine())
+    return "-".join([*known, *(["with", libc] if libc else [])])
 
 
 def _cpu_model() -> str:

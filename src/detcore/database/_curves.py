@@ -7,10 +7,23 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ColumnElement, Integer, Subquery, cast, func, or_, select
+from sqlalchemy import (
+    CTE,
+    ColumnElement,
+    Integer,
+    Select,
+    Subquery,
+    and_,
+    case,
+    cast,
+    func,
+    or_,
+    select,
+)
 from sqlalchemy.engine import Connection
 
 from detcore._log import decode_metrics
+from detcore._records import MetricRecord, read_row
 from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, among
 from detcore.database._schema import metrics, trials, validation_values
@@ -45,17 +58,13 @@ class CurveQueries(Queries):
 
         Those of training are the names in the last report of each trial.
         """
-        named = (
-            select(validation_values.c.name)
-            .where(validation_values.c.experiment_id == experiment_id)
-            .distinct()
-        )
         last = select(metrics.c.id).where(  # a look-up in an index for each trial
             metrics.c.trial_id == trials.c.id, metrics.c.kind == "training"
         ).order_by(metrics.c.steps_completed.desc(), metrics.c.id.desc()).limit(1)  # fmt: skip
         newest = select(last.scalar_subquery()).where(trials.c.experiment_id == experiment_id)
         with self._read() as connection:
-            names = {("validation", name) for name in connection.execute(named).scalars()}
+            named = connection.execute(_validation_names(experiment_id)).scalars()
+            names = {("validation", name) for name in named if name is not None}
             for text in connection.execute(
                 select(metrics.c.metrics).where(metrics.c.id.in_(newest))
             ).scalars():
@@ -97,30 +106,65 @@ class CurveQueries(Queries):
         curves: dict[int, MetricCurve] = {}
         with self._read() as connection:
             for trial_filter in among(trials.c.id, trial_ids):
-                which = _of(experiment_id, kind, trial_filter)
-                if steps is not None:
-                    which &= metrics.c.steps_completed.between(*steps)
-                ends = connection.execute(
-                    select(
-                        func.min(metrics.c.steps_completed), func.max(metrics.c.steps_completed)
-                    ).where(which)
-                ).one()
-                if ends[0] is None:
+                owner = and_(trials.c.experiment_id == experiment_id, trial_filter)
+                ends = _ends(connection, owner, kind, steps)
+                if ends is None:
                     continue
-                part = _part(ends[0], ends[1], parts)
                 if kind == "validation":
-                    _read_values(connection, curves, _extremes(which, name, part))
+                    which = and_(
+                        metrics.c.trial_id.in_(select(trials.c.id).where(owner)),
+                        metrics.c.kind == kind,
+                        metrics.c.steps_completed.between(*ends),
+                    )
+                    _read_values(connection, curves, _extremes(which, name, _part(*ends, parts)))
                     _count_nan(connection, curves, which, name)
                 else:
-                    _read_reports(connection, curves, _samples(which, part), name)
+                    _read_reports(connection, curves, _samples(owner, kind, ends, parts), name)
         return curves
 
+    def sample_metrics(self, trial_id: int, kind: str, *, parts: int) -> list[MetricRecord]:
+        """Return a few reports of a trial, in the order of steps.
 
-def _of(experiment_id: int, kind: str, which: ColumnElement[bool] | None) -> ColumnElement[bool]:
-    owned = select(trials.c.id).where(trials.c.experiment_id == experiment_id)
-    if which is not None:
-        owned = owned.where(which)
-    return metrics.c.trial_id.in_(owned) & (metrics.c.kind == kind)
+        The steps are cut into equal parts; the last report of each is returned, and the first of
+        all. The time that this takes does not grow with the number of reports.
+
+        Args:
+            trial_id: Which trial.
+            kind: "training" or "validation".
+            parts: In how many parts the steps are cut; >= 1.
+        """
+        owner = trials.c.id == trial_id
+        with self._read() as connection:
+            ends = _ends(connection, owner, kind, None)
+            if ends is None:
+                return []
+            rows = connection.execute(_samples(owner, kind, ends, parts))
+            return [read_row(MetricRecord, row) for row in rows]
+
+
+def _validation_names(experiment_id: int) -> Select[Any]:
+    """Return the query of the names of validation metrics, and NULL; each is one look-up."""
+    first = select(func.min(validation_values.c.name)).where(
+        validation_values.c.experiment_id == experiment_id
+    )
+    named = select(first.scalar_subquery().label("name")).cte("named", recursive=True)
+    following = first.where(validation_values.c.name > named.c.name)
+    return select(
+        named.union_all(select(following.scalar_subquery()).where(named.c.name.is_not(None))).c.name
+    )
+
+
+def _ends(
+    connection: Connection, owner: ColumnElement[bool], kind: str, steps: tuple[int, int] | None
+) -> tuple[int, int] | None:
+    """Return the first and the last step of reports, or None if there are none."""
+    # One end at a time, because that is a look-up in an index.
+    between = (-(2**63), 2**63 - 1) if steps is None else steps
+    lowest, highest = (_end(end, trials.c.id, kind, *between) for end in (func.min, func.max))
+    row = connection.execute(
+        select(func.min(lowest), func.max(highest)).select_from(trials).where(owner)
+    ).one()
+    return None if row[0] is None else (row[0], row[1])
 
 
 def _part(first: int, last: int, parts: int) -> ColumnElement[int]:
@@ -150,17 +194,59 @@ def _extremes(which: ColumnElement[bool], name: str, part: ColumnElement[int]) -
     )  # fmt: skip
 
 
-def _samples(which: ColumnElement[bool], part: ColumnElement[int]) -> Subquery:
+def _samples(
+    owner: ColumnElement[bool], kind: str, ends: tuple[int, int], parts: int
+) -> Select[Any]:
+    """Return the query of the last report of each part, and of the first report of all."""
+    steps = _last_steps(owner, kind, ends, parts)
+    first = select(trials.c.id, _end(func.min, trials.c.id, kind, *ends)).where(owner)
+    chosen = select(steps.c.trial_id, steps.c.step).union(first).subquery()
+    report = metrics.alias()
+    last = (
+        select(report.c.id)
+        .where(
+            report.c.trial_id == chosen.c.trial_id,
+            report.c.kind == kind,
+            report.c.steps_completed == chosen.c.step,
+        )
+        .order_by(report.c.run_id.desc(), report.c.id.desc())
+        .limit(1)
+    )
+    return (
+        select(*[column for column in metrics.c if column is not metrics.c.batch_metrics])
+        .select_from(chosen)
+        .join(metrics, metrics.c.id == last.scalar_subquery())
+        .order_by(metrics.c.trial_id, metrics.c.steps_completed)
+    )
+
+
+def _last_steps(owner: ColumnElement[bool], kind: str, ends: tuple[int, int], parts: int) -> CTE:
+    """Return the last step with a report in each part, by trial; each is a look-up in an index."""
+    first, last = ends
+    width, num_wide = divmod(last - first + 1, parts)
+    last_of_all = _end(func.max, trials.c.id, kind, first, last)
+    found = (
+        select(trials.c.id.label("trial_id"), last_of_all.label("step"))
+        .where(owner)
+        .cte("found", recursive=True)
+    )
+    # The first parts are wider by one. Whole numbers: as floats, large steps would be inexact.
+    step, edge = found.c.step, num_wide * (width + 1)
+    start = step - (step - first) % (width + 1)
+    if width:
+        start = case((step - first < edge, start), else_=step - (step - first - edge) % width)
+    before = _end(func.max, found.c.trial_id, kind, first, start - 1)
+    return found.union_all(select(found.c.trial_id, before).where(step.is_not(None)))
+
+
+def _end(end: Any, trial: ColumnElement[int], kind: str, first: Any, last: Any) -> Any:
+    """Return the least or greatest step of a trial's reports between two steps, as a subquery."""
     step = metrics.c.steps_completed
     return (
-        select(
-            metrics.c.trial_id, step, metrics.c.metrics, metrics.c.reported_at,
-            _over([step.desc()], part).label("lowest"),
-            _over([step]).label("first"),
-        )
-        .where(which, is_current())
-        .subquery()
-    )  # fmt: skip
+        select(end(step))
+        .where(metrics.c.trial_id == trial, metrics.c.kind == kind, step.between(first, last))
+        .scalar_subquery()
+    )
 
 
 def _read_values(connection: Connection, curves: dict[int, MetricCurve], rows: Subquery) -> None:
@@ -177,19 +263,14 @@ def _read_values(connection: Connection, curves: dict[int, MetricCurve], rows: S
 
 
 def _read_reports(
-    connection: Connection, curves: dict[int, MetricCurve], rows: Subquery, name: str
+    connection: Connection, curves: dict[int, MetricCurve], rows: Select[Any], name: str
 ) -> None:
-    query = select(
-        rows.c.trial_id, rows.c.steps_completed, rows.c.metrics, rows.c.reported_at
-    ).where(or_(rows.c.lowest == 1, rows.c.first == 1))
-    for trial_id, step, text, moment in connection.execute(
-        query.order_by(*list(query.selected_columns)[:2])
-    ):
-        value = decode_metrics(text).get(name)
+    for row in connection.execute(rows):
+        value = decode_metrics(row.metrics).get(name)
         if isinstance(value, (int, float)) and not isinstance(value, bool):
-            curve = curves.setdefault(trial_id, MetricCurve())
-            curve.points.append((step, value))
-            curve.times.append(moment)
+            curve = curves.setdefault(row.trial_id, MetricCurve())
+            curve.points.append((row.steps_completed, value))
+            curve.times.append(row.reported_at)
 
 
 def _count_nan(

@@ -17,7 +17,13 @@ from detcore.database._schema import events, metrics, trials, validation_values
 from detcore.database._text import MAX_INDEXED, plain_text
 from detcore.errors import DatabaseError
 
-__all__ = ["MetricQueries", "insert_metrics", "is_current", "metric_row", "select_best"]
+__all__ = [
+    "MetricQueries",
+    "insert_metrics",
+    "is_current",
+    "metric_row",
+    "select_best",
+]
 
 # Databases limit the parameters of a statement: SQLite 32,766, PostgreSQL 65,535.
 _VALUES_AT_ONCE = 1000
@@ -76,6 +82,26 @@ class MetricQueries(Queries):
         if newest is not None:
             rows = rows[::-1]
         return [read_row(MetricRecord, row) for row in rows]
+
+    def count_metrics(self, trial_id: int, kind: str) -> int:
+        """Return how many reports `metrics` would return."""
+        owner = and_(metrics.c.trial_id == trial_id, metrics.c.kind == kind)
+        run, step = metrics.c.run_id, metrics.c.steps_completed
+        ends = [
+            select(end(run)).where(metrics.c.trial_id == trial_id).scalar_subquery()
+            for end in (func.min, func.max)
+        ]
+        with self._read() as connection:
+            total = connection.execute(select(func.count()).where(owner)).scalar_one()
+            first_run, last_run = connection.execute(select(*ends)).one()
+            if first_run == last_run:
+                return total
+            # Only steps that a later run has reached can be reported again.
+            reached = select(func.min(step)).where(owner, run > first_run).scalar_subquery()
+            replaced = select(func.count()).where(
+                owner, run < last_run, step >= reached, ~is_current()
+            )
+            return total - connection.execute(replaced).scalar_one()
 
     def validation_at(self, trial_id: int, steps_completed: int) -> MetricRecord | None:
         """Return the validation of a trial at a step, by its last run, or None."""

@@ -41,6 +41,7 @@ def find_hooks(
     functions: dict[str, Callable[..., object]] = {}
     faults: list[PluginProblem] = []
     known = {name for name in vars(manager.hook) if not name.startswith("_")}
+    trial = _new_manager()
     for name in dir(target):
         if isinstance(inspect.getattr_static(target, name, None), property):
             continue  # pluggy before 1.7 would execute it
@@ -50,7 +51,7 @@ def find_hooks(
                 faults.append(_unmarked(entry, target, name))
             continue
         function = getattr(target, name)
-        fault = _check_hook(entry, options.get("specname") or name, function, options, known)
+        fault = _check_hook(entry, options.get("specname") or name, function, options, known, trial)
         if fault is not None:
             faults.append(fault)
         elif (options.get("specname") or name) in known:
@@ -91,6 +92,7 @@ def _check_hook(
     function: Callable[..., object],
     options: object,
     known: set[str],
+    trial: pluggy.PluginManager,
 ) -> PluginProblem | None:
     """Compare one implementation with the specification of that name."""
     assert isinstance(options, dict)  # narrowing: pluggy's TypedDict
@@ -107,20 +109,35 @@ def _check_hook(
             "hook-wrapper", entry, f"{name} is a wrapper, which detcore does not call "
             f"({defined_at(function)})"
         )  # fmt: skip
-    return _check_signature(entry, name, function)
+    return _check_signature(entry, name, function, trial)
 
 
-def _check_signature(
-    entry: PluginEntry, name: str, function: Callable[..., object]
-) -> PluginProblem | None:
-    """Let pluggy compare the arguments of one implementation, alone, with the specification."""
+def _new_manager() -> pluggy.PluginManager:
     import pluggy
 
     from detcore.hooks import specs
     from detcore.hooks._markers import PROJECT
 
-    trial = pluggy.PluginManager(PROJECT)
-    trial.add_hookspecs(specs)
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    return manager
+
+
+def _check_signature(
+    entry: PluginEntry, name: str, function: Callable[..., object], trial: pluggy.PluginManager
+) -> PluginProblem | None:
+    """Let pluggy compare the arguments of one implementation with the specification.
+
+    Args:
+        entry: The plugin.
+        name: The hook.
+        function: The implementation.
+        trial: A manager that is used for nothing else than this plugin's implementations.
+    """
+    import pluggy
+
+    from detcore.hooks import specs
+
     holder = Hooks({name: function})
     if trial.parse_hookimpl_opts(holder, name) is None:
         return author_problem(
@@ -130,7 +147,7 @@ def _check_signature(
             f"({defined_at(function)})",
         )
     try:
-        trial.register(holder, name=entry.name)
+        trial.register(holder, name=f"{name} of {entry.name}")
     except pluggy.PluginValidationError:
         wanted = inspect.signature(getattr(specs, name))
         extra = [

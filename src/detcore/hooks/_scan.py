@@ -87,19 +87,19 @@ def scan_distributions() -> tuple[list[Installed], list[PluginProblem]]:
             text = None
         if not text or not _OUR_GROUP.search(text):
             continue
-        name = _read_field(distribution, "Name")
+        name, version = _read_fields(distribution, "Name", "Version")
         if name is None:
             problems.append(_broken_metadata(distribution))
         elif canonical_name(name) not in found and _is_first(distribution, name):
-            found[canonical_name(name)] = _read(distribution, name, text)
+            found[canonical_name(name)] = _read(distribution, name, version or "?", text)
     return [found[name] for name in sorted(found)], problems
 
 
-def _read(distribution: Distribution, name: str, text: str) -> Installed:
+def _read(distribution: Distribution, name: str, version: str, text: str) -> Installed:
     groups, faults = parse_entry_points(text)
     return Installed(
         name=name,
-        version=_read_field(distribution, "Version") or "?",
+        version=version,
         folder=_folder(distribution),
         source=_source(distribution, name),
         groups=groups,
@@ -134,13 +134,14 @@ def parse_entry_points(text: str) -> tuple[dict[str, dict[str, Declaration]], li
     return groups, faults
 
 
-def _read_field(distribution: Distribution, field: str) -> str | None:
-    """Return a field of the metadata, or None if it is missing or cannot be read."""
+def _read_fields(distribution: Distribution, *fields: str) -> list[str | None]:
+    """Return fields of the metadata, each None if it is missing or cannot be read."""
     try:
-        value = distribution.metadata[field]
+        metadata = distribution.metadata  # parsed at each access
+        values = [metadata[field] for field in fields]
     except Exception:  # noqa: BLE001  (each Python version fails in its own way; None is reported)
-        return None
-    return value.strip() or None if isinstance(value, str) else None
+        return [None] * len(fields)
+    return [value.strip() or None if isinstance(value, str) else None for value in values]
 
 
 def _is_first(distribution: Distribution, name: str) -> bool:

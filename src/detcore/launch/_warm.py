@@ -1,8 +1,9 @@
 """A process that has imported the modules that trials need, and forks a worker for each trial.
 
-It runs nothing but imports: no code of the user, no framework's runtime. `serve` is what runs
-inside it; `detcore.launch._warm_parent` is the runner's side. They speak over a socket that keeps
-messages apart: JSON objects, with descriptors along. The runner asks, this process answers:
+It imports modules and asks plugins what they register. It runs no code of the user, and no
+framework's runtime. `serve` is what runs inside it; `detcore.launch._warm_parent` is the runner's
+side. They speak over a socket that keeps messages apart: JSON objects, with descriptors along. The
+runner asks, this process answers:
 
 ``{"import": ["module" | "module:attribute", ...]}``
     ``{"unfit": null | reason}``, once they are there.
@@ -32,10 +33,13 @@ import threading
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detcore.environment import change_environment
+from detcore.environment import change_environment, read_environment
 from detcore.launch._exit_codes import EXIT_ERROR
+
+if TYPE_CHECKING:
+    from detcore.hooks import PluginManager
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
@@ -67,22 +71,26 @@ _DEVICES = Path("/dev")
 _HARMLESS_DEVICES = frozenset({"null", "zero", "full", "random", "urandom", "tty"})
 
 
-def serve(fd: int) -> None:
+def serve(fd: int) -> PluginManager:
     """Fork workers until the runner is gone. Returns in each worker, and only there.
 
     Args:
         fd: This process's end of the socket.
+
+    Returns:
+        The plugins, loaded before the fork; their problems are not reported yet.
     """
     link = socket.socket(fileno=fd)
     try:
         message, _ = _receive(link)
-        _answer(link, unfit=_prepare(message["import"]))
+        unfit, plugins = _prepare(message["import"])
+        _answer(link, unfit=unfit)
         while True:
             message, descriptors = _receive(link)
             if "reap" in message:
                 _answer(link, code=_reap(message["reap"]))
             elif _fork_worker(link, message, descriptors):
-                return
+                return plugins
     except (EOFError, BrokenPipeError, ConnectionResetError):
         # Exit handlers of the imported modules run in the workers, not here.
         os._exit(0)
@@ -102,11 +110,16 @@ def _answer(link: socket.socket, **fields: object) -> None:
     link.send(json.dumps(fields).encode())
 
 
-def _prepare(names: Sequence[str]) -> str | None:
-    """Import modules; return why this process must not fork, or None."""
+def _prepare(names: Sequence[str]) -> tuple[str | None, PluginManager]:
+    """Import modules and load plugins; return why this process must not fork, or None, and them."""
+    from detcore.hooks import PluginManager
+
+    plugins = PluginManager(read_environment())
     failed = _import(names)
     if failed is not None:
-        return failed
+        return failed, plugins
+    plugins.frameworks()
+    plugins.storage_types()
     # Libraries that know how to fork, such as OpenBLAS, end their idle threads before a fork and
     # start them again where they are needed. Those whose threads are still there do not.
     with warnings.catch_warnings():
@@ -117,7 +130,7 @@ def _prepare(names: Sequence[str]) -> str | None:
     os.waitpid(pid, 0)
     gc.collect()
     gc.freeze()  # or the collector of each worker would copy all pages it looks at
-    return _why_unfit()
+    return _why_unfit(), plugins
 
 
 def _import(names: Sequence[str]) -> str | None:

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from detcore.core import Context
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
+    from detcore.hooks import PluginManager
     from detcore.types import TrialInfo
 
 __all__ = [
@@ -71,12 +72,16 @@ _CANNOT_HEAL = (
 _SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#~{}!\n")
 
 
-def main() -> int:
-    """Run the trial that the environment names; return the process's exit code."""
+def main(plugins: PluginManager | None = None) -> int:
+    """Run the trial that the environment names; return the process's exit code.
+
+    Args:
+        plugins: The plugins, if they are loaded already.
+    """
     environment = read_environment()
     if environment.channel_fd is not None:
         _end_with_runner(environment.channel_fd)
-    return _run(environment)
+    return _run(environment, plugins)
 
 
 def _main_early(modules: Sequence[str]) -> int:
@@ -90,8 +95,9 @@ def _main_early(modules: Sequence[str]) -> int:
     return _run(read_environment())
 
 
-def _run(environment: Environment) -> int:
+def _run(environment: Environment, plugins: PluginManager | None = None) -> int:
     from detcore import core
+    from detcore.core._context import init_with_plugins
 
     # A trial of a script opens its own context; this process only watches over it.
     info = core.read_trial_info(environment)
@@ -101,9 +107,11 @@ def _run(environment: Environment) -> int:
     model_dir = Path(info.model_dir)
     sys.path.insert(0, str(model_dir))
     _show_messages()
+    for problem in () if plugins is None else plugins.problems():
+        logging.getLogger("detcore.plugins").warning("plugin %s", problem)
     opened: list[Context] = []
     try:
-        with core.init(distributed=_place(environment)) as context:
+        with init_with_plugins(_place(environment), plugins) as context:
             opened.append(context)
             code = _run_trial_class(context, info, entrypoint)
     except Exception as error:  # noqa: BLE001  (the border of the process: told, never dropped)
@@ -273,5 +281,5 @@ if __name__ == "__main__":
     if len(sys.argv) > 1:
         from detcore.launch._warm import serve
 
-        serve(int(sys.argv[1]))  # returns in the workers that it forks
+        sys.exit(main(serve(int(sys.argv[1]))))  # it returns in the workers that it forks
     sys.exit(main())

@@ -490,7 +490,7 @@ def _with_slots(plain: Mapping[str, Any], slots: int) -> dict[str, Any]:
 
 def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: RunListener) -> None:
     cores = num_cores()
-    trials = min(slots.at_once, log.num_ready)
+    trials = min(slots.at_once, log.search.num_training)
     workers = num_workers * max(1, trials)
     if workers > cores:
         listener.notice(

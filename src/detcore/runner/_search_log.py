@@ -91,11 +91,6 @@ class SearchLog:
             self._note(event)
             self.entries.append(LogEntry(event, operations, (document or {}).get("error")))
 
-    @property
-    def num_ready(self) -> int:
-        """Number of trials that have training left to do."""
-        return sum(not (trial.is_closed or trial.is_waiting) for trial in self.search.trials)
-
     def record(self, event: Event, *, error: str | None = None) -> tuple[Operation, ...] | None:
         """Apply an event and log it with the resulting operations, which are returned.
 
@@ -121,10 +116,9 @@ class SearchLog:
         """Whether the search would be over with this event, without one trained trial."""
         if event.reason is ExitReason.STOPPED:
             return False
-        trials = self.search.trials
-        others = [index for index in range(len(trials)) if index != event.trial]
-        if not all(trials[index].is_closed for index in others):
+        if self.search.num_open > 1:
             return False
+        others = [index for index in range(len(self.search.trials)) if index != event.trial]
         if any(self._exits.get(each, ExitReason.STOPPED) is ExitReason.STOPPED for each in others):
             return False
         search = Search.replay(self._make_method(), self.search.events, seed=self._seed)

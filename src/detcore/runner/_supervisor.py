@@ -9,9 +9,11 @@ Nothing can therefore follow from an event of the search before the search log c
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import itertools
 import signal
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from detcore.errors import in_one_line
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0
+_CHUNK = 256
 
 
 class Trial(NamedTuple):
@@ -46,6 +49,32 @@ class Trial(NamedTuple):
     starts_at: float = 0.0  # when the present wait is over
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class Trials:
+    """Trials by index, which never change: a changed copy shares most of its memory with this.
+
+    A search may have 100,000 trials, and a decision changes one or two of them.
+    """
+
+    _chunks: tuple[tuple[Trial, ...], ...] = ()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks[-1:])) + _CHUNK * max(0, len(self._chunks) - 1)
+
+    def __getitem__(self, index: int) -> Trial:
+        return self._chunks[index // _CHUNK][index % _CHUNK]
+
+    def __iter__(self) -> Iterator[Trial]:
+        return itertools.chain.from_iterable(self._chunks)
+
+    def replaced(self, index: int, trial: Trial) -> Trials:
+        """Return a copy with another trial at an index; the length as index appends it."""
+        number, place = divmod(index, _CHUNK)
+        (chunk,) = self._chunks[number : number + 1] or ((),)
+        changed = (*chunk[:place], trial, *chunk[place + 1 :])
+        return Trials((*self._chunks[:number], changed, *self._chunks[number + 1 :]))
+
+
 class State(NamedTuple):
     """A run of an experiment. Trials are named by their index in the search.
 
@@ -54,7 +83,8 @@ class State(NamedTuple):
 
     free: tuple[int, ...]  # places; the next trial takes the first one
     max_restarts: int
-    trials: tuple[Trial, ...] = ()
+    trials: Trials = Trials()
+    running: tuple[int, ...] = ()  # trials that have workers
     order: tuple[int, ...] = ()  # trials to train, in the order of their turns
     again: tuple[int, ...] = ()  # closed trials that failed after their last report; they go first
     ending: int | None = None  # its workers have just ended, and its fate is undecided
@@ -63,11 +93,6 @@ class State(NamedTuple):
     control: Control | None = None  # the last request for the whole experiment
     failure: DetcoreError | None = None  # why the search cannot continue
     last_error: str | None = None  # of the trial that failed last in this run
-
-    @property
-    def running(self) -> list[int]:
-        """The trials that have workers."""
-        return [index for index, trial in enumerate(self.trials) if trial.place is not None]
 
     @property
     def is_stopping(self) -> bool:
@@ -309,8 +334,11 @@ class _Turn:
 
     def change(self, index: int, **fields: Any) -> None:
         trials = self.state.trials
-        changed = trials[index]._replace(**fields)
-        self.set(trials=(*trials[:index], changed, *trials[index + 1 :]))
+        self.set(trials=trials.replaced(index, trials[index]._replace(**fields)))
+        if "place" in fields:
+            others = {*self.state.running} - {index}
+            own = () if fields["place"] is None else (index,)
+            self.set(running=tuple(sorted((*others, *own))))
 
     def record(self, index: int, state: TrialState, error: str | None = None) -> None:
         known = self.state.trials[index]
@@ -345,17 +373,18 @@ class _Turn:
             self.change(event.trial, is_waiting=True)
         elif isinstance(event, Exited):
             self.change(event.trial, is_closed=True)
-        ids = iter(created)
+        ids, closed = iter(created), set[int]()
         for operation in operations:
             match operation:
-                case Create():
-                    self.set(trials=(*self.state.trials, Trial(next(ids))))
+                case Create(index):
+                    self.set(trials=self.state.trials.replaced(index, Trial(next(ids))))
                 case Train(index, length):
                     self.change(index, length=length, is_waiting=False)
                     order.insert(0 if index == own else len(order), index)
                 case Close(index):
                     self.change(index, is_closed=True)
-        self.set(order=tuple(each for each in order if not self.state.trials[each].is_closed))
+                    closed.add(index)
+        self.set(order=tuple(each for each in order if each not in closed))
 
 
 def _start_trials(turn: _Turn, now: float) -> None:

@@ -9,7 +9,7 @@ from detcore.errors import SearchError
 from detcore.search._halving import Bracket, BracketPlan
 from detcore.search._messages import ExitReason
 from detcore.search._method import Answer, NewTrial, SearchSetup
-from detcore.search._sampling import sample
+from detcore.search._sampling import Sampler
 
 __all__ = ["AdaptiveSearch", "HalvingSearch", "plan_brackets"]
 
@@ -19,6 +19,7 @@ class _Brackets:
 
     def __init__(self, setup: SearchSetup, plans: Sequence[BracketPlan]) -> None:
         self._setup = setup
+        self._sampler = Sampler(setup.seed)
         self._num_drawn = 0
         self._brackets = [Bracket(plan, self._sample) for plan in plans]
         self._weights = [plan.max_trials for plan in plans]
@@ -52,8 +53,7 @@ class _Brackets:
 
     def _sample(self) -> dict[str, object]:
         self._num_drawn += 1
-        setup = self._setup
-        return sample(setup.hyperparameters, seed=setup.seed, index=self._num_drawn - 1)
+        return self._sampler.draw(self._setup.hyperparameters, self._num_drawn - 1)
 
 
 class AdaptiveSearch(_Brackets):

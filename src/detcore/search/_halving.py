@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import bisect
 import dataclasses
+import heapq
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -45,26 +45,61 @@ class BracketPlan:
     stop_once: bool
 
 
-@dataclasses.dataclass(slots=True)
-class _Result:
-    """A trial's metric at a rung; sorted with the best first."""
-
-    metric: float
-    trial: int
-    is_promoted: bool = False
-
-
-@dataclasses.dataclass(slots=True)
 class _Rung:
-    length: int
-    num_outstanding: int = 0
-    results: list[_Result] = dataclasses.field(default_factory=list)
+    """The results of trials at one length; of equal metrics, the earlier one is better.
 
-    def insert(self, result: _Result) -> int:
-        """Insert a result behind all that are as good or better; return its position."""
-        place = bisect.bisect_right([each.metric for each in self.results], result.metric)
-        self.results.insert(place, result)
-        return place
+    Attributes:
+        length: Training length.
+        num_outstanding: Number of trials that train to this length.
+        promoted: Trials that train further from here.
+        num_results: Number of results.
+        num_settled: Number of results of which no more are promoted.
+    """
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.num_outstanding = 0
+        self.promoted: set[int] = set()
+        self.num_results = 0
+        self.num_settled = 0
+        # Two heaps, so that a decision takes as long with many results as with few: the best
+        # results with the worst first, negated, and the others with the best first.
+        self._best: list[tuple[float, int, int]] = []
+        self._others: list[tuple[float, int, int]] = []
+
+    def insert(self, trial: int, metric: float, *, quota: int) -> int | None:
+        """Insert a result; return the trial that is now one of the best, and was not before.
+
+        Args:
+            trial: The trial.
+            metric: Its metric; lower is better.
+            quota: The number of best results, counting this one: as before, or one more.
+
+        Returns:
+            This trial, or another one that the larger quota admits, or None.
+        """
+        number = self.num_results
+        self.num_results += 1
+        if self._best and metric < -self._best[0][0]:
+            heapq.heappush(self._best, (-metric, -number, trial))
+            if len(self._best) > quota:
+                worst, place, other = heapq.heappop(self._best)
+                heapq.heappush(self._others, (-worst, -place, other))
+            return trial
+        heapq.heappush(self._others, (metric, number, trial))
+        if len(self._best) == quota:
+            return None
+        metric, number, trial = heapq.heappop(self._others)
+        heapq.heappush(self._best, (-metric, -number, trial))
+        return trial
+
+    def settle(self) -> list[int]:
+        """Return the trials that are not promoted, the best first; none if it did so before."""
+        if self.num_settled == self.num_results:
+            return []
+        self.num_settled = self.num_results
+        best = [(-metric, -number, trial) for metric, number, trial in self._best]
+        return [trial for *_, trial in sorted(best + self._others) if trial not in self.promoted]
 
 
 class Bracket:
@@ -123,7 +158,7 @@ class Bracket:
         """Return the mean of two fractions: results in the bottom rung, and closed trials."""
         total = self._plan.max_trials
         # A promoted trial that rejects its hyperparameters later leaves an extra result.
-        return min(1.0, 0.5 * (len(self._rungs[0].results) + len(self._closed)) / total)
+        return min(1.0, 0.5 * (self._rungs[0].num_results + len(self._closed)) / total)
 
     def _reported(self, trial: int, metric: float) -> list[Answer]:
         rung = self._rungs[self._rung_of[trial]]
@@ -131,7 +166,7 @@ class Bracket:
         rung.num_outstanding -= 1
         answers: list[Answer] = []
         if rung is self._rungs[-1]:
-            rung.insert(_Result(metric, trial))
+            rung.insert(trial, metric, quota=0)
             answers += self._close(trial)
         elif self._plan.stop_once:
             answers += self._continue_or_stop(rung, trial, metric)
@@ -143,26 +178,24 @@ class Bracket:
 
     def _promote(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
         """Promote the new trial if it is good enough, else one that the larger quota admits."""
-        old_quota = int(len(rung.results) / self._plan.divisor)
-        quota = int((len(rung.results) + 1) / self._plan.divisor)
-        result = _Result(metric, trial)
-        if rung.insert(result) >= quota:
-            if quota == old_quota:
-                return []
-            result = rung.results[old_quota]
-            # Trials that were waiting when the rung was full are closed. The rung may have grown
-            # since then, by a trial that replaces one that rejected its hyperparameters.
-            if result.is_promoted or result.trial in self._closed - self._exited:
-                return []
-        result.is_promoted = True
-        return self._raise(result.trial)
+        quota = int((rung.num_results + 1) / self._plan.divisor)
+        admitted = rung.insert(trial, metric, quota=quota)
+        if admitted is None:
+            return []
+        # Trials that were waiting when the rung was full are closed. The rung may have grown
+        # since then, by a trial that replaces one that rejected its hyperparameters.
+        is_closed = admitted in self._closed and admitted not in self._exited
+        if admitted != trial and (admitted in rung.promoted or is_closed):
+            return []
+        rung.promoted.add(admitted)
+        return self._raise(admitted)
 
     def _continue_or_stop(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
-        quota = max(1, int((len(rung.results) + 1) / self._plan.divisor))
-        result = _Result(metric, trial)
-        result.is_promoted = rung.insert(result) < quota
-        if result.is_promoted and trial not in self._exited:
-            return self._raise(trial)
+        quota = max(1, int((rung.num_results + 1) / self._plan.divisor))
+        if rung.insert(trial, metric, quota=quota) == trial:
+            rung.promoted.add(trial)
+            if trial not in self._exited:
+                return self._raise(trial)
         return self._close(trial)
 
     def _raise(self, trial: int) -> list[Answer]:
@@ -174,7 +207,7 @@ class Bracket:
             rung.num_outstanding += 1
             return [TrainTo(trial, rung.length)]
         if rung is self._rungs[-1]:
-            rung.insert(_Result(_WORST, trial))
+            rung.insert(trial, _WORST, quota=0)
             return []
         return self._promote(rung, trial, _WORST)
 
@@ -196,13 +229,12 @@ class Bracket:
 
     def _close_leftovers(self) -> list[Answer]:
         """Close the trials waiting in rungs from which no more can be promoted."""
-        if len(self._rungs[0].results) < self._plan.max_trials:
+        if self._rungs[0].num_results < self._plan.max_trials:
             return []
         answers: list[Answer] = []
         for rung in self._rungs:
             if rung.num_outstanding:
                 break
-            for result in rung.results:
-                if not result.is_promoted:
-                    answers += self._close(result.trial)
+            for trial in rung.settle():
+                answers += self._close(trial)
         return answers

@@ -10,7 +10,7 @@ from typing import Any
 from detcore.errors import SearchError
 from detcore.search._messages import Close, Create, Event, Exited, Operation, Train, Validated
 from detcore.search._method import Answer, NewTrial, SearchMethod
-from detcore.search._sampling import seed_of_trial
+from detcore.search._sampling import Sampler
 
 __all__ = ["PlannedTrial", "Search"]
 
@@ -54,10 +54,13 @@ class Search:
 
     def __init__(self, method: SearchMethod, *, seed: int) -> None:
         self.method = method
-        self._seed = seed
+        self._sampler = Sampler(seed)
         self.trials: list[PlannedTrial] = []
         self.events: list[Event] = []
         self.trained: dict[int, float] = {}
+        # Looking at all trials for each event would take longer with each trial.
+        self._open: set[int] = set()
+        self._training: set[int] = set()
         self._first = self._operations(method.start())
 
     @classmethod
@@ -76,7 +79,17 @@ class Search:
     @property
     def is_finished(self) -> bool:
         """Whether all trials have finished training."""
-        return all(trial.is_closed for trial in self.trials)
+        return not self._open
+
+    @property
+    def num_open(self) -> int:
+        """Number of trials that have not finished training."""
+        return len(self._open)
+
+    @property
+    def num_training(self) -> int:
+        """Number of trials that have training left to do now."""
+        return len(self._training)
 
     @property
     def planned_length(self) -> int:
@@ -107,9 +120,10 @@ class Search:
         trial = self._checked(event)
         if isinstance(event, Validated):
             trial.is_waiting = True
+            self._training.discard(event.trial)
             answers = self.method.validated(event.trial, event.length, event.metric)
         else:
-            trial.is_closed = True
+            self._close(event.trial)
             answers = self.method.exited(event.trial, event.reason)
         self.events.append(event)
         operations = self._operations(answers)
@@ -117,8 +131,8 @@ class Search:
             self.trained.pop(event.trial, None)
         elif isinstance(event, Validated):
             self.trained[event.trial] = event.length / trial.length
-        if not self.is_finished and all(t.is_closed or t.is_waiting for t in self.trials):
-            waiting = [str(index) for index, t in enumerate(self.trials) if not t.is_closed]
+        if self._open and not self._training:
+            waiting = map(str, sorted(self._open))
             raise SearchError(
                 f"{type(self.method).__name__} trains no trial and ends none: "
                 f"{', '.join(waiting)} wait for ever.\n"
@@ -151,8 +165,10 @@ class Search:
             if answer.length < 1:
                 raise SearchError(f"{answer}: a trial trains to a length of at least 1")
             index = len(self.trials)
-            seed = seed_of_trial(self._seed, index)
+            seed = self._sampler.seed_of_trial(index)
             self.trials.append(PlannedTrial(answer.hparams, seed, answer.length))
+            self._open.add(index)
+            self._training.add(index)
             return [Create(index, answer.hparams, seed), Train(index, answer.length)]
         if not 0 <= answer.trial < len(self.trials):
             raise SearchError(f"{answer}: there is no such trial")
@@ -160,9 +176,15 @@ class Search:
         if trial.is_closed:
             raise SearchError(f"{answer}: the trial is closed already")
         if answer.length is None:
-            trial.is_closed = True
+            self._close(answer.trial)
             return [Close(answer.trial)]
         if not trial.is_waiting or answer.length <= trial.length:
             raise SearchError(f"{answer}: the trial already had the length {trial.length}")
         trial.length, trial.is_waiting = answer.length, False
+        self._training.add(answer.trial)
         return [Train(answer.trial, answer.length)]
+
+    def _close(self, index: int) -> None:
+        self.trials[index].is_closed = True
+        self._open.discard(index)
+        self._training.discard(index)

@@ -9,7 +9,7 @@ from typing import Any
 from detcore.errors import SearchError
 from detcore.search._messages import ExitReason
 from detcore.search._method import Answer, NewTrial, SearchSetup, TrainTo
-from detcore.search._sampling import grid_points, sample
+from detcore.search._sampling import Sampler, grid_points
 
 __all__ = ["GridSearch", "RandomSearch", "ReplacingQueue", "SingleSearch", "TooManyInvalid"]
 
@@ -134,17 +134,15 @@ class RandomSearch(ReplacingQueue):
     """Trials with hyperparameters drawn at random."""
 
     def __init__(self, setup: SearchSetup) -> None:
-        indices = itertools.count()
-        super().__init__(
-            setup, lambda: sample(setup.hyperparameters, seed=setup.seed, index=next(indices))
-        )
+        indices, sampler = itertools.count(), Sampler(setup.seed)
+        super().__init__(setup, lambda: sampler.draw(setup.hyperparameters, next(indices)))
 
 
 class SingleSearch(_Queue):
     """One trial; it is not replaced."""
 
     def __init__(self, setup: SearchSetup) -> None:
-        hparams = iter([sample(setup.hyperparameters, seed=setup.seed, index=0)])
+        hparams = iter([Sampler(setup.seed).draw(setup.hyperparameters, 0)])
         super().__init__(setup, 1, lambda: next(hparams, None))
 
 
