@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +16,7 @@ from detcore.errors import near_name
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.launch import Host
-    from detcore.launch.nodes import RendezvousService
+    from detcore.launch.nodes import RendezvousService, SupportsHosts
 
 __all__ = ["launch"]
 
@@ -99,10 +100,11 @@ def launch(
     services = _find_services(obj, launcher)
     printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
     if hosts is not None:
-        found, number = _check_hosts(hosts, num_workers, launcher)
+        service = _find_hosts_service(services, launcher)
+        found, number = _check_hosts(hosts, num_workers)
         code = run_on_hosts(
             line,
-            horovodrun=_find_horovodrun(),
+            service=service,
             hosts=found,
             num_workers=number,
             network_interface=network_interface,
@@ -151,14 +153,9 @@ def _find_services(obj: CliContext, launcher: str) -> dict[str, RendezvousServic
     raise click.BadParameter(f"{launcher!r} is not one of {names}", param_hint="--launcher")
 
 
-def _check_hosts(hosts: str, num_workers: int | None, launcher: str) -> tuple[list[Host], int]:
+def _check_hosts(hosts: str, num_workers: int | None) -> tuple[list[Host], int]:
     from detcore.launch import parse_hosts
 
-    if launcher != "horovod":
-        raise click.UsageError(
-            f"--hosts works with --launcher horovod, not with {launcher}.\n"
-            "With PyTorch, run torchrun on each machine."
-        )
     try:
         found = parse_hosts(hosts)
     except ValueError as error:
@@ -169,14 +166,16 @@ def _check_hosts(hosts: str, num_workers: int | None, launcher: str) -> tuple[li
     return found, num_workers or slots
 
 
-def _find_horovodrun() -> str:
-    path = Path(sys.executable).parent / "horovodrun"
-    if not path.is_file():
-        raise click.UsageError(
-            f"--hosts needs horovodrun, but there is no {path}.\n"
-            "Install Horovod in this environment: HOROVOD_WITH_GLOO=1 pip install horovod"
-        )
-    return str(path)
+def _find_hosts_service(services: Mapping[str, RendezvousService], launcher: str) -> SupportsHosts:
+    from detcore.launch.nodes import SupportsHosts
+
+    service = services.get(launcher)
+    if isinstance(service, SupportsHosts):
+        return service
+    raise click.UsageError(
+        f"--hosts works with --launcher horovod, not with {launcher}.\n"
+        "With PyTorch, run torchrun on each machine."
+    )
 
 
 def _find_program(name: str, search_path: str) -> str:

@@ -13,10 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.environment import read_environment
 from detcore.launch import _guard
-from detcore.launch._exit_codes import EXIT_COME_BACK
-from detcore.launch._exported import exported_environment
-from detcore.launch._horovodrun import HorovodRun
-from detcore.launch._hosts import Host, chief_address, interface_towards
+from detcore.launch._hosts import Host, HostsJob, HostsRequest, SupportsHosts, exported_environment
 from detcore.launch._job import LocalJob
 from detcore.launch._places import outer_variables
 from detcore.launch._printer import Printer
@@ -88,7 +85,7 @@ def run_workers(
 def run_on_hosts(
     command: Sequence[str],
     *,
-    horovodrun: str,
+    service: SupportsHosts,
     hosts: Sequence[Host],
     num_workers: int,
     network_interface: str | None,
@@ -97,11 +94,11 @@ def run_on_hosts(
     printer: Printer,
     notice: Callable[[str], None],
 ) -> int:
-    """Run a command on several machines through ``horovodrun``; see `run_workers`.
+    """Run a command on several machines; see `run_workers`.
 
     Args:
         command: Program and arguments; the same paths on all machines.
-        horovodrun: Path of that program.
+        service: Starts the workers.
         hosts: The machines; rank 0 runs on the first one.
         num_workers: How many processes in all.
         network_interface: Its name on all machines; None: the one that leads to the hosts.
@@ -114,28 +111,28 @@ def run_on_hosts(
         As `run_workers` does.
 
     Raises:
-        ConfigError: If a variable may not be passed on.
-        WorkerError: If a host has no address, or horovodrun does not start.
+        ConfigError: If a variable may not be passed on, or the service lacks a program.
+        WorkerError: If a host has no address, or the command does not start.
     """
-    told = {"PYTHONUNBUFFERED": "1", "DET_CHIEF_IP": chief_address(hosts), **variables}
-    line = [
-        *(horovodrun, "--gloo", "-np", str(num_workers)),
-        *("-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)),
-        # Named, so that horovodrun does not look for it: it would put a secret on command lines.
-        *("--network-interfaces", network_interface or interface_towards(hosts)),
-        *(sys.executable, "-m", "detcore.launch._agent", *command),
-    ]
+    request = HostsRequest(
+        hosts=hosts,
+        num_workers=num_workers,
+        network_interface=network_interface,
+        environment=exported_environment(
+            {"PYTHONUNBUFFERED": "1", **variables}, exported, outer_variables()
+        ),
+        stop_s=_stop_s(read_environment()),
+    )
     with ExitStack() as stack:
         guard = stack.enter_context(_guarded())
         signals = stack.enter_context(_Signals())
-        environment = exported_environment(told, exported, outer_variables())
-        run = HorovodRun(line, environment, printer, stop_s=_stop_s(read_environment()))
+        run = service.start_on_hosts(command, request, printer)
         stack.callback(run.kill)
         guard(f"+{run.pid}")
         code = _follow(run, printer, signals, notice, lambda rank: None)
         guard(f"-{run.pid}")
-        if run.first_failed is None and code not in (0, EXIT_COME_BACK):
-            notice("\n".join(["horovodrun did not start the workers:", *run.messages]))
+        if run.failure is not None:
+            notice(run.failure)
     return code
 
 
@@ -145,7 +142,7 @@ def _stop_s(environment: Environment) -> float:
 
 
 def _follow(
-    workers: Workers | HorovodRun,
+    workers: Workers | HostsJob,
     printer: Printer,
     signals: _Signals,
     notice: Callable[[str], None],
@@ -206,7 +203,7 @@ class _Signals:
     def _note(self, number: int, _frame: object) -> None:
         self._received.append(number)
 
-    def pass_on(self, workers: Workers | HorovodRun) -> None:
+    def pass_on(self, workers: Workers | HostsJob) -> None:
         """Pass on the signals received since; a second SIGINT kills all workers at once."""
         while self._received:
             number = self._received.popleft()

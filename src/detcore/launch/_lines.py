@@ -7,11 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Protocol
 
-__all__ = ["MARK", "Cutter", "Line", "LineCutter"]
-
-# Begins the messages of an agent to the launcher. It contains the ASCII record separator, which no
-# program prints by chance.
-MARK = b"\x1edetcore "
+__all__ = ["Cutter", "Line", "LineCutter"]
 
 _MAX_LINE_BYTES = 1 << 20
 # Cursor movements mean nothing where other ranks' lines come in between; colours (..m) stay.
