@@ -6,8 +6,7 @@ import pytest
 from launch_command import Launch
 
 from detcore.errors import ConfigError
-from detcore.launch import Host, parse_hosts
-from detcore.launch._hosts import exported_environment
+from detcore.launch._hosts import Host, exported_environment, parse_hosts
 
 HOSTS = ("--launcher", "horovod", "--hosts", "a:4,b:4")
 
@@ -24,9 +23,9 @@ def test_hosts_and_their_slots() -> None:
     "text", ["", "a:", "a:x", "a:0", "a,,b", "a b", "-oProxyCommand=x:1", "a;b"]
 )
 def test_hosts_that_cannot_be_read(text: str) -> None:
-    with pytest.raises(ValueError, match="is not NAME:SLOTS"):
+    with pytest.raises(ConfigError, match="is not NAME:SLOTS"):
         parse_hosts(text)
-    with pytest.raises(ValueError, match="'a' is named twice"):
+    with pytest.raises(ConfigError, match="'a' is named twice"):
         parse_hosts("a:1,a:2")
 
 
@@ -48,9 +47,7 @@ def test_only_harmless_variables_go_to_other_machines(monkeypatch: pytest.Monkey
     assert found.items() >= {**kept, "PATH": "/x", "SOMETHING": "else"}.items()
     assert not found.keys() & (secret.keys() - {"SOMETHING"})
     for name in ("DETCORE_JOB_KEY", "AWS_SECRET_ACCESS_KEY", "DETCORE_DB"):
-        with pytest.raises(
-            ConfigError, match=f"--env {name}: its value would stand on"
-        ):
+        with pytest.raises(ConfigError, match=f"--env {name}: its value would stand on"):
             exported_environment({}, [name], ())
     with pytest.raises(ConfigError, match="--env NOT_THERE: this variable is not set"):
         exported_environment({}, ["NOT_THERE"], ())

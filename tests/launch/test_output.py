@@ -17,8 +17,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_command import LAUNCH, Launch
 
-from detcore.launch import Printer, _local
+from detcore.launch import _local
 from detcore.launch._lines import Line, LineCutter
+from detcore.launch._printer import Printer
 
 BAR = """
 import os, sys, time

@@ -18,20 +18,16 @@ if TYPE_CHECKING:
         WorkerEvent,
         WorkerGroup,
     )
-    from detcore.launch._hosts import Host, parse_hosts
     from detcore.launch._job import framework_variables
     from detcore.launch._local import LocalLauncher
     from detcore.launch._places import num_cores
-    from detcore.launch._printer import Printer
     from detcore.launch._user_imports import find_preload
 
 __all__ = [
     "EarlyWorker",
-    "Host",
     "Launcher",
     "LocalLauncher",
     "OutputSink",
-    "Printer",
     "SupportsCheck",
     "WorkerEvent",
     "WorkerGroup",
@@ -40,18 +36,15 @@ __all__ = [
     "find_preload",
     "framework_variables",
     "num_cores",
-    "parse_hosts",
     "run_on_hosts",
     "run_workers",
 ]
 
 _HOMES = {
     "EarlyWorker": "_early",
-    "Host": "_hosts",
     "Launcher": "_group",
     "LocalLauncher": "_local",
     "OutputSink": "_group",
-    "Printer": "_printer",
     "SupportsCheck": "_group",
     "WorkerEvent": "_group",
     "WorkerGroup": "_group",
@@ -60,7 +53,6 @@ _HOMES = {
     "find_preload": "_user_imports",
     "framework_variables": "_job",
     "num_cores": "_places",
-    "parse_hosts": "_hosts",
     "run_on_hosts": "_command",
     "run_workers": "_command",
 }

@@ -12,8 +12,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.environment import read_environment
+from detcore.errors import ConfigError
 from detcore.launch import _guard
-from detcore.launch._hosts import Host, HostsJob, HostsRequest, SupportsHosts, exported_environment
+from detcore.launch._hosts import (
+    HostsJob,
+    HostsRequest,
+    SupportsHosts,
+    exported_environment,
+    parse_hosts,
+)
 from detcore.launch._job import LocalJob
 from detcore.launch._places import outer_variables
 from detcore.launch._printer import Printer
@@ -38,7 +45,6 @@ def run_workers(
     services: Mapping[str, RendezvousService],
     torch: bool,
     variables: Mapping[str, str],
-    printer: Printer,
     notice: Callable[[str], None],
 ) -> int:
     """Run a command in several processes of this machine until all have ended.
@@ -53,7 +59,6 @@ def run_workers(
         services: Run as long as they do, by name; see `detcore.launch.nodes`.
         torch: Whether ``torch.distributed.init_process_group()`` is to work in them.
         variables: More variables for all of them.
-        printer: Takes their output.
         notice: Called with one-line messages about the job.
 
     Returns:
@@ -66,6 +71,7 @@ def run_workers(
     environment = read_environment()  # of a trial whose command is `detcore launch ...`
     trials_own = () if environment.channel_fd is None else (environment.channel_fd,)
     without_channel = {"DETCORE_CHANNEL_FD": ""}
+    printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
     workers = Workers(printer, stop_s=_stop_s(environment))
     with ExitStack() as stack:
         job = LocalJob(num_workers, services=services, torch=torch)
@@ -86,12 +92,11 @@ def run_on_hosts(
     command: Sequence[str],
     *,
     service: SupportsHosts,
-    hosts: Sequence[Host],
-    num_workers: int,
+    hosts: str,
+    num_workers: int | None,
     network_interface: str | None,
     variables: Mapping[str, str],
     exported: Sequence[str],
-    printer: Printer,
     notice: Callable[[str], None],
 ) -> int:
     """Run a command on several machines; see `run_workers`.
@@ -99,24 +104,29 @@ def run_on_hosts(
     Args:
         command: Program and arguments; the same paths on all machines.
         service: Starts the workers.
-        hosts: The machines; rank 0 runs on the first one.
-        num_workers: How many processes in all.
+        hosts: The machines and their slots, as ``"a:4,b:4"``; rank 0 runs on the first one.
+        num_workers: How many processes in all; None: one for each slot.
         network_interface: Its name on all machines; None: the one that leads to the hosts.
         variables: Variables for all workers.
         exported: Names of this process's variables that the workers find too.
-        printer: Takes their output.
         notice: Called with one-line messages about the job.
 
     Returns:
         As `run_workers` does.
 
     Raises:
-        ConfigError: If a variable may not be passed on, or the service lacks a program.
+        ConfigError: If the hosts cannot be read or have too few slots, a variable may not be passed
+            on, or the service lacks a program.
         WorkerError: If a host has no address, or the command does not start.
     """
+    machines = parse_hosts(hosts)
+    slots = sum(host.slots for host in machines)
+    if num_workers is not None and num_workers > slots:
+        raise ConfigError(f"-n {num_workers}, but the hosts have {slots} slots: {hosts}")
+    printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
     request = HostsRequest(
-        hosts=hosts,
-        num_workers=num_workers,
+        hosts=machines,
+        num_workers=num_workers or slots,
         network_interface=network_interface,
         environment=exported_environment(
             {"PYTHONUNBUFFERED": "1", **variables}, exported, outer_variables()

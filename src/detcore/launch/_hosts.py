@@ -111,7 +111,9 @@ class HostsJob(Protocol):
 class SupportsHosts(Protocol):
     """A rendezvous service for which ``detcore launch`` takes ``--hosts``."""
 
-    def start_on_hosts(self, command: Sequence[str], request: HostsRequest, sink: Sink) -> HostsJob:
+    def start_on_hosts(
+        self, command: Sequence[str], request: HostsRequest, sink: Sink, /
+    ) -> HostsJob:
         """Start a command on several machines.
 
         Args:
@@ -129,15 +131,15 @@ def parse_hosts(text: str) -> list[Host]:
     """Read ``"a:4,b:4"``; a name alone has one slot.
 
     Raises:
-        ValueError: If it cannot be read, or names a machine twice.
+        ConfigError: If it cannot be read, or names a machine twice.
     """
     hosts: list[Host] = []
     for part in text.split(","):
         match = _PATTERN.fullmatch(part.strip())
         if match is None or match[2] == "0":
-            raise ValueError(f"{part.strip()!r} is not NAME:SLOTS, such as node1:4")
+            raise ConfigError(f"--hosts: {part.strip()!r} is not NAME:SLOTS, such as node1:4")
         if match[1] in [host.name for host in hosts]:
-            raise ValueError(f"{match[1]!r} is named twice; add up its slots")
+            raise ConfigError(f"--hosts: {match[1]!r} is named twice; add up its slots")
         hosts.append(Host(match[1], int(match[2] or 1)))
     return hosts
 

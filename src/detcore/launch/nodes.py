@@ -24,7 +24,7 @@ from detcore.launch._rendezvous import (
     RendezvousStore,
     find_services,
 )
-from detcore.launch._workers import RemoteProcess, Sink, Workers
+from detcore.launch._workers import RemoteProcess, Workers
 
 __all__ = [
     "HostsJob",
@@ -38,7 +38,6 @@ __all__ = [
     "Rendezvous",
     "RendezvousService",
     "RendezvousStore",
-    "Sink",
     "SupportsHosts",
     "Workers",
     "create_log",

@@ -13,11 +13,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from detcore.errors import ConfigError, WorkerError
-from detcore.launch.nodes import HostsRequest, Line, LineCutter, Sink, Workers, interface_with
+from detcore.launch.nodes import HostsRequest, Line, LineCutter, Workers, interface_with
 from detcore_horovod._agent import MARK
 
 __all__ = ["HorovodRun", "chief_address", "interface_towards", "start_on_hosts"]
@@ -35,7 +35,9 @@ _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "C
 _KEPT_MESSAGES = 200
 
 
-def start_on_hosts(command: Sequence[str], request: HostsRequest, sink: Sink) -> HorovodRun:
+def start_on_hosts(
+    command: Sequence[str], request: HostsRequest, sink: Callable[[int, str, Line], None]
+) -> HorovodRun:
     """Start a command on several machines; see `detcore.launch.nodes.SupportsHosts`."""
     program = Path(sys.executable).parent / "horovodrun"
     if not program.is_file():
@@ -79,7 +81,12 @@ class HorovodRun:
     """
 
     def __init__(
-        self, command: Sequence[str], environment: dict[str, str], sink: Sink, *, stop_s: float
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        sink: Callable[[int, str, Line], None],
+        *,
+        stop_s: float,
     ) -> None:
         self._sink = sink
         self._cutters: dict[tuple[int, str], LineCutter] = {}

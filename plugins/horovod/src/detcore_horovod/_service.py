@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.launch.nodes import HostsRequest, RankPlace, RendezvousStore, Sink
+from detcore.launch.nodes import HostsRequest, Line, RankPlace, RendezvousStore
 from detcore_horovod._server import MemoryStore, RendezvousServer
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class HorovodService:
         return HorovodRendezvous(RendezvousServer(store, most_workers=len(places)))
 
     def start_on_hosts(
-        self, command: Sequence[str], request: HostsRequest, sink: Sink
+        self, command: Sequence[str], request: HostsRequest, sink: Callable[[int, str, Line], None]
     ) -> HorovodRun:
         """Start a command on several machines through ``horovodrun``.
 
