@@ -17,9 +17,8 @@ from click.testing import CliRunner
 from fake_distributions import run_detcore, run_python, write_distribution
 
 from detcore import __version__
-from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
 from detcore.cli._groups import CommandGroup, import_command
-from detcore.cli._main import COMMANDS, main
+from detcore.cli._main import COMMANDS, DISTRIBUTION_OF_COMMAND, main
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 
@@ -70,7 +69,7 @@ def detcore_register_commands():
 """
 
 RESERVE_BAKE = """
-from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+from detcore.cli._main import DISTRIBUTION_OF_COMMAND
 from detcore.cli._groups import Lazy
 from detcore.cli._main import COMMANDS, main
 

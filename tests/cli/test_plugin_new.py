@@ -203,7 +203,7 @@ def test_a_name_of_another_kind_is_free(name: str, tmp_path: Path) -> None:
 
 
 def test_names_that_experiment_files_know_are_known_here() -> None:
-    from detcore.cli._plugin_name import _KNOWN_TO_FILES
+    from detcore.cli._plugin_new import _KNOWN_TO_FILES
 
     builtin = {"single", "random", "grid", "adaptive_asha", "async_halving", "optuna"}
     assert _KNOWN_TO_FILES["storage"] == set(STORAGE_TYPES)

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from launch_command import LAUNCH, Launch
 
 from detcore.launch import _local
+from detcore.launch._command import Printer
 from detcore.launch._lines import Line, LineCutter
-from detcore.launch._printer import Printer
 
 BAR = """
 import os, sys, time

@@ -27,15 +27,15 @@ if TYPE_CHECKING:
         read_manifest,
     )
     from detcore.checkpoint._outstanding import SaveProgress
-    from detcore.checkpoint._place import RecordedPlace, find_place, open_recorded
     from detcore.checkpoint._records import CheckpointRecords, RecoveryRecords
     from detcore.checkpoint._recover import (
+        Repair,
         UnsettledCheckpoint,
         describe_checkpoint,
         recover_checkpoints,
+        repair_checkpoint,
         settle_checkpoints,
     )
-    from detcore.checkpoint._repair import Repair, repair_checkpoint
     from detcore.checkpoint._retention import (
         RetentionPlan,
         RetentionPolicy,
@@ -45,7 +45,14 @@ if TYPE_CHECKING:
         plan_retention,
     )
     from detcore.checkpoint._save import SaveTimes
-    from detcore.checkpoint._source import CheckpointSource, find_source, pin_source
+    from detcore.checkpoint._source import (
+        CheckpointSource,
+        RecordedPlace,
+        find_place,
+        find_source,
+        open_recorded,
+        pin_source,
+    )
     from detcore.checkpoint._verify import Fault, verify_checkpoint
     from detcore.checkpoint._watch import TransferObserver
 
@@ -103,9 +110,9 @@ _HOMES = {
     "MANIFEST_FILE": "_manifest",
     "METADATA_FILE": "_manifest",
     "Manifest": "_manifest",
-    "RecordedPlace": "_place",
+    "RecordedPlace": "_source",
     "RecoveryRecords": "_records",
-    "Repair": "_repair",
+    "Repair": "_recover",
     "RetentionPlan": "_retention",
     "RetentionPolicy": "_retention",
     "SaveProgress": "_outstanding",
@@ -121,17 +128,17 @@ _HOMES = {
     "delete_checkpoint": "_delete",
     "describe_checkpoint": "_recover",
     "download_checkpoint": "_download",
-    "find_place": "_place",
+    "find_place": "_source",
     "find_source": "_source",
     "has_manifest": "_manifest",
     "is_whole_copy": "_copy",
     "list_committed": "_manifest",
-    "open_recorded": "_place",
+    "open_recorded": "_source",
     "pin_source": "_source",
     "plan_retention": "_retention",
     "read_manifest": "_manifest",
     "recover_checkpoints": "_recover",
-    "repair_checkpoint": "_repair",
+    "repair_checkpoint": "_recover",
     "settle_checkpoints": "_recover",
     "verify_checkpoint": "_verify",
     "watch_transfers": "_bars",

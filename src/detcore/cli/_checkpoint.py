@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore, open_store
+from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore, open_store, prune
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
@@ -22,7 +22,6 @@ from detcore.cli._output import (
     print_line,
     print_table,
 )
-from detcore.cli._prune import prune
 from detcore.cli._records import master_option, open_client
 from detcore.errors import CheckpointStateError, RunError
 

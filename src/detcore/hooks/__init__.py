@@ -10,9 +10,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detcore.hooks._api import API_VERSION, ApiRange
     from detcore.hooks._doctor import diagnose
-    from detcore.hooks._entry import PluginEntry, PluginState
+    from detcore.hooks._entry import API_VERSION, ApiRange, PluginEntry, PluginState
     from detcore.hooks._load import describe_error
     from detcore.hooks._manager import PluginManager
     from detcore.hooks._markers import hookimpl, hookspec
@@ -51,8 +50,8 @@ __all__ = [
 ]
 
 _HOMES = {
-    "API_VERSION": "_api",
-    "ApiRange": "_api",
+    "API_VERSION": "_entry",
+    "ApiRange": "_entry",
     "CheckpointSaved": "types",
     "EventInfo": "types",
     "LauncherType": "types",

@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable
 
 from detcore.errors import near_name
-from detcore.hooks._api import API_VERSION, ApiRange, format_version
-from detcore.hooks._entry import PluginEntry, PluginState
+from detcore.hooks._entry import API_VERSION, ApiRange, PluginEntry, PluginState, format_version
 from detcore.hooks._problem import (
     PluginProblem,
     author_problem,

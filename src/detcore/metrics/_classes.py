@@ -8,7 +8,7 @@ import numpy as np
 
 from detcore.errors import MetricError
 from detcore.metrics._exact import SumState
-from detcore.metrics._labels import (
+from detcore.metrics._f_score import (
     ClassIndices,
     checked_num_classes,
     checked_threshold,

@@ -3,14 +3,17 @@
 from detcore._records import document_of
 from detcore.remote._context import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, PackedContext, pack
 from detcore.remote._credentials import (
+    KeptToken,
     find_credentials,
+    forget_token,
+    keep_token,
+    kept_token,
     log_in_at,
     normal_url,
     open_session,
     trusted_authorities,
 )
 from detcore.remote._deliver import SentSpool, send_spools
-from detcore.remote._kept_tokens import KeptToken, forget_token, keep_token, kept_token
 from detcore.remote._numbers import (
     NUMBER,
     spell_document,

@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from detcore.storage._copy import Sink, write_all
 from detcore.storage._digest import Digester, digest_bytes
+from detcore.storage._faults import RetryPolicy, retry_async
 from detcore.storage._protocol import FileDigest, Progress
-from detcore.storage._retry import RetryPolicy, retry_async
 from detcore.storage._small import read_whole, write_whole
 
 __all__ = ["LARGE_BYTES", "BulkTransfers"]

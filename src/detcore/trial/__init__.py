@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore.trial._clock import AskedClock, Clock
-    from detcore.trial._code import copy_code, list_code
-    from detcore.trial._code_import import code_imported_from
+    from detcore.trial._code import code_imported_from, copy_code, list_code
     from detcore.trial._context import TrialContext, TrialSetup
     from detcore.trial._controller import (
         LoopingController,
@@ -123,7 +122,7 @@ _HOMES = {
     "ValidationResult": "_controller",
     "capture_random_state": "_random",
     "check_requirements": "_resolve",
-    "code_imported_from": "_code_import",
+    "code_imported_from": "_code",
     "copy_code": "_code",
     "find_framework": "_resolve",
     "import_object": "_resolve",
