@@ -15,8 +15,14 @@ from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.search._adaptive import AdaptiveSearch, HalvingSearch, plan_brackets
 from detcore.search._halving import rung_lengths
-from detcore.search._sampling import grid_points, sample, seed_of_trial
-from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
+from detcore.search._simple import (
+    GridSearch,
+    RandomSearch,
+    SingleSearch,
+    grid_points,
+    sample,
+    seed_of_trial,
+)
 
 
 def test_single_trains_one_trial_with_the_seeds_of_the_experiment() -> None:

@@ -13,6 +13,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from detcore.checkpoint._async import SaveProgress
     from detcore.checkpoint._bars import TransferBars, TransferLines, watch_transfers
     from detcore.checkpoint._context import CheckpointContext, CheckpointOwner
     from detcore.checkpoint._copy import copy_checkpoint, is_whole_copy
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
         list_committed,
         read_manifest,
     )
-    from detcore.checkpoint._outstanding import SaveProgress
     from detcore.checkpoint._records import CheckpointRecords, RecoveryRecords
     from detcore.checkpoint._recover import (
         Repair,
@@ -115,7 +115,7 @@ _HOMES = {
     "Repair": "_recover",
     "RetentionPlan": "_retention",
     "RetentionPolicy": "_retention",
-    "SaveProgress": "_outstanding",
+    "SaveProgress": "_async",
     "SaveTimes": "_save",
     "SavedCheckpoint": "_retention",
     "TransferBars": "_bars",

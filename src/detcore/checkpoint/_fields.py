@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from detcore.checkpoint._ids import check_id
+from detcore.checkpoint._manifest import check_id
 from detcore.types import TensorInfo
 
 __all__ = [

@@ -20,13 +20,12 @@ from detcore.checkpoint._commit import (
     put_files,
     record_committed,
     seal_files,
+    staging_folder,
 )
 from detcore.checkpoint._delete import remove_files
-from detcore.checkpoint._ids import new_id
-from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
+from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest, new_id
 from detcore.checkpoint._recover import describe_checkpoint
 from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.checkpoint._staging import staging_folder
 from detcore.errors import DetcoreError, StorageFullError
 
 if TYPE_CHECKING:

@@ -11,11 +11,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._commit import make_folders, put_files, seal_files
+from detcore.checkpoint._commit import make_folders, put_files, seal_files, staging_folder
 from detcore.checkpoint._metadata import check_metadata, plain_metadata
 from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.checkpoint._shared import together
-from detcore.checkpoint._staging import staging_folder
 from detcore.errors import CheckpointConflictError, InvalidCheckpointError
 
 if TYPE_CHECKING:

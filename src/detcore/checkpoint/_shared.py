@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from detcore.checkpoint._commit import scratch_folder
 from detcore.checkpoint._download import download_checkpoint
 from detcore.checkpoint._manifest import Manifest, read_manifest
-from detcore.checkpoint._staging import scratch_folder
 from detcore.checkpoint._verify import check_in_place
 from detcore.checkpoint._watch import TransferObserver
 from detcore.errors import CheckpointError

@@ -15,8 +15,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from detcore.cli._output import format_duration, format_number, state_text
-from detcore.cli._printable import printable
+from detcore.cli._output import format_duration, format_number, printable, state_text
 from detcore.cli._progress import (
     RunProgress,
     TrialProgress,

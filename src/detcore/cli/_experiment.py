@@ -69,7 +69,7 @@ _COMMANDS = {
     "kill": Lazy("detcore.cli._control:kill", "End all trials at once."),
     "archive": Lazy("detcore.cli._experiment:archive", "Leave an experiment out of lists."),
     "unarchive": Lazy("detcore.cli._experiment:unarchive", "Bring it back."),
-    "delete": Lazy("detcore.cli._delete:delete", "Delete its records and checkpoints for good."),
+    "delete": Lazy("detcore.cli._control:delete", "Delete its records and checkpoints for good."),
 }
 _STATES = ("RUNNING", "PAUSED", "COMPLETED", "CANCELED", "ERROR")
 

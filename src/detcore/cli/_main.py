@@ -183,7 +183,7 @@ class _Main(CommandGroup):
         try:
             return super().invoke(ctx)
         except DetcoreError as error:
-            from detcore.cli._printable import printable
+            from detcore.cli._output import printable
 
             click.echo(printable(f"error: {error}"), err=True)
             ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)

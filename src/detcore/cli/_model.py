@@ -22,8 +22,8 @@ from detcore.cli._output import (
     print_json,
     print_line,
     print_table,
+    printable,
 )
-from detcore.cli._printable import printable
 from detcore.cli._records import master_option, open_client, open_records
 from detcore.errors import NotFoundError
 

@@ -12,7 +12,7 @@ import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._context import names_of_plugins
-from detcore.cli._printable import printable
+from detcore.cli._output import printable
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._output import choose_format, format_options
-from detcore.cli._printable import printable
+from detcore.cli._output import choose_format, format_options, printable
 from detcore.cli._records import master_option, open_records
 from detcore.describe import describe_experiment, describe_state
 

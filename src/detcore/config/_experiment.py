@@ -27,11 +27,13 @@ from detcore.config._sections import (
 from detcore.config._storage import StorageField
 from detcore.types import Length, TrialSettings, Unit
 
-__all__ = ["RULES_LATER", "ExperimentConfig"]
+__all__ = ["RULES_LATER", "ExperimentConfig", "smoke_config", "trial_seed"]
 
 RULES_LATER = "rules_later"  # validation context: the caller checks rules between fields itself
 _NEVER = Length(0, Unit.BATCHES)
 _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
+_SEEDS = 2**31
+_KEPT = ("metric", "smaller_is_better", "source_trial_id", "source_checkpoint_uuid")
 
 
 def _draw_name() -> str:
@@ -40,6 +42,8 @@ def _draw_name() -> str:
 
 
 _ADJECTIVES = ("amber", "bold", "brisk", "calm", "clear", "deep", "fair", "golden", "keen", "quiet")
+
+
 _NOUNS = ("birch", "brook", "crane", "dune", "falcon", "glade", "heron", "linden", "otter", "reef")
 
 
@@ -197,3 +201,34 @@ class ExperimentConfig(Section):
                 [(found.primary.place, problem(found.message)) for found in broken],
             )
         return self
+
+
+def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
+    """Return a configuration changed to one batch, one validation and one checkpoint."""
+    plain = config.model_dump(mode="json")
+    searcher = plain["searcher"]
+    plain["searcher"] = {
+        "name": "single",
+        "max_length": {"batches": 1},
+        **{name: searcher[name] for name in _KEPT if name in searcher},
+    }
+    plain.update(
+        scheduling_unit=1,
+        min_validation_period={"batches": 0},
+        min_checkpoint_period={"batches": 0},
+        checkpoint_policy="none",
+        perform_initial_validation=False,
+        max_restarts=0,
+    )
+    return ExperimentConfig.model_validate(plain)
+
+
+def trial_seed(experiment_seed: int) -> int:
+    """Return the seed of an experiment's only or first trial, ``0 <= seed < 2**31``.
+
+    Args:
+        experiment_seed: ``reproducibility.experiment_seed``.
+    """
+    import numpy as np
+
+    return int(np.random.RandomState(experiment_seed).randint(0, _SEEDS, dtype=np.int64))

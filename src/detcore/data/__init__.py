@@ -11,8 +11,7 @@ from detcore.data._dataset_cache import (
     with_key_order,
 )
 from detcore.data._digests import StepDigests
-from detcore.data._ledger import LedgerWriter
-from detcore.data._ledger_format import IdKind
+from detcore.data._ledger import IdKind, LedgerWriter
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.data._source import DataSource

@@ -24,9 +24,8 @@ from detcore.database._apply import (
     change_checkpoint,
     insert_checkpoint,
 )
-from detcore.database._checked import checked_metadata, checked_texts
 from detcore.database._models import registrations
-from detcore.database._queries import Queries, now
+from detcore.database._queries import Queries, checked_metadata, checked_texts, now
 from detcore.database._ranking import is_last_report
 from detcore.database._schema import checkpoints, metrics, validation_values
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError

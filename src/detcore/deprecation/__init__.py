@@ -7,14 +7,15 @@ docs/api-policy.md.
 """
 
 from detcore.deprecation._mark import (
+    Overdue,
     deprecated,
     deprecated_argument,
     deprecated_attributes,
     deprecated_hook,
     deprecations_of_hook,
+    find_overdue,
 )
 from detcore.deprecation._notice import Deprecation, DetcoreDeprecationWarning
-from detcore.deprecation._overdue import Overdue, find_overdue
 
 __all__ = [
     "Deprecation",

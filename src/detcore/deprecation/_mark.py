@@ -2,26 +2,33 @@
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
-from detcore.deprecation._notice import Deprecation
+from detcore.deprecation._notice import Deprecation, release
 
 __all__ = [
     "HookDeprecations",
+    "Overdue",
     "deprecated",
     "deprecated_argument",
     "deprecated_attributes",
     "deprecated_hook",
     "deprecations_of_hook",
+    "find_overdue",
 ]
 
 _Marked = TypeVar("_Marked", bound=Callable[..., Any])
 _HOOK = "__detcore_deprecations__"
-
 HookDeprecations = Mapping[str, Deprecation]
+_MARKS = {"Deprecation", "deprecated", "deprecated_argument", "deprecated_hook"}
+
+
 """Deprecations of a hook by argument; the empty name is the hook itself."""
 
 
@@ -211,3 +218,62 @@ def deprecations_of_hook(specification: Callable[..., Any]) -> HookDeprecations:
     """Return the deprecations of a hook and its arguments."""
     found: HookDeprecations = getattr(specification, _HOOK, {})
     return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Overdue:
+    """A deprecation that is due for removal.
+
+    Attributes:
+        path: The file.
+        line: The line of the mark, from 1.
+        removed_in: The first version that should not have it; empty: the mark has no literal
+            version, so it cannot be checked.
+    """
+
+    path: Path
+    line: int
+    removed_in: str
+
+    def __str__(self) -> str:
+        if not self.removed_in:
+            return f"{self.path}:{self.line}: removed_in is not written as a text"
+        return f"{self.path}:{self.line}: to be removed in {self.removed_in}"
+
+
+def find_overdue(folder: Path, version: str) -> list[Overdue]:
+    """Return the deprecations in a folder of source that a version should not have any more.
+
+    For a test of a distribution::
+
+        assert not find_overdue(Path(detcore_bread.__file__).parent, detcore_bread.__version__)
+
+    Args:
+        folder: The source; all ``.py`` files below it are read, none is imported.
+        version: The current version; a pre-release counts as the release.
+    """
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        for call in _marks(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            value = next((item.value for item in call.keywords if item.arg == "removed_in"), None)
+            if isinstance(value, ast.Name) and value.id == "removed_in":
+                continue  # a function that passes its own argument on
+            text = value.value if isinstance(value, ast.Constant) else None
+            if not isinstance(text, str):
+                found.append(Overdue(path, call.lineno, ""))
+            elif release(text) <= release(version):
+                found.append(Overdue(path, call.lineno, text))
+    return found
+
+
+def _marks(tree: ast.Module) -> Iterator[ast.Call]:
+    """Yield the calls that mark something, wherever their names were imported to."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else (getattr(node.func, "id", ""))
+            )
+            if name in _MARKS and any(item.arg == "removed_in" for item in node.keywords):
+                yield node

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.distributed._numbers import (
+from detcore.distributed._launchers import (
     NAMES,
     check_numbers,
     complete,

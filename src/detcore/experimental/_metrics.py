@@ -4,15 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterator, Mapping
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from detcore.errors import PluginNotFoundError
 from detcore.experimental._transport import all_pages
 
 if TYPE_CHECKING:
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["TrainingMetrics", "ValidationMetrics", "stream_training", "stream_validation"]
+__all__ = [
+    "TrainingMetrics",
+    "ValidationMetrics",
+    "flat",
+    "frame",
+    "stream_training",
+    "stream_validation",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +82,35 @@ def _common(document: Document) -> dict[str, Any]:
         "end_time": datetime.datetime.fromisoformat(document["reported_at"]),
         "metrics": document["metrics"],
     }
+
+
+def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]) -> Any:
+    """Return a table.
+
+    Args:
+        rows: Values by column; those that a row lacks become NaN.
+        index: Name and values of the index.
+
+    Raises:
+        PluginNotFoundError: If pandas is not installed.
+    """
+    try:
+        pandas: Any = importlib.import_module("pandas")
+    except ModuleNotFoundError as error:
+        raise PluginNotFoundError(
+            "a table needs pandas, which is not installed in this environment.\n"
+            "  pip install pandas"
+        ) from error
+    name, values = index
+    return pandas.DataFrame(list(rows), index=pandas.Index(list(values), name=name, dtype="int64"))
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by names such as ``a.b``."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found

@@ -12,10 +12,10 @@ from detcore.errors import InvalidArgumentError, NoCheckpointError, NotFoundErro
 from detcore.experimental._arguments import check_id, check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._enums import CheckpointSortBy, OrderBy
-from detcore.experimental._frames import frame
 from detcore.experimental._metrics import (
     TrainingMetrics,
     ValidationMetrics,
+    frame,
     stream_training,
     stream_validation,
 )

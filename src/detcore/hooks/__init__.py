@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from detcore.hooks._doctor import diagnose
     from detcore.hooks._entry import API_VERSION, ApiRange, PluginEntry, PluginState
-    from detcore.hooks._load import describe_error
-    from detcore.hooks._manager import PluginManager
+    from detcore.hooks._manager import OBSERVER_HOOKS, Observer, PluginManager
     from detcore.hooks._markers import hookimpl, hookspec
-    from detcore.hooks._observer import OBSERVER_HOOKS, Observer
     from detcore.hooks._problem import PluginProblem
+    from detcore.hooks._runtime import describe_error
     from detcore.hooks.types import (
         CheckpointSaved,
         EventInfo,
@@ -55,8 +54,8 @@ _HOMES = {
     "CheckpointSaved": "types",
     "EventInfo": "types",
     "LauncherType": "types",
-    "OBSERVER_HOOKS": "_observer",
-    "Observer": "_observer",
+    "OBSERVER_HOOKS": "_manager",
+    "Observer": "_manager",
     "PluginEntry": "_entry",
     "PluginManager": "_manager",
     "PluginProblem": "_problem",
@@ -65,7 +64,7 @@ _HOMES = {
     "RoutesType": "types",
     "SearcherType": "types",
     "StorageType": "types",
-    "describe_error": "_load",
+    "describe_error": "_runtime",
     "diagnose": "_doctor",
     "hookimpl": "_markers",
     "hookspec": "_markers",

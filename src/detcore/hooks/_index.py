@@ -10,12 +10,13 @@ from detcore.errors import near_name
 from detcore.hooks._entry import API_VERSION, ApiRange, PluginEntry, PluginState, format_version
 from detcore.hooks._problem import (
     PluginProblem,
+    Selection,
     author_problem,
     install_command,
+    selection_faults,
     uninstall_command,
 )
 from detcore.hooks._scan import API, COMMANDS, PLUGINS, Installed, scan_distributions
-from detcore.hooks._selection import Selection, selection_faults
 
 __all__ = ["Index", "build_index"]
 

@@ -12,10 +12,8 @@ from detcore.metrics._merge import weighted_mean
 from detcore.metrics._reducer import FunctionReducer, MetricReducer, interleave
 
 if TYPE_CHECKING:
-    from detcore.metrics._classes import Accuracy, ConfusionMatrix
-    from detcore.metrics._f_score import F1Score, Precision, Recall
-    from detcore.metrics._quantiles import Quantiles
-    from detcore.metrics._ranking import AUROC, AveragePrecision
+    from detcore.metrics._classes import Accuracy, ConfusionMatrix, F1Score, Precision, Recall
+    from detcore.metrics._ranking import AUROC, AveragePrecision, Quantiles
     from detcore.metrics._regression import (
         MeanAbsoluteError,
         MeanSquaredError,
@@ -50,13 +48,13 @@ _HOMES = {
     "AveragePrecision": "_ranking",
     "ConfusionMatrix": "_classes",
     "Count": "_sums",
-    "F1Score": "_f_score",
+    "F1Score": "_classes",
     "Mean": "_sums",
     "MeanAbsoluteError": "_regression",
     "MeanSquaredError": "_regression",
-    "Precision": "_f_score",
-    "Quantiles": "_quantiles",
-    "Recall": "_f_score",
+    "Precision": "_classes",
+    "Quantiles": "_ranking",
+    "Recall": "_classes",
     "RootMeanSquaredError": "_regression",
     "Sum": "_sums",
 }

@@ -14,14 +14,14 @@ from detcore.remote._credentials import (
     trusted_authorities,
 )
 from detcore.remote._deliver import SentSpool, send_spools
-from detcore.remote._numbers import (
+from detcore.remote._reads import (
     NUMBER,
+    ServerRecords,
     spell_document,
     spell_metrics,
     unspell_document,
     unspell_metrics,
 )
-from detcore.remote._reads import ServerRecords
 from detcore.remote._session import ServerAway, ServerRefused, Session
 from detcore.remote._submit import HandIn, hand_in, read_events, read_outcome
 

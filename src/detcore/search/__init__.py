@@ -21,9 +21,8 @@ from detcore.search._messages import (
 )
 from detcore.search._method import Answer, NewTrial, SearchMethod, SearchSetup, TrainTo
 from detcore.search._optuna import OptunaSearch
-from detcore.search._sampling import sample
 from detcore.search._search import PlannedTrial, Search
-from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
+from detcore.search._simple import GridSearch, RandomSearch, SingleSearch, sample
 
 __all__ = [
     "AdaptiveSearch",

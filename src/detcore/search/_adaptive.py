@@ -9,7 +9,7 @@ from detcore.errors import SearchError
 from detcore.search._halving import Bracket, BracketPlan
 from detcore.search._messages import ExitReason
 from detcore.search._method import Answer, NewTrial, SearchSetup
-from detcore.search._sampling import sample
+from detcore.search._simple import sample
 
 __all__ = ["AdaptiveSearch", "HalvingSearch", "plan_brackets"]
 

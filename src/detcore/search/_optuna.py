@@ -12,8 +12,7 @@ from detcore.config import ranges
 from detcore.errors import SearchError
 from detcore.search._messages import ExitReason
 from detcore.search._method import Answer, SearchSetup, TrainTo
-from detcore.search._sampling import place_values
-from detcore.search._simple import ReplacingQueue
+from detcore.search._simple import ReplacingQueue, place_values
 
 __all__ = ["OptunaSearch"]
 

@@ -10,7 +10,7 @@ from typing import Any
 from detcore.errors import SearchError
 from detcore.search._messages import Close, Create, Event, Exited, Operation, Train, Validated
 from detcore.search._method import Answer, NewTrial, SearchMethod
-from detcore.search._sampling import seed_of_trial
+from detcore.search._simple import seed_of_trial
 
 __all__ = ["PlannedTrial", "Search"]
 

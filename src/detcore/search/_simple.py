@@ -3,15 +3,26 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from detcore.config import ranges, resolve_constants, trial_seed
 from detcore.errors import SearchError
 from detcore.search._messages import ExitReason
 from detcore.search._method import Answer, NewTrial, SearchSetup, TrainTo
-from detcore.search._sampling import grid_points, sample
 
-__all__ = ["GridSearch", "RandomSearch", "ReplacingQueue", "SingleSearch", "TooManyInvalid"]
+__all__ = [
+    "GridSearch",
+    "RandomSearch",
+    "ReplacingQueue",
+    "SingleSearch",
+    "TooManyInvalid",
+    "grid_points",
+    "place_values",
+    "sample",
+    "seed_of_trial",
+]
 
 # Without a limit, code that rejects all hyperparameters would be tried forever.
 _MAX_INVALID_IN_A_ROW = 100
@@ -154,3 +165,103 @@ class GridSearch(_Queue):
     def __init__(self, setup: SearchSetup) -> None:
         points = grid_points(setup.hyperparameters)
         super().__init__(setup, len(points), lambda: points.pop() if points else None)
+
+
+def sample(hyperparameters: Mapping[str, Any], *, seed: int, index: int) -> dict[str, Any]:
+    """Draw the hyperparameters of a trial.
+
+    They depend only on the arguments: not on trials drawn before, nor on the machine.
+
+    Args:
+        hyperparameters: The space.
+        seed: The experiment's seed.
+        index: Number of previous draws; >= 0.
+    """
+    return resolve_constants(hyperparameters, seed=_derived(seed, index))
+
+
+def seed_of_trial(seed: int, index: int) -> int:
+    """Return the seed of a trial, ``0 <= seed < 2**31``.
+
+    Args:
+        seed: The experiment's seed.
+        index: Index of the trial in its search; >= 0.
+    """
+    return trial_seed(_derived(seed, index))
+
+
+def grid_points(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return every combination of a grid; with names in sorted order, the last changes fastest.
+
+    Raises:
+        SearchError: If a range has no ``count``.
+    """
+    places, axes = [], []
+    for place, value in ranges(hyperparameters):
+        places.append(place)
+        axes.append(_axis(".".join(map(str, place)), value))
+    return [
+        place_values(hyperparameters, dict(zip(places, point, strict=True)))
+        for point in itertools.product(*axes)
+    ]
+
+
+def place_values(
+    hyperparameters: Mapping[str, Any], values: Mapping[tuple[Any, ...], Any]
+) -> dict[str, Any]:
+    """Return hyperparameters with the given values for all that have a type.
+
+    Args:
+        hyperparameters: The space.
+        values: Values by path: the names of the groups, then the hyperparameter's name.
+    """
+
+    def group(part: Mapping[str, Any], place: tuple[Any, ...]) -> dict[str, Any]:
+        found: dict[str, Any] = {}
+        for name, value in part.items():
+            here = (*place, name)
+            if here in values:
+                found[name] = values[here]
+            else:
+                found[name] = group(value, here) if isinstance(value, Mapping) else value
+        return found
+
+    return group(hyperparameters, ())
+
+
+def _derived(seed: int, index: int) -> int:
+    # The first trial is the same as with `single` and the same seed.
+    if index == 0:
+        return seed
+    from numpy.random import SeedSequence
+
+    return int(SeedSequence((seed, index)).generate_state(1)[0])
+
+
+def _axis(name: str, value: Mapping[str, Any]) -> list[Any]:
+    kind = value["type"]
+    if kind == "const":
+        return [value["val"]]
+    if kind == "categorical":
+        return list(value["vals"])
+    count = value.get("count")
+    if count is None:
+        raise SearchError(
+            f"hyperparameter {name!r} has no count, and a grid needs the number of its points.\n"
+            f"Add count: 3 (or another number) to {name}."
+        )
+    low, high = value["minval"], value["maxval"]
+    if kind == "int":
+        count = min(count, high - low + 1)
+    if count == 1:
+        points = [(low + high) / 2]
+    else:
+        points = [low + index * (high - low) / (count - 1) for index in range(count)]
+    if kind == "int":
+        return [_rounded(point) for point in points]
+    return [float(value["base"]) ** point if kind == "log" else float(point) for point in points]
+
+
+def _rounded(number: float) -> int:
+    """Return the nearest whole number; halves away from 0."""
+    return int(math.copysign(math.floor(abs(number) + 0.5), number))

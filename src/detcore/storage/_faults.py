@@ -6,18 +6,27 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import hashlib
+import os
 import random
+import re
+import socket
 import time
+import uuid
 from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
 from typing import TypeVar
 
 from detcore.errors import DetcoreError, StorageError, StorageFullError, in_one_line
 
 __all__ = [
+    "PROBES",
     "RetryPolicy",
     "is_full",
+    "is_left_over",
     "is_transient",
     "means_exists",
+    "probe_name",
     "retry",
     "retry_async",
     "translated",
@@ -57,6 +66,10 @@ _PATIENCE = (408, 429)
 # EFBIG is the counterpart of ENOSPC for a file size limit (ulimit -f).
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 T = TypeVar("T")
+PROBES = ".detcore-probe"
+_NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]*)-[0-9a-f]{32}")
+# A probe takes seconds; the clocks of machines may differ by more.
+_OLD_S = 24 * 3600.0
 
 
 def is_full(error: BaseException) -> bool:
@@ -214,3 +227,41 @@ async def retry_async(work: Callable[[], Awaitable[T]], policy: RetryPolicy) -> 
             last = error
         await asyncio.sleep(pause)
         attempt += 1
+
+
+def probe_name() -> str:
+    """Return a unique name, which contains the time and the process that made it."""
+    return f"{int(time.time())}-{os.getpid()}-{_place()}-{uuid.uuid4().hex}"
+
+
+def is_left_over(name: str) -> bool:
+    """Whether the process that made a name is gone, or made it more than a day ago."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return False
+    made_at, pid, place = int(match[1]), int(match[2]), match[3]
+    if time.time() - made_at > _OLD_S:
+        return True
+    # Process ids of another machine, or container, are meaningless here.
+    return bool(place) and place == _place() and not _is_there(pid)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
+
+
+def _place() -> str:
+    """Return an identifier of the processes visible to this one; "" if it is unknown."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+    text = f"{socket.gethostname()} {boot_id} {namespace}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
