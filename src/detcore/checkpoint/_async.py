@@ -32,6 +32,7 @@ __all__ = [
 
 THREAD_NAME = "detcore-save"
 Timeout: TypeAlias = "float | Callable[[], float] | None"
+"""Seconds to wait; or a function that returns the seconds left; None for no limit."""
 
 
 class SaveStopped(CheckpointError):
@@ -224,13 +225,8 @@ class AsyncSave:
         self.transfer.is_stopped = True
 
 
-"""Seconds to wait; or a function that returns the seconds left; None for no limit."""
-
-
 # How long a cancelled save may take to stop; its files are removed during that time.
 _NOTICE_S = 2.0
-
-
 # How often the remaining time is read again.
 _LOOK_S = 0.2
 

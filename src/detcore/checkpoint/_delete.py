@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._commit import make_folders
-from detcore.checkpoint._manifest import MANIFEST_FILE, check_id, encode_manifest, read_manifest
+from detcore.checkpoint._fields import check_id
+from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest, read_manifest
 from detcore.errors import NotFoundError, UnsafePathError
 
 if TYPE_CHECKING:

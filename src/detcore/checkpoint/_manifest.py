@@ -6,8 +6,6 @@ import dataclasses
 import datetime
 import hashlib
 import json
-import re
-import uuid
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +13,7 @@ from detcore.checkpoint._fields import (
     ALGORITHMS,
     MANIFEST_FILE,
     MOST_MANIFEST_BYTES,
+    check_id,
     check_places,
     get_algorithm,
     get_created,
@@ -43,39 +42,16 @@ __all__ = [
     "MANIFEST_FILE",
     "METADATA_FILE",
     "Manifest",
-    "check_id",
     "decode_manifest",
     "encode_manifest",
     "has_manifest",
     "list_committed",
-    "new_id",
     "read_manifest",
 ]
 
 METADATA_FILE = "metadata.json"
 _FORMAT = "detcore-checkpoint"
 _VERSION = 1
-_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-
-
-def new_id() -> str:
-    """Return a new identifier, without touching the state of `random`."""
-    return str(uuid.uuid4())
-
-
-def check_id(storage_id: str) -> str:
-    """Return an identifier unchanged, after checking that it names one folder of the storage.
-
-    Raises:
-        UnsafePathError: If it could name anything else.
-    """
-    if isinstance(storage_id, str) and _ID.fullmatch(storage_id):
-        return storage_id
-    raise UnsafePathError(
-        f"{storage_id!r} is not a checkpoint's UUID.\n"
-        "A UUID has letters, digits, '-', '_' and '.', and is no path.\n"
-        "List checkpoints with: detcore checkpoint list"
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,7 +23,8 @@ from detcore.checkpoint._commit import (
     staging_folder,
 )
 from detcore.checkpoint._delete import remove_files
-from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest, new_id
+from detcore.checkpoint._fields import new_id
+from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
 from detcore.checkpoint._recover import describe_checkpoint
 from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.errors import DetcoreError, StorageFullError
@@ -40,18 +41,12 @@ __all__ = ["Description", "SaveTimes", "Saver", "Snapshot", "Tensors"]
 
 _SAVES_REMEMBERED = 16
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
+"""Copies the state, given the folder to write to; returns a function that writes the rest."""
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # A disk with less space than this is taken for full after any failure: frameworks raise errors
 # that do not say why a write failed.
 _NOTHING_LEFT_BYTES = 64 * 1024
-
-
-"""Copies the state, given the folder to write to; returns a function that writes the rest."""
-
-
 Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
-
-
 """Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
 
 

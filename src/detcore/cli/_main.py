@@ -117,6 +117,10 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "user create": "detcore-server",
     "user password": "detcore-server",
 }
+"""Commands of detcore's own distributions: only that distribution may register the command.
+
+It registers those of a built-in group as a `click.Group` of that name.
+"""
 
 
 class _Main(CommandGroup):
@@ -282,12 +286,6 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 def main(ctx: click.Context, no_plugin: tuple[str, ...], plugins: str | None) -> None:
     """Train models as trials: with metrics, checkpoints and exact resume, and no cluster."""
     ctx.obj = _make_context({"no_plugin": no_plugin, "plugins": plugins})
-
-
-"""Commands of detcore's own distributions: only that distribution may register the command.
-
-It registers those of a built-in group as a `click.Group` of that name.
-"""
 
 
 def explain_missing(name: str, entry: PluginEntry | None) -> str:

@@ -42,8 +42,6 @@ def _draw_name() -> str:
 
 
 _ADJECTIVES = ("amber", "bold", "brisk", "calm", "clear", "deep", "fair", "golden", "keen", "quiet")
-
-
 _NOUNS = ("birch", "brook", "crane", "dune", "falcon", "glade", "heron", "linden", "otter", "reef")
 
 

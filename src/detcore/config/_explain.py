@@ -244,8 +244,6 @@ _EXPECTED = {
     "too_short": "at least one item",
     "finite_number": "a finite number",
 }
-
-
 _BOUNDS = {
     "greater_than": ("gt", "more than {}"),
     "greater_than_equal": ("ge", "{} or more"),

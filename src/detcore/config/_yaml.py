@@ -359,8 +359,6 @@ _TAB = SyntaxProblem(
     "this is a tab",
     ("replace the tab by spaces (two per level)",),
 )
-
-
 _NO_KEY = SyntaxProblem(
     "a key where the line above has not ended",
     "unexpected ':'",
@@ -369,8 +367,6 @@ _NO_KEY = SyntaxProblem(
         "the keys of one block have the same indentation",
     ),
 )
-
-
 _KNOWN = (
     (
         "mapping values are not allowed",

@@ -15,9 +15,10 @@ from detcore.database._experiments import DeletionQueries, DescriptionQueries, E
 from detcore.database._metrics import MetricQueries
 from detcore.database._models import ModelQueries
 from detcore.database._patience import Patience
-from detcore.database._ranking import RankingQueries, SummaryQueries
+from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
 from detcore.database._submissions import SubmissionQueries
+from detcore.database._summaries import SummaryQueries
 from detcore.database._translate import shown_url
 from detcore.database._trials import TrialQueries, WorkerQueries
 from detcore.database._users import UserQueries

@@ -20,8 +20,6 @@ from detcore.types import ModelOrderBy, ModelSortBy
 __all__ = ["ModelQueries", "registrations"]
 
 _LISTED = 20
-
-
 _SORT_KEYS: dict[ModelSortBy, Any] = {
     ModelSortBy.UNSPECIFIED: lambda model: model.id,
     ModelSortBy.NAME: lambda model: (model.name.casefold(), model.name),

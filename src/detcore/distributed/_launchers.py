@@ -243,8 +243,6 @@ def _jax(values: Mapping[str, str]) -> Place:
 
 
 _Reader = Callable[[Mapping[str, str]], "Place | None"]
-
-
 # The innermost first: the launcher of this process comes before the launcher of its parent.
 _LAUNCHERS: Mapping[str, tuple[tuple[str, ...], _Reader]] = {
     "detcore": _six(

@@ -30,11 +30,7 @@ _KINDS = ("training", "validation")
 # A UUID that is one part of a path, whatever a proxy does with paths.
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 PARTS = 1000
-
-
 """Entries that a server answers at most."""
-
-
 _UNSPELL = {"document": unspell_document, "metrics": unspell_metrics}
 
 

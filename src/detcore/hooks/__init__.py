@@ -11,11 +11,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore.hooks._doctor import diagnose
-    from detcore.hooks._entry import API_VERSION, ApiRange, PluginEntry, PluginState
-    from detcore.hooks._manager import OBSERVER_HOOKS, Observer, PluginManager
+    from detcore.hooks._entry import (
+        API_VERSION,
+        OBSERVER_HOOKS,
+        ApiRange,
+        Observer,
+        PluginEntry,
+        PluginState,
+    )
+    from detcore.hooks._load import describe_error
+    from detcore.hooks._manager import PluginManager
     from detcore.hooks._markers import hookimpl, hookspec
     from detcore.hooks._problem import PluginProblem
-    from detcore.hooks._runtime import describe_error
     from detcore.hooks.types import (
         CheckpointSaved,
         EventInfo,
@@ -54,8 +61,8 @@ _HOMES = {
     "CheckpointSaved": "types",
     "EventInfo": "types",
     "LauncherType": "types",
-    "OBSERVER_HOOKS": "_manager",
-    "Observer": "_manager",
+    "OBSERVER_HOOKS": "_entry",
+    "Observer": "_entry",
     "PluginEntry": "_entry",
     "PluginManager": "_manager",
     "PluginProblem": "_problem",
@@ -64,7 +71,7 @@ _HOMES = {
     "RoutesType": "types",
     "SearcherType": "types",
     "StorageType": "types",
-    "describe_error": "_runtime",
+    "describe_error": "_load",
     "diagnose": "_doctor",
     "hookimpl": "_markers",
     "hookspec": "_markers",

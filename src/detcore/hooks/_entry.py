@@ -6,11 +6,17 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pluggy import HookCaller
 
 __all__ = [
     "API_VERSION",
     "BUILT_IN",
+    "OBSERVER_HOOKS",
     "ApiRange",
+    "Observer",
     "PluginEntry",
     "PluginState",
     "format_version",
@@ -18,14 +24,19 @@ __all__ = [
 ]
 
 BUILT_IN = "core"
+"""Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""
 API_VERSION = (1, 2)
-
-
 """Version of the hooks: the second number grows with each new hook or argument, the first one
 when a plugin that worked may stop working."""
-
-
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)", re.ASCII)
+OBSERVER_HOOKS = (
+    "detcore_trial_started",
+    "detcore_training_metrics",
+    "detcore_validation_metrics",
+    "detcore_checkpoint_saved",
+    "detcore_trial_finished",
+)
+"""Names of the hooks that observe trials."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,9 +93,6 @@ def _parse_version(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-"""Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""
-
-
 class PluginState(str, enum.Enum):
     """State of a plugin."""
 
@@ -137,3 +145,28 @@ class PluginEntry:
 def is_reserved(name: str, entry: PluginEntry, reserved: Mapping[str, str | None]) -> bool:
     """Whether a plugin may not register a command: it is built in, or another distribution's."""
     return name in reserved and reserved[name] != entry.distribution
+
+
+class Observer:
+    """A plugin with observer hooks.
+
+    Made by `PluginManager.observers`; from then on, any single thread may use it.
+
+    Attributes:
+        entry: The plugin.
+        hooks: Names of its observer hooks.
+    """
+
+    def __init__(self, entry: PluginEntry, callers: Mapping[str, HookCaller]) -> None:
+        self.entry = entry
+        self._callers = dict(callers)
+        self.hooks = frozenset(callers)
+
+    def tell(self, hook: str, arguments: Mapping[str, object]) -> None:
+        """Call one of its hooks.
+
+        Raises:
+            BaseException: The exception of the hook. `detcore.errors.UnavailableError` requests the
+                same call again later.
+        """
+        self._callers[hook](**arguments)

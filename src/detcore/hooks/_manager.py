@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.errors import PluginNotFoundError, near_name
-from detcore.hooks._entry import PluginEntry, PluginState, is_reserved
+from detcore.hooks._entry import OBSERVER_HOOKS, Observer, PluginEntry, PluginState, is_reserved
 from detcore.hooks._problem import PluginProblem, Selection
 from detcore.hooks._runtime import Runtime
 
@@ -37,15 +37,7 @@ if TYPE_CHECKING:
         | click.Command
     )
 
-__all__ = ["OBSERVER_HOOKS", "Observer", "PluginManager"]
-
-OBSERVER_HOOKS = (
-    "detcore_trial_started",
-    "detcore_training_metrics",
-    "detcore_validation_metrics",
-    "detcore_checkpoint_saved",
-    "detcore_trial_finished",
-)
+__all__ = ["PluginManager"]
 
 
 class PluginManager:
@@ -235,31 +227,3 @@ def _logger() -> logging.Logger:
     import logging
 
     return logging.getLogger("detcore.plugins")
-
-
-"""Names of the hooks that observe trials."""
-
-
-class Observer:
-    """A plugin with observer hooks.
-
-    Made by `PluginManager.observers`; from then on, any single thread may use it.
-
-    Attributes:
-        entry: The plugin.
-        hooks: Names of its observer hooks.
-    """
-
-    def __init__(self, entry: PluginEntry, callers: Mapping[str, HookCaller]) -> None:
-        self.entry = entry
-        self._callers = dict(callers)
-        self.hooks = frozenset(callers)
-
-    def tell(self, hook: str, arguments: Mapping[str, object]) -> None:
-        """Call one of its hooks.
-
-        Raises:
-            BaseException: The exception of the hook. `detcore.errors.UnavailableError` requests the
-                same call again later.
-        """
-        self._callers[hook](**arguments)

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["find_launcher", "ready_launcher"]
 
 _logger = logging.getLogger("detcore.runner")
-
-
 _LOCAL = "local"
 
 

@@ -30,6 +30,8 @@ __all__ = [
 # for them, which took up to eight times as long on virtual machines.
 CHUNK_BYTES = 1 << 18
 SMALL_BYTES = 1 << 18
+"""Files below this size are moved one after the other by one thread: more threads are slower, as
+they wait for the interpreter's lock."""
 
 
 class _Hash(Protocol):
@@ -124,13 +126,7 @@ def digest_file(path: Path, algorithm: str = DEFAULT_ALGORITHM) -> FileDigest:
         return digest_stream(file, algorithm)
 
 
-"""Files below this size are moved one after the other by one thread: more threads are slower, as
-they wait for the interpreter's lock."""
-
-
 _READ = os.O_RDONLY | os.O_CLOEXEC
-
-
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC
 
 
