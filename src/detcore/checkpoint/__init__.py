@@ -9,8 +9,9 @@ Names are imported on first use: a worker needs few of them.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore._lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.checkpoint._async import SaveProgress
@@ -100,57 +101,30 @@ __all__ = [
     "watch_transfers",
 ]
 
-_HOMES = {
-    "CheckpointContext": "_context",
-    "CheckpointOwner": "_context",
-    "CheckpointRecords": "_records",
-    "CheckpointSource": "_source",
-    "DownloadMode": "_download",
-    "Fault": "_verify",
-    "MANIFEST_FILE": "_manifest",
-    "METADATA_FILE": "_manifest",
-    "Manifest": "_manifest",
-    "RecordedPlace": "_source",
-    "RecoveryRecords": "_records",
-    "Repair": "_recover",
-    "RetentionPlan": "_retention",
-    "RetentionPolicy": "_retention",
-    "SaveProgress": "_async",
-    "SaveTimes": "_save",
-    "SavedCheckpoint": "_retention",
-    "TransferBars": "_bars",
-    "TransferLines": "_bars",
-    "TransferObserver": "_watch",
-    "UnsettledCheckpoint": "_recover",
-    "apply_retention": "_retention",
-    "choose_checkpoints": "_retention",
-    "copy_checkpoint": "_copy",
-    "delete_checkpoint": "_delete",
-    "describe_checkpoint": "_recover",
-    "download_checkpoint": "_download",
-    "find_place": "_source",
-    "find_source": "_source",
-    "has_manifest": "_manifest",
-    "is_whole_copy": "_copy",
-    "list_committed": "_manifest",
-    "open_recorded": "_source",
-    "pin_source": "_source",
-    "plan_retention": "_retention",
-    "read_manifest": "_manifest",
-    "recover_checkpoints": "_recover",
-    "repair_checkpoint": "_recover",
-    "settle_checkpoints": "_recover",
-    "verify_checkpoint": "_verify",
-    "watch_transfers": "_bars",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore.checkpoint' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore.checkpoint.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_async": "SaveProgress",
+        "_bars": "TransferBars TransferLines watch_transfers",
+        "_context": "CheckpointContext CheckpointOwner",
+        "_copy": "copy_checkpoint is_whole_copy",
+        "_delete": "delete_checkpoint",
+        "_download": "DownloadMode download_checkpoint",
+        "_manifest": (
+            "MANIFEST_FILE METADATA_FILE Manifest has_manifest list_committed read_manifest"
+        ),
+        "_records": "CheckpointRecords RecoveryRecords",
+        "_recover": (
+            "Repair UnsettledCheckpoint describe_checkpoint recover_checkpoints repair_checkpoint "
+            "settle_checkpoints"
+        ),
+        "_retention": (
+            "RetentionPlan RetentionPolicy SavedCheckpoint apply_retention choose_checkpoints "
+            "plan_retention"
+        ),
+        "_save": "SaveTimes",
+        "_source": "CheckpointSource RecordedPlace find_place find_source open_recorded pin_source",
+        "_verify": "Fault verify_checkpoint",
+        "_watch": "TransferObserver",
+    },
+)

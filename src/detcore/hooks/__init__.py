@@ -6,8 +6,9 @@ nothing until a plugin is needed.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore._lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.hooks._doctor import diagnose
@@ -55,35 +56,18 @@ __all__ = [
     "hookspec",
 ]
 
-_HOMES = {
-    "API_VERSION": "_entry",
-    "ApiRange": "_entry",
-    "CheckpointSaved": "types",
-    "EventInfo": "types",
-    "LauncherType": "types",
-    "OBSERVER_HOOKS": "_entry",
-    "Observer": "_entry",
-    "PluginEntry": "_entry",
-    "PluginManager": "_manager",
-    "PluginProblem": "_problem",
-    "PluginState": "_entry",
-    "RendezvousType": "types",
-    "RoutesType": "types",
-    "SearcherType": "types",
-    "StorageType": "types",
-    "describe_error": "_load",
-    "diagnose": "_doctor",
-    "hookimpl": "_markers",
-    "hookspec": "_markers",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore.hooks' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore.hooks.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_doctor": "diagnose",
+        "_entry": "API_VERSION ApiRange OBSERVER_HOOKS Observer PluginEntry PluginState",
+        "_load": "describe_error",
+        "_manager": "PluginManager",
+        "_markers": "hookimpl hookspec",
+        "_problem": "PluginProblem",
+        "types": (
+            "CheckpointSaved EventInfo LauncherType RendezvousType RoutesType SearcherType "
+            "StorageType"
+        ),
+    },
+)

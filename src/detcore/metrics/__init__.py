@@ -5,9 +5,9 @@ NumPy is imported on the first use of a reducer that computes with it.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from detcore._lazy import lazy_names
 from detcore.metrics._merge import weighted_mean
 from detcore.metrics._reducer import FunctionReducer, MetricReducer, interleave
 
@@ -42,30 +42,12 @@ __all__ = [
     "weighted_mean",
 ]
 
-_HOMES = {
-    "AUROC": "_ranking",
-    "Accuracy": "_classes",
-    "AveragePrecision": "_ranking",
-    "ConfusionMatrix": "_classes",
-    "Count": "_sums",
-    "F1Score": "_classes",
-    "Mean": "_sums",
-    "MeanAbsoluteError": "_regression",
-    "MeanSquaredError": "_regression",
-    "Precision": "_classes",
-    "Quantiles": "_ranking",
-    "Recall": "_classes",
-    "RootMeanSquaredError": "_regression",
-    "Sum": "_sums",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore.metrics' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore.metrics.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_classes": "Accuracy ConfusionMatrix F1Score Precision Recall",
+        "_ranking": "AUROC AveragePrecision Quantiles",
+        "_regression": "MeanAbsoluteError MeanSquaredError RootMeanSquaredError",
+        "_sums": "Count Mean Sum",
+    },
+)
