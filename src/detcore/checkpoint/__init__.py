@@ -15,20 +15,12 @@ from detcore._lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.checkpoint._async import SaveProgress
-    from detcore.checkpoint._bars import TransferBars, TransferLines, watch_transfers
+    from detcore.checkpoint._bars import watch_transfers
     from detcore.checkpoint._context import CheckpointContext, CheckpointOwner
     from detcore.checkpoint._copy import copy_checkpoint, is_whole_copy
     from detcore.checkpoint._delete import delete_checkpoint
     from detcore.checkpoint._download import DownloadMode, download_checkpoint
-    from detcore.checkpoint._manifest import (
-        MANIFEST_FILE,
-        METADATA_FILE,
-        Manifest,
-        has_manifest,
-        list_committed,
-        read_manifest,
-    )
-    from detcore.checkpoint._records import CheckpointRecords, RecoveryRecords
+    from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, list_committed, read_manifest
     from detcore.checkpoint._recover import (
         Repair,
         UnsettledCheckpoint,
@@ -40,7 +32,6 @@ if TYPE_CHECKING:
     from detcore.checkpoint._retention import (
         RetentionPlan,
         RetentionPolicy,
-        SavedCheckpoint,
         apply_retention,
         choose_checkpoints,
         plan_retention,
@@ -59,24 +50,18 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MANIFEST_FILE",
-    "METADATA_FILE",
     "CheckpointContext",
     "CheckpointOwner",
-    "CheckpointRecords",
     "CheckpointSource",
     "DownloadMode",
     "Fault",
     "Manifest",
     "RecordedPlace",
-    "RecoveryRecords",
     "Repair",
     "RetentionPlan",
     "RetentionPolicy",
     "SaveProgress",
     "SaveTimes",
-    "SavedCheckpoint",
-    "TransferBars",
-    "TransferLines",
     "TransferObserver",
     "UnsettledCheckpoint",
     "apply_retention",
@@ -87,7 +72,6 @@ __all__ = [
     "download_checkpoint",
     "find_place",
     "find_source",
-    "has_manifest",
     "is_whole_copy",
     "list_committed",
     "open_recorded",
@@ -105,22 +89,18 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_async": "SaveProgress",
-        "_bars": "TransferBars TransferLines watch_transfers",
+        "_bars": "watch_transfers",
         "_context": "CheckpointContext CheckpointOwner",
         "_copy": "copy_checkpoint is_whole_copy",
         "_delete": "delete_checkpoint",
         "_download": "DownloadMode download_checkpoint",
-        "_manifest": (
-            "MANIFEST_FILE METADATA_FILE Manifest has_manifest list_committed read_manifest"
-        ),
-        "_records": "CheckpointRecords RecoveryRecords",
+        "_manifest": "MANIFEST_FILE Manifest list_committed read_manifest",
         "_recover": (
             "Repair UnsettledCheckpoint describe_checkpoint recover_checkpoints repair_checkpoint "
             "settle_checkpoints"
         ),
         "_retention": (
-            "RetentionPlan RetentionPolicy SavedCheckpoint apply_retention choose_checkpoints "
-            "plan_retention"
+            "RetentionPlan RetentionPolicy apply_retention choose_checkpoints plan_retention"
         ),
         "_save": "SaveTimes",
         "_source": "CheckpointSource RecordedPlace find_place find_source open_recorded pin_source",

@@ -16,13 +16,12 @@ from detcore.config._loader import (
     notices_of_code,
     refusal,
 )
-from detcore.config._overrides import VARIABLE_PREFIX, parse_set_flags
+from detcore.config._overrides import parse_set_flags
 from detcore.config._render import Role, render
 from detcore.config._sections import LocalLauncherSettings
 from detcore.config._source import Diagnostic, Label, Span
 
 __all__ = [
-    "VARIABLE_PREFIX",
     "Diagnostic",
     "ExperimentConfig",
     "ExperimentFileError",

@@ -1,6 +1,6 @@
 """Delivery of trial events to observers: in order, once, and later if a service is away."""
 
-from detcore.delivery._courier import Courier, Stop
+from detcore.delivery._courier import Stop
 from detcore.delivery._ends import tell_end_of_killed, tell_recovered
 from detcore.delivery._late import LateDelivery, Waiting, count_waiting, deliver_waiting
 from detcore.delivery._mailbox import (
@@ -14,7 +14,6 @@ from detcore.delivery._mailbox import (
 )
 
 __all__ = [
-    "Courier",
     "Cursor",
     "LateDelivery",
     "Mailbox",

@@ -13,7 +13,7 @@ from detcore.remote._credentials import (
     open_session,
     trusted_authorities,
 )
-from detcore.remote._deliver import SentSpool, send_spools
+from detcore.remote._deliver import send_spools
 from detcore.remote._reads import (
     NUMBER,
     ServerRecords,
@@ -32,7 +32,6 @@ __all__ = [
     "HandIn",
     "KeptToken",
     "PackedContext",
-    "SentSpool",
     "ServerAway",
     "ServerRecords",
     "ServerRefused",

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     )
     from detcore.trial._instance import InstanceCheckpoints, InstanceRecord
     from detcore.trial._loop import (
-        OpenTrial,
         Outcome,
         open_clock,
         open_trial,
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
         import_trial_class,
         is_importing_trial,
     )
-    from detcore.trial._schedule import Decision, Schedule, SchedulePlan, Step, plan_from_settings
+    from detcore.trial._schedule import Decision, Schedule, Step
     from detcore.trial._trial import Trial
 
 __all__ = [
@@ -60,12 +59,10 @@ __all__ = [
     "InstanceRecord",
     "LoopingController",
     "NativeStart",
-    "OpenTrial",
     "Outcome",
     "PrepareOptions",
     "SavesState",
     "Schedule",
-    "SchedulePlan",
     "Step",
     "SteppingController",
     "SupportsSnapshot",
@@ -87,7 +84,6 @@ __all__ = [
     "list_code",
     "open_clock",
     "open_trial",
-    "plan_from_settings",
     "prepare_process",
     "preserved_random_state",
     "restore_random_state",
@@ -107,14 +103,14 @@ __getattr__, __dir__ = lazy_names(
             "SupportsStartFrom SupportsStateTensors SupportsTensors ValidationResult"
         ),
         "_instance": "InstanceCheckpoints InstanceRecord",
-        "_loop": "OpenTrial Outcome open_clock open_trial prepare_process resumed_from run_trial",
+        "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
         "_native": "NativeStart start_native",
         "_random": "capture_random_state preserved_random_state restore_random_state",
         "_resolve": (
             "ImportEnded check_requirements find_framework import_object import_trial_class "
             "is_importing_trial"
         ),
-        "_schedule": "Decision Schedule SchedulePlan Step plan_from_settings",
+        "_schedule": "Decision Schedule Step",
         "_trial": "Trial",
     },
 )
