@@ -25,7 +25,7 @@ from detcore_report import (
 )
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._charts import page_charts
-from detcore_server._page._paging import Paging
+from detcore_server._page._list_pages import Paging
 from detcore_server._page._render import PageRoute, render, svg
 from detcore_server._page._side_by_side import compare
 from detcore_server._page._trial_table import make_table, table_csv
