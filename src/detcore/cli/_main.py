@@ -109,6 +109,7 @@ ALIASES = {"plugin": "plugins"}
 DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "diverge": "detcore-replay",
     "migrate": "detcore-determined",
+    "plugins new": "detcore-testing",
     "replay": "detcore-replay",
     "report": "detcore-report",
     "serve": "detcore-server",

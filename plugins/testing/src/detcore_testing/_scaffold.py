@@ -19,7 +19,7 @@ from detcore.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from importlib.abc import Traversable
 
-    from detcore.cli._context import CliContext
+    from detcore.cli import CliContext
     from detcore.hooks import PluginManager, PluginProblem
 
 __all__ = ["KINDS", "new_plugin"]
@@ -114,7 +114,7 @@ def _make_folder(folder: Path) -> None:
 def _files(names: PluginNames, kind: str) -> Iterator[tuple[str, str]]:
     """Yield the files of a distribution, with their paths in its folder."""
     values = _values(names, kind)
-    templates = importlib.resources.files("detcore.cli") / "templates"
+    templates = importlib.resources.files("detcore_testing") / "templates"
     for source in ("common", kind):
         for path, file in _walk(templates / source, ""):
             text = string.Template(file.read_text(encoding="utf-8")).substitute(values)
