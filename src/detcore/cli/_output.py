@@ -38,6 +38,7 @@ __all__ = [
     "format_time",
     "make_console",
     "make_table",
+    "pick",
     "plain_value",
     "print_csv",
     "print_fields",
@@ -208,6 +209,11 @@ def print_line(text: str = "", *, style: str = "") -> None:
         console.print(text, style=style, soft_wrap=True)
     else:
         click.echo(text)
+
+
+def pick(names: Iterable[str], record: object) -> dict[str, Any]:
+    """Return some fields of a record, by name."""
+    return {name: getattr(record, name) for name in names}
 
 
 def print_json(value: object) -> None:

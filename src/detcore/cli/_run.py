@@ -321,17 +321,13 @@ def _conclude(result: ExperimentResult, *, as_json: bool, at: str = "") -> None:
         summary = {
             "experiment_id": result.experiment_id,
             "state": result.state.value,
-            "trials": [_plain_trial(trial) for trial in result.trials],
+            "trials": [dataclasses.asdict(trial) for trial in result.trials],
             "error": result.error,
         }
         click.echo(json.dumps(summary))
         return
     for line in _summary(result, at):
         click.echo(printable(line))
-
-
-def _plain_trial(trial: Any) -> dict[str, Any]:
-    return dataclasses.asdict(trial)
 
 
 def _summary(result: ExperimentResult, at: str) -> list[str]:

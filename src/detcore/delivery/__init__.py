@@ -1,7 +1,7 @@
 """Delivery of trial events to observers: in order, once, and later if a service is away."""
 
 from detcore.delivery._courier import Stop
-from detcore.delivery._ends import tell_end_of_killed, tell_recovered
+from detcore.delivery._events import tell_end_of_killed, tell_recovered
 from detcore.delivery._late import LateDelivery, Waiting, count_waiting, deliver_waiting
 from detcore.delivery._mailbox import (
     Cursor,

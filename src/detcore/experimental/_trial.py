@@ -15,11 +15,11 @@ from detcore.experimental._enums import CheckpointSortBy, OrderBy
 from detcore.experimental._metrics import (
     TrainingMetrics,
     ValidationMetrics,
+    best_checkpoint,
     frame,
     stream_training,
     stream_validation,
 )
-from detcore.experimental._top import best_checkpoint
 from detcore.experimental._transport import Connected, all_pages
 from detcore.types import TrialState
 
