@@ -47,7 +47,7 @@ class DetcoreDeprecationWarning(FutureWarning):
     """
 
 
-def release(version: str) -> tuple[int, ...]:
+def _release(version: str) -> tuple[int, ...]:
     """Return the numbers that a version begins with, without zeros at the end.
 
     Pre-releases count as the release: ``"0.3.0rc1"`` is ``(0, 3)``.
@@ -87,7 +87,7 @@ class Deprecation:
     distribution: str = "detcore"
 
     def __post_init__(self) -> None:
-        if release(self.removed_in) <= release(self.since):
+        if _release(self.removed_in) <= _release(self.since):
             raise ValueError(
                 f"{self.what} is deprecated since {self.since} and removed in {self.removed_in}: "
                 "at least one release has to warn before that"
@@ -365,7 +365,7 @@ def find_overdue(folder: Path, version: str) -> list[Overdue]:
             text = value.value if isinstance(value, ast.Constant) else None
             if not isinstance(text, str):
                 found.append(Overdue(path, call.lineno, ""))
-            elif release(text) <= release(version):
+            elif _release(text) <= _release(version):
                 found.append(Overdue(path, call.lineno, text))
     return found
 
