@@ -14,7 +14,7 @@ from tensorboard.backend.event_processing import event_accumulator, event_file_l
 from toy_command import MODEL_DIR, Detcore
 
 from detcore import core
-from detcore.core._train import EventFile
+from detcore.core._tensorboard import EventFile
 from detcore.errors import StorageError
 
 
@@ -169,7 +169,7 @@ def test_a_record_that_does_not_fit_leaves_the_file_whole(tmp_path: Path) -> Non
     code = f"""
 import resource
 from pathlib import Path
-from detcore.core._train import EventFile
+from detcore.core._tensorboard import EventFile
 from detcore.errors import StorageError
 file = EventFile(Path({str(tmp_path)!r}))
 file.add_scalars(1, {{"loss": 1.0}})

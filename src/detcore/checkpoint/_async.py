@@ -1,4 +1,4 @@
-"""Run a save on a background thread while training continues."""
+"""Run saves on a background thread while training continues, and bound how many wait."""
 
 from __future__ import annotations
 

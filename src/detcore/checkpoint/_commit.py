@@ -1,4 +1,4 @@
-"""Commit checkpoints: files first, the manifest last."""
+"""Commit checkpoints, from a scratch folder: files first, the manifest last."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Delete checkpoints, or files in them."""
+"""Delete checkpoints, or the files in them that match patterns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Settle the checkpoints that an interrupted process left unfinished."""
+"""Settle the checkpoints that an interrupted process left unfinished; repair damaged ones."""
 
 from __future__ import annotations
 

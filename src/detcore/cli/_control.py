@@ -1,4 +1,4 @@
-"""``detcore experiment pause|resume|cancel|kill`` and ``detcore trial cancel|kill``."""
+"""``detcore experiment pause|resume|cancel|kill|wait|delete``, ``detcore trial cancel|kill``."""
 
 from __future__ import annotations
 

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
-import struct
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from detcore._log.events import TrainingMetrics, ValidationMetrics
 from detcore.core._metrics import clean_batch_metrics, clean_count, clean_metrics, clean_steps
 from detcore.core._modes import EarlyExitReason, TensorboardMode
-from detcore.errors import ContextStateError, NotANumberError, StorageError
+from detcore.core._tensorboard import EventFile
+from detcore.errors import ContextStateError, NotANumberError
 
 if TYPE_CHECKING:
     from detcore.core._records import TrialRecords
@@ -21,7 +18,7 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend
     from detcore.types import TrialInfo
 
-__all__ = ["EventFile", "TrainContext"]
+__all__ = ["TrainContext"]
 
 _IGNORED = """\
 this trial resumed from batch %s (checkpoint %s), but the code restored no checkpoint and reports \
@@ -231,112 +228,3 @@ class TrainContext:
 def _tag(kind: str, name: str) -> str:
     is_prefixed = kind == "training" or name.startswith("val_")
     return f"detcore/{name}" if is_prefixed else f"detcore/val_{name}"
-
-
-class EventFile:
-    """One event file; made at the first report, one write per report."""
-
-    def __init__(self, folder: Path) -> None:
-        """Remember where to write.
-
-        Args:
-            folder: Folder of the trial's event files.
-        """
-        self._folder = folder
-        self._fd: int | None = None
-        self._table = _crc_table()
-
-    def add_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Append one event that holds all of the scalars.
-
-        Raises:
-            StorageError: If it cannot be written.
-        """
-        event = _double(1, time.time()) + _varint_field(2, step)
-        event += _bytes_field(5, b"".join(_value(tag, x) for tag, x in scalars.items()))
-        try:
-            if self._fd is None:
-                self._fd = self._open()
-            self._append(self._fd, event)
-        except OSError as error:
-            raise StorageError(
-                f"the event file in {self._folder} cannot be written: {error}.\n"
-                "Make room there, or pass tensorboard_mode=TensorboardMode.MANUAL to do without."
-            ) from error
-
-    def close(self) -> None:
-        """Close the file, if there is one."""
-        if self._fd is not None:
-            os.close(self._fd)
-            self._fd = None
-
-    def _open(self) -> int:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        now = time.time()
-        name = f"events.out.tfevents.{int(now):010d}.{socket.gethostname()}.{os.getpid()}.detcore"
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        fd = os.open(self._folder / name, flags, 0o644)
-        self._append(fd, _double(1, now) + _bytes_field(3, b"brain.Event:2"))
-        return fd
-
-    def _append(self, fd: int, event: bytes) -> None:
-        """Append a record, or leave the file as it was: half a record would spoil later ones."""
-        record = self._record(event)
-        size = os.fstat(fd).st_size
-        try:
-            while record:
-                record = record[os.write(fd, record) :]
-        except OSError:
-            os.ftruncate(fd, size)
-            raise
-
-    def _record(self, data: bytes) -> bytes:
-        length = struct.pack("<Q", len(data))
-        return length + self._masked_crc(length) + data + self._masked_crc(data)
-
-    def _masked_crc(self, data: bytes) -> bytes:
-        crc = 0xFFFFFFFF
-        for byte in data:
-            crc = self._table[(crc ^ byte) & 0xFF] ^ (crc >> 8)
-        crc ^= 0xFFFFFFFF
-        return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
-
-
-def _crc_table() -> list[int]:
-    """Return the table of CRC-32C (Castagnoli), reflected."""
-    table = []
-    for crc in range(256):
-        for _ in range(8):
-            crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-        table.append(crc)
-    return table
-
-
-def _varint(number: int) -> bytes:
-    out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*out, number])
-
-
-def _varint_field(field: int, number: int) -> bytes:
-    return _varint(field << 3) + _varint(number)
-
-
-def _double(field: int, number: float) -> bytes:
-    return _varint(field << 3 | 1) + struct.pack("<d", number)
-
-
-def _bytes_field(field: int, data: bytes) -> bytes:
-    return _varint(field << 3 | 2) + _varint(len(data)) + data
-
-
-def _value(tag: str, number: float) -> bytes:
-    """Return a Summary.Value: a tag and a simple value (32-bit float)."""
-    try:
-        simple = struct.pack("<f", number)
-    except OverflowError:
-        simple = struct.pack("<f", float("inf") if number > 0 else float("-inf"))
-    value = _bytes_field(1, tag.encode()) + _varint(2 << 3 | 5) + simple
-    return _bytes_field(1, value)

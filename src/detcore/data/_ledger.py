@@ -1,4 +1,4 @@
-"""Write the ledger of the records that each batch of a trial used."""
+"""The ledger of the records that each batch of a trial used: its format, and writing it."""
 
 from __future__ import annotations
 

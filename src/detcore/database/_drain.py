@@ -1,4 +1,4 @@
-"""Move the records of spools into the database, each once."""
+"""Parse the lines of spools, and move them into the database, each once."""
 
 from __future__ import annotations
 

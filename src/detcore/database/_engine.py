@@ -1,4 +1,4 @@
-"""Engines and transactions."""
+"""Engines, transactions, and bringing a database up to date."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that moves the logs of trials into the records while they grow."""
+"""Move the logs of trials into the records: while they grow, and once they have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The events of a trial's log as arguments of observer hooks."""
+"""The events of a trial's log as arguments of observer hooks, and the end of a killed run."""
 
 from __future__ import annotations
 

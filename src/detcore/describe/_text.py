@@ -1,4 +1,4 @@
-"""Escape text for pages: everything that users named or wrote passes through here."""
+"""Format numbers, times and sizes, and escape text for pages: all that users wrote passes here."""
 
 from __future__ import annotations
 

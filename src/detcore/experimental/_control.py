@@ -1,4 +1,4 @@
-"""Starting, ending and deleting experiments of the embedded store."""
+"""Start, end and delete experiments of the embedded store; reach the files of checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run any command as several workers."""
+"""Run any command as several workers, and print their lines."""
 
 from __future__ import annotations
 

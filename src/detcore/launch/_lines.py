@@ -1,4 +1,4 @@
-"""Whole lines from the output of a process, whatever the pieces it arrives in."""
+"""Read the output of a process, and cut it into whole lines."""
 
 from __future__ import annotations
 

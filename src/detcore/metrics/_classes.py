@@ -1,4 +1,4 @@
-"""Compute accuracy and confusion matrix."""
+"""Compute accuracy, precision, recall, F1 score and the confusion matrix."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute metrics of how well scores order records of two classes."""
+"""Compute quantiles, and how well scores order records of two classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pausing, canceling and killing experiments from another process than their runner."""
+"""Pause, cancel and kill experiments from other processes than their runner; its lock."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Starts the workers of a trial from its latest checkpoint."""
+"""Start the workers of a trial from its latest checkpoint, in a free place."""
 
 from __future__ import annotations
 

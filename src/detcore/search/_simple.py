@@ -1,4 +1,4 @@
-"""Implement methods that train every trial to the same length: single, random, grid."""
+"""Sample hyperparameters; the methods single, random and grid, which train trials alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compute digests, which detect changes of stored files."""
+"""Compute digests, which detect changes of stored files; copy small files with theirs."""
 
 from __future__ import annotations
 

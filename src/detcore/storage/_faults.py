@@ -1,4 +1,4 @@
-"""Translate the errors of stores into detcore's."""
+"""Translate the errors of stores into detcore's; try again after those that pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copy the user's code into a checkpoint."""
+"""Copy the user's code into a checkpoint, and import it from there."""
 
 from __future__ import annotations
 
