@@ -585,7 +585,9 @@ def _converter(field: Field) -> Callable[[Any], Any] | None:
     if field.type is datetime.datetime:
         return lambda seconds: datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
     if field.type is ProcessIdentity:
-        return lambda text: ProcessIdentity.from_document(decode_document(text))
+        return functools.lru_cache(
+            lambda text: ProcessIdentity.from_document(decode_document(text))
+        )
     if isinstance(field.type, type) and issubclass(field.type, enum.Enum | bool):
         return field.type
     return None

@@ -24,7 +24,12 @@ class Answer:
 
     status: int
     headers: dict[str, str]
-    text: str
+    body: bytes
+
+    @property
+    def text(self) -> str:
+        """The body as text."""
+        return self.body.decode()
 
 
 class PageClient:
@@ -51,13 +56,13 @@ class PageClient:
         try:
             connection.request(method, path, body, sent)
             answer = connection.getresponse()
-            text = answer.read().decode()
+            read = answer.read()
         finally:
             connection.close()
         for name, value in answer.getheaders():
             if name.lower() == "set-cookie":
                 self.cookie = value.partition(";")[0]
-        return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, text)
+        return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, read)
 
     def log_in(self, name: str = USER, password: str = PASSWORD) -> Answer:
         """Send the log-in form."""

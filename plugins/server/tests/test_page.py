@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import datetime
+import html
 import importlib.resources
+import io
 import json
 import math
 import re
 import sqlite3
+import tarfile
 import time
 import urllib.parse
 from collections.abc import Iterator
@@ -21,7 +25,9 @@ from page_records import HOSTILE, add_search, save_checkpoint
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore._log import Spool, spool_path
+from detcore.checkpoint import verify_checkpoint
 from detcore.database import Database, MetricRecord, TrialLog
+from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
 from detcore_server import hash_password
 
@@ -101,12 +107,16 @@ def test_every_page_is_refused_to_strangers(site: Site) -> None:
         "/", "/ui", "/ui/experiments", "/ui/experiments/1", "/ui/experiments/1/hyperparameters",
         "/ui/experiments/1/compare", "/ui/experiments/1/checkpoints",
         "/ui/experiments/1/configuration", "/ui/trials/1", "/ui/checkpoints/a", "/ui/models",
-        "/ui/models/1", "/ui/anything",
+        "/ui/models/1", "/ui/anything", "/ui/compare", "/ui/trials/1/log",
+        "/ui/experiments/1/hyperparameters/mark", "/ui/checkpoints/a/files.tar",
     ):  # fmt: skip
         answer = site.stranger.ask("GET", path)
         assert (answer.status, answer.text) == (303, ""), path
         assert answer.headers["location"].startswith("/ui/login"), path
-    for path in ("/ui/experiments/1/control", "/ui/checkpoints/a/verify", "/ui/logout"):
+    for path in (
+        "/ui/experiments/1/control", "/ui/experiments/1/describe", "/ui/trials/1/control",
+        "/ui/checkpoints/a/verify", "/ui/checkpoints/a/register", "/ui/logout",
+    ):  # fmt: skip
         assert site.stranger.ask("POST", path).headers["location"] == "/ui/login", path
 
 
@@ -458,6 +468,64 @@ def test_a_checkpoint_that_is_not_complete_is_not_verified(site: Site) -> None:
     wait_for(site, "/ui/checkpoints/half-written", "✗ not as saved")  # nothing is at file:///x
 
 
+def test_a_checkpoint_is_downloaded_loaded_and_promoted(site: Site, tmp_path: Path) -> None:
+    storage = {"type": "shared_fs", "host_path": str(tmp_path / "store")}
+    experiment = add_search(site.database, 1, 3, checkpoint_storage=storage)
+    trial = site.database.list_trials(experiment)[0].id
+    uuid = save_checkpoint(site.database, trial, tmp_path / "store", tmp_path / "files", 30)
+    path = f"/ui/checkpoints/{uuid}"
+    page = site.page(path)
+    assert f'detcore.Client("{site.server.url}").get_checkpoint("{uuid}").load()' in page.text
+    assert f"detcore checkpoint download {uuid} --master {site.server.url}" in page.text
+    answer = site.client.ask("GET", next(link for link in page.links if "name=weights" in link))
+    assert answer.body == bytes(range(256)) * 40
+    disposition = "attachment; filename*=UTF-8''"
+    assert answer.headers["content-disposition"] == f"{disposition}weights.bin"
+    assert answer.headers["content-type"] == "application/octet-stream"
+    answer = site.client.ask("GET", f"{path}/files.tar")
+    assert answer.headers["content-disposition"] == f"{disposition}{uuid}.tar"
+    with tarfile.open(fileobj=io.BytesIO(answer.body)) as archive:
+        archive.extractall(tmp_path / "copy", filter="data")
+    assert verify_checkpoint(LocalStorage(tmp_path / "copy"), uuid) == []
+    assert site.client.ask("GET", f"{path}/file?name=..%2Fsecret").status in (404, 409)
+    for rest in ("/file?name=weights.bin", "/files.tar"):
+        assert site.stranger.ask("GET", path + rest).status == 303
+    answer = site.client.ask(
+        "POST", f"{path}/register", {"model": "new <b>", "name": "v", "comment": "Good."}
+    )
+    assert answer.status == 303
+    model = site.page(answer.headers["location"])
+    assert ("new <b>" in model.text, "Good." in model.text) == (True, True)
+    site.client.ask("POST", f"{path}/register", {"model": "new <b>"})
+    assert site.database.get_model("new <b>").num_versions == 2
+    assert site.client.ask("POST", f"{path}/register", {"model": " "}).status == 409
+    foreign = {"Origin": "http://evil.example"}
+    refused = site.client.ask("POST", f"{path}/register", {"model": "x"}, **foreign)
+    assert refused.status == 403
+
+
+def test_lineage_runs_across_experiments_and_runs(site: Site, tmp_path: Path) -> None:
+    database = site.database
+    uuids: list[str] = []
+    ids = []
+    for number in range(3):
+        searcher = {
+            "name": "single", "metric": "val_loss", "max_length": {"batches": 30},
+            "source_checkpoint_uuid": uuids[-1] if uuids else "/a/folder<b>",
+        }  # fmt: skip
+        ids.append(add_search(database, 1, 3, searcher=searcher, name=f"generation {number}"))
+        trial = database.list_trials(ids[-1])[0].id
+        uuids.append(save_checkpoint(database, trial, tmp_path / "store", tmp_path / "files", 30))
+    page = site.page(f"/ui/checkpoints/{uuids[2]}")
+    told = [f"checkpoint {uuid[:12]}" for uuid in (uuids[1], uuids[0])]
+    assert all(text in page.text for text in [*told, "/a/folder<b>", "not in these records"])
+    assert f"Experiment {ids[2]}:" in site.page(f"/ui/checkpoints/{uuids[1]}").text
+    assert f"/ui/checkpoints/{uuids[1]}" in site.page(f"/ui/experiments/{ids[2]}/checkpoints").links
+    database.start_run(trial)
+    rows = [row for row in site.page(f"/ui/trials/{trial}").rows if len(row) == 5]
+    assert [row[2].partition(",")[0][:12] for row in rows[-2:]] == ["-", uuids[2][:12]]
+
+
 def test_models_and_their_versions(site: Site, tmp_path: Path) -> None:
     experiment = add_search(site.database, 1, 30)
     trial = site.database.list_trials(experiment)[0].id
@@ -498,7 +566,7 @@ def test_numbers_that_no_float_holds_are_shown_and_not_drawn(site: Site, tmp_pat
         site.page(path)
 
     series = site.client.ask(
-        "GET", f"{base}/series?kind=training&metric=loss&trials={ids[0]}&first=900"
+        "GET", f"/ui/series?kind=training&metric=loss&trials={ids[0]}&first=900"
     )
     (curve,) = json.loads(series.text)["trials"]
     assert (curve["values"], curve["num_not_finite"]) == ([0.25], 2)
@@ -572,7 +640,7 @@ def test_the_values_of_a_chart(site: Site, tmp_path: Path) -> None:
     experiment = add_search(site.database, 2, 50, records_per_epoch=320, name="series")
     one, other = (trial.id for trial in site.database.list_trials(experiment))
     save_checkpoint(site.database, one, tmp_path / "store", tmp_path / "files", 200)
-    path = f"/ui/experiments/{experiment}/series"
+    path = "/ui/series"
     query = f"{path}?kind=validation&metric=val_loss"
 
     def curves(more: str) -> dict[int, dict[str, Any]]:
@@ -595,6 +663,252 @@ def test_the_values_of_a_chart(site: Site, tmp_path: Path) -> None:
     for wrong in ("&trials=", "&trials=1,x", f"&trials={','.join(['1'] * 201)}", ""):
         assert site.client.ask("GET", f"{query}{wrong}").status == 422, wrong
     assert site.stranger.ask("GET", f"{query}&trials={one}").status == 303
+
+
+# -- what runs now, and logs ----------------------------------------------------------------------
+
+
+def start_trials(site: Site, **more: Any) -> tuple[int, list[int]]:
+    """Record a search that this process runs: three trials train, one waits."""
+    experiment = add_search(site.database, 3, 20, name="now", state=ExperimentState.RUNNING, **more)
+    running = [trial.id for trial in site.database.list_trials(experiment)]
+    for trial in running:
+        site.database.set_trial_state(trial, TrialState.RUNNING)
+    waiting = site.database.create_trial(experiment_id=experiment, seed=1, hparams={"units": 1})
+    return experiment, [*running, waiting]
+
+
+def test_what_runs_now(site: Site) -> None:
+    experiment, (training, saving, starting, waiting) = start_trials(site)
+    database = site.database
+    database.set_search_progress(experiment, 0.5)
+    # What the run before was saving when it crashed, and what is being saved now.
+    for uuid, trial in (("crashed", training), ("now", saving)):
+        database.checkpoint_started(
+            uuid=uuid,
+            trial_id=trial,
+            experiment_id=experiment,
+            storage_url="x",
+            steps_completed=100,
+        )
+    run = database.start_run(training)
+    moment = datetime.datetime.now(datetime.timezone.utc)
+    database.add_metrics([
+        MetricRecord(trial_id=training, run_id=run, kind="training",
+                     steps_completed=120 + 10 * number, metrics={"loss": 0.5},
+                     reported_at=moment + datetime.timedelta(seconds=number))
+        for number in range(5)
+    ])  # fmt: skip
+    database.start_run(starting)
+    page = site.page(f"/ui/experiments/{experiment}")
+    rows = {row[0]: row for row in page.rows if len(row) == 9 and row[0].startswith("trial ")}
+    assert rows[f"trial {training}"][1] == "training"
+    # 160 of 200 steps, 10 a second.
+    assert rows[f"trial {training}"][3:7] == ["80%", "160", "10", "4s"]
+    assert rows[f"trial {saving}"][1] == "saving"
+    assert rows[f"trial {starting}"][1] == "starting"
+    assert f"trial {waiting}" not in rows
+    for told in ("1\nwaiting", "1\nsaving", "about", "left, at this speed", "memory", "free at"):
+        assert told in page.text, told
+    own = site.page(f"/ui/trials/{training}")
+    assert ["training", "-", "80%", "160", "10", "4s"] in [row[:6] for row in own.rows]
+    database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+    assert "left, at this speed" not in site.page(f"/ui/experiments/{experiment}").text
+
+
+def test_a_trial_is_stopped_by_whom_may_control_it(site: Site) -> None:
+    experiment, (trial, other, *_) = start_trials(site)
+    path = f"/ui/trials/{trial}"
+    assert f"Kill trial {trial}" in site.page(path).text
+    assert site.client.ask("POST", f"{path}/control", {"action": "pause"}).status == 422
+    foreign = {"Origin": "http://evil.example"}
+    assert site.client.ask("POST", f"{path}/control", {"action": "kill"}, **foreign).status == 403
+    answer = site.client.ask("POST", f"{path}/control", {"action": "cancel"})
+    assert (answer.status, answer.headers["location"]) == (303, path)
+    assert site.database.get_trial(trial).control is not None
+    rows = [row for row in site.page(f"/ui/experiments/{experiment}").rows if len(row) == 9]
+    assert [row[1] for row in rows[1:3]] == ["stopping", "training"]
+    site.database.create_user("eve", password_hash=hash_password("Correct-horse-9"))
+    client = site.stranger
+    client.log_in("eve", "Correct-horse-9")
+    assert "/control" not in client.page(f"/ui/trials/{other}").html
+    assert client.ask("POST", f"/ui/trials/{other}/control", {"action": "kill"}).status == 403
+    assert site.database.get_trial(other).control is None
+    site.database.set_experiment_state(experiment, ExperimentState.CANCELED)
+
+
+def test_a_log_is_searched_and_read_backwards(site: Site, tmp_path: Path) -> None:
+    experiment = add_search(site.database, 1, 3)
+    (trial,) = (each.id for each in site.database.list_trials(experiment))
+    site.database.set_trial_dir(trial, str(tmp_path))
+    log = TrialLog(tmp_path, 1)
+    for number in range(1200):
+        log.append("stdout", f"line {number} {'x' * 250}")
+        if number % 300 == 7:
+            log.append("stderr", f"WARNING detcore.data: slow {number}")
+            log.append("stderr", f"2026-01-01 10:00:00.1: E tensorflow/core: lost {number}")
+    log.append("stderr", "<b>Needle</b> \x1b[31mred")
+    log.close()
+    base = f"/ui/trials/{trial}/log"
+    seen: list[int] = []
+    link: str | None = ""
+    while link is not None:
+        page = site.page(f"{base}{link}")
+        seen[:0] = [int(number) for number in re.findall(r">line (\d+) x", page.html)]
+        link = next((one for one in page.links if one.startswith("?before=")), None)
+    assert seen == list(range(1200))  # each line once, whatever the places of the parts
+    found = site.page(f"{base}?find=NEEDLE")
+    assert "<b>Needle</b> \ufffd[31mred" in found.text
+    assert "line 1199" not in found.text
+    warnings = site.page(f"{base}?level=warning").text
+    assert (warnings.count("slow"), warnings.count("lost")) == (4, 4)
+    errors = site.page(f"{base}?level=error&find=tensorflow").text
+    assert (errors.count("slow"), errors.count("lost")) == (0, 4)
+    assert "No line is like that." in site.page(f"{base}?find=nowhere").text
+    site.page(f"{base}?level=loud", status=422)
+    site.page(f"{base}?before=99999999999")
+
+
+def test_the_frames_of_ones_own_code_are_on_top(site: Site, tmp_path: Path) -> None:
+    experiment = add_search(site.database, 2, 3, state=ExperimentState.ERROR)
+    _, trial = (each.id for each in site.database.list_trials(experiment))
+    site.database.set_trial_dir(trial, str(tmp_path))
+    log = TrialLog(tmp_path, 1)
+    lines = """Traceback (most recent call last):
+  File "/old.py", line 1, in <module>
+KeyError: 'an older one'
+epoch 3
+Traceback (most recent call last):
+  File "/home/ada/digits/train.py", line 7, in fit
+    loss = step(<img src=x>)
+  File "/usr/lib/python3/site-packages/framework/deep.py", line 900, in call
+    return inner(x)
+ValueError: shapes (3, 2) and (4,) differ""".splitlines()
+    for line in lines:
+        log.append("stderr", line)
+    log.append("stdout", "the last words of another stream")
+    log.append("detcore", "trial 2 crashed")
+    log.close()
+    for path in (f"/ui/experiments/{experiment}", f"/ui/trials/{trial}"):
+        html = site.page(path).html
+        own, whole = re.findall(r"<pre[^>]*>(Traceback.*?)</pre>", html, re.DOTALL)
+        assert "train.py" in own
+        assert "step(&lt;img src=x&gt;)" in own
+        assert own.endswith("ValueError: shapes (3, 2) and (4,) differ")
+        assert ("deep.py" in own, "deep.py" in whole, "older" in whole) == (False, True, False)
+
+
+# -- groups, comparison across experiments, notes -------------------------------------------------
+
+
+def test_trials_are_grouped_by_a_hyperparameter_and_by_seed(site: Site) -> None:
+    database = site.database
+    experiment = database.create_experiment(
+        config={"searcher": {"metric": "loss", "smaller_is_better": True}}, config_text=None,
+        model_dir="/code", name="seeds",
+    )  # fmt: skip
+    for number, (rate, value) in enumerate([(0.1, 3.0), (0.1, 1.0), (0.2, 0.5), (0.2, 0.7)]):
+        trial = database.create_trial(
+            experiment_id=experiment, seed=number, hparams={"rate": rate, "data_seed": number}
+        )
+        database.add_metrics([
+            MetricRecord(trial_id=trial, run_id=1, kind="validation", steps_completed=10,
+                         metrics={"loss": value})
+        ])  # fmt: skip
+    base = f"/ui/experiments/{experiment}"
+    for key, labels in (("seeds", ["rate 0.2", "rate 0.1"]), ("hparams.rate", ["0.2", "0.1"])):
+        page = site.page(f"{base}?group={key}")
+        rows = [row for row in page.rows if row[0] in labels]
+        assert [row[:6] for row in rows] == [
+            [labels[0], "2", "0.6", "0.1414", "0.5", "0.7"],
+            [labels[1], "2", "2", "1.414", "1", "3"],
+        ]
+        about = json.loads(html.unescape(re.findall(r'data-chart="([^"]*)"', page.html)[0]))
+        assert [(label, len(ids)) for label, _, ids in about["groups"]] == [
+            (label, 2) for label in labels
+        ]
+    assert "Groups of trials" not in site.page(f"{base}?group=hparams.gone").text
+    # Many numbers are cut into ranges, which have as many trials each.
+    many = add_search(database, 12, 2)
+    rows = site.page(f"/ui/experiments/{many}?group=hparams.optimizer.rate").rows
+    assert [row[1] for row in rows if " to " in row[0]] == ["3"] * 4
+
+
+def test_a_marked_range_of_an_axis_is_a_filter(site: Site) -> None:
+    experiment = add_search(site.database, 24, 2)
+    base = f"/ui/experiments/{experiment}/hyperparameters"
+    trials = site.database.list_trials(experiment)
+
+    def mark(axis: str, low: float, high: float, where: str = "") -> str:
+        query = urllib.parse.urlencode({"axis": axis, "low": low, "high": high, "where": where})
+        answer = site.client.ask("GET", f"{base}/mark?{query}")
+        assert answer.status == 303
+        query = urllib.parse.urlsplit(answer.headers["location"]).query
+        return urllib.parse.parse_qs(query).get("where", [""])[0]
+
+    units = mark("units", 0.5, 1.0)  # of 16 to 256
+    kept = [trial.hparams["units"] for trial in trials if trial.hparams["units"] >= 136]
+    assert units == f"{min(kept)} <= `hparams.units` <= {max(kept)}"
+    both = mark("optimizer.name", 0.34, 1.0, units)  # sgd, adam, rmsprop, from the bottom
+    assert both.startswith(f"({units}) and (`hparams.optimizer.name` == '")
+    assert "sgd" not in both
+    passed = sum(
+        trial.hparams["units"] >= 136 and trial.hparams["optimizer"]["name"] != "sgd"
+        for trial in trials
+    )
+    page = site.page(f"{base}?where={urllib.parse.quote(both)}")
+    assert f"{passed} of 24 trials pass the filter" in page.text
+    assert page.html.count('id="p') >= passed
+    assert "<= best <=" in mark("val_loss", 0.0, 0.5)
+    assert "0 of 24 trials pass the filter" in site.page(f"{base}?where=best+%3C+0").text
+    assert mark("gone", 0.0, 1.0, units) == units
+    assert "character 1 of the filter" in site.page(f"{base}?where=unit+%3C+1").text
+    assert "How much of the ranks by val_loss each explains alone" in page.text
+
+
+def test_trials_of_several_experiments_are_compared(site: Site) -> None:
+    one, other = (add_search(site.database, 3, 4, name=f"<b>{name}") for name in "ab")
+    ids = [site.database.list_trials(number)[0].id for number in (one, other)]
+    page = site.page(f"/ui/compare?trials={ids[0]},+{ids[1]}")
+    assert ("<b>a" in page.text, "<b>b" in page.text) == (True, True)
+    last = next(row for row in page.rows if row[0] == "last loss (training)")
+    assert len(last) == 3
+    abouts = re.findall(r'data-chart="([^"]*)"', page.html)
+    about = json.loads(html.unescape(abouts[0]))
+    assert [trial for trial, *_ in about["trials"]] == ids
+    query = f"kind=validation&metric=val_loss&trials={ids[0]},{ids[1]}"
+    series = json.loads(site.client.ask("GET", f"/ui/series?{query}").text)["trials"]
+    assert [curve["id"] for curve in series] == ids
+    best = site.page(f"/ui/compare?experiment={one}&experiment={other}")
+    assert best.text.count("trial ") >= 4
+    assert "There are no such trials: 999999" in site.page("/ui/compare?trials=999999").text
+    assert "Choose two trials or more" in site.page("/ui/compare").text
+    different = add_search(
+        site.database, 1, 2, searcher={"name": "single", "metric": "accuracy"}
+    )  # fmt: skip
+    third = site.database.list_trials(different)[0].id
+    site.page(f"/ui/compare?trials={ids[0]},{third}")
+    listed = site.page("/ui/experiments")
+    assert f"Choose experiment {one}" in listed.html
+
+
+def test_labels_and_notes_are_written(site: Site) -> None:
+    experiment = add_search(site.database, 1, 2, labels=["old"])
+    path = f"/ui/experiments/{experiment}"
+    form = {"labels": " vision, <i>new</i>,,vision", "notes": "First\r\n<script>x</script>"}
+    assert site.client.ask("POST", f"{path}/describe", form).status == 303
+    page = site.page(path)
+    assert "First\n<script>x</script>" in page.text
+    assert site.database.get_experiment(experiment).config["labels"] == ["<i>new</i>", "vision"]
+    foreign = {"Origin": "http://evil.example"}
+    assert site.client.ask("POST", f"{path}/describe", form, **foreign).status == 403
+    site.database.create_user("zoe", password_hash=hash_password("Correct-horse-9"))
+    client = site.stranger
+    client.log_in("zoe", "Correct-horse-9")
+    assert client.ask("POST", f"{path}/describe", {"notes": ""}).status == 403
+    shown = client.page(path)
+    assert "First\n<script>x</script>" in shown.text
+    assert "/describe" not in shown.html
 
 
 # -- hostile text ---------------------------------------------------------------------------------

@@ -50,17 +50,14 @@ class CurveQueries(Queries):
             .where(validation_values.c.experiment_id == experiment_id)
             .distinct()
         )
-        last = select(
-            metrics.c.metrics,
-            func.row_number().over(
-                partition_by=metrics.c.trial_id,
-                order_by=(metrics.c.steps_completed.desc(), metrics.c.id.desc()),
-            ).label("place"),
-        ).where(_of(experiment_id, "training", None)).subquery()  # fmt: skip
+        last = select(metrics.c.id).where(  # a look-up in an index for each trial
+            metrics.c.trial_id == trials.c.id, metrics.c.kind == "training"
+        ).order_by(metrics.c.steps_completed.desc(), metrics.c.id.desc()).limit(1)  # fmt: skip
+        newest = select(last.scalar_subquery()).where(trials.c.experiment_id == experiment_id)
         with self._read() as connection:
             names = {("validation", name) for name in connection.execute(named).scalars()}
             for text in connection.execute(
-                select(last.c.metrics).where(last.c.place == 1)
+                select(metrics.c.metrics).where(metrics.c.id.in_(newest))
             ).scalars():
                 names |= {
                     ("training", name)

@@ -22,6 +22,7 @@ from detcore.describe import (
     table,
     took_s,
 )
+from detcore_report._importance import importance_table
 from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
 
 if TYPE_CHECKING:
@@ -288,6 +289,7 @@ def _hyperparameters(view: ExperimentView) -> str:
         if not view.charts:
             parts.append(legend(view))
         parts.append(parallel)
+    parts.append(importance_table(view))
     parts.append("<h2>Trials</h2>")
     if not view.trials:
         parts.append('<p class="dim">None yet.</p>')

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -31,15 +28,16 @@ from detcore.describe import (
     format_number,
     searcher_metric,
 )
+from detcore_report._activity import ProcessUsage, read_activities
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
-    from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord
+    from detcore.database import Database, ExperimentRecord
+    from detcore_report._activity import Activity
 
 __all__ = ["top"]
 
 _REDRAW_S = 1.0
-_RECENT = 20
 _EXAMPLES = """
 \b
 Examples:
@@ -76,7 +74,7 @@ def top(
     with open_records(obj) as database:
         if only is not None:
             database.get_experiment(only)  # an unknown id is an error, not an idle experiment
-        usage = _Usage()
+        usage = ProcessUsage()
         if form == "table" and not once and make_console().is_terminal:
             _follow(obj, database, usage, only=only, interval=interval)
             return
@@ -93,7 +91,7 @@ def top(
 
 
 def _look(
-    database: Database, usage: _Usage, *, only: int | None
+    database: Database, usage: ProcessUsage, *, only: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the trials that run, and their experiments, as plain values."""
     from detcore.remote import ServerRecords
@@ -109,8 +107,8 @@ def _look(
         is_alive = database.experiment_is_alive(experiment.id)
         if is_alive is False:
             continue
-        running = database.list_trials(experiment.id, states=[ExperimentState.RUNNING])
-        rows += [_row(database, experiment, trial) for trial in running]
+        running = read_activities(database, experiment)
+        rows += [_row(experiment, activity) for activity in running]
         cpu, memory = None, None
         if is_here and is_alive and experiment.process is not None:
             cpu, memory = usage.of_tree(experiment.process.pid)
@@ -131,103 +129,26 @@ def _look(
     return rows, totals
 
 
-def _row(database: Database, experiment: ExperimentRecord, trial: TrialRecord) -> dict[str, Any]:
+def _row(experiment: ExperimentRecord, activity: Activity) -> dict[str, Any]:
     metric, _ = searcher_metric(experiment.config)
-    training = _newest(database, trial.id, "training")
-    validations = _newest(database, trial.id, "validation")
-    last = training[-1] if training else None
-    values = dict(last.metrics) if last else {}
-    validation = validations[-1].metrics.get(metric) if validations and metric else None
-    latest = max((row.steps_completed for row in (*training[-1:], *validations[-1:])), default=0)
     return {
         "experiment_id": experiment.id,
-        "trial_id": trial.id,
-        "state": trial.state.value,
-        "rung": trial.rung,
-        "steps_completed": latest,
-        "progress": _progress(experiment, trial, latest),
-        "steps_per_second": _speed([row for row in training if row.run_id == trial.run_id]),
-        "training": {k: v for k, v in values.items() if isinstance(v, (int, float))},
+        "trial_id": activity.trial.id,
+        "state": activity.trial.state.value,
+        "phase": activity.phase,
+        "rung": activity.trial.rung,
+        "steps_completed": activity.steps_completed,
+        "progress": activity.progress,
+        "steps_per_second": activity.steps_per_second,
+        "left_s": activity.left_s,
+        "training": dict(activity.training),
         "metric": metric,
-        "validation": validation,
+        "validation": activity.validation,
     }
 
 
-def _newest(database: Database, trial_id: int, kind: str) -> list[MetricRecord]:
-    return database.metrics(trial_id, kind, with_batches=False, newest=_RECENT)
-
-
-def _progress(experiment: ExperimentRecord, trial: TrialRecord, steps: int) -> float | None:
-    """Return the completed part of a trial's planned length, 0 to 1, or None if unknown."""
-    searcher = experiment.config.get("searcher") or {}
-    length = searcher.get("max_length")
-    if not isinstance(length, Mapping) or not length.get("batches"):
-        return experiment.progress if searcher.get("name") == "single" else None
-    wanted = trial.length or int(length["batches"])
-    return min(1.0, steps / wanted) if wanted else None
-
-
-def _speed(rows: list[MetricRecord]) -> float | None:
-    if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
-        return None
-    seconds = (rows[-1].reported_at - rows[0].reported_at).total_seconds()
-    steps = rows[-1].steps_completed - rows[0].steps_completed
-    return steps / seconds if seconds > 0 and steps > 0 else None
-
-
-class _Usage:
-    """CPU and memory of processes and their children, on Linux; nothing elsewhere."""
-
-    def __init__(self) -> None:
-        self._before: tuple[float, dict[int, float]] = (0.0, {})
-        self._now: tuple[float, dict[int, float]] = (0.0, {})
-        self._memory: dict[int, int] = {}
-        self._children: dict[int, list[int]] = {}
-
-    def sample(self) -> None:
-        """Look at all processes of this machine."""
-        ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
-        cpu: dict[int, float] = {}
-        self._memory, self._children = {}, {}
-        for pid, fields in _processes():
-            cpu[pid] = (int(fields[11]) + int(fields[12])) / ticks
-            self._memory[pid] = int(fields[21]) * page
-            self._children.setdefault(int(fields[1]), []).append(pid)
-        self._before, self._now = self._now, (time.monotonic(), cpu)
-
-    def of_tree(self, pid: int) -> tuple[float | None, int | None]:
-        """Return percent of one CPU between the last two samples, and resident bytes."""
-        (then, before), (now, after) = self._before, self._now
-        tree, waiting = [], [pid] if pid in after else []
-        while waiting:
-            tree.append(waiting.pop())
-            waiting += self._children.get(tree[-1], [])
-        if not tree:
-            return None, None
-        memory = sum(self._memory[each] for each in tree)
-        if not before or now <= then:
-            return None, memory
-        used = sum(after[each] - before.get(each, after[each]) for each in tree)
-        return max(0.0, 100 * used / (now - then)), memory
-
-
-def _processes() -> Iterator[tuple[int, list[str]]]:
-    """Yield each process with the fields of its ``stat`` from field 3 on; see proc(5)."""
-    folder = Path("/proc")
-    if not (folder / "self" / "stat").exists():
-        return
-    for entry in folder.iterdir():
-        if not entry.name.isdecimal():
-            continue
-        try:
-            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
-        except OSError:
-            continue  # it has ended meanwhile
-        yield int(entry.name), text.rpartition(")")[2].split()
-
-
 def _follow(
-    obj: CliContext, database: Database, usage: _Usage, *, only: int | None, interval: float
+    obj: CliContext, database: Database, usage: ProcessUsage, *, only: int | None, interval: float
 ) -> None:
     from rich.console import Group
     from rich.live import Live
@@ -265,6 +186,8 @@ def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
         Column("STEPS", align="right"),
         Column("DONE", align="right"),
         Column("STEPS/S", align="right"),
+        Column("LEFT", align="right"),
+        Column("NOW"),
         Column("TRAINING", wrap=True),
         Column("VALIDATION", wrap=True),
     ]
@@ -282,6 +205,8 @@ def _table(rows: list[dict[str, Any]]) -> tuple[list[Any], list[list[str]]]:
                 str(row["steps_completed"]),
                 "-" if done is None else f"{done:.0%}",
                 "-" if speed is None else f"{speed:.0f}" if speed >= 100 else f"{speed:.3g}",
+                "-" if row["left_s"] is None else format_duration(row["left_s"]),
+                row["phase"],
                 "  ".join(training[:3]) or "-",
                 validation,
             ]

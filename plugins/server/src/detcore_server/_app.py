@@ -13,9 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from detcore import __version__
-from detcore.database import Database
 from detcore.errors import RunError
-from detcore.experimental import EmbeddedTransport
 from detcore.hooks import describe_error
 from detcore_server import (
     _client_routes,
@@ -27,7 +25,6 @@ from detcore_server import (
 )
 from detcore_server._auth import USER, Requester, find_token, require_user
 from detcore_server._front import Front
-from detcore_server._jobs import Jobs
 from detcore_server._limits import BodyLimits
 from detcore_server._record_routes import take_in
 from detcore_server._state import ServerState
@@ -53,20 +50,16 @@ def make_app(settings: ServerSettings) -> FastAPI:
         RunError: If the routes of a plugin cannot be made.
     """
     routers_of_plugins = make_routers(settings.plugins)
-    database = Database.open(settings.environment.database_url)
-    transport = EmbeddedTransport(settings.environment)
-    jobs = Jobs(settings, database, transport)
-    state = ServerState(settings=settings, database=database, transport=transport, jobs=jobs)
+    state = ServerState.open(settings)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        jobs.start()
+        state.jobs.start()
         try:
             yield
         finally:
-            jobs.stop()
-            transport.close()
-            database.close()
+            state.jobs.stop()
+            state.close()
 
     app = FastAPI(
         title="detcore",

@@ -195,6 +195,10 @@ class Jobs:
         else:
             self._transport.control_trial(trial_id, action)
 
+    def may_control(self, requester: TokenRecord, experiment_id: int) -> bool:
+        """Return whether `require_owner` lets a user pass."""
+        return _is_owner(requester, self._database.get_submission(experiment_id))
+
     def require_owner(self, requester: TokenRecord, experiment_id: int) -> SubmissionRecord | None:
         """Check that a user may change an experiment and delete its checkpoints.
 
@@ -205,9 +209,7 @@ class Jobs:
             ForbiddenError: If the user is neither an administrator nor the one who submitted it.
         """
         submission = self._database.get_submission(experiment_id)
-        if requester.is_admin or (
-            submission is not None and submission.user_id == requester.user_id
-        ):
+        if _is_owner(requester, submission):
             return submission
         whose = "it was started on the server's machine.\nAn administrator may."
         if submission is not None:
@@ -367,6 +369,12 @@ class Jobs:
 
     def _folder(self, experiment_id: int) -> Path:
         return experiment_folder(self._settings.environment, experiment_id)
+
+
+def _is_owner(requester: TokenRecord, submission: SubmissionRecord | None) -> bool:
+    return requester.is_admin or (
+        submission is not None and submission.user_id == requester.user_id
+    )
 
 
 def _is_from_outside(code: int | None) -> bool:

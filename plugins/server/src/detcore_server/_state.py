@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING
 
 import anyio
 
+from detcore.database import Database
+from detcore.experimental import EmbeddedTransport
+from detcore_server._jobs import Jobs
 from detcore_server._throttle import Throttle
 from detcore_server._tokens import TokenCache
 
 if TYPE_CHECKING:
-    from detcore.database import Database
-    from detcore.experimental import EmbeddedTransport
-    from detcore_server._jobs import Jobs
     from detcore_server._settings import ServerSettings
+    from detcore_server._visit import Visit
 
 __all__ = ["ServerState"]
 
@@ -56,3 +57,30 @@ class ServerState:
     )
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
     is_personal: bool = False
+
+    @classmethod
+    def open(cls, settings: ServerSettings, *, visit: Visit | None = None) -> ServerState:
+        """Open the records; `close` closes them.
+
+        Args:
+            settings: The server's settings.
+            visit: The link of the one person who is served; None: users log in.
+
+        Raises:
+            DatabaseError: If the database cannot be opened.
+        """
+        database = Database.open(settings.environment.database_url)
+        transport = EmbeddedTransport(settings.environment)
+        return cls(
+            settings=settings,
+            database=database,
+            transport=transport,
+            jobs=Jobs(settings, database, transport),
+            tokens=TokenCache() if visit is None else visit,
+            is_personal=visit is not None,
+        )
+
+    def close(self) -> None:
+        """Close the records."""
+        self.transport.close()
+        self.database.close()

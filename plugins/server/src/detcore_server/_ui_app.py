@@ -9,12 +9,9 @@ from typing import TYPE_CHECKING
 from fastapi import FastAPI
 from starlette.responses import PlainTextResponse
 
-from detcore.database import Database
-from detcore.experimental import EmbeddedTransport
 from detcore_server import _errors, _page
 from detcore_server._auth import LogInFirst
 from detcore_server._front import Front
-from detcore_server._jobs import Jobs
 from detcore_server._limits import BodyLimits
 from detcore_server._page import refuse
 from detcore_server._state import ServerState
@@ -36,21 +33,14 @@ def make_ui_app(settings: ServerSettings, visit: Visit) -> FastAPI:
     Raises:
         DatabaseError: If the database cannot be opened.
     """
-    database = Database.open(settings.environment.database_url)
-    transport = EmbeddedTransport(settings.environment)
-    jobs = Jobs(settings, database, transport)
-    state = ServerState(
-        settings=settings, database=database, transport=transport, jobs=jobs, tokens=visit,
-        is_personal=True,
-    )  # fmt: skip
+    state = ServerState.open(settings, visit=visit)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            transport.close()
-            database.close()
+            state.close()
 
     app = FastAPI(title="detcore", lifespan=lifespan, openapi_url=None)
     app.state.detcore = state

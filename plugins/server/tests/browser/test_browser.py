@@ -28,7 +28,9 @@ PATHS = (
     "/ui/experiments/{searched}/compare?trial=2&trial=3&trial=4",
     "/ui/experiments/{searched}/checkpoints", "/ui/experiments/{searched}/configuration",
     "/ui/experiments/{running}", "/ui/experiments/{single}", "/ui/experiments/{single}/checkpoints",
-    "/ui/experiments/{failed}", "/ui/experiments/{empty}", "/ui/trials/1",
+    "/ui/experiments/{failed}", "/ui/experiments/{empty}", "/ui/trials/1", "/ui/trials/1/log",
+    "/ui/experiments/{searched}?group=hparams.optimizer.name",
+    "/ui/compare?experiment={searched}&experiment={single}",
     "/ui/checkpoints/{checkpoint}", "/ui/models", "/ui/models/1",
 )  # fmt: skip
 
@@ -341,6 +343,42 @@ def test_what_is_shown_is_in_the_address(site: Site, window: Window) -> None:
     lines = Path(download.value.path()).read_text().splitlines()
     assert lines[0].startswith("trial,state,steps,best val_loss")
     assert len(lines) == 1 + page.locator("#trials tbody tr").count()
+
+
+def test_groups_are_bands_and_a_chart_is_saved_as_a_picture(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.searched}")
+    page.get_by_label("Group by").select_option("hparams.optimizer.name")
+    page.get_by_role("button", name="Apply").click()
+    page.wait_for_url("**group=hparams.optimizer.name")
+    chart = page.get_by_role("application", name=re.compile(r"^val_loss .* of 3 groups"))
+    expect(chart).to_be_visible()
+    page.keyboard.press("Tab")
+    chart.focus()
+    page.keyboard.press("ArrowLeft")
+    said = re.compile(r"^(sgd|adam|rmsprop): mean [\d.]+, [\d.]+ to [\d.]+ of \d+ at step \d+$")
+    expect(page.locator("#said")).to_have_text(said)
+    with page.expect_download() as download:
+        page.get_by_role("button", name="PNG of val_loss (validation)").click()
+    assert download.value.suggested_filename == "val_loss-validation.png"
+    picture = Path(download.value.path()).read_bytes()
+    assert picture.startswith(b"\x89PNG\r\n")
+    assert len(picture) > 5000
+
+
+def test_dragging_along_an_axis_filters_trials(site: Site, window: Window) -> None:
+    page = window.open(f"/ui/experiments/{site.searched}/hyperparameters")
+    axis = page.locator("#parallel svg.parallel > line.axis").first  # optimizer.name
+    axis.scroll_into_view_if_needed()
+    box = axis.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"], box["y"] + 2)
+    page.mouse.down()
+    page.mouse.move(box["x"], box["y"] + box["height"] * 0.3, steps=3)
+    page.mouse.up()
+    page.wait_for_url("**where=**")
+    assert page.get_by_label("Filter").input_value() == "`hparams.optimizer.name` == 'rmsprop'"
+    passed = page.get_by_text(re.compile(r"^\d+ of 24 trials pass the filter.$"))
+    assert page.locator("#parallel svg.parallel g.t").count() == int(passed.inner_text().split()[0])
 
 
 def test_across_epochs_without_their_length_says_why(site: Site, window: Window) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from detcore_report import chart_table, draw_chart, trial_classes
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
     from detcore_report import ExperimentView
+    from detcore_server._page._groups import Group
 
 __all__ = ["PageChart", "page_charts"]
 
@@ -24,8 +26,8 @@ class PageChart:
     Attributes:
         drawing: The figure that is shown without JavaScript, or until the script has drawn its own.
         table: The numbers of the chart.
-        about: JSON for the script: experiment, kind, metric, and of each trial its id, the class of
-            its colour and whether it is the best.
+        about: JSON for the script: kind, metric, and of each trial its id, the class of its colour
+            and whether it is the best; of groups of trials the label, the class and the ids.
     """
 
     drawing: Markup
@@ -33,12 +35,15 @@ class PageChart:
     about: str
 
 
-def page_charts(view: ExperimentView, *, points: int) -> list[PageChart]:
+def page_charts(
+    view: ExperimentView, *, points: int, groups: Sequence[Group] = ()
+) -> list[PageChart]:
     """Return the charts of a view, the first as wide as the page.
 
     Args:
         view: The experiment.
         points: Maximum number of points of each curve of a drawing.
+        groups: Groups of trials that the script draws as bands; only the first have colours.
     """
     classes = {trial: names.split() for trial, names in trial_classes(view).items()}
     charts = []
@@ -50,8 +55,12 @@ def page_charts(view: ExperimentView, *, points: int) -> list[PageChart]:
             if curve.points and curve.trial_id in classes
         ]
         about = {
-            "experiment": view.record.id, "kind": chart.kind, "metric": chart.metric,
-            "trials": trials,
+            "kind": chart.kind, "metric": chart.metric, "trials": trials,
+            "groups": [
+                [group.label, group.colour, [trial.id for trial in group.trials]]
+                for group in groups
+                if group.colour != "none"
+            ],
         }  # fmt: skip
         charts.append(
             PageChart(

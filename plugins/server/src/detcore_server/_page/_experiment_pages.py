@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
+import urllib.parse
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
+from pydantic import BaseModel, Field
 
 from detcore.database import answer_read, ingest_reports
 from detcore.describe import (
@@ -16,46 +21,87 @@ from detcore.describe import (
     summarize_config,
     took_s,
 )
+from detcore.types import TrialState
 from detcore_report import (
     draw_parallel,
     draw_scatters,
+    importance_table,
     legend,
     read_view,
     trial_classes,
 )
 from detcore_server._auth import Id, PageUser, State
+from detcore_server._page._brush import axis_filter
 from detcore_server._page._charts import page_charts
+from detcore_server._page._groups import group_choices, group_trials
+from detcore_server._page._lineage import ancestors
 from detcore_server._page._list_pages import Paging
+from detcore_server._page._now import Machine, read_now
 from detcore_server._page._render import PageRoute, render, svg
-from detcore_server._page._side_by_side import compare
+from detcore_server._page._side_by_side import MAX_SIDE_BY_SIDE, compare
+from detcore_server._page._trial_log import Traceback, last_traceback, read_tail
 from detcore_server._page._trial_table import make_table, table_csv
-from detcore_server._page._verify import Verifier
+from detcore_server._page._verify import READABLE, Verifier
 
 if TYPE_CHECKING:
-    from detcore.database import TokenRecord
+    from detcore.database import TokenRecord, TrialRecord
     from detcore_report import ExperimentView
     from detcore_server._state import ServerState
 
 __all__ = ["make_router"]
 
 _CHECKPOINTS_SHOWN = 100
-MAX_SIDE_BY_SIDE = 8
-_MAX_ROWS = 500
+_MAX_ROWS = 200
 # Parts that curves are cut into, so that a page with many stays small.
 _POINTS_ON_A_PAGE = 8000
 _MIN_PARTS, _MAX_PARTS = 40, 250
-_Metric = Annotated[str, Query(max_length=1000)]
+_Metric = Annotated[str, Field(max_length=1000)]
 _Kind = Literal["", "training", "validation"]
 _Better = Literal["", "smaller", "larger"]
-_Where = Annotated[str, Query(max_length=2000)]
-_Sort = Annotated[str, Query(max_length=1000)]
-_Columns = Annotated[list[str], Query(max_length=200)]
+_Where = Annotated[str, Field(max_length=2000)]
+_Sort = Annotated[str, Field(max_length=1000)]
+_Columns = Annotated[list[str], Field(max_length=200)]
 _Page = Annotated[int, Query(ge=1, le=10**6)]
+
+
+class _MetricQuery(BaseModel):
+    """The metric that ranks the trials; "": as the searcher does."""
+
+    metric: _Metric = ""
+    kind: _Kind = ""
+    better: _Better = ""
+
+
+class _FilterQuery(_MetricQuery):
+    """Which trials are shown, too."""
+
+    where: _Where = ""
+
+
+class _MarkQuery(_FilterQuery):
+    """A part of an axis, which was marked with the pointer."""
+
+    axis: _Metric
+    low: float
+    high: float
+
+
+class _TableQuery(_FilterQuery):
+    """How the table of trials is shown, too."""
+
+    sort: _Sort = ""
+    column: _Columns = []
+    group: _Metric = ""
+
+
+_AS_SEARCHED = _MetricQuery()
+_Table = Annotated[_TableQuery, Query()]
 _Action = Literal["pause", "activate", "cancel", "kill", "archive", "unarchive"]
 
 
 def make_router(verifier: Verifier) -> APIRouter:
     """Return the routes of this part."""
+    machine = Machine()
     router = APIRouter(
         prefix="/ui/experiments/{experiment_id}", route_class=PageRoute, include_in_schema=False
     )
@@ -66,27 +112,31 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         user: PageUser,
         experiment_id: Id,
-        metric: _Metric = "",
-        kind: _Kind = "",
-        better: _Better = "",
-        where: _Where = "",
-        sort: _Sort = "",
-        column: _Columns = [],  # noqa: B006  (FastAPI copies it)
+        asked: _Table,
     ) -> Response:
-        # Of very many trials, the page has only the best, but a filter looks at all.
-        max_rows = None if where or sort else _MAX_ROWS
-        view = _read(
-            state, experiment_id, metric=metric, kind=kind, better=better, max_rows=max_rows
-        )  # fmt: skip
+        # Of very many trials, the page has only the best, but a filter and groups look at all.
+        max_rows = None if asked.where or asked.sort or asked.group else _MAX_ROWS
+        view = _read(state, experiment_id, asked, max_rows=max_rows)
         classes = trial_classes(view)
+        head = _head(state, user, view)
+        failed = state.database.list_trials(experiment_id, states=[TrialState.ERROR])
+        groups = group_trials(view, asked.group)
         return render(
-            request, "curves.html", user, tab="curves", **_head(state, user, view),
-            table=make_table(view, where=where, sort=sort, chosen=column),
+            request, "curves.html", user, tab="curves", **head,
+            now=(
+                read_now(state.database, view, machine, state.settings.environment.home)
+                if head["is_live"] else None
+            ),
+            failed=failed, traceback=_last_failure(view, failed),
+            table=make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column),
             others=[
                 (key, value) for key, value in request.query_params.multi_items()
                 if key not in ("where", "sort", "column")
             ],
-            charts=page_charts(view, points=10**6), legend=svg(legend(view)), view=view,
+            groups=groups, group=asked.group, group_choices=group_choices(view),
+            notes=view.record.notes,
+            charts=page_charts(view, points=10**6, groups=groups), legend=svg(legend(view)),
+            view=view,
             colours={trial: name.split()[1] for trial, name in classes.items()},
             summary=summarize_config(_masked(state, experiment_id)),
             max_side_by_side=MAX_SIDE_BY_SIDE,
@@ -97,17 +147,12 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         _: PageUser,
         experiment_id: Id,
-        metric: _Metric = "",
-        kind: _Kind = "",
-        better: _Better = "",
-        where: _Where = "",
-        sort: _Sort = "",
-        column: _Columns = [],  # noqa: B006  (FastAPI copies it)
+        asked: _Table,
     ) -> Response:
-        view = _read(
-            state, experiment_id, metric=metric, kind=kind, better=better, max_rows=None
-        )  # fmt: skip
-        table = make_table(view, where=where, sort=sort, chosen=column, max_rows=None)
+        view = _read(state, experiment_id, asked, max_rows=None)
+        table = make_table(
+            view, where=asked.where, sort=asked.sort, chosen=asked.column, max_rows=None
+        )
         if table.error is not None:
             raise HTTPException(422, table.error)
         name = f"experiment-{experiment_id}-trials.csv"
@@ -120,16 +165,33 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         user: PageUser,
         experiment_id: Id,
-        metric: _Metric = "",
-        kind: _Kind = "",
-        better: _Better = "",
+        asked: Annotated[_FilterQuery, Query()],
     ) -> Response:
-        view = _read(state, experiment_id, metric=metric, kind=kind, better=better)
+        whole = _read(state, experiment_id, asked)
+        table = make_table(whole, where=asked.where, max_rows=None)
+        view = dataclasses.replace(whole, trials=[trial for trial, _ in table.rows])
         return render(
             request, "hyperparameters.html", user, tab="hyperparameters",
-            **_head(state, user, view), view=view, legend=svg(legend(view)),
+            **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
+            axes=json.dumps([axis.name for axis in view.axes]),
+            importance=svg(importance_table(whole)), asked=asked,
             scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
         )  # fmt: skip
+
+    @router.get("/hyperparameters/mark")
+    def mark_axis(
+        request: Request,
+        state: State,
+        _: PageUser,
+        experiment_id: Id,
+        asked: Annotated[_MarkQuery, Query()],
+    ) -> Response:
+        view = _read(state, experiment_id, asked)
+        added = axis_filter(view, asked.axis, asked.low, asked.high)
+        where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
+        query = {**asked.model_dump(include={"metric", "kind", "better"}), "where": where}
+        encoded = urllib.parse.urlencode({key: text for key, text in query.items() if text})
+        return RedirectResponse(f"/ui/experiments/{experiment_id}/hyperparameters?{encoded}", 303)
 
     @router.get("/compare")
     def show_side_by_side(
@@ -182,6 +244,8 @@ def make_router(verifier: Verifier) -> APIRouter:
                 for record in found[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
             ],
             metric=metric, paging=paging, verifier=verifier,
+            kept_bytes=sum(record.size_bytes for record in found if record.state in READABLE),
+            ancestors=ancestors(database, database.get_experiment(experiment_id)),
         )  # fmt: skip
 
     @router.get("/configuration")
@@ -209,16 +273,30 @@ def make_router(verifier: Verifier) -> APIRouter:
         state.jobs.control(user, experiment_id, action)
         return RedirectResponse(f"/ui/experiments/{experiment_id}", 303)
 
+    @router.post("/describe")
+    def describe(
+        state: State,
+        user: PageUser,
+        experiment_id: Id,
+        labels: Annotated[str, Form(max_length=10_000)] = "",
+        notes: Annotated[str, Form(max_length=100_000)] = "",
+    ) -> Response:
+        state.jobs.require_owner(user, experiment_id)
+        state.database.describe_experiment(
+            experiment_id,
+            labels=dict.fromkeys(text.strip() for text in labels.split(",") if text.strip()),
+            notes=notes.replace("\r\n", "\n").strip(),
+        )
+        return RedirectResponse(f"/ui/experiments/{experiment_id}#notes", 303)
+
     return router
 
 
 def _read(
     state: ServerState,
     experiment_id: int,
+    asked: _MetricQuery = _AS_SEARCHED,
     *,
-    metric: str = "",
-    kind: str = "",
-    better: str = "",
     only: list[int] | None = None,
     all_metrics: bool = False,
     parts: int | None = None,
@@ -231,10 +309,21 @@ def _read(
         num_trials = database.count_trials().get(experiment_id, 1)
         parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
     return read_view(
-        database, experiment_id, metric=metric or None, kind=kind or None,
-        smaller_is_better={"smaller": True, "larger": False}.get(better), only=only,
+        database, experiment_id, metric=asked.metric or None, kind=asked.kind or None,
+        smaller_is_better={"smaller": True, "larger": False}.get(asked.better), only=only,
         all_metrics=all_metrics, parts=parts, max_rows=max_rows,
     )  # fmt: skip
+
+
+def _last_failure(
+    view: ExperimentView, failed: Sequence[TrialRecord]
+) -> tuple[int, Traceback] | None:
+    """Return the trial that failed last, and the traceback in its log."""
+    if not failed:
+        return None
+    last = max(failed, key=lambda one: (one.ended_at or one.created_at, one.id))
+    found = last_traceback(read_tail(last), view.record.model_dir)
+    return None if found is None else (last.id, found)
 
 
 def _head_only(state: ServerState, user: TokenRecord, experiment_id: int) -> dict[str, Any]:
@@ -281,8 +370,7 @@ def _head_of(
         "took": took_s(row),
         "best": best,
         "labels": [str(text) for text in config.get("labels") or ()],
-        "may_control": user.is_admin
-        or (submission is not None and submission.user_id == user.user_id),
+        "may_control": state.jobs.may_control(user, row["id"]),
         "can_stop": can_stop or is_queued,
         "can_activate": (
             not (is_queued or is_starting) and can_resume(config, row["state"], row["is_alive"])

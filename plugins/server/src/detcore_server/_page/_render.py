@@ -80,6 +80,15 @@ def _time(moment: datetime.datetime | None) -> object:
     )
 
 
+def _utc(seconds: float) -> str:
+    """Return a moment as text, for a `<time>`; one that no calendar has is the first of all."""
+    try:
+        moment = datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+    except (OverflowError, ValueError, OSError):
+        moment = datetime.datetime.fromtimestamp(0, datetime.timezone.utc)
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
 @functools.cache
 def _templates() -> jinja2.Environment:
     templates = jinja2.Environment(
@@ -98,6 +107,7 @@ def _templates() -> jinja2.Environment:
         number=format_number,
         shell=shlex.quote,
         time=_time,
+        utc=_utc,
         quoted=lambda value: urllib.parse.quote(str(value), safe=""),
     )
     return templates

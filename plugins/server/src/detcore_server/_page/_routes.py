@@ -11,10 +11,12 @@ from detcore.describe import cut
 from detcore.errors import NotFoundError
 from detcore_server._auth import PageUser
 from detcore_server._page import (
+    _across_pages,
     _checkpoint_pages,
     _experiment_pages,
     _link_pages,
     _list_pages,
+    _log_pages,
     _series,
     _session_pages,
     _trial_pages,
@@ -42,7 +44,9 @@ def make_router(visit: Visit | None = None) -> APIRouter:
         router.include_router(_link_pages.make_router(visit))
     router.include_router(_list_pages.make_router())
     router.include_router(_experiment_pages.make_router(verifier))
+    router.include_router(_across_pages.make_router())
     router.include_router(_trial_pages.make_router(verifier))
+    router.include_router(_log_pages.make_router())
     router.include_router(_checkpoint_pages.make_router(verifier))
     router.include_router(_series.make_router())
 

@@ -9,13 +9,14 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import JSONResponse
 
 from detcore.database import ingest_reports
-from detcore_server._auth import Id, PageUser, State
+from detcore_server._auth import PageUser, State
 from detcore_server._page._render import PageRoute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from detcore.database import Database, MetricCurve, TrialRecord
+    from detcore_server._state import ServerState
 
 __all__ = ["make_router"]
 
@@ -31,11 +32,10 @@ def make_router() -> APIRouter:
     """Return the routes of this part."""
     router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-    @router.get("/ui/experiments/{experiment_id}/series")
+    @router.get("/ui/series")
     def get_series(
         state: State,
         _: PageUser,
-        experiment_id: Id,
         metric: Annotated[str, Query(max_length=1000)],
         kind: Literal["training", "validation"],
         trials: Annotated[str, Query(max_length=4000)],
@@ -44,23 +44,43 @@ def make_router() -> APIRouter:
         width: Annotated[int, Query(ge=1, le=10_000)] = 1000,
     ) -> Response:
         chosen = _ids(trials)
-        database = state.database
-        ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
-        record = database.get_experiment(experiment_id)
         parts = max(_MIN_PARTS, min(width, _MAX_POINTS // (2 * len(chosen))))
-        curves = database.metric_curves(
-            experiment_id, kind, metric, parts=parts, trial_ids=chosen, steps=(first, last)
-        )
-        known = {one.id: one for one in database.list_trials(experiment_id) if one.id in curves}
-        saved = _saved_steps(database, experiment_id, first, last)
-        return JSONResponse({
-            "trials": [
-                _answer(known[number], curve, record.config, saved.get(number, ()))
-                for number, curve in curves.items()
-            ]
-        })  # fmt: skip
+        found = []
+        for experiment_id, ids in _by_experiment(state.database, chosen).items():
+            found += _read(state, experiment_id, ids, kind, metric, parts, (first, last))
+        return JSONResponse({"trials": found})
 
     return router
+
+
+def _by_experiment(database: Database, trial_ids: Sequence[int]) -> dict[int, list[int]]:
+    experiments: dict[int, list[int]] = {}
+    for number, trial in database.get_trials(trial_ids).items():
+        experiments.setdefault(trial.experiment_id, []).append(number)
+    return experiments
+
+
+def _read(
+    state: ServerState,
+    experiment_id: int,
+    trial_ids: Sequence[int],
+    kind: str,
+    metric: str,
+    parts: int,
+    steps: tuple[int, int],
+) -> list[dict[str, object]]:
+    database = state.database
+    ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+    config = database.get_experiment(experiment_id).config
+    curves = database.metric_curves(
+        experiment_id, kind, metric, parts=parts, trial_ids=trial_ids, steps=steps
+    )
+    known = database.get_trials(curves)
+    saved = _saved_steps(database, experiment_id, *steps)
+    return [
+        _answer(known[number], curve, config, saved.get(number, ()))
+        for number, curve in curves.items()
+    ]
 
 
 def _ids(text: str) -> list[int]:

@@ -11,7 +11,9 @@ from detcore.describe import format_number
 if TYPE_CHECKING:
     from detcore_report import Curve, ExperimentView
 
-__all__ = ["Compared", "Line", "compare"]
+__all__ = ["MAX_SIDE_BY_SIDE", "Compared", "Line", "compare"]
+
+MAX_SIDE_BY_SIDE = 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Form, Request, Response
+from fastapi.responses import RedirectResponse
 
-from detcore.database import ingest_reports, read_log_page
-from detcore_report import read_view
+from detcore.database import ingest_reports
+from detcore_report import read_activities, read_view
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._charts import page_charts
+from detcore_server._page._lineage import ancestors, run_origins
 from detcore_server._page._render import PageRoute, render
+from detcore_server._page._trial_log import last_traceback, read_tail
 from detcore_server._page._verify import Verifier
 
 if TYPE_CHECKING:
-    from detcore.database import CheckpointRecord, Database, LogLine, MetricRecord, TrialRecord
+    from detcore.database import CheckpointRecord, Database, MetricRecord
 
 __all__ = ["make_router"]
 
-_LOG_LINES = 200
-_LOG_BYTES = 200_000
 _MAX_CHARTS = 12
 _REPORTS_SHOWN = 10
 
@@ -40,19 +41,39 @@ def make_router(verifier: Verifier) -> APIRouter:
             only=[trial_id], parts=250,
         )  # fmt: skip
         trial = view.trials[0]
+        log = read_tail(record)
+        saved, runs = database.list_checkpoints(trial_id=trial_id), database.list_runs(trial_id)
+        is_running = record.state.value == "RUNNING"
         return render(
             request, "trial.html", user,
             record=record, trial=trial, view=view, charts=page_charts(view, points=504),
-            log=_last_lines(record),
+            log=log,
+            traceback=last_traceback(log, view.record.model_dir) if record.error else None,
+            activity=next(
+                iter(read_activities(database, view.record, only=trial_id) if is_running else ()),
+                None,
+            ),
+            may_control=state.jobs.may_control(user, record.experiment_id),
             reports={
                 kind: _last_reports(database, trial_id, kind)
                 for kind in ("validation", "training")
             },
-            runs=database.list_runs(trial_id),
-            checkpoints=_checkpoints(database, trial_id, view.metric, record.experiment_id),
+            runs=runs, run_origins=run_origins(runs, saved),
+            ancestors=ancestors(database, view.record),
+            checkpoints=_checkpoints(database, saved, view.metric, record.experiment_id),
             verifier=verifier,
             is_live=view.record.state.value == "RUNNING" and record.state.value != "COMPLETED",
         )  # fmt: skip
+
+    @router.post("/ui/trials/{trial_id}/control")
+    def control(
+        state: State,
+        user: PageUser,
+        trial_id: Id,
+        action: Annotated[Literal["cancel", "kill"], Form()],
+    ) -> Response:
+        state.jobs.control_trial(user, trial_id, action)
+        return RedirectResponse(f"/ui/trials/{trial_id}", 303)
 
     return router
 
@@ -63,22 +84,10 @@ def _last_reports(database: Database, trial_id: int, kind: str) -> list[MetricRe
 
 
 def _checkpoints(
-    database: Database, trial_id: int, metric: str | None, experiment_id: int
+    database: Database,
+    saved: Sequence[CheckpointRecord],
+    metric: str | None,
+    experiment_id: int,
 ) -> list[tuple[CheckpointRecord, float | None]]:
     values = {} if metric is None else database.checkpoint_metrics(experiment_id, metric)
-    found = database.list_checkpoints(trial_id=trial_id)
-    return [(record, values.get(record.uuid)) for record in reversed(found)]
-
-
-def _last_lines(trial: TrialRecord) -> list[LogLine]:
-    """Return the last lines that a trial's workers printed, without reading all of a long log."""
-    if trial.trial_dir is None:
-        return []
-    folder = Path(trial.trial_dir)
-    try:
-        size = sum(path.stat().st_size for path in folder.glob("log.jsonl"))
-        # The line that this begins in the middle of is left out.
-        lines, _ = read_log_page(folder, max(0, size - _LOG_BYTES))
-    except OSError:
-        return []
-    return lines[-_LOG_LINES:]
+    return [(record, values.get(record.uuid)) for record in reversed(saved)]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Column", "TrialTable", "make_table", "sort_query", "table_csv", "table_query"]
 
 _MAX_HYPERPARAMETERS = 50
-_MAX_ROWS = 500
+_MAX_ROWS = 200
 _LARGEST = 1.7e308
 # Spreadsheets take a text that begins with one of these for a formula.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")

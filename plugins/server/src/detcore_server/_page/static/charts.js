@@ -122,6 +122,24 @@ function pointsOf(trial, view, isLog) {
     ({ x, y, raw }) => (view.xAxis !== "log" || x > 0) && (!isLog || (y > 0 && raw > 0))));
 }
 
+// The mean of a group of lines, and the range that they span, at each x at which one of them is.
+function meanOf(members) {
+  const across = [...new Set(members.flatMap((points) => points.map(({ x }) => x)))].sort((a, b) => a - b);
+  const at = members.map(() => 0);
+  return across.map((x) => {
+    const values = [];
+    members.forEach((points, number) => {
+      while (at[number] + 1 < points.length && points[at[number] + 1].x <= x) at[number] += 1;
+      const [one, next] = [points[at[number]], points[at[number] + 1]];
+      if (one.x > x || (!next && one.x < x)) return; // before its first report, or after its last
+      const share = next ? (x - one.x) / (next.x - one.x) : 0;
+      values.push(next ? one.y + share * (next.y - one.y) : one.y);
+    });
+    const mean = values.reduce((sum, value) => sum + value, 0) / values.length;
+    return { x, y: mean, raw: mean, low: Math.min(...values), high: Math.max(...values), count: values.length };
+  });
+}
+
 // -- a chart ----------------------------------------------------------------------------------
 
 class Chart {
@@ -134,7 +152,10 @@ class Chart {
     this.note = make("p", { className: "dim" });
     this.place = make("div", { className: "plot", tabIndex: 0 });
     this.place.setAttribute("role", "application");
-    this.own = make("div", { className: "answers" }, this.place, this.told, this.note);
+    const save = make("button", { type: "button", className: "png" }, "PNG");
+    save.setAttribute("aria-label", `PNG of ${this.about.metric} (${this.about.kind})`);
+    save.addEventListener("click", () => this.save());
+    this.own = make("div", { className: "answers" }, this.place, this.told, this.note, save);
     this.own.dataset.own = "";
     box.append(this.own);
     this.place.addEventListener("keydown", (event) => this.press(event));
@@ -182,7 +203,7 @@ class Chart {
     if (!this.isNeeded) return;
     if (this.request) this.request.abort();
     this.request = new AbortController();
-    const { experiment, kind, metric, trials } = this.about;
+    const { kind, metric, trials } = this.about;
     const query = new URLSearchParams({
       kind, metric, trials: trials.map(([id]) => id).join(","), width: this.width(),
     });
@@ -192,7 +213,7 @@ class Chart {
       if (steps[1] !== Infinity) query.set("last", steps[1]);
     }
     try {
-      const answer = await fetch(`/ui/experiments/${experiment}/series?${query}`, {
+      const answer = await fetch(`/ui/series?${query}`, {
         redirect: "manual", signal: this.request.signal,
       });
       if (!answer.ok) throw new Error(String(answer.status));
@@ -225,15 +246,18 @@ class Chart {
     // Of all steps: the axis stays as it is while one zooms.
     const isLog = this.isLog(this.whole.filter((trial) => ids.has(trial.id)));
     this.lines = shown
-      .map((trial) => ({ trial, ...look.get(trial.id), points: pointsOf(trial, this.view, isLog) }))
-      .filter((line) => line.points.length)
+      .map((trial) => ({ trial, label: `trial ${trial.id}`, ...look.get(trial.id), points: pointsOf(trial, this.view, isLog) }))
+      .filter((line) => line.points.length);
+    this.isGrouped = this.about.groups.length > 0;
+    if (this.isGrouped) this.lines = this.grouped();
+    this.lines
       // The best is drawn last, on top of the others.
       .sort((one, other) => Number(one.isBest) - Number(other.isBest));
     this.note.textContent = this.noteOf(shown, isLog);
     // New values of the same lines leave the pointer, and what is said about it, as they are.
     const { x, xAxis, smooth } = this.view;
     const drawn = JSON.stringify([x, xAxis, isLog, smooth > 0, this.width(), colour("--bg"),
-      this.lines.map((line) => [line.trial.id, line.name, line.isBest, line.points.length > 1])]);
+      this.lines.map((line) => [line.label, line.name, line.isBest, line.points.length > 1])]);
     if (this.plot && this.lines.length && drawn === this.drawn) {
       this.plot.setData(this.table());
       return;
@@ -244,11 +268,20 @@ class Chart {
     this.own.classList.toggle("ready", this.lines.length > 0);
     if (!this.lines.length) return;
     this.place.setAttribute("aria-label", `${metric} (${kind}) of ${this.lines.length} `
-      + `trial${this.lines.length === 1 ? "" : "s"}. Left and right: values; up and down: trials; `
+      + `${this.isGrouped ? "group" : "trial"}${this.lines.length === 1 ? "" : "s"}. Left and right: values; up and down: lines; `
       + "plus: zoom in; Escape: back.");
     this.plot = new uPlot(this.options(isLog), this.table(), this.place);
     this.at = Math.min(this.at || 0, this.lines.length - 1);
     this.told.textContent = "Point at the chart for values; drag to zoom.";
+  }
+
+  // Lines of groups: what says which trial a line is says which group.
+  grouped() {
+    const known = new Map(this.lines.map((line) => [line.trial.id, line]));
+    return this.about.groups.map(([label, name, ids], place) => {
+      const members = ids.filter((id) => known.has(id)).map((id) => known.get(id).points);
+      return { trial: { id: label, saved: [] }, label, name, isBest: place === 0, points: meanOf(members) };
+    }).filter((line) => line.points.length);
   }
 
   noteOf(shown, isLog) {
@@ -261,6 +294,7 @@ class Chart {
     }
     if (!shown.length) return "All lines are hidden, or none is in this range.";
     const notes = isLog ? ["The vertical axis is logarithmic."] : [];
+    if (this.isGrouped) notes.push("Each line is the mean of a group; the band is the range of its trials.");
     if (this.lines.some((line) => line.trial.saved.length)) notes.push("◆ a checkpoint was saved");
     return notes.join(" ");
   }
@@ -270,24 +304,36 @@ class Chart {
     const column = (line, name) => [line.points.map((one) => one.x), line.points.map((one) => one[name])];
     const tables = this.lines.map((line) => column(line, "y"));
     if (this.isFaint()) tables.push(...this.lines.map((line) => column(line, "raw")));
+    for (const end of this.isGrouped ? ["low", "high"] : []) tables.push(...this.lines.map((line) => column(line, end)));
     return uPlot.join(tables);
   }
 
   isFaint() {
-    return this.view.smooth > 0 && this.lines.length <= MARKED_AT_MOST;
+    return this.view.smooth > 0 && !this.isGrouped && this.lines.length <= MARKED_AT_MOST;
   }
 
   series() {
     const points = (line) => ({ show: line.points.length < 2, size: 7 });
     const clear = this.lines.map((line) => ({
-      label: `trial ${line.trial.id}`, stroke: colour("--c", line.name), spanGaps: true,
+      label: line.label, stroke: colour("--c", line.name), spanGaps: true,
       width: line.isBest ? 3 : 1.5, dash: DASHES[line.name], points: points(line),
     }));
+    if (this.isGrouped) {
+      const ends = { stroke: "transparent", width: 0, spanGaps: true, points: { show: false } };
+      return [{}, ...clear, ...this.lines.map(() => ends), ...this.lines.map(() => ends)];
+    }
     if (!this.isFaint()) return [{}, ...clear];
     const faint = this.lines.map((line) => ({
       stroke: colour("--c", line.name), spanGaps: true, width: 1, alpha: 0.25, points: { show: false },
     }));
     return [{}, ...clear, ...faint];
+  }
+
+  bands() {
+    const count = this.lines.length;
+    return this.lines.map((line, place) => ({
+      series: [1 + place + 2 * count, 1 + place + count], fill: `${colour("--c", line.name)}2b`,
+    }));
   }
 
   options(isLog) {
@@ -313,6 +359,7 @@ class Chart {
         y: { distr: isLog ? 3 : 1 },
       },
       series: this.series(),
+      ...(this.isGrouped ? { bands: this.bands() } : {}),
       axes: [
         { ...axis, ...powers(this.view.xAxis === "log"), label: X_NAMES[this.view.x], labelSize: 20, space: 70,
           values: (u, ticks) => ticks.map((one) => (one === null ? "" : text(one))) },
@@ -358,11 +405,15 @@ class Chart {
   }
 
   say(line, point) {
+    if (this.isGrouped) {
+      const x = this.view.x === "time" ? formatTime(point.x) : `${this.view.x} ${format(point.x)}`;
+      return `${line.label}: mean ${format(point.y)}, ${format(point.low)} to ${format(point.high)} of ${point.count} at ${x}`;
+    }
     const raw = point.raw === point.y ? "" : ` (${format(point.raw)} unsmoothed)`;
     const saved = line.trial.saved.includes(point.step) ? ", checkpoint saved" : "";
     const where = { step: `step ${point.step}`, time: `${formatTime(point.x)}, step ${point.step}`,
       epoch: `epoch ${format(point.x)}, step ${point.step}` }[this.view.x];
-    return `trial ${line.trial.id}: ${format(point.y)}${raw} at ${where}${saved}`;
+    return `${line.label}: ${format(point.y)}${raw} at ${where}${saved}`;
   }
 
   tell(u) {
@@ -455,6 +506,39 @@ class Chart {
     const quarter = (max - min) / 4;
     const from = Math.min(Math.max(min, centre - quarter), max - 2 * quarter);
     this.view.zoom(from, from + 2 * quarter);
+  }
+
+  // What is shown as a picture: the title, the chart, and the names of the lines.
+  save() {
+    if (!this.plot) return;
+    const { canvas } = this.plot.ctx;
+    const { metric, kind } = this.about;
+    const size = 13 * devicePixelRatio;
+    const named = this.lines.slice(-24).reverse();
+    const perRow = Math.max(1, Math.floor(canvas.width / (this.isGrouped ? 24 * size : 9 * size)));
+    const picture = make("canvas", {
+      width: canvas.width, height: canvas.height + size * (3 + 1.6 * Math.ceil(named.length / perRow)),
+    });
+    const draw = picture.getContext("2d");
+    draw.fillStyle = colour("--bg");
+    draw.fillRect(0, 0, picture.width, picture.height);
+    draw.drawImage(canvas, 0, 2 * size);
+    draw.font = `${size}px system-ui, sans-serif`;
+    draw.fillStyle = colour("--fg");
+    draw.fillText(`${metric} (${kind})`, size, 1.4 * size);
+    named.forEach((line, place) => {
+      const x = size + (place % perRow) * (canvas.width / perRow);
+      const y = 2 * size + canvas.height + size * (1 + 1.6 * Math.floor(place / perRow));
+      draw.fillStyle = colour("--c", line.name);
+      draw.fillRect(x, y - 0.45 * size, 1.4 * size, 0.3 * size);
+      draw.fillStyle = colour("--fg");
+      draw.fillText(line.label, x + 1.8 * size, y, canvas.width / perRow - 2.5 * size);
+    });
+    picture.toBlob((blob) => {
+      const link = make("a", { href: URL.createObjectURL(blob), download: `${metric}-${kind}.png`.replace(/[^\w.-]+/g, "_") });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+    });
   }
 
   light(trial) {

@@ -1,0 +1,228 @@
+"""The activity of running trials, and their use of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import math
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from detcore.describe import searcher_metric
+from detcore.types import TrialState
+
+if TYPE_CHECKING:
+    from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord
+
+__all__ = ["Activity", "ProcessUsage", "read_activities", "time_left"]
+
+_RECENT = 50
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Activity:
+    """A running trial at this moment.
+
+    Attributes:
+        trial: The trial.
+        phase: "starting", "training", "saving" a checkpoint, or "stopping" because it was asked to.
+        steps_completed: Steps of its latest report.
+        progress: The completed part of its planned length, 0 to 1; None: unknown.
+        steps_per_second: Over the latest reports of its current run; None: unknown.
+        left_s: Seconds that the rest of its planned length takes at that speed; None: unknown.
+        reported_at: When it reported last; None: never.
+        training: The numbers of its latest training report.
+        validation: The latest value of the searcher's metric, or None.
+    """
+
+    trial: TrialRecord
+    phase: str
+    steps_completed: int
+    progress: float | None
+    steps_per_second: float | None
+    left_s: float | None
+    reported_at: datetime.datetime | None
+    training: Mapping[str, float]
+    validation: float | None
+
+
+def read_activities(
+    database: Database,
+    experiment: ExperimentRecord,
+    *,
+    only: int | None = None,
+    at_most: int | None = None,
+) -> list[Activity]:
+    """Return the activity of the running trials of an experiment.
+
+    Args:
+        database: The records.
+        experiment: The experiment.
+        only: Only this trial; None: all.
+        at_most: Maximum number of trials, those with the smallest ids; None: all.
+    """
+    running = database.list_trials(experiment.id, states=[TrialState.RUNNING])
+    chosen = [trial for trial in running if only in (None, trial.id)]
+    return [_read(database, experiment, trial) for trial in chosen[:at_most]]
+
+
+def time_left(
+    experiment: ExperimentRecord, activities: Sequence[Activity], *, steps_completed: int
+) -> float | None:
+    """Return about how many seconds the rest of a search takes, or None if that is unknown.
+
+    Args:
+        experiment: The experiment.
+        activities: Those of all of its running trials, whose speeds add up.
+        steps_completed: Steps of all trials that there are.
+    """
+    speeds = [each.steps_per_second for each in activities if each.steps_per_second is not None]
+    if len(activities) == 1 and (experiment.config.get("searcher") or {}).get("name") == "single":
+        return activities[0].left_s
+    return _rest_s(steps_completed, experiment.progress, sum(speeds) or None)
+
+
+def _read(database: Database, experiment: ExperimentRecord, trial: TrialRecord) -> Activity:
+    metric, _ = searcher_metric(experiment.config)
+    training = _newest(database, trial.id, "training")
+    validations = _newest(database, trial.id, "validation")
+    own = [row for row in (*training, *validations) if row.run_id == trial.run_id]
+    # A run that begins at a checkpoint has completed fewer steps than one that crashed behind it.
+    counted = own or [*training[-1:], *validations[-1:]]
+    latest = max((row.steps_completed for row in counted), default=0)
+    times = [row.reported_at for row in counted if row.reported_at]
+    progress = _progress(experiment, trial, latest)
+    speed = _speed([row for row in training if row.run_id == trial.run_id] or own)
+    values = training[-1].metrics if training else {}
+    return Activity(
+        trial=trial,
+        phase=_phase(database, experiment, trial, has_reported=bool(own)),
+        steps_completed=latest,
+        progress=progress,
+        steps_per_second=speed,
+        left_s=_rest_s(latest, progress, speed),
+        reported_at=max(times, default=None),
+        training={k: v for k, v in values.items() if isinstance(v, (int, float))},
+        validation=validations[-1].metrics.get(metric) if validations and metric else None,
+    )
+
+
+def _newest(database: Database, trial_id: int, kind: str) -> list[MetricRecord]:
+    return database.metrics(trial_id, kind, with_batches=False, newest=_RECENT)
+
+
+def _phase(
+    database: Database, experiment: ExperimentRecord, trial: TrialRecord, *, has_reported: bool
+) -> str:
+    if experiment.control is not None or trial.control is not None:
+        return "stopping"
+    run = trial.current_run
+    # One that began before this run is left from a crash.
+    if run is not None and any(
+        checkpoint.started_at >= run.started_at
+        for checkpoint in database.list_checkpoints(trial_id=trial.id, states=["ACTIVE"])
+    ):
+        return "saving"
+    return "training" if has_reported else "starting"
+
+
+def _progress(experiment: ExperimentRecord, trial: TrialRecord, steps: int) -> float | None:
+    """Return the completed part of a trial's planned length, 0 to 1, or None if unknown."""
+    searcher = experiment.config.get("searcher") or {}
+    length = searcher.get("max_length")
+    steps_per_unit = _steps_per_unit(experiment, trial, length)
+    if steps_per_unit is None or not isinstance(length, Mapping):
+        return experiment.progress if searcher.get("name") == "single" else None
+    wanted = steps_per_unit * (trial.length or next(iter(length.values())))
+    return min(1.0, steps / wanted) if wanted else None
+
+
+def _steps_per_unit(
+    experiment: ExperimentRecord, trial: TrialRecord, length: object
+) -> float | None:
+    """Return how many steps the unit of a search's lengths has, or None if that is unknown."""
+    unit = next(iter(length), None) if isinstance(length, Mapping) else None
+    if unit == "batches":
+        return 1.0
+    num_records = experiment.config.get("records_per_epoch")
+    size = trial.hparams.get("global_batch_size")
+    if not isinstance(size, int) or size < 1:
+        return None
+    if unit == "records":
+        return 1.0 / size
+    if unit == "epochs" and isinstance(num_records, int) and num_records > 0:
+        return float(math.ceil(num_records / size))
+    return None
+
+
+def _speed(rows: Sequence[MetricRecord]) -> float | None:
+    if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
+        return None
+    seconds = (rows[-1].reported_at - rows[0].reported_at).total_seconds()
+    steps = rows[-1].steps_completed - rows[0].steps_completed
+    return steps / seconds if seconds > 0 and steps > 0 else None
+
+
+def _rest_s(steps: int, progress: float | None, speed: float | None) -> float | None:
+    if not progress or speed is None:
+        return None
+    return steps * (1 - progress) / progress / speed
+
+
+class ProcessUsage:
+    """CPU and memory of processes and their children, on Linux; nothing elsewhere."""
+
+    def __init__(self) -> None:
+        self._before: tuple[float, dict[int, float]] = (0.0, {})
+        self._now: tuple[float, dict[int, float]] = (0.0, {})
+        self._memory: dict[int, int] = {}
+        self._children: dict[int, list[int]] = {}
+
+    def sample(self) -> None:
+        """Look at all processes of this machine."""
+        ticks, page = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
+        cpu: dict[int, float] = {}
+        self._memory, self._children = {}, {}
+        for pid, fields in _processes():
+            cpu[pid] = (int(fields[11]) + int(fields[12])) / ticks
+            self._memory[pid] = int(fields[21]) * page
+            self._children.setdefault(int(fields[1]), []).append(pid)
+        self._before, self._now = self._now, (time.monotonic(), cpu)
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since the last sample."""
+        return time.monotonic() - self._now[0]
+
+    def of_tree(self, pid: int) -> tuple[float | None, int | None]:
+        """Return percent of one CPU between the last two samples, and resident bytes."""
+        (then, before), (now, after) = self._before, self._now
+        tree, waiting = [], [pid] if pid in after else []
+        while waiting:
+            tree.append(waiting.pop())
+            waiting += self._children.get(tree[-1], [])
+        if not tree:
+            return None, None
+        memory = sum(self._memory[each] for each in tree)
+        if not before or now <= then:
+            return None, memory
+        used = sum(after[each] - before.get(each, after[each]) for each in tree)
+        return max(0.0, 100 * used / (now - then)), memory
+
+
+def _processes() -> Iterator[tuple[int, list[str]]]:
+    """Yield each process with the fields of its ``stat`` from field 3 on; see proc(5)."""
+    folder = Path("/proc")
+    if not (folder / "self" / "stat").exists():
+        return
+    for entry in folder.iterdir():
+        if not entry.name.isdecimal():
+            continue
+        try:
+            text = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            continue  # it has ended meanwhile
+        yield int(entry.name), text.rpartition(")")[2].split()

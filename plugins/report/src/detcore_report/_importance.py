@@ -1,0 +1,145 @@
+"""The importance of hyperparameters: how much of the metric's ranks each of them explains alone.
+
+Trials are put into groups of similar values: of numbers up to five of equal size, of other values
+one for each. The share is the adjusted coefficient of determination of the trials' ranks by these
+groups: 0 if the groups differ no more than chance would have it, 1 if the value decides the rank.
+It sees effects that rise and fall again, and no effect that needs two hyperparameters at once.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from detcore.describe import cut, format_number, table
+from detcore_report._scales import number_of
+
+if TYPE_CHECKING:
+    from detcore_report._view import ExperimentView
+
+__all__ = ["Importance", "importance_table", "rank_hyperparameters"]
+
+# With fewer, chance would say more than the hyperparameters.
+MIN_TRIALS = 10
+_MAX_PARTS = 5
+_LEAST_PER_PART = 3
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Importance:
+    """The importance of a hyperparameter.
+
+    Attributes:
+        name: The hyperparameter.
+        share: Share of the variance of ranks that it explains alone, 0 to 1.
+        best: The values of the best group.
+        worst: The values of the worst group.
+    """
+
+    name: str
+    share: float
+    best: str
+    worst: str
+
+
+def rank_hyperparameters(view: ExperimentView) -> list[Importance]:
+    """Return the hyperparameters that vary, the one that explains most first.
+
+    Empty with fewer than ten trials that have a value of the metric. A hyperparameter is left out
+    if nearly each trial has another text of it.
+    """
+    ranked = [trial for trial in view.trials if trial.rank is not None]
+    if len(ranked) < MIN_TRIALS:
+        return []
+    values = {trial.id: trial.value for trial in ranked}
+    ranks = _ranks([values[trial.id] or 0.0 for trial in ranked])
+    sign = 1 if view.smaller_is_better else -1
+    goodness = [sign * rank for rank in ranks]
+    found = []
+    for axis in view.axes:
+        if axis.name == view.metric:
+            continue
+        groups = _groups({trial.id: trial.hparams.get(axis.name) for trial in ranked})
+        if not 1 < len(groups) <= len(ranked) / 2:
+            continue
+        found.append(_explain(axis.name, groups, goodness))
+    return sorted(found, key=lambda one: (-one.share, one.name))
+
+
+def importance_table(view: ExperimentView) -> str:
+    """Return `rank_hyperparameters` as HTML; "" if that says nothing."""
+    found = rank_hyperparameters(view)
+    if not found:
+        return ""
+    rows = [
+        ("", [cut(one.name, 80), f"{one.share:.0%}", cut(one.best, 60), cut(one.worst, 60)])
+        for one in found[:50]
+    ]
+    caption = f"How much of the ranks by {cut(view.metric or '', 60)} each explains alone"
+    return table(
+        caption, ["hyperparameter", "explains", "best with", "worst with"], rows, right=[1]
+    )
+
+
+def _ranks(values: Sequence[float]) -> list[float]:
+    """Return the rank of each value, from 0; equal values share the mean of theirs."""
+    order = sorted(range(len(values)), key=lambda place: values[place])
+    ranks = [0.0] * len(values)
+    start = 0
+    while start < len(order):
+        end = start
+        while end < len(order) and values[order[end]] == values[order[start]]:
+            end += 1
+        for place in order[start:end]:
+            ranks[place] = (start + end - 1) / 2
+        start = end
+    return ranks
+
+
+def _groups(values: Mapping[int, object]) -> list[tuple[str, list[int]]]:
+    """Return the labels of groups of similar values, and the places of the trials in each."""
+    numbers = [number_of(value) for value in values.values()]
+    finite = [(number, place) for place, number in enumerate(numbers) if number is not None]
+    num_parts = min(_MAX_PARTS, len(finite) // _LEAST_PER_PART)
+    if len({number for number, _ in finite}) <= num_parts or len(finite) < len(numbers):
+        by_text: dict[str, list[int]] = {}
+        for place, value in enumerate(values.values()):
+            text = "none" if value is None else format_number(value)
+            by_text.setdefault(text, []).append(place)
+        return list(by_text.items())
+    finite.sort()
+    groups: list[list[tuple[float, int]]] = []
+    for part in range(num_parts):
+        cut_off = finite[part * len(finite) // num_parts : (part + 1) * len(finite) // num_parts]
+        while cut_off and groups and groups[-1][-1][0] == cut_off[0][0]:
+            groups[-1].append(cut_off.pop(0))  # equal values stay together
+        if cut_off:
+            groups.append(cut_off)
+    return [
+        (
+            f"{format_number(group[0][0])} to {format_number(group[-1][0])}",
+            [place for _, place in group],
+        )
+        for group in groups
+    ]
+
+
+def _explain(
+    name: str, groups: Sequence[tuple[str, Sequence[int]]], goodness: Sequence[float]
+) -> Importance:
+    count = len(goodness)
+    mean = sum(goodness) / count
+    total = sum((value - mean) ** 2 for value in goodness)
+    means = {label: sum(goodness[place] for place in places) / len(places)
+             for label, places in groups}  # fmt: skip
+    between = sum(len(places) * (means[label] - mean) ** 2 for label, places in groups)
+    share = 0.0
+    if total > 0:
+        share = 1 - (1 - between / total) * (count - 1) / (count - len(groups))
+    return Importance(
+        name=name,
+        share=max(0.0, share),
+        best=min(means, key=lambda label: means[label]),
+        worst=max(means, key=lambda label: means[label]),
+    )

@@ -1,0 +1,61 @@
+"""Which hyperparameters matter, on trials of which it is known."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from recorded import Records
+
+from detcore.database import Database
+from detcore_report import importance_table, read_view
+from detcore_report._importance import rank_hyperparameters
+
+
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Records]:
+    with Database.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
+        yield Records(tmp_path, database)
+
+
+def _search(records: Records, num_trials: int, *, smaller_is_better: bool = True) -> int:
+    """Record trials whose metric depends on `width`, which is best in the middle, and `name`."""
+    chance = random.Random(3)
+    experiment = records.experiment(
+        {"searcher": {"metric": "value", "smaller_is_better": smaller_is_better}}
+    )
+    for number in range(num_trials):
+        width, name = chance.uniform(0, 1), chance.choice(["good", "bad"])
+        trial = records.trial(
+            experiment, width=width, name=name, noise=chance.random(), each=f"text {number}"
+        )
+        bad = 4 * (width - 0.5) ** 2 + 0.3 * (name == "bad") + 0.02 * chance.random()
+        records.report(trial, "validation", 10, value=bad if smaller_is_better else -bad)
+    return experiment
+
+
+@pytest.mark.parametrize("smaller_is_better", [True, False])
+def test_what_matters_comes_first(records: Records, smaller_is_better: bool) -> None:
+    experiment = _search(records, 60, smaller_is_better=smaller_is_better)
+    found = rank_hyperparameters(read_view(records.database, experiment))
+    shares = {one.name: one.share for one in found}
+    # `each` has another value in each trial: it would explain everything.
+    assert list(shares) == ["width", "name", "noise"]
+    assert shares["width"] > 0.5 > shares["name"] > 0.05 >= shares["noise"]
+    assert (found[1].best, found[1].worst) == ("good", "bad")
+    low, high = map(float, found[0].best.split(" to "))
+    assert low < 0.5 < high
+
+
+def test_few_trials_say_nothing(records: Records) -> None:
+    assert importance_table(read_view(records.database, _search(records, 9))) == ""
+
+
+def test_the_report_has_it(records: Records) -> None:
+    experiment = _search(records, 20)
+    page = records.home / "report.html"
+    assert records("report", str(experiment), "-o", str(page)).exit_code == 0
+    text = page.read_text()
+    assert "How much of the ranks by value each explains alone" in text

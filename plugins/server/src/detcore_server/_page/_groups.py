@@ -1,0 +1,118 @@
+"""Trials in groups: those that differ in their seeds alone, or by a hyperparameter."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from detcore.describe import cut, format_number, sort_key
+
+if TYPE_CHECKING:
+    from detcore_report import ExperimentView, TrialView
+
+__all__ = ["SEEDS", "Group", "group_choices", "group_trials"]
+
+SEEDS = "seeds"
+_MAX_VALUES = 8  # of numbers; more are cut into ranges
+_NUM_RANGES = 4
+_COLOURS = 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Trials that belong together.
+
+    Attributes:
+        label: The values that they share.
+        trials: The trials, the best first.
+        colour: The class of its colour.
+        values: The best values of those that have one.
+    """
+
+    label: str
+    trials: Sequence[TrialView]
+    colour: str
+    values: Sequence[float]
+
+    @property
+    def mean(self) -> float | None:
+        """Mean of the values."""
+        return statistics.fmean(self.values) if self.values else None
+
+    @property
+    def deviation(self) -> float | None:
+        """Standard deviation of a sample, or None with fewer than two values."""
+        return statistics.stdev(self.values) if len(self.values) > 1 else None
+
+
+def group_choices(view: ExperimentView) -> list[tuple[str, str]]:
+    """Return the ways to group the trials: keys for URLs, and titles."""
+    names = [axis.name for axis in view.axes if axis.name != view.metric]
+    return [
+        (SEEDS, "all hyperparameters but seeds"),
+        *((f"hparams.{name}", name) for name in names),
+    ]
+
+
+def group_trials(view: ExperimentView, key: str) -> list[Group]:
+    """Return the groups of a view's trials, that with the best mean first.
+
+    Args:
+        view: The trials.
+        key: One of `group_choices`; another: no groups.
+    """
+    if key not in {known for known, _ in group_choices(view)}:
+        return []
+    labels = _of_seeds(view) if key == SEEDS else _of_values(view, key.removeprefix("hparams."))
+    members: dict[str, list[TrialView]] = {}
+    for trial in view.trials:
+        members.setdefault(labels[trial.id], []).append(trial)
+    groups = [
+        Group(
+            label=label, trials=trials, colour="",
+            values=[trial.value for trial in trials if trial.value is not None],
+        )
+        for label, trials in members.items()
+    ]  # fmt: skip
+    groups.sort(key=lambda one: sort_key(one.mean, smaller_is_better=view.smaller_is_better))
+    return [
+        dataclasses.replace(group, colour=f"k{place}" if place < _COLOURS else "none")
+        for place, group in enumerate(groups)
+    ]
+
+
+def _of_seeds(view: ExperimentView) -> dict[int, str]:
+    names = [axis.name for axis in view.axes if axis.name != view.metric]
+    kept = [name for name in names if not name.rpartition(".")[2].lower().endswith("seed")]
+    return {
+        trial.id: ", ".join(
+            f"{name.rpartition('.')[2]} {_text(trial.hparams, name)}" for name in kept
+        )
+        or "all trials"
+        for trial in view.trials
+    }
+
+
+def _of_values(view: ExperimentView, name: str) -> dict[int, str]:
+    numbers = {
+        trial.id: float(value)
+        for trial in view.trials
+        if isinstance(value := trial.hparams.get(name), (int, float))
+        and not isinstance(value, bool)
+        and abs(value) < 1e300
+    }
+    labels = {trial.id: _text(trial.hparams, name) for trial in view.trials}
+    if len(set(numbers.values())) <= _MAX_VALUES:
+        return labels
+    order = sorted(numbers, key=lambda trial: numbers[trial])
+    for part in range(_NUM_RANGES):
+        ids = order[part * len(order) // _NUM_RANGES : (part + 1) * len(order) // _NUM_RANGES]
+        ends = f"{format_number(numbers[ids[0]])} to {format_number(numbers[ids[-1]])}"
+        labels.update(dict.fromkeys(ids, ends))
+    return labels
+
+
+def _text(hparams: Mapping[str, object], name: str) -> str:
+    return cut(format_number(hparams[name]), 60) if name in hparams else "none"

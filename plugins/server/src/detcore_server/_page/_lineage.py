@@ -1,0 +1,101 @@
+"""Where trials and checkpoints come from, and which experiments continue from a checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from detcore.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from detcore.database import CheckpointRecord, Database, ExperimentRecord, RunRecord
+
+__all__ = ["Origin", "ancestors", "descendants", "run_origins"]
+
+_MAX_ANCESTORS = 20
+_SEARCHED = 1000
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Origin:
+    """A checkpoint that an experiment began with.
+
+    Attributes:
+        name: Its UUID, or a folder.
+        record: Its record; None if it is not in the records.
+    """
+
+    name: str
+    record: CheckpointRecord | None
+
+
+def ancestors(database: Database, experiment: ExperimentRecord) -> list[Origin]:
+    """Return the checkpoint that an experiment began with, then that of the one before, ...
+
+    Args:
+        database: The records.
+        experiment: The experiment.
+    """
+    found: list[Origin] = []
+    seen: set[str] = set()
+    while len(found) < _MAX_ANCESTORS:
+        origin = _origin(database, experiment)
+        if origin is None or origin.name in seen:
+            break
+        seen.add(origin.name)
+        found.append(origin)
+        if origin.record is None:
+            break
+        experiment = database.get_experiment(origin.record.experiment_id)
+    return found
+
+
+def descendants(database: Database, uuid: str) -> list[ExperimentRecord]:
+    """Return which of the newest 1,000 experiments began with a checkpoint."""
+    newest = database.list_experiments(newest_first=True, limit=_SEARCHED)
+    return [one for one in newest if _searcher(one).get("source_checkpoint_uuid") == uuid]
+
+
+def run_origins(
+    runs: Sequence[RunRecord], checkpoints: Sequence[CheckpointRecord]
+) -> dict[int, CheckpointRecord]:
+    """Return by run of a trial the checkpoint of an earlier run from which it continued.
+
+    Args:
+        runs: The trial's runs.
+        checkpoints: The trial's checkpoints, deleted ones included.
+    """
+    origins: dict[int, CheckpointRecord] = {}
+    for run in runs:
+        there = [
+            record
+            for record in checkpoints
+            if record.committed_at is not None
+            and record.committed_at <= run.started_at
+            and (record.deleted_at is None or record.deleted_at > run.started_at)
+        ]
+        if there:
+            origins[run.run_id] = max(
+                there, key=lambda record: (record.steps_completed, record.started_at)
+            )
+    return origins
+
+
+def _searcher(experiment: ExperimentRecord) -> Mapping[str, object]:
+    searcher = experiment.config.get("searcher")
+    return searcher if isinstance(searcher, Mapping) else {}
+
+
+def _origin(database: Database, experiment: ExperimentRecord) -> Origin | None:
+    searcher = _searcher(experiment)
+    name, trial_id = searcher.get("source_checkpoint_uuid"), searcher.get("source_trial_id")
+    if isinstance(trial_id, int) and not name:
+        latest = database.latest_checkpoint(trial_id)  # old records name a trial
+        name = None if latest is None else latest.uuid
+    if not isinstance(name, str) or not name:
+        return None
+    try:
+        return Origin(name, database.get_checkpoint(name))
+    except NotFoundError:
+        return Origin(name, None)
