@@ -19,7 +19,7 @@ from source_tree import (
 
 # From the bottom to the top: a package may import what is in its own row or in one above it here.
 LAYERS = (
-    ("errors", "types", "environment", "deprecation", "_secrets", "_distributions"),
+    ("errors", "types", "environment", "deprecation", "_secrets", "_distributions", "_lazy"),
     ("_log",),
     ("_records",),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
@@ -248,7 +248,8 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
 
 # A worker consists of these; `launch` holds its entry point.
 INSIDE = {
-    "_log", "_secrets", "checkpoint", "core", "data", "deprecation", "distributed", "environment",
+    "_lazy", "_log", "_secrets", "checkpoint", "core", "data", "deprecation", "distributed",
+    "environment",
     "errors", "hooks", "metrics", "storage", "trial", "types",
 }  # fmt: skip
 WORKER_MODULES = {
@@ -259,7 +260,7 @@ WORKER_MODULES = {
 }
 # A script by itself is a worker and its runner in one process: these are the runner's part.
 SCRIPT_MODULES = {
-    "detcore.checkpoint._place",  # finds the storage of a recorded checkpoint, for commands
+    "detcore.checkpoint._source",  # finds the storage of a recorded checkpoint, for commands
     "detcore.core._observers",
     "detcore.core._resume",
     "detcore.core._standalone",

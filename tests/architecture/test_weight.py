@@ -69,7 +69,7 @@ def test_help_with_thirty_plugins_imports_no_plugin_and_nothing_heavy(tmp_path: 
     assert heavy(modules) == set()
     assert [name for name in modules if name.startswith("detcore_p")] == []
     subcommands = [name for name in modules if name.startswith("detcore.cli._")]
-    light = ("_completion", "_context", "_extra", "_groups", "_main")
+    light = ("_completion", "_context", "_groups", "_main")
     assert subcommands == [f"detcore.cli.{name}" for name in light]
     assert len(modules) <= 320, len(modules)
 

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from detcore.checkpoint import MANIFEST_FILE, METADATA_FILE, copy_checkpoint, is_whole_copy
+from detcore.checkpoint import MANIFEST_FILE, copy_checkpoint, is_whole_copy
+from detcore.checkpoint._manifest import METADATA_FILE
 from detcore.errors import InvalidCheckpointError
 
 META = {"steps_completed": 1}

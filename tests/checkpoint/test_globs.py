@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from detcore.checkpoint._globs import split_by_globs
+from detcore.checkpoint._delete import split_by_globs
 
 
 @pytest.mark.parametrize(

@@ -19,12 +19,11 @@ from terminal import on_a_terminal, without_colour
 
 from detcore.checkpoint import (
     CheckpointContext,
-    TransferBars,
-    TransferLines,
     repair_checkpoint,
     verify_checkpoint,
     watch_transfers,
 )
+from detcore.checkpoint._bars import TransferBars, TransferLines
 from detcore.distributed import DistributedContext
 
 META = {"steps_completed": 1}

@@ -15,13 +15,13 @@ from detcore.checkpoint import (
     CheckpointOwner,
     RetentionPlan,
     RetentionPolicy,
-    SavedCheckpoint,
     apply_retention,
     choose_checkpoints,
     delete_checkpoint,
     plan_retention,
     verify_checkpoint,
 )
+from detcore.checkpoint._retention import SavedCheckpoint
 from detcore.database import MetricRecord
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointStateError, ConfigError

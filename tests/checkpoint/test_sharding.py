@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore.checkpoint._shards import Part, merge_metadata, resolve, share_out
+from detcore.checkpoint._sharded import Part, merge_metadata, resolve, share_out
 from detcore.errors import CheckpointConflictError
 
 HERE = ("host", 1, 2)

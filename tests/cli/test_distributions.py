@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from plugin_wheels import ROOT, CleanEnvironment, build_wheel, detcore_wheel
 
-from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+from detcore.cli._main import DISTRIBUTION_OF_COMMAND
 
 RECORD_A_TRIAL = """
 import sys

@@ -17,9 +17,8 @@ from click.testing import CliRunner
 from fake_distributions import run_detcore, run_python, write_distribution
 
 from detcore import __version__
-from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
 from detcore.cli._groups import CommandGroup, import_command
-from detcore.cli._main import COMMANDS, main
+from detcore.cli._main import COMMANDS, DISTRIBUTION_OF_COMMAND, main
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 
@@ -70,7 +69,7 @@ def detcore_register_commands():
 """
 
 RESERVE_BAKE = """
-from detcore.cli._extra import DISTRIBUTION_OF_COMMAND
+from detcore.cli._main import DISTRIBUTION_OF_COMMAND
 from detcore.cli._groups import Lazy
 from detcore.cli._main import COMMANDS, main
 
@@ -349,19 +348,19 @@ def test_the_commands_of_distributions_are_listed_in_their_place() -> None:
 
 
 def test_a_plugin_cannot_replace_a_built_in_command(tmp_path: Path) -> None:
-    text = BAKE.replace("def bake(", "def plugins(").replace("bake", "plugins")
+    text = BAKE.replace("def bake(", "def config(").replace("bake", "config")
     write_distribution(
         tmp_path,
         "detcore-bakery",
         modules={"detcore_bakery.plugin": text},
-        commands={"plugins": "detcore_bakery.plugin"},
+        commands={"config": "detcore_bakery.plugin"},
     )
-    result = run_detcore("plugins", "--help", sites=[tmp_path], only=["bakery"])
-    assert "doctor" in result.stdout
+    result = run_detcore("config", "--help", sites=[tmp_path], only=["bakery"])
+    assert "schema" in result.stdout
     assert "misread" not in result.stdout
     listed = run_detcore("--help", sites=[tmp_path], only=["bakery"])
     assert "Commands of plugins" not in listed.stdout
-    assert "'plugins' has the name of a built-in command" in listed.stderr
+    assert "'config' has the name of a built-in command" in listed.stderr
 
 
 def test_a_broken_plugin_leaves_the_command_line_working(tmp_path: Path) -> None:

@@ -47,7 +47,7 @@ def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Pat
         tmp_path / "environment", [detcore_wheel(), detcore_wheel("testing"), wheel]
     )
     doctor = clean.run("detcore", "plugins", "doctor")
-    assert (doctor.returncode, doctor.stdout) == (0, "no faults in 2 plugins\n"), doctor.stdout
+    assert (doctor.returncode, doctor.stdout) == (0, "no faults in 3 plugins\n"), doctor.stdout
     listed = clean.run("detcore", "plugins", "info", "my_net").stdout
     assert "distribution:  detcore-my-net 0.1.0" in listed
     assert f"registers:     {'storage type' if kind == 'storage' else kind} my_net" in listed
@@ -82,7 +82,8 @@ def test_an_experiment_can_use_all_four_at_once(tmp_path: Path) -> None:
     kept = clean.run("detcore", "checkpoint", "list", "--json")
     states = [row["state"] for row in json.loads(kept.stdout)]
     assert "COMPLETED" in states, kept.stdout
-    # The templates are in the wheel.
+    # The templates are in the wheel of detcore-testing.
+    clean.install(f"detcore-testing @ {detcore_wheel('testing').as_uri()}")
     done = clean.run("detcore", "plugin", "new", "other", "--kind", "storage", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     files = [path.name for path in (tmp_path / "detcore-other").rglob("*") if path.is_file()]
@@ -203,7 +204,7 @@ def test_a_name_of_another_kind_is_free(name: str, tmp_path: Path) -> None:
 
 
 def test_names_that_experiment_files_know_are_known_here() -> None:
-    from detcore.cli._plugin_name import _KNOWN_TO_FILES
+    from detcore_testing._scaffold import _KNOWN_TO_FILES
 
     builtin = {"single", "random", "grid", "adaptive_asha", "async_halving", "optuna"}
     assert _KNOWN_TO_FILES["storage"] == set(STORAGE_TYPES)

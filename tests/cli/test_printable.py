@@ -14,7 +14,7 @@ from recorded import CONFIG, Records
 from rich.console import Console
 
 from detcore.cli._display import PlainDisplay
-from detcore.cli._printable import printable
+from detcore.cli._output import printable
 from detcore.database import Database, TrialLog
 from detcore.types import ExperimentState, TrialState
 

@@ -10,7 +10,7 @@ from alembic.config import Config
 from sqlalchemy import create_engine, inspect, text
 
 from detcore.database import Database
-from detcore.database._migrate import MIGRATIONS
+from detcore.database._engine import MIGRATIONS
 from detcore.database._schema import REVISIONS
 
 if TYPE_CHECKING:

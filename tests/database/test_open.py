@@ -18,7 +18,7 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine
 
-from detcore.database import Database, _migrate, _schema
+from detcore.database import Database, _engine, _schema
 from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def test_migrations_make_the_tables_that_the_code_uses(store: Store) -> None:
 
 def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
     config = Config()
-    config.set_main_option("script_location", str(_migrate.MIGRATIONS))
+    config.set_main_option("script_location", str(_engine.MIGRATIONS))
     scripts = ScriptDirectory.from_config(config)
     known = [script.revision for script in scripts.walk_revisions()]
     assert tuple(reversed(known)) == _schema.REVISIONS

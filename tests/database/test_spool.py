@@ -19,8 +19,8 @@ from sqlalchemy import event
 
 from detcore._log import Spool
 from detcore.database import Database, LogFollower, ingest_spools
-from detcore.database._ingest import _take_in
-from detcore.database._parts import Position
+from detcore.database._drain import Position
+from detcore.database._follower import _take_in
 from detcore.errors import DatabaseError, StorageFullError
 
 if TYPE_CHECKING:

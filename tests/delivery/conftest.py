@@ -18,7 +18,8 @@ from fake_distributions import write_distribution
 
 from detcore._log import Spool, spool_path
 from detcore._log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
-from detcore.delivery import Courier, Mailbox
+from detcore.delivery import Mailbox
+from detcore.delivery._courier import Courier
 from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
 from detcore.types import TrialInfo
 

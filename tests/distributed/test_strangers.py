@@ -14,7 +14,7 @@ import pytest
 
 from detcore.distributed import DistributedContext
 from detcore.distributed import _handshake as handshake
-from detcore.distributed import _meeting as meeting
+from detcore.distributed import _join as meeting
 from detcore.distributed._wire import CALL, Channel, LinkLost
 from detcore.errors import DistributedError
 

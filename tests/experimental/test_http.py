@@ -26,8 +26,7 @@ from detcore.errors import (
     NotFoundError,
 )
 from detcore.experimental import Determined, EmbeddedTransport, Transport
-from detcore.experimental._answered import PARTS, checked
-from detcore.experimental._http import HttpTransport
+from detcore.experimental._http import PARTS, HttpTransport, checked
 from detcore.remote import (
     ServerAway,
     ServerRefused,

@@ -17,7 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_command import LAUNCH, Launch
 
-from detcore.launch import Printer, _local
+from detcore.launch import _local
+from detcore.launch._command import Printer
 from detcore.launch._lines import Line, LineCutter
 
 BAR = """

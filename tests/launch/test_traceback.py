@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from detcore.core._cause import describe_cause
+from detcore.core._outcome import describe_cause
 from detcore.errors import ConfigError
 from detcore.launch._traceback import format_user_error
 

@@ -9,7 +9,7 @@ import pytest
 from fsspec.asyn import get_loop
 
 from detcore.storage._bulk import _AT_ONCE, BulkTransfers
-from detcore.storage._retry import RetryPolicy
+from detcore.storage._faults import RetryPolicy
 
 SIZES = [0, 1, *(limit + more for limit, _ in _AT_ONCE for more in (-1, 0, 1))][:-1]
 

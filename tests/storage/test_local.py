@@ -18,8 +18,8 @@ import pytest
 
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
 from detcore.storage import LocalStorage, _flush, _local, digest_file, read_whole
-from detcore.storage._probes import probe_name
-from detcore.storage._small import copy_whole
+from detcore.storage._digest import copy_whole
+from detcore.storage._faults import probe_name
 
 ROOM_BYTES = 4 << 20
 

@@ -52,7 +52,7 @@ _ALLOWED_TO_DIFFER = frozenset({
 # The programs and commands that start further processes.
 _PARENT_MODULES = (
     "detcore.launch.worker",
-    "detcore.launch._agent",
+    "detcore_horovod._agent",
     "detcore_server._submission_runner",
 )
 _WARM_PACKAGES = frozenset({"detcore", "detcore_replay"})

@@ -22,7 +22,7 @@ from detcore.checkpoint import (
     recover_checkpoints,
     verify_checkpoint,
 )
-from detcore.core._grace import Grace
+from detcore.core._preempt import Grace
 from detcore.database import Database
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointTimeoutError

@@ -35,7 +35,7 @@ from detcore.errors import (
 from detcore.experimental import Determined, ExperimentReference
 from detcore.experimental._http import HttpTransport
 from detcore.remote import HandIn, PackedContext, ServerAway, Session, hand_in, read_events
-from detcore.runner._slots import Slots
+from detcore.runner._starting import Slots
 from detcore.types import ExperimentState
 
 API = "/api/detcore/v1"

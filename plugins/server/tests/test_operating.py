@@ -19,7 +19,7 @@ from sqlalchemy import create_engine, text
 from toy_command import Detcore
 
 from detcore.database import Database, back_up, describe_database, put_back
-from detcore.database._migrate import MIGRATIONS
+from detcore.database._engine import MIGRATIONS
 from detcore.database._schema import REVISIONS
 from detcore.errors import ConfigError, DatabaseError
 from detcore.experimental import Determined

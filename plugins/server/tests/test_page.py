@@ -682,7 +682,7 @@ def test_what_runs_now(site: Site) -> None:
     experiment, (training, saving, starting, waiting) = start_trials(site)
     database = site.database
     database.set_search_progress(experiment, 0.5)
-    # What the run before was saving when it crashed, and what is being saved now.
+    # A save that the crash of the earlier run interrupted, and one that is running now.
     for uuid, trial in (("crashed", training), ("now", saving)):
         database.checkpoint_started(
             uuid=uuid,

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
 
-from detcore.checkpoint import _commit, _delete, _recover, _repair, _retention, _save, _sharded
+from detcore.checkpoint import _commit, _delete, _recover, _retention, _save, _sharded
 from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest
 from detcore.database import Database
 from detcore.errors import NotFoundError
@@ -335,7 +335,7 @@ def _registered_ones_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _repair_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_repair, "verify_checkpoint", lambda *_, **__: [])
+    monkeypatch.setattr(_recover, "verify_checkpoint", lambda *_, **__: [])
 
 
 def _shards_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,17 @@ observers, the display of a run.
 """
 
 from detcore._log.events import is_batches
-from detcore._log.lines import Line, NotASpoolError, SpoolHeader, header_line, parse_line
+from detcore._log.lines import (
+    Line,
+    NotASpoolError,
+    SpoolHeader,
+    decode_document,
+    decode_metrics,
+    encode_document,
+    encode_metrics,
+    header_line,
+    parse_line,
+)
 from detcore._log.reading import (
     SpoolDamagedError,
     SpooledRecord,
@@ -16,7 +26,6 @@ from detcore._log.reading import (
     spool_owner,
     spool_path,
 )
-from detcore._log.values import decode_document, decode_metrics, encode_document, encode_metrics
 from detcore._log.writing import Spool, open_log
 
 __all__ = [

@@ -1,10 +1,14 @@
-"""Commit checkpoints: files first, the manifest last."""
+"""Commit checkpoints, from a scratch folder: files first, the manifest last."""
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
-from collections.abc import Iterable, Mapping
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._manifest import (
@@ -30,8 +34,13 @@ __all__ = [
     "make_folders",
     "put_files",
     "record_committed",
+    "scratch_folder",
     "seal_files",
+    "staging_folder",
 ]
+
+_SCRATCH = "detcore-scratch-"
+_NOT_LOCKED_YET = "detcore-unlocked-"
 
 
 def _metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
@@ -138,3 +147,58 @@ def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:
 
 def _named(uuid: str, digests: Mapping[str, FileDigest]) -> dict[str, FileDigest]:
     return {key[len(uuid) + 1 :]: digest for key, digest in digests.items()}
+
+
+@contextlib.contextmanager
+def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bool]]:
+    """Yield a new folder, and whether it is on the storage's own file system.
+
+    If so, it is the path of the key, and stays; otherwise it is removed after the block.
+    """
+    direct = storage.direct_path(key)
+    if direct is not None:
+        direct.mkdir(parents=True)
+        yield direct, True
+        return
+    with scratch_folder() as temporary:
+        yield temporary, False
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a new temporary folder, which is removed after the block.
+
+    If the process is killed before that, the next process that creates such a folder removes it,
+    so a trial that is preempted during each save does not fill the disk.
+    """
+    import tempfile
+
+    parent = Path(tempfile.gettempdir())
+    _remove_those_of_the_dead(parent)
+    unlocked = Path(tempfile.mkdtemp(prefix=_NOT_LOCKED_YET, dir=parent))
+    descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
+    folder = unlocked
+    try:
+        # Without a lock (on some network file systems) it keeps a name that is never cleaned up.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder = unlocked.rename(parent / unlocked.name.replace(_NOT_LOCKED_YET, _SCRATCH))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_those_of_the_dead(parent: Path) -> None:
+    """Remove this user's scratch folders that no process holds any more."""
+    with os.scandir(parent) as entries:
+        found = [entry.path for entry in entries if entry.name.startswith(_SCRATCH)]
+    for path in found:
+        with contextlib.suppress(OSError):  # in use, or being removed by another process
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)

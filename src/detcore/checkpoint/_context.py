@@ -8,12 +8,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._async import Behind, Threads
+from detcore.checkpoint._async import Behind, Outstanding, SaveProgress, Threads, Timeout
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._download import DownloadMode, download_checkpoint
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._metadata import check_metadata
-from detcore.checkpoint._outstanding import Outstanding, SaveProgress, Timeout
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
 from detcore.errors import ContextStateError, InvalidCheckpointError, UnavailableError

@@ -9,16 +9,19 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import re
+import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from detcore.checkpoint._ids import check_id
+from detcore.errors import UnsafePathError
 from detcore.types import TensorInfo
 
 __all__ = [
     "ALGORITHMS",
     "MANIFEST_FILE",
     "MOST_MANIFEST_BYTES",
+    "check_id",
     "check_places",
     "get_algorithm",
     "get_created",
@@ -29,6 +32,7 @@ __all__ = [
     "get_steps",
     "get_tensors",
     "get_versions",
+    "new_id",
     "parse_object",
     "shown",
 ]
@@ -36,9 +40,31 @@ __all__ = [
 MANIFEST_FILE = "manifest.json"
 ALGORITHMS = {"xxh3_128": 32, "sha256": 64}
 """Digests that are known, and how many hexadecimal digits each has; the default one first."""
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def new_id() -> str:
+    """Return a new identifier, without touching the state of `random`."""
+    return str(uuid.uuid4())
+
+
+def check_id(storage_id: str) -> str:
+    """Return an identifier unchanged, after checking that it names one folder of the storage.
+
+    Raises:
+        UnsafePathError: If it could name anything else.
+    """
+    if isinstance(storage_id, str) and _ID.fullmatch(storage_id):
+        return storage_id
+    raise UnsafePathError(
+        f"{storage_id!r} is not a checkpoint's UUID.\n"
+        "A UUID has letters, digits, '-', '_' and '.', and is no path.\n"
+        "List checkpoints with: detcore checkpoint list"
+    )
+
+
 MOST_MANIFEST_BYTES = 64 << 20
 """A larger manifest is neither written nor read: some 400,000 files."""
-
 _MOST_NUMBER = 2**63 - 1  # largest integer of databases and file systems
 _MOST_DIGITS = 4000  # Python's own limit is 4300, and can be switched off
 _MOST_DEPTH = 66  # limit for metadata on saving

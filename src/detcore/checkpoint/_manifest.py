@@ -13,6 +13,7 @@ from detcore.checkpoint._fields import (
     ALGORITHMS,
     MANIFEST_FILE,
     MOST_MANIFEST_BYTES,
+    check_id,
     check_places,
     get_algorithm,
     get_created,
@@ -26,7 +27,6 @@ from detcore.checkpoint._fields import (
     parse_object,
     shown,
 )
-from detcore.checkpoint._ids import check_id
 from detcore.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,

@@ -6,7 +6,9 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import errno
 import functools
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -18,15 +20,14 @@ from detcore.checkpoint._commit import (
     put_files,
     record_committed,
     seal_files,
+    staging_folder,
 )
 from detcore.checkpoint._delete import remove_files
-from detcore.checkpoint._full import explain_full
-from detcore.checkpoint._ids import new_id
+from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
 from detcore.checkpoint._recover import describe_checkpoint
 from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.checkpoint._staging import staging_folder
-from detcore.errors import DetcoreError
+from detcore.errors import DetcoreError, StorageFullError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._context import CheckpointOwner
@@ -39,10 +40,12 @@ if TYPE_CHECKING:
 __all__ = ["Description", "SaveTimes", "Saver", "Snapshot", "Tensors"]
 
 _SAVES_REMEMBERED = 16
-
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
 """Copies the state, given the folder to write to; returns a function that writes the rest."""
-
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+# A disk with less space than this is taken for full after any failure: frameworks raise errors
+# that do not say why a write failed.
+_NOTHING_LEFT_BYTES = 64 * 1024
 Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
 """Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
 
@@ -350,3 +353,51 @@ def _describe(
 ) -> Description:
     named = tensors() if callable(tensors) else tensors
     return Description(metadata=metadata, versions=dict(versions), tensors=tuple(named))
+
+
+def explain_full(
+    error: BaseException, storage: StorageBackend, uuid: str, last: Manifest | None
+) -> StorageFullError | None:
+    """Return an error that says how much space is missing, if a full disk caused the failure.
+
+    Call it before the partial checkpoint is removed.
+
+    Args:
+        error: The exception that ended a save.
+        storage: The storage that was written to in place.
+        uuid: The checkpoint.
+        last: The trial's previous checkpoint; the next one is about as large.
+    """
+    root = storage.direct_path("")
+    if root is None or not root.is_dir() or isinstance(error, StorageFullError):
+        return None
+    if not isinstance(error, Exception):
+        return None
+    free = shutil.disk_usage(root).free
+    if not _says_full(error) and free > _NOTHING_LEFT_BYTES:
+        return None
+    written = sum(entry.size for entry in storage.list(uuid))
+    expected = last.size_bytes if last is not None else 0
+    missing = max(1, expected - written - free)
+    measure = (
+        f"the last one took {expected} bytes, so about {missing} bytes are missing"
+        if expected > written + free
+        else f"at least {missing} bytes are missing"
+    )
+    return StorageFullError(
+        f"no room left in {root} for checkpoint {uuid}: {written} bytes were written, {measure}.\n"
+        "The partial checkpoint is removed; earlier checkpoints are untouched.\n"
+        "Make room there (detcore checkpoint delete UUID), then resume from the last one.",
+        missing_bytes=missing,
+    )
+
+
+def _says_full(error: BaseException) -> bool:
+    seen: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in seen:
+        seen.add(id(link))
+        if isinstance(link, OSError) and link.errno in _FULL:
+            return True
+        link = link.__cause__ or link.__context__
+    return False

@@ -3,24 +3,73 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from detcore.checkpoint._commit import scratch_folder
 from detcore.checkpoint._download import download_checkpoint
 from detcore.checkpoint._manifest import Manifest, read_manifest
-from detcore.checkpoint._staging import scratch_folder
-from detcore.checkpoint._together import Exchange, together
 from detcore.checkpoint._verify import check_in_place
 from detcore.checkpoint._watch import TransferObserver
+from detcore.errors import CheckpointError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._scan import Selector
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend
 
-__all__ = ["download_shared", "restored"]
+__all__ = ["download_shared", "restored", "together"]
+
+T = TypeVar("T")
+
+
+class Exchange(Protocol):
+    """An allgather among some workers."""
+
+    def __call__(self, stuff: Any) -> list[Any]:
+        """Return every worker's value in rank order."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Failed:
+    """Failure of a worker."""
+
+    kind: type[CheckpointError]
+    text: str
+
+
+def together(exchange: Exchange, action: Callable[[], T]) -> list[T]:
+    """Run an action on every worker; return the results of all of them.
+
+    If it fails on one worker, it fails on all: there with the original exception, elsewhere with
+    one that describes it. It is also a barrier.
+
+    Args:
+        exchange: Allgather among the workers, such as ``distributed.allgather``.
+        action: This worker's action.
+
+    Raises:
+        CheckpointError: If it failed on another worker.
+        Exception: The exception of this worker's own action.
+    """
+    failure: Exception | None = None
+    mine: Any = None
+    try:
+        mine = action()
+    except Exception as error:  # noqa: BLE001  (raised below, after notifying the others)
+        failure = error
+        kind = type(error) if isinstance(error, CheckpointError) else CheckpointError
+        mine = _Failed(kind, str(error) or repr(error))
+    answers = exchange(mine)
+    if failure is not None:
+        raise failure
+    for index, answer in enumerate(answers):
+        if isinstance(answer, _Failed):
+            raise answer.kind(f"on worker {index}: {answer.text}")
+    return answers
 
 
 def download_shared(

@@ -9,8 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.checkpoint._fields import shown
-from detcore.checkpoint._ids import check_id
+from detcore.checkpoint._fields import check_id, shown
 from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, read_manifest
 from detcore.checkpoint._scan import kind_of
 from detcore.checkpoint._watch import TransferObserver, watched

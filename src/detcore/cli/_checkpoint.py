@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore, open_store
+from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore, open_store, prune
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
     Column,
     format_bytes,
     format_time,
+    pick,
     print_fields,
     print_heading,
     print_json,
     print_line,
     print_table,
 )
-from detcore.cli._prune import prune
 from detcore.cli._records import master_option, open_client
 from detcore.errors import CheckpointStateError, RunError
 
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["checkpoint_group"]
 
+_FIELDS = (
+    "uuid", "experiment_id", "trial_id", "steps_completed", "state", "size_bytes", "storage_url",
+    "metadata", "resources", "started_at", "committed_at", "deleted_at",
+)  # fmt: skip
 _EXIT_FAULTY = 1
 _TENSORS_SHOWN = 40
 _AXES_SHOWN = 8
@@ -80,7 +84,7 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
         states = None if deleted else SHOWN
         records = store.database.list_checkpoints(experiment_id=experiment, states=states)
     if as_json:
-        print_json([_plain(record) for record in records])
+        print_json([pick(_FIELDS, record) for record in records])
         return
     print_table(
         [
@@ -125,7 +129,7 @@ def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
             manifest = read_manifest(storage, record.uuid)
             path = storage.direct_path(record.uuid)
     if as_json:
-        print_json(_plain(record) | _plain_manifest(manifest) | {"path": path})
+        print_json(pick(_FIELDS, record) | _plain_manifest(manifest) | {"path": path})
         return
     _print_description(record, manifest, path)
 
@@ -408,23 +412,6 @@ def _num_files(record: CheckpointRecord) -> int:
 def _digest(manifest: Manifest | None, name: str) -> str:
     digest = manifest.files.get(name) if manifest is not None else None
     return digest.value[:16] if digest is not None else "-"
-
-
-def _plain(record: CheckpointRecord) -> dict[str, Any]:
-    return {
-        "uuid": record.uuid,
-        "experiment_id": record.experiment_id,
-        "trial_id": record.trial_id,
-        "steps_completed": record.steps_completed,
-        "state": record.state,
-        "size_bytes": record.size_bytes,
-        "storage_url": record.storage_url,
-        "metadata": record.metadata,
-        "resources": record.resources,
-        "started_at": record.started_at,
-        "committed_at": record.committed_at,
-        "deleted_at": record.deleted_at,
-    }
 
 
 def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:

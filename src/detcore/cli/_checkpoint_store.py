@@ -3,22 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import sys
 import types
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from detcore.cli._records import open_records
-from detcore.errors import DetcoreError
+import click
+
+from detcore.cli._completion import EXPERIMENT_ID
+from detcore.cli._output import Column, format_bytes, print_json, print_line, print_table
+from detcore.cli._records import master_option, open_client, open_records
+from detcore.errors import CheckpointError, CheckpointStateError, DetcoreError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import Fault, RecordedPlace
+    from detcore.checkpoint import Fault, RecordedPlace, RetentionPlan, RetentionPolicy
     from detcore.cli._context import CliContext
-    from detcore.database import CheckpointRecord, Database
+    from detcore.database import CheckpointRecord, Database, ExperimentRecord
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
 
-__all__ = ["READABLE", "SHOWN", "CheckpointStore", "open_store", "survey_checkpoints"]
+__all__ = ["READABLE", "SHOWN", "CheckpointStore", "open_store", "prune", "survey_checkpoints"]
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 SHOWN = ("ACTIVE", "DAMAGED", *READABLE)
@@ -111,3 +116,121 @@ def open_store(obj: CliContext) -> Iterator[CheckpointStore]:
     """Open the records, with everything that workers have reported so far."""
     with open_records(obj) as database, CheckpointStore(obj, database) as store:
         yield store
+
+
+@click.command()
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@click.option("--save-experiment-best", type=click.IntRange(min=0), metavar="N")
+@click.option("--save-trial-best", type=click.IntRange(min=0), metavar="N")
+@click.option("--save-trial-latest", type=click.IntRange(min=0), metavar="N")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object on stdout.")
+@master_option
+@click.pass_obj
+def prune(
+    obj: CliContext,
+    /,
+    experiment_id: int,
+    yes: bool,
+    dry_run: bool,
+    as_json: bool,
+    **rules: int | None,
+) -> None:
+    """Delete the checkpoints of an experiment that its configuration does not keep.
+
+    Those in the model registry, those that other experiments start from, and the latest one of a
+    trial that may continue are kept in any case.
+    """
+    from detcore.checkpoint import RetentionPolicy, plan_retention
+
+    with open_records(obj) as database:
+        experiment = database.get_experiment(experiment_id)
+        given = {name: value for name, value in rules.items() if value is not None}
+        policy = dataclasses.replace(RetentionPolicy.from_config(experiment.config), **given)
+        plan = plan_retention(database, experiment_id, policy=policy)
+        records = database.list_checkpoints(experiment_id=experiment_id)
+        if not as_json:
+            _print_plan(plan, records)
+        if plan.deleted and not dry_run:
+            if not yes:
+                _confirm(len(plan.deleted))
+            if obj.master is None:
+                plan = _prune(obj, database, experiment, policy, records, plan)
+            else:
+                plan = _prune_remotely(obj, plan)
+    if as_json:
+        print_json({"dry_run": dry_run, "kept": plan.kept, "deleted": plan.deleted})
+    elif dry_run:
+        print_line("nothing was deleted (--dry-run)")
+    else:
+        print_line(f"{len(plan.deleted)} deleted, {len(plan.kept)} kept")
+
+
+def _prune(
+    obj: CliContext,
+    database: Database,
+    experiment: ExperimentRecord,
+    policy: RetentionPolicy,
+    records: list[CheckpointRecord],
+    plan: RetentionPlan,
+) -> RetentionPlan:
+    """Make a pass over each storage that the experiment has used."""
+    from detcore.checkpoint import RetentionPlan, apply_retention, open_recorded
+
+    by_url = {record.storage_url: record for record in records if record.uuid in plan.deleted}
+    plugins = obj.plugin_manager()
+    kept = dict(plan.kept)
+    deleted: list[str] = []
+    for record in by_url.values():
+        opened = open_recorded(
+            record, database=database, home=obj.environment.home, plugins=plugins
+        )
+        with contextlib.closing(opened) as storage:
+            if storage.url != record.storage_url:
+                raise CheckpointError(
+                    f"checkpoint {record.uuid} is in {record.storage_url}, but the experiment's "
+                    f"settings lead to {storage.url}.\nNothing was deleted there."
+                )
+            done = apply_retention(database, storage, experiment.id, policy=policy)
+        kept.update(done.kept)
+        deleted.extend(done.deleted)
+    return RetentionPlan(kept, tuple(deleted))
+
+
+def _prune_remotely(obj: CliContext, plan: RetentionPlan) -> RetentionPlan:
+    """Have the server delete each checkpoint; keep those that it refuses."""
+    from detcore.checkpoint import RetentionPlan
+
+    kept, deleted = dict(plan.kept), []
+    with open_client(obj) as client:
+        for uuid in plan.deleted:
+            try:
+                client.get_checkpoint(uuid).delete()
+            except CheckpointStateError as error:  # it was registered since the plan was made
+                kept[uuid] = (str(error).partition("\n")[0],)
+            else:
+                deleted.append(uuid)
+    return RetentionPlan(kept, tuple(deleted))
+
+
+def _print_plan(plan: RetentionPlan, records: list[CheckpointRecord]) -> None:
+    print_table(
+        [Column("uuid"), Column("trial", align="right"), Column("steps", align="right"),
+         Column("size", align="right"), Column("kept", wrap=True)],
+        [
+            [record.uuid, str(record.trial_id), str(record.steps_completed),
+             format_bytes(record.size_bytes) if record.resources else "-",
+             "; ".join(plan.kept.get(record.uuid, ("no",)))]
+            for record in records
+            if record.uuid in plan.kept or record.uuid in plan.deleted
+        ],
+    )  # fmt: skip
+
+
+def _confirm(count: int) -> None:
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no terminal to ask on; pass --yes to delete without asking"
+        )
+    click.confirm(f"Delete {count} checkpoint{'s' if count > 1 else ''}?", abort=True)

@@ -1,83 +1,102 @@
-"""``detcore experiment pause|resume|cancel|kill`` and ``detcore trial cancel|kill``."""
+"""``detcore experiment pause|resume|cancel|kill|wait|delete``, ``detcore trial cancel|kill``."""
 
 from __future__ import annotations
 
 import json
+import sys
 import time
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
-from detcore.cli._records import master_option
+from detcore.cli._output import (
+    choose_format,
+    count_of,
+    format_bytes,
+    format_options,
+    print_line,
+    printable,
+)
+from detcore.cli._records import master_option, open_client, open_records
+from detcore.describe import describe_experiment, describe_state
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import Database
     from detcore.types import Control
 
-__all__ = ["cancel", "cancel_trial", "kill", "kill_trial", "pause", "resume"]
+__all__ = ["cancel", "cancel_trial", "delete", "kill", "kill_trial", "pause", "resume", "wait"]
 
 _POLL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
-
 _id = click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 _trial_id = click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 _no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+_EXAMPLES = """
+\b
+Examples:
+  detcore experiment delete 3 --dry-run
+  detcore experiment delete 3 --yes
+"""
+_WAIT_POLL_S = 0.5
+_EXIT_TIMEOUT = 124  # as of timeout(1)
+_EXIT_AGAIN = 75
+_EXIT_CODES = {"COMPLETED": 0, "PAUSED": _EXIT_AGAIN, "RUNNING": _EXIT_AGAIN}
+_WAIT_EXAMPLES = """
+\b
+Examples:
+  detcore experiment wait 3 && detcore report 3
+  detcore experiment wait 3 --timeout 3600
+
+\b
+Exit codes:
+  0    completed
+  1    failed or canceled
+  75   paused, or its process is gone: resume it
+  124  it still runs after the time that was given
+"""
 
 
-@click.command()
-@_id
-@_no_wait
-@_json
-@master_option
-@click.pass_obj
-def pause(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
-    """Let all trials checkpoint and end; continue later with resume."""
-    _control(obj, experiment_id, "pause", no_wait=no_wait, as_json=as_json)
+def _command(what: str, summary: str) -> click.Command:
+    """Return the command that asks the runner of an experiment for something."""
+
+    @click.command(what, help=summary)
+    @_id
+    @_no_wait
+    @_json
+    @master_option
+    @click.pass_obj
+    def command(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
+        _control(obj, experiment_id, what, no_wait=no_wait, as_json=as_json)
+
+    return command
 
 
-@click.command()
-@_id
-@_no_wait
-@_json
-@master_option
-@click.pass_obj
-def cancel(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
-    """Let all trials checkpoint and end, for good."""
-    _control(obj, experiment_id, "cancel", no_wait=no_wait, as_json=as_json)
+def _trial_command(what: str, summary: str) -> click.Command:
+    """Return the command that asks the runner of a trial for something."""
+
+    @click.command(what, help=summary)
+    @_trial_id
+    @_json
+    @master_option
+    @click.pass_obj
+    def command(obj: CliContext, trial_id: int, as_json: bool) -> None:
+        _control_trial(obj, trial_id, what, as_json=as_json)
+
+    return command
 
 
-@click.command()
-@_id
-@_no_wait
-@_json
-@master_option
-@click.pass_obj
-def kill(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
-    """End all trials at once, without a checkpoint."""
-    _control(obj, experiment_id, "kill", no_wait=no_wait, as_json=as_json)
-
-
-@click.command("cancel")
-@_trial_id
-@_json
-@master_option
-@click.pass_obj
-def cancel_trial(obj: CliContext, trial_id: int, as_json: bool) -> None:
-    """Let a trial checkpoint and end, for good; the others of its search continue."""
-    _control_trial(obj, trial_id, "cancel", as_json=as_json)
-
-
-@click.command("kill")
-@_trial_id
-@_json
-@master_option
-@click.pass_obj
-def kill_trial(obj: CliContext, trial_id: int, as_json: bool) -> None:
-    """End a trial at once, without a checkpoint; the others of its search continue."""
-    _control_trial(obj, trial_id, "kill", as_json=as_json)
+pause = _command("pause", "Let all trials checkpoint and end; continue later with resume.")
+cancel = _command("cancel", "Let all trials checkpoint and end, for good.")
+kill = _command("kill", "End all trials at once, without a checkpoint.")
+cancel_trial = _trial_command(
+    "cancel", "Let a trial checkpoint and end, for good; the others of its search continue."
+)
+kill_trial = _trial_command(
+    "kill", "End a trial at once, without a checkpoint; the others of its search continue."
+)
 
 
 @click.command()
@@ -188,3 +207,98 @@ def _wait(database: Database, obj: CliContext, experiment_id: int, control: Cont
             )
             return
         time.sleep(_POLL_S)
+
+
+@click.command(epilog=_EXAMPLES)
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@master_option
+@click.pass_obj
+def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> None:
+    """Delete an experiment: its checkpoints' files, its trials, their metrics and logs.
+
+    Refused while it runs, while a model of the registry has one of its checkpoints, and while
+    trials of another experiment start from one. An interrupted deletion can be repeated.
+    """
+    from detcore.experimental._control import check_deletable
+
+    with open_records(obj) as database:
+        record = database.get_experiment(experiment_id)
+        checkpoints = check_deletable(database, experiment_id)
+        held = [found for found in checkpoints if found.state != "DELETED"]
+        size = sum(found.size_bytes or 0 for found in held)
+        num_trials = database.count_trials().get(experiment_id, 0)
+        print_line(
+            f"experiment {experiment_id} ({record.name}): {count_of(num_trials, 'trial')}, "
+            f"{count_of(len(held), 'checkpoint')} with {format_bytes(size)}"
+        )
+        for url in sorted({found.storage_url for found in held}):
+            print_line(f"  in {url}")
+        if dry_run:
+            print_line("nothing was deleted (--dry-run)")
+            return
+        _confirm(f"Delete experiment {experiment_id} and all of this?", yes=yes)
+        with open_client(obj) as client:
+            client.get_experiment(experiment_id).delete()
+    print_line(f"deleted experiment {experiment_id}")
+
+
+def _confirm(question: str, *, yes: bool) -> None:
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no terminal to ask on; pass --yes to delete without asking"
+        )
+    click.confirm(question, abort=True)
+
+
+@click.command(epilog=_WAIT_EXAMPLES)
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@click.option(
+    "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS",
+    help="Wait no longer than this.",
+)  # fmt: skip
+@format_options
+@master_option
+@click.pass_context
+def wait(
+    context: click.Context,
+    experiment_id: int,
+    timeout_s: float | None,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """Wait until an experiment no longer runs; the exit code says how it ended."""
+    from detcore.cli._output import print_csv, print_json
+
+    obj: CliContext = context.obj
+    form = choose_format(as_json, as_csv)
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    with open_records(obj) as database:
+        while True:
+            # One on another host counts as running: its process cannot be checked from here.
+            record, is_alive = database.observe_experiment(experiment_id)
+            timed_out = until is not None and time.monotonic() >= until
+            if is_alive is False or timed_out:
+                break
+            left = _WAIT_POLL_S if until is None else max(0.0, until - time.monotonic())
+            time.sleep(min(_WAIT_POLL_S, left))
+    with open_records(obj, is_again=True) as database:  # includes the workers' last reports
+        count = database.count_trials().get(experiment_id, 0)
+        row = describe_experiment(database, database.get_experiment(experiment_id), count)
+    code = _EXIT_CODES.get(record.state.value, 1)
+    if is_alive is not False:
+        code = _EXIT_TIMEOUT
+    if form == "json":
+        print_json(row)
+    elif form == "csv":
+        print_csv([row])
+    else:
+        host = record.process.host if record.process else None
+        state = describe_state(record.state.value, is_alive, host)
+        error = f": {record.error}" if record.error else ""
+        still = " still" if code == _EXIT_TIMEOUT else ""
+        click.echo(printable(f"experiment {experiment_id} is{still} {state}{error}"), err=True)
+    context.exit(code)

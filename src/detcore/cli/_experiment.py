@@ -62,14 +62,14 @@ _COMMANDS = {
     "plot": Lazy(
         "detcore.cli._experiment:plot_command", "Draw learning curves and hyperparameters."
     ),
-    "wait": Lazy("detcore.cli._wait:wait", "Wait until an experiment has ended."),
+    "wait": Lazy("detcore.cli._control:wait", "Wait until an experiment has ended."),
     "pause": Lazy("detcore.cli._control:pause", "Checkpoint all trials and stop, for now."),
     "resume": Lazy("detcore.cli._control:resume", "Go on with an experiment in this terminal."),
     "cancel": Lazy("detcore.cli._control:cancel", "Checkpoint all trials and end it for good."),
     "kill": Lazy("detcore.cli._control:kill", "End all trials at once."),
     "archive": Lazy("detcore.cli._experiment:archive", "Leave an experiment out of lists."),
     "unarchive": Lazy("detcore.cli._experiment:unarchive", "Bring it back."),
-    "delete": Lazy("detcore.cli._delete:delete", "Delete its records and checkpoints for good."),
+    "delete": Lazy("detcore.cli._control:delete", "Delete its records and checkpoints for good."),
 }
 _STATES = ("RUNNING", "PAUSED", "COMPLETED", "CANCELED", "ERROR")
 

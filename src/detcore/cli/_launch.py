@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,8 +15,7 @@ from detcore.errors import near_name
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.launch import Host
-    from detcore.launch.nodes import RendezvousService
+    from detcore.launch.nodes import RendezvousService, SupportsHosts
 
 __all__ = ["launch"]
 
@@ -90,25 +90,22 @@ def launch(
         raise click.UsageError("there is no COMMAND to run, such as: -- python train.py")
     if hosts is None and (network_interface or exported):
         raise click.UsageError("--network-interface and --env belong to --hosts")
-    from detcore.launch import Printer, run_on_hosts, run_workers
+    from detcore.launch import run_on_hosts, run_workers
 
     # "python" means this environment's Python, whether it was activated or not.
     search_path = f"{Path(sys.executable).parent}:{obj.environment.search_path}"
     line = [_find_program(command[0], search_path), *command[1:]]
     variables = {"PATH": search_path}
     services = _find_services(obj, launcher)
-    printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
     if hosts is not None:
-        found, number = _check_hosts(hosts, num_workers, launcher)
         code = run_on_hosts(
             line,
-            horovodrun=_find_horovodrun(),
-            hosts=found,
-            num_workers=number,
+            service=_find_hosts_service(services, launcher),
+            hosts=hosts,
+            num_workers=num_workers,
             network_interface=network_interface,
             variables=variables,
             exported=exported,
-            printer=printer,
             notice=_notice,
         )
     elif num_workers is None:
@@ -120,7 +117,6 @@ def launch(
             services=services,
             torch=launcher == "torch",
             variables=variables,
-            printer=printer,
             notice=_notice,
         )
     raise SystemExit(code)
@@ -151,32 +147,16 @@ def _find_services(obj: CliContext, launcher: str) -> dict[str, RendezvousServic
     raise click.BadParameter(f"{launcher!r} is not one of {names}", param_hint="--launcher")
 
 
-def _check_hosts(hosts: str, num_workers: int | None, launcher: str) -> tuple[list[Host], int]:
-    from detcore.launch import parse_hosts
+def _find_hosts_service(services: Mapping[str, RendezvousService], launcher: str) -> SupportsHosts:
+    from detcore.launch.nodes import SupportsHosts
 
-    if launcher != "horovod":
-        raise click.UsageError(
-            f"--hosts works with --launcher horovod, not with {launcher}.\n"
-            "With PyTorch, run torchrun on each machine."
-        )
-    try:
-        found = parse_hosts(hosts)
-    except ValueError as error:
-        raise click.UsageError(f"--hosts: {error}") from error
-    slots = sum(host.slots for host in found)
-    if num_workers is not None and num_workers > slots:
-        raise click.UsageError(f"-n {num_workers}, but the hosts have {slots} slots: {hosts}")
-    return found, num_workers or slots
-
-
-def _find_horovodrun() -> str:
-    path = Path(sys.executable).parent / "horovodrun"
-    if not path.is_file():
-        raise click.UsageError(
-            f"--hosts needs horovodrun, but there is no {path}.\n"
-            "Install Horovod in this environment: HOROVOD_WITH_GLOO=1 pip install horovod"
-        )
-    return str(path)
+    service = services.get(launcher)
+    if isinstance(service, SupportsHosts):
+        return service
+    raise click.UsageError(
+        f"--hosts works with --launcher horovod, not with {launcher}.\n"
+        "With PyTorch, run torchrun on each machine."
+    )
 
 
 def _find_program(name: str, search_path: str) -> str:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
-from detcore.cli._output import choose_format, format_options
-from detcore.cli._printable import printable
+from detcore.cli._output import choose_format, format_options, printable
 from detcore.cli._records import master_option, open_records, read_log
 
 if TYPE_CHECKING:

@@ -12,21 +12,28 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore._distributions import describe_missing, install_command
 from detcore.cli._completion import PLUGIN_NAME, PLUGIN_NAMES
 from detcore.cli._context import CliContext
-from detcore.cli._extra import DISTRIBUTION_OF_COMMAND, explain_missing, missing_command
 from detcore.cli._groups import CommandGroup, Lazy, import_command
-from detcore.errors import ConfigError, DetcoreError
+from detcore.errors import ConfigError, DetcoreError, RunError
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginEntry, PluginManager
 
-__all__ = ["ALIASES", "COMMANDS", "EXIT_ERROR", "EXIT_INTERRUPTED", "EXIT_USAGE", "main"]
+__all__ = [
+    "ALIASES",
+    "COMMANDS",
+    "DISTRIBUTION_OF_COMMAND",
+    "EXIT_ERROR",
+    "EXIT_INTERRUPTED",
+    "EXIT_USAGE",
+    "main",
+]
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2
 EXIT_INTERRUPTED = 130
-
 _EPILOG = """
 \b
 Exit codes:
@@ -44,8 +51,6 @@ Environment variables:
   DETCORE_PLUGINS          the only plugins to use, separated by commas
   DETCORE_DISABLE_PLUGINS  plugins to leave out, separated by commas
 """
-
-
 COMMANDS = {
     "run": Lazy("detcore.cli._run:run", "Train an experiment in this terminal, or continue one."),
     "launch": Lazy("detcore.cli._launch:launch", "Run a command in several worker processes."),
@@ -104,6 +109,23 @@ COMMANDS = {
 }
 # Other names that are understood, and not listed.
 ALIASES = {"plugin": "plugins"}
+DISTRIBUTION_OF_COMMAND: dict[str, str] = {
+    "diverge": "detcore-replay",
+    "migrate": "detcore-determined",
+    "plugins new": "detcore-testing",
+    "replay": "detcore-replay",
+    "report": "detcore-report",
+    "reproduce": "detcore-replay",
+    "serve": "detcore-server",
+    "top": "detcore-report",
+    "ui": "detcore-server",
+    "user create": "detcore-server",
+    "user password": "detcore-server",
+}
+"""Commands of detcore's own distributions: only that distribution may register the command.
+
+It registers those of a built-in group as a `click.Group` of that name.
+"""
 
 
 class _Main(CommandGroup):
@@ -170,7 +192,7 @@ class _Main(CommandGroup):
         try:
             return super().invoke(ctx)
         except DetcoreError as error:
-            from detcore.cli._printable import printable
+            from detcore.cli._output import printable
 
             click.echo(printable(f"error: {error}"), err=True)
             ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
@@ -271,3 +293,50 @@ def main(ctx: click.Context, no_plugin: tuple[str, ...], plugins: str | None) ->
     # Python looks for garbage when it ends, which would take longest among the objects of modules.
     atexit.register(gc.freeze)
     ctx.obj = _make_context({"no_plugin": no_plugin, "plugins": plugins})
+
+
+def explain_missing(name: str, entry: PluginEntry | None) -> str:
+    """Return how to get a command of `DISTRIBUTION_OF_COMMAND` that cannot run.
+
+    Args:
+        name: The command.
+        entry: The installed plugin that declares it, which cannot be used; None if the
+            distribution is not installed.
+    """
+    if entry is None:
+        return install_command(DISTRIBUTION_OF_COMMAND[name])
+    return f"{entry.state.value}: detcore plugins info {entry.name}"
+
+
+def missing_command(name: str, summary: str, entry: PluginEntry | None) -> click.Command:
+    """Return a command that takes any arguments and fails with how to get the real one.
+
+    Args:
+        name: A command of `DISTRIBUTION_OF_COMMAND`.
+        summary: The line that help shows of it.
+        entry: As for `explain_missing`.
+    """
+    distribution = DISTRIBUTION_OF_COMMAND[name]
+    if entry is None:
+        message = describe_missing(distribution, needed_by=f"'detcore {name}'")
+    else:
+        message = (
+            f"'detcore {name}' is part of {distribution}, whose plugin {entry.name!r} is "
+            f"{entry.state.value}.\nDetails: detcore plugins info {entry.name}"
+        )
+
+    def fail() -> None:
+        raise RunError(message)
+
+    # Without a place for the arguments, click would complain about them first.
+    words = click.Argument(
+        ["words"], nargs=-1, metavar="...", type=click.UNPROCESSED, expose_value=False
+    )
+    return click.Command(
+        name.rpartition(" ")[2],
+        callback=fail,
+        params=[words],
+        help=f"{summary}\n\n\b\n{message}",
+        short_help=summary,
+        context_settings={"ignore_unknown_options": True},
+    )

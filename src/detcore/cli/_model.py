@@ -16,14 +16,15 @@ from detcore.cli._output import (
     choose_format,
     format_options,
     format_time,
+    pick,
     print_csv,
     print_fields,
     print_heading,
     print_json,
     print_line,
     print_table,
+    printable,
 )
-from detcore.cli._printable import printable
 from detcore.cli._records import master_option, open_client, open_records
 from detcore.errors import NotFoundError
 
@@ -34,6 +35,13 @@ if TYPE_CHECKING:
 
 __all__ = ["model_group"]
 
+_MODEL_FIELDS = (
+    "id", "name", "description", "labels", "metadata", "archived", "num_versions", "created_at",
+    "updated_at",
+)  # fmt: skip
+_VERSION_FIELDS = (
+    "number", "checkpoint_uuid", "name", "comment", "notes", "metadata", "created_at", "updated_at",
+)  # fmt: skip
 _EXAMPLES = """
 \b
 Examples:
@@ -119,7 +127,7 @@ def create(
     if form == "table":
         click.echo(printable(f"created model {record.name} (id {record.id})"))
     else:
-        _print_records(form, _plain_model(record))
+        _print_records(form, pick(_MODEL_FIELDS, record))
 
 
 @model_group.command("list")
@@ -167,9 +175,9 @@ def list_command(
             archived=None if show_all else False,
         )[:limit]
     if form == "json":
-        print_json({"models": [_plain_model(record) for record in records]})
+        print_json({"models": [pick(_MODEL_FIELDS, record) for record in records]})
     elif form == "csv":
-        print_csv([_plain_model(record) for record in records], ["id", "name"])
+        print_csv([pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
     elif not records:
         click.echo("There are no such models.\nAdd one:  detcore model create NAME", err=True)
     else:
@@ -187,9 +195,9 @@ def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
     with open_records(obj) as database:
         record = _find(database, name)
         versions = database.list_versions(record.id)
-    plain = [_plain_version(version) for version in versions]
+    plain = [pick(_VERSION_FIELDS, version) for version in versions]
     if form == "json":
-        print_json({**_plain_model(record), "versions": plain})
+        print_json({**pick(_MODEL_FIELDS, record), "versions": plain})
     elif form == "csv":
         print_csv(plain, ["number", "checkpoint_uuid"])
     else:
@@ -239,7 +247,7 @@ def register_version(
         return
     for version in versions:
         if version.number == number:
-            _print_records(form, {"model": model.name, **_plain_version(version)})
+            _print_records(form, {"model": model.name, **pick(_VERSION_FIELDS, version)})
 
 
 @model_group.command("set-description")
@@ -334,33 +342,6 @@ def _print_records(form: str, row: dict[str, Any]) -> None:
         print_json(row)
     else:
         print_csv([row])
-
-
-def _plain_model(record: ModelRecord) -> dict[str, Any]:
-    return {
-        "id": record.id,
-        "name": record.name,
-        "description": record.description,
-        "labels": record.labels,
-        "metadata": record.metadata,
-        "archived": record.archived,
-        "num_versions": record.num_versions,
-        "created_at": record.created_at,
-        "updated_at": record.updated_at,
-    }
-
-
-def _plain_version(version: ModelVersionRecord) -> dict[str, Any]:
-    return {
-        "number": version.number,
-        "checkpoint_uuid": version.checkpoint_uuid,
-        "name": version.name,
-        "comment": version.comment,
-        "notes": version.notes,
-        "metadata": version.metadata,
-        "created_at": version.created_at,
-        "updated_at": version.updated_at,
-    }
 
 
 def _metadata_text(metadata: Any) -> str:

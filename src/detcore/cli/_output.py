@@ -13,12 +13,12 @@ import datetime
 import io
 import json
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from detcore.cli._printable import printable
 from detcore.describe import format_bytes, format_duration, format_number, format_time
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ __all__ = [
     "format_time",
     "make_console",
     "make_table",
+    "pick",
     "plain_value",
     "print_csv",
     "print_fields",
@@ -45,16 +46,14 @@ __all__ = [
     "print_json",
     "print_line",
     "print_table",
+    "printable",
     "state_text",
 ]
-
 
 Format = Literal["table", "json", "csv"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 # A spreadsheet takes a text that begins with one of these (or its full-width form) for a formula.
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
-
-
 # rich styles of states, by their first word in small letters.
 _STATE_STYLES = {
     "active": "cyan",
@@ -71,6 +70,12 @@ _STATE_STYLES = {
     "running": "cyan",
 }
 _PROCESS_GONE = "(process gone)"
+_COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
+# Control characters but for tabs and line ends, what changes the direction of the text around it,
+# and halves of surrogate pairs, which no terminal's encoding has.
+_CONTROL = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -206,6 +211,11 @@ def print_line(text: str = "", *, style: str = "") -> None:
         click.echo(text)
 
 
+def pick(names: Iterable[str], record: object) -> dict[str, Any]:
+    """Return some fields of a record, by name."""
+    return {name: getattr(record, name) for name in names}
+
+
 def print_json(value: object) -> None:
     """Print one JSON document.
 
@@ -316,3 +326,28 @@ def plain_value(value: object) -> Any:
     if isinstance(value, datetime.datetime):
         return value.isoformat(timespec="milliseconds")
     return str(value)
+
+
+def printable(text: str, *, keep_colours: bool = False) -> str:
+    r"""Return a text that cannot drive the reader's terminal.
+
+    Control characters become escapes such as ``\x1b``: they could rewrite the screen, change the
+    window's title, or write to the clipboard. Colours are removed.
+
+    Args:
+        text: Output of a trial, or a name that a user chose.
+        keep_colours: Whether colours stay as they are.
+    """
+    if text.isprintable():
+        return text
+    if not keep_colours:
+        return _CONTROL.sub(_escaped, _COLOUR.sub("", text))
+    parts, end = [], 0
+    for colour in _COLOUR.finditer(text):
+        parts += [_CONTROL.sub(_escaped, text[end : colour.start()]), colour[0]]
+        end = colour.end()
+    return "".join([*parts, _CONTROL.sub(_escaped, text[end:])])
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return found[0].encode("unicode_escape").decode("ascii")

@@ -23,7 +23,7 @@ __all__ = ["plugins_group"]
     "plugins",
     cls=CommandGroup,
     lazy_commands={
-        "new": Lazy("detcore.cli._plugin_new:new_plugin", "Write a plugin that works, to change."),
+        "new": Lazy(None, "Write a plugin that works, to change."),
         "deliver": Lazy(
             "detcore.cli._deliver:deliver", "Tell plugins that observe trials what they missed."
         ),

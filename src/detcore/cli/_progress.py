@@ -8,8 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.cli._output import format_bytes, format_number
-from detcore.cli._printable import printable
+from detcore.cli._output import format_bytes, format_number, printable
 from detcore.types import searcher_metric
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._context import names_of_plugins
-from detcore.cli._printable import printable
+from detcore.cli._output import printable
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -329,17 +329,13 @@ def _conclude(result: ExperimentResult, *, as_json: bool, at: str = "") -> None:
         summary = {
             "experiment_id": result.experiment_id,
             "state": result.state.value,
-            "trials": [_plain_trial(trial) for trial in result.trials],
+            "trials": [dataclasses.asdict(trial) for trial in result.trials],
             "error": result.error,
         }
         click.echo(json.dumps(summary))
         return
     for line in _summary(result, at):
         click.echo(printable(line))
-
-
-def _plain_trial(trial: Any) -> dict[str, Any]:
-    return dataclasses.asdict(trial)
 
 
 def _summary(result: ExperimentResult, at: str) -> list[str]:

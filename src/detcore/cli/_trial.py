@@ -16,7 +16,7 @@ from detcore._distributions import (
 )
 from detcore.cli._completion import TRIAL_ID
 from detcore.cli._groups import CommandGroup, Lazy
-from detcore.cli._output import choose_format, format_options
+from detcore.cli._output import choose_format, format_options, pick
 from detcore.cli._records import master_option, open_records
 from detcore.describe import best_of, can_resume, describe_state, flatten, searcher_metric
 from detcore.errors import NotFoundError
@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = ["describe_command", "trial_group"]
 
+_REPORT_FIELDS = ("steps_completed", "run_id", "reported_at", "n_records", "metrics")
+_CHECKPOINT_FIELDS = (
+    "uuid", "state", "steps_completed", "size_bytes", "committed_at", "storage_url",
+)  # fmt: skip
 _SHOWN = 20
 _KINDS = ("validation", "training")
 # Of more reports, as many as a plot can show are read.
@@ -93,7 +97,9 @@ def describe_command(
         return
     if form == "csv":
         reports = [*facts.validations, *facts.training]
-        print_csv([{"kind": row.kind, **_plain_report(row)} for row in reports], _CSV_COLUMNS)
+        print_csv(
+            [{"kind": row.kind, **pick(_REPORT_FIELDS, row)} for row in reports], _CSV_COLUMNS
+        )
         return
     _print_trial(facts)
     _print_validations(facts, show_all=show_all)
@@ -304,36 +310,15 @@ def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
         "metric": metric,
         "smaller_is_better": smaller,
         "best_validation": best_of(facts.best),
-        "validations": [_plain_report(row) for row in facts.validations],
+        "validations": [pick(_REPORT_FIELDS, row) for row in facts.validations],
         "training": {
             "num_reports": facts.num_reports["training"],
             "batches_per_second": _speed(facts),
-            "last": _plain_report(last) if last else None,
+            "last": pick(_REPORT_FIELDS, last) if last else None,
         },
-        "checkpoints": [_plain_checkpoint(row) for row in facts.checkpoints],
+        "checkpoints": [pick(_CHECKPOINT_FIELDS, row) for row in facts.checkpoints],
         "plot": series,
         "num_damaged_reports": facts.num_damaged,
-    }
-
-
-def _plain_report(row: MetricRecord) -> dict[str, Any]:
-    return {
-        "steps_completed": row.steps_completed,
-        "run_id": row.run_id,
-        "reported_at": row.reported_at,
-        "n_records": row.n_records,
-        "metrics": row.metrics,
-    }
-
-
-def _plain_checkpoint(row: CheckpointRecord) -> dict[str, Any]:
-    return {
-        "uuid": row.uuid,
-        "state": row.state,
-        "steps_completed": row.steps_completed,
-        "size_bytes": row.size_bytes,
-        "committed_at": row.committed_at,
-        "storage_url": row.storage_url,
     }
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from detcore.config._derived import smoke_config, trial_seed
-from detcore.config._experiment import ExperimentConfig
+from detcore.config._experiment import ExperimentConfig, smoke_config, trial_seed
+from detcore.config._explain import json_schema
 from detcore.config._hyperparameters import ranges, resolve_constants
 from detcore.config._loader import (
     ExperimentFileError,
@@ -16,14 +16,12 @@ from detcore.config._loader import (
     notices_of_code,
     refusal,
 )
-from detcore.config._overrides import VARIABLE_PREFIX, parse_set_flags
+from detcore.config._overrides import parse_set_flags
 from detcore.config._render import Role, render
-from detcore.config._schema import json_schema
 from detcore.config._sections import LocalLauncherSettings
 from detcore.config._source import Diagnostic, Label, Span
 
 __all__ = [
-    "VARIABLE_PREFIX",
     "Diagnostic",
     "ExperimentConfig",
     "ExperimentFileError",

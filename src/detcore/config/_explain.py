@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from detcore._secrets import is_secret_key
+from detcore.config._experiment import ExperimentConfig
 from detcore.config._names import Models, field_at, homes, model_at, valid_names
 from detcore.config._problem import describe_value
 from detcore.config._rules import Mention, Violation
@@ -16,11 +17,12 @@ from detcore.config._storage import STORAGE_TYPES
 from detcore.config._suggest import nearest
 from detcore.config._tree import Node, find, key_span, plain
 
-__all__ = ["Explainer", "dotted"]
+__all__ = ["Explainer", "dotted", "json_schema"]
 
 _LEGACY = {
     "batches_per_step": "since version 0.13 this is called 'scheduling_unit'",
 }
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def dotted(place: Place) -> str:
@@ -227,7 +229,6 @@ def _did_you_mean(suggestion: str | None) -> str:
 
 
 # -- wrong values -------------------------------------------------------------------------------
-
 _EXPECTED = {
     "int_type": "an integer",
     "int_from_float": "an integer",
@@ -317,3 +318,35 @@ _REPAIRS: dict[str, Callable[[Any], tuple[str, str | None]]] = {
     "string_type": _to_string,
     "list_type": _to_list,
 }
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the experiment file.
+
+    Editors use it to complete and check the file: every field has a description, closed sets are
+    enums, unknown names are rejected. Rules between fields are not included.
+    """
+    schema = ExperimentConfig.model_json_schema()
+    _tidy(schema)
+    return {"$schema": _DIALECT, **schema, "title": "detcore experiment", "description": _ABOUT}
+
+
+_ABOUT = (
+    "An experiment file of detcore; 'detcore config check FILE' also checks rules between fields."
+)
+
+
+def _tidy(schema: Any) -> None:
+    """Remove titles that pydantic derives from field names, and keywords specific to OpenAPI."""
+    if isinstance(schema, list):
+        for item in schema:
+            _tidy(item)
+    elif isinstance(schema, dict):
+        schema.pop("discriminator", None)
+        for field in schema.get("properties", {}).values():
+            field.pop("title", None)
+        for word in ("properties", "$defs"):
+            for part in schema.get(word, {}).values():
+                _tidy(part)
+        for word in ("allOf", "anyOf", "oneOf", "items", "additionalProperties"):
+            _tidy(schema.get(word))

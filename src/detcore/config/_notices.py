@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import ast
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 from detcore.config._entrypoint import script_of
 from detcore.config._explain import dotted
 from detcore.config._hyperparameters import ranges
-from detcore.config._script_reads import unread_hyperparameters
 from detcore.config._source import Place
+from detcore.config._suggest import nearest
 from detcore.config._tree import Node, find, key_span, plain
 
 __all__ = ["code_notices", "notices"]
@@ -48,6 +50,25 @@ _LEGACY: tuple[str, ...] = (
     "resources.native_parallel",
 )
 _LEGACY_STORAGE = ("container_path", "checkpoint_path", "tensorboard_path")
+_Kind = Literal["context", "info", "hparams", "config"]
+# The analysis stops at these limits, because it would take too long.
+_MOST_FILES, _MOST_BYTES, _MOST_ROUNDS = 200, 1_000_000, 20
+_PARTS: Mapping[tuple[str | None, str], _Kind] = {
+    ("context", "info"): "info",
+    ("info", "hparams"): "hparams",
+    ("info", "config"): "config",
+}
+_LOOKUPS = ("get", "pop", "setdefault")
+# Functions that read no hyperparameter of their argument.
+_HARMLESS = ("bool", "isinstance", "len", "type")
+# The analysis does not see code that these run, or that opens the trial's file.
+_OUT_OF_SIGHT = frozenset(
+    {"__import__", "eval", "exec", "importlib", "popen", "read_trial_info", "runpy", "subprocess"}
+    | {"system"}
+)
+_WAYS_AROUND = frozenset({"DETCORE_TRIAL_INFO", "hparams", "hyperparameters"})
+# Its value is also read by framework plugins.
+_BATCH_SIZE = "global_batch_size"
 
 
 def notices(root: Node, code_dir: Path | None = None) -> list[str]:
@@ -144,3 +165,258 @@ def _given(root: Node, name: str, words: str) -> Iterator[tuple[Place, str]]:
     place: Place = tuple(name.split("."))
     if find(root, place) is not None:
         yield place, words
+
+
+class _Unclear(Exception):
+    """A use of the hyperparameters that cannot be followed."""
+
+
+def unread_hyperparameters(
+    script: Path, folders: Sequence[Path], names: Collection[str]
+) -> Mapping[str, str | None]:
+    """Return the hyperparameters that a script never looks up, each with the near name it does.
+
+    Empty where the code may read them otherwise: as a whole (iterated, converted, compared, passed
+    on to code that is not there), by computed names, or without ``core.init()``.
+
+    Args:
+        script: The script's file.
+        folders: Where modules that it imports are looked for.
+        names: The hyperparameters of the experiment file.
+    """
+    try:
+        found = _Uses(_modules(script, folders)).looked_up()
+    except (_Unclear, OSError, SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    unread = [name for name in names if name not in found and name != _BATCH_SIZE]
+    return {name: nearest(name, sorted(found)) for name in unread}
+
+
+def _modules(script: Path, folders: Sequence[Path]) -> list[ast.Module]:
+    """Return the script and the modules in these folders that it imports.
+
+    Raises:
+        _Unclear: If they are too many, or too long.
+    """
+    trees: dict[Path, ast.Module] = {}
+    waiting, size_bytes = [script], 0
+    while waiting:
+        path = waiting.pop()
+        if path in trees:
+            continue
+        size_bytes += path.stat().st_size
+        _require(len(trees) < _MOST_FILES and size_bytes <= _MOST_BYTES)
+        trees[path] = ast.parse(path.read_bytes(), str(path))
+        for node in ast.walk(trees[path]):
+            if isinstance(node, ast.Import):
+                waiting += [f for alias in node.names for f in _files(folders, alias.name)]
+            elif isinstance(node, ast.ImportFrom):
+                bases = [path.parents[node.level - 1]] if node.level else folders
+                module = node.module or ""
+                waiting += _files(bases, module)
+                for alias in node.names:
+                    waiting += _files(bases, f"{module}.{alias.name}".lstrip("."))
+    return list(trees.values())
+
+
+def _files(folders: Iterable[Path], module: str) -> Iterator[Path]:
+    """Yield the files of a module and of the packages that it is in, as far as they are there."""
+    parts = module.split(".") if module else []
+    for folder in folders:
+        for end in range(len(parts) + 1):
+            place = folder.joinpath(*parts[:end])
+            candidates = [place / "__init__.py", place.with_suffix(".py")] if end else []
+            yield from (path for path in candidates if path.is_file())
+
+
+class _Uses:
+    """Follows the context, its info and the hyperparameters through names, attributes and calls.
+
+    A name stands for the same thing wherever it occurs: that finds more uses than there are, and
+    never fewer.
+    """
+
+    def __init__(self, trees: Sequence[ast.Module]) -> None:
+        self._nodes = [node for tree in trees for node in ast.walk(tree)]
+        self._parents = {
+            child: node for node in self._nodes for child in ast.iter_child_nodes(node)
+        }
+        self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+        self._classes: dict[str, list[ast.ClassDef]] = {}
+        self._of_detcore: set[str] = set()
+        self._inits: set[str] = set()
+        self._names: dict[str, _Kind] = {}
+        self._attributes: dict[str, _Kind] = {}
+        self._found: set[str] = set()
+        self._has_init = False
+        for node in self._nodes:
+            self._note(node)
+
+    def looked_up(self) -> set[str]:
+        """Return the names that are looked up.
+
+        Raises:
+            _Unclear: If there may be others.
+        """
+        rounds, known = 0, -1
+        while known != len(self._names) + len(self._attributes):
+            rounds, known = rounds + 1, len(self._names) + len(self._attributes)
+            _require(rounds <= _MOST_ROUNDS)
+            for node in self._nodes:
+                is_read = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
+                if is_read and isinstance(node, ast.expr) and (kind := self._kind(node)):
+                    self._follow(node, kind)
+        for node in self._nodes:
+            if isinstance(node, ast.Attribute) and node.attr == "hparams":
+                _require(isinstance(node.ctx, ast.Store) or self._kind(node) is not None)
+        _require(self._has_init)
+        return self._found
+
+    def _note(self, node: ast.AST) -> None:
+        """Note definitions and imports, and give up at code that cannot be followed."""
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            self._functions.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.ClassDef):
+            self._classes.setdefault(node.name, []).append(node)
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            module = getattr(node, "module", None)
+            for alias in node.names:
+                _require(alias.name.partition(".")[0] not in _OUT_OF_SIGHT)
+                name = alias.asname or alias.name
+                if (module or alias.name).startswith("detcore"):
+                    self._of_detcore.add(name.partition(".")[0])
+                if f"{module}.{alias.name}" == "detcore.core.init":
+                    self._inits.add(name)
+                elif f"{module}.{alias.name}" == "detcore.core" or alias.name == "detcore.core":
+                    self._inits.add(f"{name}.init")
+                elif alias.name == "detcore":
+                    self._inits.add(f"{name}.core.init")
+        elif isinstance(node, ast.Constant):
+            _require(node.value not in _WAYS_AROUND)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            _require((node.id if isinstance(node, ast.Name) else node.attr) not in _OUT_OF_SIGHT)
+
+    def _kind(self, node: ast.AST) -> _Kind | None:
+        """Return which of the things that are followed an expression is, if any."""
+        if isinstance(node, ast.Name):
+            return self._names.get(node.id)
+        if isinstance(node, ast.Attribute):
+            of = self._kind(node.value)
+            return _PARTS.get((of, node.attr)) or (
+                self._attributes.get(node.attr) if of is None else None
+            )
+        if isinstance(node, ast.Call):
+            function = node.func
+            if isinstance(function, ast.Attribute) and function.attr == "start":
+                return "context" if self._kind(function.value) == "context" else None
+            return "context" if _dotted(function) in self._inits else None
+        if isinstance(node, ast.BoolOp):
+            return next(filter(None, map(self._kind, node.values)), None)
+        if isinstance(node, ast.IfExp):
+            return self._kind(node.body) or self._kind(node.orelse)
+        return self._kind(node.value) if isinstance(node, ast.NamedExpr) else None
+
+    def _follow(self, node: ast.expr, kind: _Kind) -> None:
+        """Follow the use of an expression.
+
+        Raises:
+            _Unclear: If it may be read as a whole.
+        """
+        self._has_init |= isinstance(node, ast.Call)
+        parent = self._parents[node]
+        if isinstance(parent, ast.Attribute):
+            if kind in ("hparams", "config"):
+                call = self._parents[parent]
+                if not isinstance(call, ast.Call) or parent.attr not in _LOOKUPS or not call.args:
+                    raise _Unclear
+                self._look_up(call.args[0], kind)
+        elif isinstance(parent, ast.Subscript) and parent.value is node:
+            self._look_up(parent.slice, kind)
+        elif isinstance(parent, ast.Compare):
+            if not all(isinstance(each, ast.Is | ast.IsNot) for each in parent.ops):
+                is_lookup = [type(each) for each in parent.ops] in ([ast.In], [ast.NotIn])
+                _require(is_lookup and parent.left is not node)
+                self._look_up(parent.left, kind)
+        elif isinstance(parent, ast.Assign):
+            self._assign(parent.targets, kind)
+        elif isinstance(parent, ast.AnnAssign | ast.NamedExpr):
+            self._assign([parent.target], kind)
+        elif isinstance(parent, ast.withitem):
+            self._assign(filter(None, [parent.optional_vars]), kind)
+        elif isinstance(parent, ast.Call | ast.keyword):
+            self._pass_on(parent, node, kind)
+        else:
+            tests = ast.If | ast.While | ast.Assert | ast.UnaryOp | ast.Expr
+            _require(isinstance(parent, tests | ast.BoolOp | ast.IfExp))
+
+    def _look_up(self, key: ast.expr, kind: _Kind) -> None:
+        _require(isinstance(key, ast.Constant) and kind in ("hparams", "config"))
+        if kind == "hparams" and isinstance(key, ast.Constant):
+            self._found.add(str(key.value))
+
+    def _assign(self, targets: Iterable[ast.expr], kind: _Kind) -> None:
+        for target in targets:
+            if isinstance(target, ast.Name):
+                _require(self._names.setdefault(target.id, kind) == kind)
+            elif isinstance(target, ast.Attribute):
+                _require(self._attributes.setdefault(target.attr, kind) == kind)
+            else:
+                raise _Unclear
+
+    def _pass_on(self, parent: ast.Call | ast.keyword, node: ast.expr, kind: _Kind) -> None:
+        """Follow an argument into a function that is defined here."""
+        call = self._parents[parent] if isinstance(parent, ast.keyword) else parent
+        if not isinstance(call, ast.Call) or call.func is node:
+            raise _Unclear
+        words = _dotted(call.func).split(".")
+        if kind in ("context", "info") and words[0] in self._of_detcore:
+            return
+        if words[-1] in _HARMLESS:
+            return
+        parameters = self._parameters(words)
+        if isinstance(parent, ast.keyword):
+            _require(parent.arg in parameters)
+            parameter = str(parent.arg)
+        else:
+            place = call.args.index(node)
+            is_certain = not any(isinstance(each, ast.Starred) for each in call.args[:place])
+            _require(is_certain and place < len(parameters))
+            parameter = parameters[place]
+        _require(self._names.setdefault(parameter, kind) == kind)
+
+    def _parameters(self, words: Sequence[str]) -> list[str]:
+        """Return the parameters of the one function, or class, of a name.
+
+        Raises:
+            _Unclear: If it is not here, or it is not certain which one is meant.
+        """
+        name = words[-1]
+        classes, functions = self._classes.get(name, []), self._functions.get(name, [])
+        _require(len(classes) + len(functions) == 1 and name != "__init__")
+        _require(words[0] not in self._classes or words == [name])
+        if classes:
+            inits = self._functions.get("__init__", [])
+            functions = [node for node in inits if self._parents[node] is classes[0]]
+            _require(len(functions) == 1)
+        function = functions[0]
+        marks, arguments = list(map(_dotted, function.decorator_list)), function.args
+        _require(set(marks) <= {"classmethod", "staticmethod"} and arguments.vararg is None)
+        names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
+        is_method = isinstance(self._parents[function], ast.ClassDef)
+        if is_method and marks != ["staticmethod"]:
+            names = names[1:]
+        return [*names, *(each.arg for each in arguments.kwonlyargs)]
+
+
+def _dotted(node: ast.expr) -> str:
+    """Return names and attributes as they are written; of other expressions, nothing."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute):
+        return f"{_dotted(node.value)}.{node.attr}"
+    return ""
+
+
+def _require(condition: bool) -> None:
+    if not condition:
+        raise _Unclear

@@ -15,11 +15,11 @@ with core.init(max_length={"batches": 1000}) as context:
 """
 
 from detcore.checkpoint import CheckpointContext, DownloadMode
-from detcore.core._cause import describe_cause
 from detcore.core._channel import Channel
 from detcore.core._context import Context, init
-from detcore.core._info import read_trial_info
 from detcore.core._modes import EarlyExitReason, PreemptMode, SearcherMode, TensorboardMode
+from detcore.core._opening import read_trial_info
+from detcore.core._outcome import describe_cause
 from detcore.core._preempt import PreemptContext
 from detcore.core._script import ScriptExperiment, script_file
 from detcore.core._searcher import SearcherContext, SearcherOperation

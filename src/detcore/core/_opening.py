@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detcore._log import open_log
 from detcore.core._channel import Channel
-from detcore.core._info import read_trial_info
 from detcore.core._outcome import Outcome
 from detcore.core._records import TrialRecords
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
-from detcore.errors import UnavailableError, in_one_line
+from detcore.errors import RunError, UnavailableError, in_one_line
+from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext, TransferObserver
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
-    from detcore.types import TrialInfo
 
-__all__ = ["Ending", "Parts", "Settings", "open_parts"]
+__all__ = ["Ending", "Parts", "Settings", "open_parts", "read_trial_info"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -255,3 +255,35 @@ def _make_observer(settings: Settings) -> TransferObserver | None:
     from detcore.checkpoint import watch_transfers
 
     return watch_transfers(sys.stderr)
+
+
+def read_trial_info(environment: Environment) -> TrialInfo:
+    """Read the file in which the runner says which trial this process runs.
+
+    Args:
+        environment: Its `trial_info` names the file.
+
+    Raises:
+        RunError: If this process was not started by a runner, or the file cannot be used.
+    """
+    path = environment.trial_info
+    if path is None:
+        raise RunError(
+            "DETCORE_TRIAL_INFO is not set: this process was not started for a trial.\n"
+            "The runner sets it in the workers that it starts.\n"
+            "Start an experiment with: detcore run CONFIG.yaml"
+        )
+    try:
+        fields: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        known = {field.name for field in dataclasses.fields(TrialInfo)}
+        unknown = sorted(set(fields) - known)
+        if unknown:
+            raise RunError(
+                f"{path} has fields this release does not know: {', '.join(unknown)}.\n"
+                "The runner and the worker must be of the same release of detcore."
+            )
+        return TrialInfo(**fields)
+    except OSError as error:
+        raise RunError(f"the trial's file {path} cannot be read: {error}") from error
+    except (ValueError, TypeError) as error:
+        raise RunError(f"{path} does not describe a trial: {error}") from error

@@ -5,19 +5,28 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+import re
 import traceback
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from detcore.core._cause import describe_cause
 from detcore.core._modes import EarlyExitReason
-from detcore.errors import DatabaseError, DistributedError, InvalidHP
+from detcore.errors import DatabaseError, DetcoreError, DistributedError, InvalidHP
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.types import TrialInfo
 
-__all__ = ["Outcome", "WorkerFault", "is_failure", "outcome_of"]
+__all__ = [
+    "Outcome",
+    "WorkerFault",
+    "describe_cause",
+    "is_failure",
+    "outcome_of",
+    "plain_message",
+    "without_frames",
+]
 
 # Raised by networks, storage, records and other workers: the next start may succeed.
 _FROM_OUTSIDE = (OSError, DatabaseError, DistributedError)
@@ -30,6 +39,13 @@ _CERTAIN = (
     PermissionError,
 )
 _EXIT_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_FRAME = re.compile(r'(?P<indent> *)File "(?P<path>[^"]*)", line \d+')
+# Frameworks wrap an error in a line that only announces it: it ends with a colon, or is one of
+# these (Keras and TensorFlow).
+_ANNOUNCEMENT = re.compile(
+    r".*:|(\w+: )?Exception encountered when calling .*|Node: '.*'|\d+ root error\(s\) found\.?"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -137,3 +153,56 @@ def _fault_of(error: BaseException) -> str | None:
     name = type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     return f"{name} at {frames[-1].filename}:{frames[-1].lineno}" if frames else name
+
+
+def describe_cause(error: BaseException) -> str:
+    """Return an error's class and the line of its message that names the cause.
+
+    That is the first line, unless it only announces what follows. The cause is then the first line
+    after it that belongs neither to a traceback nor to another announcement.
+
+    Args:
+        error: Any exception. The first line of a `DetcoreError` stands without its class.
+    """
+    lines = [line for line in plain_message(str(error)).splitlines() if line.strip()]
+    name = type(error).__name__
+    if not lines:
+        return name
+    first = lines[0].strip()
+    if isinstance(error, DetcoreError):
+        return first
+    if _ANNOUNCEMENT.fullmatch(first):
+        rest = (line.strip() for line in without_frames(lines[1:]))
+        cause = next((line for line in rest if not _ANNOUNCEMENT.fullmatch(line)), None)
+        if cause is not None:
+            first = f"{first.rstrip('.:')}: {cause}"
+    return f"{name}: {first}"
+
+
+def plain_message(text: str) -> str:
+    """Return a message without the colours that some frameworks write into theirs."""
+    return _COLOUR.sub("", text)
+
+
+def without_frames(
+    lines: Iterable[str], *, is_kept: Callable[[str], bool] = lambda path: False
+) -> Iterator[str]:
+    """Yield lines, leaving out the frames of tracebacks that are part of a message.
+
+    Args:
+        lines: Lines of a message.
+        is_kept: Whether frames of a file stay.
+    """
+    indent: int | None = None  # of the frame that is being left out
+    for line in lines:
+        frame = _FRAME.match(line)
+        if frame is not None:
+            indent = None if is_kept(frame["path"]) else len(frame["indent"])
+        elif indent is not None and line.strip() and _indent(line) <= indent:
+            indent = None
+        if indent is None:
+            yield line
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip(" "))

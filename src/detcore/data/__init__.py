@@ -3,11 +3,15 @@
 Pure; requires only NumPy.
 """
 
-from detcore.data._dataset_cache import CachedRecords, CacheKey, DatasetCache
+from detcore.data._dataset_cache import (
+    CachedRecords,
+    CacheKey,
+    DatasetCache,
+    key_order,
+    with_key_order,
+)
 from detcore.data._digests import StepDigests
-from detcore.data._key_order import key_order, with_key_order
-from detcore.data._ledger import LedgerWriter
-from detcore.data._ledger_format import Frame, FrameKind, IdKind, scan_frames
+from detcore.data._ledger import Frame, FrameKind, IdKind, LedgerWriter, scan_frames
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.data._source import DataSource

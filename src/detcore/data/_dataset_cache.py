@@ -9,18 +9,16 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from detcore.data._key_order import key_order
 from detcore.errors import DataError, UnsafePathError, describe
 from detcore.types import JSONValue
 
-__all__ = ["CacheKey", "CachedRecords", "DatasetCache"]
+__all__ = ["CacheKey", "CachedRecords", "DatasetCache", "key_order", "with_key_order"]
 
 _logger = logging.getLogger("detcore.data")
-
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RECORD_FILE = "detcore-records.json"
 _VERSION = 1
@@ -175,3 +173,37 @@ def _is_alive(pid: int) -> bool:
     except OSError:
         return True  # it belongs to another user
     return True
+
+
+def key_order(structure: Any) -> JSONValue:
+    """Return the keys of all dicts in a structure of dicts, tuples and lists, in their order.
+
+    Example::
+
+        >>> key_order(({"b": 1, "a": 2}, 3))
+        [[['b', None], ['a', None]], None]
+    """
+    if isinstance(structure, Mapping):
+        return [[name, key_order(part)] for name, part in structure.items()]
+    if isinstance(structure, tuple | list):
+        return [key_order(part) for part in structure]
+    return None
+
+
+def with_key_order(structure: Any, order: Any) -> Any:
+    """Return a structure with the keys of its dicts in an order from `key_order`.
+
+    Keys that are not in `order` come last, sorted; without an order, all keys are sorted.
+    """
+    if isinstance(structure, Mapping):
+        noted = dict(order or ())
+        names = [name for name in noted if name in structure]
+        names += sorted((name for name in structure if name not in noted), key=str)
+        return {name: with_key_order(structure[name], noted.get(name)) for name in names}
+    if isinstance(structure, tuple | list):
+        below = list(order or ())
+        below += [None] * (len(structure) - len(below))
+        parts = [with_key_order(part, o) for part, o in zip(structure, below, strict=False)]
+        make = getattr(type(structure), "_make", type(structure))  # a namedtuple has _make
+        return make(parts)
+    return structure

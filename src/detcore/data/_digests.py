@@ -22,8 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from detcore.data._ledger import FrameFile
-from detcore.data._ledger_format import FrameKind, pack_frame
+from detcore.data._ledger import FrameFile, FrameKind, pack_frame
 from detcore.environment import read_variables
 from detcore.errors import StorageFullError
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from detcore.data._ledger_format import (
+from detcore.data._ledger import (
     Frame,
     FrameKind,
     IdKind,

@@ -24,19 +24,13 @@ from detcore.database._backup import (
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drain import Position, SpoolLines
-from detcore.database._follower import LogFollower
-from detcore.database._ingest import ingest_reports, ingest_spools
+from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
 from detcore.database._reads import READS, answer_read, plain_arguments, read_result
 from detcore.database._searches import TrialDraft, TrialTarget
-from detcore.database._secrets import (
-    RestoredConfig,
-    hide_secrets,
-    keep_secrets,
-    restore_secrets,
-)
+from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.database._summaries import TrialSummary
 from detcore.database._trial_log import TrialLog, read_log_page, read_trial_log
 from detcore.database._users import new_token, token_digest
@@ -63,7 +57,6 @@ __all__ = [
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
-    "RestoredConfig",
     "RunRecord",
     "SpoolLines",
     "SubmissionRecord",

@@ -6,17 +6,13 @@ import types
 
 from sqlalchemy import Engine
 
-from detcore.database._checkpoint_metadata import CheckpointMetadataQueries
-from detcore.database._checkpoints import CheckpointQueries
+from detcore.database._checkpoints import CheckpointMetadataQueries, CheckpointQueries
 from detcore.database._connections import ForkGuard
 from detcore.database._curves import CurveQueries
-from detcore.database._deletion import DeletionQueries
-from detcore.database._descriptions import DescriptionQueries
 from detcore.database._drain import SpoolQueries
-from detcore.database._engine import make_engine
-from detcore.database._experiments import ExperimentQueries
+from detcore.database._engine import bring_up_to_date, make_engine
+from detcore.database._experiments import DeletionQueries, DescriptionQueries, ExperimentQueries
 from detcore.database._metrics import MetricQueries
-from detcore.database._migrate import bring_up_to_date
 from detcore.database._models import ModelQueries
 from detcore.database._patience import Patience
 from detcore.database._ranking import RankingQueries
@@ -24,9 +20,8 @@ from detcore.database._searches import SearchQueries
 from detcore.database._submissions import SubmissionQueries
 from detcore.database._summaries import SummaryQueries
 from detcore.database._translate import shown_url
-from detcore.database._trials import TrialQueries
+from detcore.database._trials import TrialQueries, WorkerQueries
 from detcore.database._users import UserQueries
-from detcore.database._workers import WorkerQueries
 
 __all__ = ["Database"]
 

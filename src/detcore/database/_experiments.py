@@ -3,28 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from sqlalchemy import Connection, func, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._log import encode_document
+from detcore._log import decode_document, encode_document
 from detcore._records import ExperimentRecord, read_row
 from detcore.database._process import is_alive
-from detcore.database._queries import Queries, change, now, require, this_process, unused_id
+from detcore.database._queries import (
+    Queries,
+    change,
+    checked_texts,
+    now,
+    require,
+    this_process,
+    unused_id,
+)
 from detcore.database._schema import (
+    checkpoints,
     events,
     experiment_labels,
     experiments,
+    last_ids,
+    metrics,
+    model_versions,
+    models,
     runs,
+    search_events,
+    spools,
     submissions,
+    tokens,
     trials,
     users,
+    validation_values,
 )
 from detcore.database._secrets import hide_secrets
 from detcore.database._text import MAX_INDEXED
+from detcore.errors import CheckpointStateError
 from detcore.types import ExperimentState
 
-__all__ = ["ExperimentQueries", "insert_experiment"]
+__all__ = [
+    "DeletionQueries",
+    "DescriptionQueries",
+    "ExperimentQueries",
+    "insert_experiment",
+    "note_last_id",
+]
+
+_LISTED = 10
 
 
 class ExperimentQueries(Queries):
@@ -322,3 +349,136 @@ def _labels(labels: object) -> set[str]:
     if not isinstance(labels, list | tuple):
         return set()
     return {label[:MAX_INDEXED] for label in labels if isinstance(label, str)}
+
+
+class DescriptionQueries(Queries):
+    """Change names, descriptions and labels of experiments."""
+
+    def describe_experiment(
+        self,
+        experiment_id: int,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        notes: str | None = None,
+        labels: Iterable[str] | None = None,
+        add_labels: Iterable[str] = (),
+        remove_labels: Iterable[str] = (),
+    ) -> list[str]:
+        """Change an experiment's name, description, notes or labels; None keeps a value.
+
+        The configuration changes, too.
+
+        Args:
+            experiment_id: Which.
+            name: Its name in lists.
+            description: A short description.
+            notes: A longer text about it; not part of the configuration.
+            labels: Replace all that it has.
+            add_labels: It has these afterwards.
+            remove_labels: It does not have these afterwards.
+
+        Returns:
+            Its labels, sorted.
+
+        Raises:
+            NotFoundError: If no experiment has that id.
+            ConfigError: If the labels are no list of texts.
+        """
+        given = {"name": name, "description": description}
+        changed: dict[str, Any] = {key: text for key, text in given.items() if text is not None}
+        added = set(checked_texts("labels", add_labels))
+        removed = set(checked_texts("labels", remove_labels))
+        with self._write() as connection:
+            row = connection.execute(
+                select(experiments.c.config)
+                .where(experiments.c.id == experiment_id)
+                .with_for_update()
+            ).fetchone()
+            if row is None:
+                require(connection, experiments, "experiment", experiment_id)
+            assert row is not None  # require has raised
+            config = {**decode_document(row.config), **changed}
+            before = config.get("labels") or ()
+            if labels is not None:
+                before = checked_texts("labels", labels)
+            after = sorted(({str(label) for label in before} | added) - removed)
+            if labels is not None or added or removed:
+                config["labels"] = after
+                _replace_labels(connection, experiment_id, after)
+            texts = {"name": name, "notes": notes}
+            columns = {key: text for key, text in texts.items() if text is not None}
+            connection.execute(
+                update(experiments)
+                .where(experiments.c.id == experiment_id)
+                .values(config=encode_document(config), **columns)
+            )
+            return after
+
+
+def _replace_labels(connection: Connection, experiment_id: int, labels: list[str]) -> None:
+    connection.execute(
+        delete(experiment_labels).where(experiment_labels.c.experiment_id == experiment_id)
+    )
+    for label in sorted({label[:MAX_INDEXED] for label in labels}):
+        connection.execute(
+            experiment_labels.insert().values(label=label, experiment_id=experiment_id)
+        )
+
+
+class DeletionQueries(Queries):
+    """Remove experiments."""
+
+    def delete_experiment(self, experiment_id: int) -> None:
+        """Remove an experiment and all records that belong to it; files are the caller's business.
+
+        Its id, and those of its trials, are not given again.
+
+        Raises:
+            NotFoundError: If no experiment has that id.
+            CheckpointStateError: If one of its checkpoints is in the model registry.
+        """
+        mine = trials.c.experiment_id == experiment_id
+        with self._write() as connection:
+            require(connection, experiments, "experiment", experiment_id)
+            _refuse_registered(connection, experiment_id)
+            for table in (experiments, trials):
+                note_last_id(connection, table)
+            values = validation_values
+            connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
+            for table in (metrics, events, spools, runs, tokens):
+                connection.execute(
+                    delete(table).where(table.c.trial_id.in_(select(trials.c.id).where(mine)))
+                )
+            for table in (checkpoints, search_events, experiment_labels, submissions, trials):
+                connection.execute(delete(table).where(table.c.experiment_id == experiment_id))
+            connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
+
+
+def note_last_id(connection: Connection, table: Table) -> None:
+    """Remember the highest id of a table before rows are deleted; see `unused_id`."""
+    here = last_ids.c.name == table.name
+    newest: Any = connection.execute(select(func.max(table.c.id))).scalar()
+    known = connection.execute(select(last_ids.c.last_id).where(here)).scalar()
+    if known is None:
+        connection.execute(insert(last_ids).values(name=table.name, last_id=newest or 0))
+    elif newest is not None and newest > known:
+        connection.execute(update(last_ids).where(here).values(last_id=newest))
+
+
+def _refuse_registered(connection: Connection, experiment_id: int) -> None:
+    rows = connection.execute(
+        select(models.c.name, model_versions.c.number)
+        .join(model_versions, model_versions.c.model_id == models.c.id)
+        .join(checkpoints, checkpoints.c.uuid == model_versions.c.checkpoint_uuid)
+        .where(checkpoints.c.experiment_id == experiment_id)
+        .order_by(models.c.id, model_versions.c.number)
+    ).fetchall()
+    if rows:
+        listed = ", ".join(f"{row.name} version {row.number}" for row in rows[:_LISTED])
+        more = ", ..." if len(rows) > _LISTED else ""
+        raise CheckpointStateError(
+            f"checkpoints of experiment {experiment_id} are in the model registry: {listed}{more}."
+            "\nA model would lose its files. Nothing was deleted.\n"
+            "Delete those versions first."
+        )

@@ -10,9 +10,8 @@ from sqlalchemy.exc import IntegrityError
 
 from detcore._log import decode_document, encode_document
 from detcore._records import ModelRecord, ModelVersionRecord, read_row
-from detcore.database._checked import checked_metadata, checked_texts
-from detcore.database._deletion import note_last_id
-from detcore.database._queries import Queries, now, unused_id
+from detcore.database._experiments import note_last_id
+from detcore.database._queries import Queries, checked_metadata, checked_texts, now, unused_id
 from detcore.database._schema import checkpoints, model_versions, models
 from detcore.database._text import MAX_INDEXED
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
@@ -21,8 +20,6 @@ from detcore.types import ModelOrderBy, ModelSortBy
 __all__ = ["ModelQueries", "registrations"]
 
 _LISTED = 20
-
-
 _SORT_KEYS: dict[ModelSortBy, Any] = {
     ModelSortBy.UNSPECIFIED: lambda model: model.id,
     ModelSortBy.NAME: lambda model: (model.name.casefold(), model.name),

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Engine, Table, func, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
@@ -18,12 +18,14 @@ from detcore.database._patience import Patience
 from detcore.database._process import identify_this_process
 from detcore.database._schema import last_ids
 from detcore.database._translate import shown_url
-from detcore.errors import NotFoundError
+from detcore.errors import ConfigError, NotFoundError
 
 __all__ = [
     "Queries",
     "among",
     "change",
+    "checked_metadata",
+    "checked_texts",
     "describe_ids",
     "now",
     "require",
@@ -132,3 +134,30 @@ def describe_ids(numbers: Iterable[int]) -> str:
             groups.append([number, number])
     texts = [str(first) if first == last else f"{first}-{last}" for first, last in groups]
     return ", ".join(texts if len(texts) <= 20 else ["...", *texts[-20:]])
+
+
+def checked_metadata(metadata: object) -> dict[str, Any]:
+    """Return a copy of metadata as a dictionary.
+
+    Raises:
+        ConfigError: If it is no dictionary of JSON values.
+    """
+    if not isinstance(metadata, Mapping) or not all(isinstance(key, str) for key in metadata):
+        raise ConfigError(f"metadata is {metadata!r}; expected a dictionary with texts as keys")
+    try:
+        encode_document(metadata)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"metadata cannot be kept as JSON: {error}") from error
+    return dict(metadata)
+
+
+def checked_texts(what: str, texts: object) -> list[str]:
+    """Return a list of texts.
+
+    Raises:
+        ConfigError: If it is something else; one text is no list of texts.
+    """
+    plain = None if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
+    if plain is None or not all(isinstance(text, str) for text in plain):
+        raise ConfigError(f"{what} is {texts!r}; expected a list of texts")
+    return plain

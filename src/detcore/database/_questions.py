@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.database._ingest import ingest_spools
+from detcore.database._follower import ingest_spools
 from detcore.errors import DatabaseError, NotFoundError
 
 if TYPE_CHECKING:

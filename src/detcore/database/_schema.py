@@ -1,6 +1,6 @@
 """The tables. A change here needs a migration, and its name in `REVISIONS`.
 
-Times are seconds since 1970 (UTC). JSON is kept as text that `detcore._log.values` reads, so
+Times are seconds since 1970 (UTC). JSON is kept as text that `detcore._log.lines` reads, so
 that every database holds the same bytes and NaN survives.
 """
 

@@ -1,14 +1,19 @@
 """Delivery of trial events to observers: in order, once, and later if a service is away."""
 
-from detcore.delivery._courier import Courier, Stop
-from detcore.delivery._ends import tell_end_of_killed, tell_recovered
-from detcore.delivery._late import LateDelivery
-from detcore.delivery._mailbox import Cursor, Mailbox, find_mailboxes, subscribe
-from detcore.delivery._runs import read_run, run_path, write_run
-from detcore.delivery._waiting import Waiting, count_waiting, deliver_waiting
+from detcore.delivery._courier import Stop
+from detcore.delivery._events import tell_end_of_killed, tell_recovered
+from detcore.delivery._late import LateDelivery, Waiting, count_waiting, deliver_waiting
+from detcore.delivery._mailbox import (
+    Cursor,
+    Mailbox,
+    find_mailboxes,
+    read_run,
+    run_path,
+    subscribe,
+    write_run,
+)
 
 __all__ = [
-    "Courier",
     "Cursor",
     "LateDelivery",
     "Mailbox",

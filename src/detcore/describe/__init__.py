@@ -1,6 +1,5 @@
 """Describe records in words and tables, for commands, notebooks, reports and the server."""
 
-from detcore.describe._format import format_bytes, format_duration, format_number, format_time
 from detcore.describe._records import (
     best_of,
     can_resume,
@@ -19,7 +18,17 @@ from detcore.describe._records import (
     visible_config,
 )
 from detcore.describe._redaction import Redactor
-from detcore.describe._text import STYLE, cut, escape, fragment, table
+from detcore.describe._text import (
+    STYLE,
+    cut,
+    escape,
+    format_bytes,
+    format_duration,
+    format_number,
+    format_time,
+    fragment,
+    table,
+)
 
 __all__ = [
     "STYLE",

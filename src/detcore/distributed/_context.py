@@ -7,14 +7,14 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.distributed._numbers import (
+from detcore.distributed._launchers import (
     NAMES,
     check_numbers,
     complete,
     read_chief_ip,
     read_numbers,
 )
-from detcore.distributed._options import CONNECT_TIMEOUT_S, TIMEOUT_S, options_of
+from detcore.environment import read_variables
 from detcore.errors import DistributedError
 
 if TYPE_CHECKING:
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
 __all__ = ["DistributedContext"]
 
 T = TypeVar("T")
-
 _DEEPSPEED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
 _TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
+TIMEOUT_S = 1800.0
+CONNECT_TIMEOUT_S = 300.0
+_JOB_KEY = "DETCORE_JOB_KEY"
+_CHIEF_PORT = "DETCORE_CHIEF_PORT"
 
 
 class DistributedContext:
@@ -305,3 +308,36 @@ class DistributedContext:
                 "A child is no rank; call it in the process that made the context."
             )
         return group.exchange(name, mode, stuff)
+
+
+def options_of(
+    *,
+    port: int | None = None,
+    port_offset: int = 0,
+    force_tcp: bool = False,
+    key: bytes | str | None = None,
+    timeout_s: float = TIMEOUT_S,
+    connect_timeout_s: float = CONNECT_TIMEOUT_S,
+) -> dict[str, Any]:
+    """Return the arguments of `detcore.distributed._join.Settings`, without importing it."""
+    return {
+        "port": _read_port() if port is None else port,
+        "port_offset": port_offset,
+        "force_tcp": force_tcp,
+        "key": read_key(key),
+        "timeout_s": timeout_s,
+        "connect_timeout_s": connect_timeout_s,
+    }
+
+
+def read_key(key: bytes | str | None = None) -> bytes | None:
+    """Return the given key, or that of the variable DETCORE_JOB_KEY."""
+    if key is None:
+        key = read_variables((_JOB_KEY,)).get(_JOB_KEY)
+    return key.encode() if isinstance(key, str) else key
+
+
+def _read_port() -> int | None:
+    """Return the port of rank 0 that the launcher has chosen, or None."""
+    text = read_variables((_CHIEF_PORT,)).get(_CHIEF_PORT, "")
+    return int(text) if text.isdecimal() else None

@@ -21,9 +21,8 @@ from detcore.distributed._failure import (
     missing,
     place_of,
 )
-from detcore.distributed._parts import Outgoing, read_parts, send_parts
 from detcore.distributed._probe import ask
-from detcore.distributed._segments import Segments, Shared
+from detcore.distributed._segments import Outgoing, Segments, Shared, read_parts, send_parts
 from detcore.distributed._values import LARGE, Inline, Packed, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
 from detcore.errors import DistributedError

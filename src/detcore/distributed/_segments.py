@@ -18,13 +18,14 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from detcore.distributed._board import SEGMENTS, Board
-from detcore.distributed._values import Packed, load
+from detcore.distributed._values import Inline, Packed, load
+from detcore.distributed._wire import Channel, Frame
 
-__all__ = ["NOT_LENT", "Segments", "Shared"]
+__all__ = ["NOT_LENT", "Outgoing", "Segments", "Shared", "read_parts", "send_parts"]
 
 NOT_LENT = -1
 _PINNED = (1 << 64) - 1
@@ -68,6 +69,9 @@ class Shared:
 
     def __del__(self) -> None:
         self.close()
+
+
+Outgoing = Packed | Inline | Shared
 
 
 class _Segment:
@@ -299,3 +303,55 @@ def _if_there(reference: weakref.ref[Segments], act: Any) -> None:
     segments = reference()
     if segments is not None:
         act(segments)
+
+
+def send_parts(
+    channel: Channel,
+    kind: int,
+    meta: dict[str, Any],
+    parts: Mapping[int, Outgoing],
+    *,
+    deadline: float,
+) -> None:
+    """Send a frame with values.
+
+    Args:
+        channel: The connection.
+        kind: Kind of the frame.
+        meta: Its other contents.
+        parts: Index in the group -> value.
+        deadline: On the clock of ``time.monotonic``.
+
+    Raises:
+        LinkLost: If the other end is gone.
+    """
+    pieces: list[Any] = []
+    descriptors: list[int] = []
+    table: list[tuple[int, ...]] = []
+    for index, part in parts.items():
+        if isinstance(part, Shared):
+            descriptors.append(part.descriptor)
+            table.append((index, part.size, part.lease, part.generation))
+        elif isinstance(part, Packed):
+            pieces += part.pieces
+            table.append((index, part.size))
+        else:
+            pieces.append(part.data)
+            table.append((index, part.data.nbytes))
+    channel.send(kind, {**meta, "parts": table}, pieces, descriptors, deadline=deadline)
+
+
+def read_parts(frame: Frame, segments: Segments | None) -> dict[int, Inline | Shared]:
+    """Return the values in a frame, by index in the group."""
+    parts: dict[int, Inline | Shared] = {}
+    start = 0
+    descriptors = list(frame.descriptors)
+    for index, size, *lent in frame.meta.get("parts", ()):
+        if lent and segments is not None:
+            parts[index] = Shared(segments, descriptors.pop(0), size, *lent)
+        else:
+            parts[index] = Inline(frame.body[start : start + size], is_private=True)
+            start += size
+    for descriptor in descriptors:
+        os.close(descriptor)
+    return parts

@@ -11,9 +11,8 @@ from typing import Any
 
 from detcore.distributed._board import Board
 from detcore.distributed._failure import CallSites, Failure, Position, lost, missing
-from detcore.distributed._parts import read_parts, send_parts
 from detcore.distributed._probe import Answerer
-from detcore.distributed._segments import Segments, Shared
+from detcore.distributed._segments import Segments, Shared, read_parts, send_parts
 from detcore.distributed._values import LARGE, Packed, Part, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
 from detcore.errors import DistributedError

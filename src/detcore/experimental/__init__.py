@@ -8,8 +8,9 @@ are called. Names are imported on first use.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore._lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.experimental import estimator, keras
@@ -59,39 +60,24 @@ __all__ = [
     "open_remote_checkpoint",
 ]
 
-_HOMES = {
-    "Checkpoint": "_checkpoint",
-    "CheckpointOrderBy": "_enums",
-    "CheckpointSortBy": "_enums",
-    "CheckpointTrainingMetadata": "_checkpoint",
-    "Determined": "_client",
-    "EmbeddedTransport": "_embedded",
-    "ExperimentReference": "_experiment",
-    "Model": "_model",
-    "ModelOrderBy": "_enums",
-    "ModelSortBy": "_enums",
-    "OrderBy": "_enums",
-    "TrainingMetrics": "_metrics",
-    "Transport": "_transport",
-    "TrialOrderBy": "_enums",
-    "TrialReference": "_trial",
-    "TrialSortBy": "_enums",
-    "ValidationMetrics": "_metrics",
-    "create": "_create",
-    "create_trial_instance": "_instance",
-    "estimator": "",
-    "keras": "",
-    "open_remote_checkpoint": "_http",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore.experimental' has no attribute {name!r}")
-    module = importlib.import_module(f"detcore.experimental.{home or name}")
-    return getattr(module, name) if home else module
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "": "estimator keras",
+        "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
+        "_client": "Determined",
+        "_create": "create",
+        "_embedded": "EmbeddedTransport",
+        "_enums": (
+            "CheckpointOrderBy CheckpointSortBy ModelOrderBy ModelSortBy OrderBy TrialOrderBy "
+            "TrialSortBy"
+        ),
+        "_experiment": "ExperimentReference",
+        "_http": "open_remote_checkpoint",
+        "_instance": "create_trial_instance",
+        "_metrics": "TrainingMetrics ValidationMetrics",
+        "_model": "Model",
+        "_transport": "Transport",
+        "_trial": "TrialReference",
+    },
+)

@@ -2,13 +2,33 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 from collections.abc import Iterable, Mapping
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidArgumentError, describe
+from detcore.errors import ConfigError, InvalidArgumentError, describe
 
-__all__ = ["check_count", "check_id", "check_keys", "check_metadata", "check_text"]
+if TYPE_CHECKING:
+    from detcore.config import LoadedConfig
+    from detcore.hooks import PluginManager
+    from detcore.types import Framework
+
+__all__ = [
+    "PLAIN_HYPERPARAMETERS",
+    "check_count",
+    "check_id",
+    "check_keys",
+    "check_metadata",
+    "check_text",
+    "given_text",
+    "load_given",
+]
+
+PLAIN_HYPERPARAMETERS: Mapping[str, Any] = {"global_batch_size": 32}
+_LENGTH: Mapping[str, int] = {"batches": 100}
 
 
 def check_metadata(metadata: Any) -> dict[str, Any]:
@@ -74,3 +94,98 @@ def check_text(what: str, text: Any) -> str:
     if not isinstance(text, str) or not text.strip():
         raise InvalidArgumentError(f"{what} is {describe(text)}; expected a text")
     return text
+
+
+def load_given(
+    config: Any,
+    *,
+    trial_class: type,
+    framework: Framework,
+    plugins: PluginManager,
+    environment: Mapping[str, str],
+    entrypoint: str | None = None,
+) -> LoadedConfig:
+    """Check the given `config`, as an experiment file is checked.
+
+    A dictionary may leave out everything: its ``name`` is then the class's, its
+    ``hyperparameters`` a ``global_batch_size`` of 32, and its ``searcher`` one trial of 100 batches
+    that is judged by the framework's metric.
+
+    Args:
+        config: A dictionary, the path of an experiment file, or None.
+        trial_class: The user's class.
+        framework: The framework that trains it.
+        plugins: Know further searchers and storages.
+        environment: Variables that override settings.
+        entrypoint: Taken in place of the one in `config`.
+
+    Raises:
+        ConfigError: If it is something else, or has mistakes; the message lists all of them.
+    """
+    from detcore.config import load_config, load_mapping
+
+    known: dict[str, Any] = {
+        "environment": environment,
+        **plugins.settings_models(),
+    }
+    if isinstance(config, str | os.PathLike):
+        # A value in quotes is the same text in YAML.
+        overrides = {"entrypoint": json.dumps(entrypoint)} if entrypoint is not None else {}
+        return load_config(Path(config), overrides=overrides, **known)
+    filled = _filled(config, trial_class=trial_class, framework=framework, entrypoint=entrypoint)
+    return load_mapping(filled, **known)
+
+
+def given_text(
+    config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str]
+) -> tuple[str, str, dict[str, Any]]:
+    """Return the given `config` as an experiment file, for a server to check.
+
+    Args:
+        config: As for `load_given`.
+        trial_class: The user's class.
+        framework: The framework that trains it.
+        entrypoint: Taken in place of the one in `config`.
+
+    Returns:
+        The file's text, its name, and settings that are laid over it.
+
+    Raises:
+        ConfigError: If it is something else, or cannot be read.
+    """
+    from detcore.config import mapping_text
+
+    if isinstance(config, str | os.PathLike):
+        path = Path(config)
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the experiment file {path} cannot be read: {error}") from error
+        # A value in quotes is the same text in YAML.
+        value = json.dumps(entrypoint) if isinstance(entrypoint, str) else entrypoint
+        return text, str(path), {"entrypoint": value}
+    filled = _filled(config, trial_class=trial_class, framework=framework, entrypoint=entrypoint)
+    return mapping_text(filled), "config", {}
+
+
+def _filled(
+    config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str] | None
+) -> dict[str, Any]:
+    """Return a dictionary with defaults for missing settings."""
+    if config is not None and not isinstance(config, Mapping):
+        raise ConfigError(
+            f"config is {describe(config)}; it is a dictionary, the path of an experiment file, or "
+            "None"
+        )
+    given = copy.deepcopy(dict(config or {}))
+    given.setdefault("name", trial_class.__name__)
+    given.setdefault("hyperparameters", dict(PLAIN_HYPERPARAMETERS))
+    searcher = given.get("searcher", {})
+    if isinstance(searcher, Mapping):
+        filled = {"name": "single", "metric": framework.metric, **searcher}
+        if filled["name"] == "single":
+            filled.setdefault("max_length", dict(_LENGTH))
+        given["searcher"] = filled
+    if entrypoint is not None:
+        given["entrypoint"] = entrypoint
+    return given

@@ -139,13 +139,13 @@ class EmbeddedTransport:
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
-        from detcore.experimental._files import copy_event_files
+        from detcore.experimental._control import copy_event_files
 
         return copy_event_files(self._database().get_trial(trial_id).trial_dir, Path(folder))
 
     def list_event_files(self, trial_id: int) -> list[Document]:
         """Return ``name, size`` of a trial's event files, for the clients of a server."""
-        from detcore.experimental._files import list_event_files
+        from detcore.experimental._control import list_event_files
 
         return list_event_files(self._database().get_trial(trial_id).trial_dir)
 
@@ -155,7 +155,7 @@ class EmbeddedTransport:
         Raises:
             NotFoundError: If it has no such file.
         """
-        from detcore.experimental._files import open_event_file
+        from detcore.experimental._control import open_event_file
 
         return open_event_file(self._database().get_trial(trial_id), name)
 
@@ -235,7 +235,7 @@ class EmbeddedTransport:
 
     def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
         """Delete a checkpoint's files, or those that match, and return the checkpoint."""
-        from detcore.experimental._files import delete_files
+        from detcore.experimental._control import delete_files
 
         database = self._database()
         delete_files(database, self._environment, uuid, globs)
@@ -244,7 +244,7 @@ class EmbeddedTransport:
     def download_checkpoint(self, uuid: str, folder: str) -> None:
         """Put a checkpoint's files into a folder, unless they are there."""
         from detcore.checkpoint import is_whole_copy
-        from detcore.experimental._files import download_files
+        from detcore.experimental._control import download_files
 
         if not is_whole_copy(Path(folder), uuid):
             download_files(self._database(), self._environment, uuid, Path(folder))
@@ -257,7 +257,7 @@ class EmbeddedTransport:
         Raises:
             CheckpointStateError: If it is not complete, or was deleted.
         """
-        from detcore.experimental._files import list_files
+        from detcore.experimental._control import list_files
 
         return list_files(self._database(), self._environment, uuid)
 
@@ -268,7 +268,7 @@ class EmbeddedTransport:
             CheckpointStateError: If the checkpoint is not complete, or was deleted.
             NotFoundError: If it has no such file.
         """
-        from detcore.experimental._files import open_file
+        from detcore.experimental._control import open_file
 
         return open_file(self._database(), self._environment, uuid, name)
 

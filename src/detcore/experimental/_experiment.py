@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import ExperimentPausedError, InvalidArgumentError, RunError
 from detcore.experimental._arguments import check_count, check_id
 from detcore.experimental._enums import OrderBy, TrialSortBy
-from detcore.experimental._frames import flat, frame
-from detcore.experimental._top import best_checkpoint, top_checkpoints
+from detcore.experimental._metrics import best_checkpoint, flat, frame, top_checkpoints
 from detcore.experimental._transport import Connected, all_pages
 from detcore.experimental._trial import TrialReference
 from detcore.types import ExperimentState

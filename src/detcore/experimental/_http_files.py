@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from detcore.errors import NotFoundError, StorageError
-from detcore.experimental._answered import checked
+from detcore.experimental._http import checked
 from detcore.remote import ServerAway
 from detcore.storage import (
     DEFAULT_ALGORITHM,

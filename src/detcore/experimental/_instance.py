@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidExperimentError, describe
-from detcore.experimental._configured import PLAIN_HYPERPARAMETERS, load_given
+from detcore.experimental._arguments import PLAIN_HYPERPARAMETERS, load_given
 from detcore.trial import Trial
 
 if TYPE_CHECKING:

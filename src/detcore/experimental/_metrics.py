@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Iterator, Mapping
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from detcore.errors import NoCheckpointError, PluginNotFoundError
+from detcore.experimental._arguments import check_text
+from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._transport import all_pages
 
 if TYPE_CHECKING:
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["TrainingMetrics", "ValidationMetrics", "stream_training", "stream_validation"]
+__all__ = [
+    "TrainingMetrics",
+    "ValidationMetrics",
+    "best_checkpoint",
+    "flat",
+    "frame",
+    "stream_training",
+    "stream_validation",
+    "top_checkpoints",
+]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,3 +86,113 @@ def _common(document: Document) -> dict[str, Any]:
         "end_time": datetime.datetime.fromisoformat(document["reported_at"]),
         "metrics": document["metrics"],
     }
+
+
+def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]) -> Any:
+    """Return a table.
+
+    Args:
+        rows: Values by column; those that a row lacks become NaN.
+        index: Name and values of the index.
+
+    Raises:
+        PluginNotFoundError: If pandas is not installed.
+    """
+    try:
+        pandas: Any = importlib.import_module("pandas")
+    except ModuleNotFoundError as error:
+        raise PluginNotFoundError(
+            "a table needs pandas, which is not installed in this environment.\n"
+            "  pip install pandas"
+        ) from error
+    name, values = index
+    return pandas.DataFrame(list(rows), index=pandas.Index(list(values), name=name, dtype="int64"))
+
+
+def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested values by names such as ``a.b``."""
+    found: dict[str, Any] = {}
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value
+    return found
+
+
+def best_checkpoint(
+    transport: Transport,
+    master: str | None,
+    sort_by: str | None,
+    smaller_is_better: bool | None,
+    *,
+    experiment_id: int | None = None,
+    trial_id: int | None = None,
+) -> Checkpoint:
+    """Return the checkpoint with the best value of a metric.
+
+    Raises:
+        NoCheckpointError: If none has it.
+    """
+    return top_checkpoints(
+        transport,
+        master,
+        sort_by,
+        smaller_is_better,
+        experiment_id=experiment_id,
+        trial_id=trial_id,
+        limit=1,
+    )[0]
+
+
+def top_checkpoints(
+    transport: Transport,
+    master: str | None,
+    sort_by: str | None,
+    smaller_is_better: bool | None,
+    *,
+    experiment_id: int | None = None,
+    trial_id: int | None = None,
+    limit: int | None,
+) -> list[Checkpoint]:
+    """Return the best checkpoints; of an experiment, one of each trial.
+
+    Raises:
+        NoCheckpointError: If there is no checkpoint, or none has the metric: where the name of a
+            metric is mistyped, any checkpoint would be as good as another.
+    """
+    answer = transport.top_checkpoints(
+        experiment_id=experiment_id,
+        trial_id=trial_id,
+        metric=None if sort_by is None else check_text("sort_by", sort_by),
+        smaller_is_better=None if sort_by is None else smaller_is_better,
+        limit=limit,
+        distinct_trials=experiment_id is not None,
+    )
+    documents = answer["checkpoints"]
+    if not documents or documents[0]["value"] is None:
+        owner = f"trial {trial_id}" if experiment_id is None else f"experiment {experiment_id}"
+        raise NoCheckpointError(_explain(owner, answer["metric"], documents))
+    return [Checkpoint.from_document(found, transport, master=master) for found in documents]
+
+
+def _explain(owner: str, metric: str, documents: list[Document]) -> str:
+    if not documents:
+        return (
+            f"{owner} has no complete checkpoint.\n"
+            "One is saved at the end of training, and before as often as min_checkpoint_period "
+            "says. See those that were deleted: detcore checkpoint list --deleted"
+        )
+    validations = [found["validation"] for found in documents if found["validation"]]
+    known = sorted({name for validation in validations for name in validation["metrics"]})
+    there = (
+        f"Validation metrics there: {', '.join(known)}."
+        if known
+        else "None of them was validated at its step."
+    )
+    return (
+        f"no checkpoint of {owner} has a number for the validation metric {metric!r}, so none is "
+        f"the best.\n{there}\n"
+        "Name one of them by sort_by=, or take the latest one: "
+        "TrialReference.select_checkpoint(latest=True)"
+    )

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import ConfigError, InvalidExperimentError, RunError, describe
-from detcore.experimental._configured import given_text
-from detcore.experimental._follow import Detached, follow
-from detcore.experimental._printing import PrintingListener
+from detcore.experimental._arguments import given_text
+from detcore.experimental._follow import Detached, PrintingListener, follow
 from detcore.experimental._where import find_class, is_interactive, script_of
 
 if TYPE_CHECKING:

@@ -12,14 +12,14 @@ from detcore.errors import InvalidArgumentError, NoCheckpointError, NotFoundErro
 from detcore.experimental._arguments import check_id, check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._enums import CheckpointSortBy, OrderBy
-from detcore.experimental._frames import frame
 from detcore.experimental._metrics import (
     TrainingMetrics,
     ValidationMetrics,
+    best_checkpoint,
+    frame,
     stream_training,
     stream_validation,
 )
-from detcore.experimental._top import best_checkpoint
 from detcore.experimental._transport import Connected, all_pages
 from detcore.types import TrialState
 

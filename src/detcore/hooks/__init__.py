@@ -6,17 +6,23 @@ nothing until a plugin is needed.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from detcore._lazy import lazy_names
+
 if TYPE_CHECKING:
-    from detcore.hooks._api import API_VERSION, ApiRange
     from detcore.hooks._doctor import diagnose
-    from detcore.hooks._entry import PluginEntry, PluginState
+    from detcore.hooks._entry import (
+        API_VERSION,
+        OBSERVER_HOOKS,
+        ApiRange,
+        Observer,
+        PluginEntry,
+        PluginState,
+    )
     from detcore.hooks._load import describe_error
     from detcore.hooks._manager import PluginManager
     from detcore.hooks._markers import hookimpl, hookspec
-    from detcore.hooks._observer import OBSERVER_HOOKS, Observer
     from detcore.hooks._problem import PluginProblem
     from detcore.hooks.types import (
         CheckpointSaved,
@@ -54,37 +60,18 @@ __all__ = [
     "hookspec",
 ]
 
-_HOMES = {
-    "API_VERSION": "_api",
-    "ApiRange": "_api",
-    "CheckpointSaved": "types",
-    "EventInfo": "types",
-    "FailureActionType": "types",
-    "LauncherType": "types",
-    "OBSERVER_HOOKS": "_observer",
-    "Observer": "_observer",
-    "PluginEntry": "_entry",
-    "PluginManager": "_manager",
-    "PluginProblem": "_problem",
-    "PluginState": "_entry",
-    "RendezvousType": "types",
-    "RoutesType": "types",
-    "SearcherType": "types",
-    "StorageType": "types",
-    "TrialFailure": "types",
-    "describe_error": "_load",
-    "diagnose": "_doctor",
-    "hookimpl": "_markers",
-    "hookspec": "_markers",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore.hooks' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore.hooks.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_doctor": "diagnose",
+        "_entry": "API_VERSION ApiRange OBSERVER_HOOKS Observer PluginEntry PluginState",
+        "_load": "describe_error",
+        "_manager": "PluginManager",
+        "_markers": "hookimpl hookspec",
+        "_problem": "PluginProblem",
+        "types": (
+            "CheckpointSaved EventInfo FailureActionType LauncherType RendezvousType RoutesType "
+            "SearcherType StorageType TrialFailure"
+        ),
+    },
+)

@@ -7,16 +7,16 @@ import re
 from collections.abc import Iterable
 
 from detcore.errors import near_name
-from detcore.hooks._api import API_VERSION, ApiRange, format_version
-from detcore.hooks._entry import PluginEntry, PluginState
+from detcore.hooks._entry import API_VERSION, ApiRange, PluginEntry, PluginState, format_version
 from detcore.hooks._problem import (
     PluginProblem,
+    Selection,
     author_problem,
     install_command,
+    selection_faults,
     uninstall_command,
 )
 from detcore.hooks._scan import API, COMMANDS, PLUGINS, Installed, scan_distributions
-from detcore.hooks._selection import Selection, selection_faults
 
 __all__ = ["Index", "build_index"]
 

@@ -7,11 +7,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.errors import PluginNotFoundError, near_name
-from detcore.hooks._entry import PluginEntry, PluginState, is_reserved
-from detcore.hooks._observer import OBSERVER_HOOKS, Observer
-from detcore.hooks._problem import PluginProblem
+from detcore.hooks._entry import OBSERVER_HOOKS, Observer, PluginEntry, PluginState, is_reserved
+from detcore.hooks._problem import PluginProblem, Selection
 from detcore.hooks._runtime import Runtime
-from detcore.hooks._selection import Selection
 
 if TYPE_CHECKING:
     import logging

@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.hooks._entry import PluginEntry, PluginState, is_reserved
-from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
-from detcore.hooks._selection import Selection
+from detcore.hooks._problem import PluginProblem, Selection, author_problem, switch_off_command
 
 if TYPE_CHECKING:
     import pluggy

@@ -5,8 +5,9 @@ Names are imported on first use, because a worker needs only a few of them.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore._lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.launch._command import describe_exit, run_on_hosts, run_workers
@@ -18,20 +19,16 @@ if TYPE_CHECKING:
         WorkerEvent,
         WorkerGroup,
     )
-    from detcore.launch._hosts import Host, parse_hosts
     from detcore.launch._job import framework_variables
     from detcore.launch._local import LocalLauncher
     from detcore.launch._places import num_cores
-    from detcore.launch._printer import Printer
     from detcore.launch._user_imports import find_preload
 
 __all__ = [
     "EarlyWorker",
-    "Host",
     "Launcher",
     "LocalLauncher",
     "OutputSink",
-    "Printer",
     "SupportsCheck",
     "WorkerEvent",
     "WorkerGroup",
@@ -40,38 +37,19 @@ __all__ = [
     "find_preload",
     "framework_variables",
     "num_cores",
-    "parse_hosts",
     "run_on_hosts",
     "run_workers",
 ]
 
-_HOMES = {
-    "EarlyWorker": "_early",
-    "Host": "_hosts",
-    "Launcher": "_group",
-    "LocalLauncher": "_local",
-    "OutputSink": "_group",
-    "Printer": "_printer",
-    "SupportsCheck": "_group",
-    "WorkerEvent": "_group",
-    "WorkerGroup": "_group",
-    "describe_exit": "_command",
-    "early_worker": "_early",
-    "find_preload": "_user_imports",
-    "framework_variables": "_job",
-    "num_cores": "_places",
-    "parse_hosts": "_hosts",
-    "run_on_hosts": "_command",
-    "run_workers": "_command",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore.launch' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore.launch.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_command": "describe_exit run_on_hosts run_workers",
+        "_early": "EarlyWorker early_worker",
+        "_group": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
+        "_job": "framework_variables",
+        "_local": "LocalLauncher",
+        "_places": "num_cores",
+        "_user_imports": "find_preload",
+    },
+)

@@ -1,37 +1,48 @@
-"""Run any command as several workers."""
+"""Run any command as several workers, and print their lines."""
 
 from __future__ import annotations
 
+import contextlib
+import re
+import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore.environment import read_environment
+from detcore.errors import ConfigError
 from detcore.launch import _guard
-from detcore.launch._exit_codes import EXIT_COME_BACK
-from detcore.launch._exported import exported_environment
-from detcore.launch._horovodrun import HorovodRun
-from detcore.launch._hosts import Host, chief_address, interface_towards
+from detcore.launch._hosts import (
+    HostsJob,
+    HostsRequest,
+    SupportsHosts,
+    exported_environment,
+    parse_hosts,
+)
 from detcore.launch._job import LocalJob
+from detcore.launch._lines import Line
 from detcore.launch._places import outer_variables
-from detcore.launch._printer import Printer
 from detcore.launch._workers import Workers
 
 if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.launch._rendezvous import RendezvousService
 
-__all__ = ["describe_exit", "run_on_hosts", "run_workers", "shell_code"]
+__all__ = ["Printer", "describe_exit", "run_on_hosts", "run_workers", "shell_code"]
 
 _POLL_S = 0.1
 # More than the hour that the end of a trial waits for its checkpoint by default.
 _STOP_S = 3900.0
 _EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_CLEAR = b"\r\x1b[K"
+_LOG_INTERVAL_S = 10.0
 
 
 def run_workers(
@@ -41,7 +52,6 @@ def run_workers(
     services: Mapping[str, RendezvousService],
     torch: bool,
     variables: Mapping[str, str],
-    printer: Printer,
     notice: Callable[[str], None],
 ) -> int:
     """Run a command in several processes of this machine until all have ended.
@@ -56,7 +66,6 @@ def run_workers(
         services: Run as long as they do, by name; see `detcore.launch.nodes`.
         torch: Whether ``torch.distributed.init_process_group()`` is to work in them.
         variables: More variables for all of them.
-        printer: Takes their output.
         notice: Called with one-line messages about the job.
 
     Returns:
@@ -69,6 +78,7 @@ def run_workers(
     environment = read_environment()  # of a trial whose command is `detcore launch ...`
     trials_own = () if environment.channel_fd is None else (environment.channel_fd,)
     without_channel = {"DETCORE_CHANNEL_FD": ""}
+    printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
     workers = Workers(printer, stop_s=_stop_s(environment))
     with ExitStack() as stack:
         job = LocalJob(num_workers, services=services, torch=torch)
@@ -88,54 +98,58 @@ def run_workers(
 def run_on_hosts(
     command: Sequence[str],
     *,
-    horovodrun: str,
-    hosts: Sequence[Host],
-    num_workers: int,
+    service: SupportsHosts,
+    hosts: str,
+    num_workers: int | None,
     network_interface: str | None,
     variables: Mapping[str, str],
     exported: Sequence[str],
-    printer: Printer,
     notice: Callable[[str], None],
 ) -> int:
-    """Run a command on several machines through ``horovodrun``; see `run_workers`.
+    """Run a command on several machines; see `run_workers`.
 
     Args:
         command: Program and arguments; the same paths on all machines.
-        horovodrun: Path of that program.
-        hosts: The machines; rank 0 runs on the first one.
-        num_workers: How many processes in all.
+        service: Starts the workers.
+        hosts: The machines and their slots, as ``"a:4,b:4"``; rank 0 runs on the first one.
+        num_workers: How many processes in all; None: one for each slot.
         network_interface: Its name on all machines; None: the one that leads to the hosts.
         variables: Variables for all workers.
         exported: Names of this process's variables that the workers find too.
-        printer: Takes their output.
         notice: Called with one-line messages about the job.
 
     Returns:
         As `run_workers` does.
 
     Raises:
-        ConfigError: If a variable may not be passed on.
-        WorkerError: If a host has no address, or horovodrun does not start.
+        ConfigError: If the hosts cannot be read or have too few slots, a variable may not be passed
+            on, or the service lacks a program.
+        WorkerError: If a host has no address, or the command does not start.
     """
-    told = {"PYTHONUNBUFFERED": "1", "DET_CHIEF_IP": chief_address(hosts), **variables}
-    line = [
-        *(horovodrun, "--gloo", "-np", str(num_workers)),
-        *("-H", ",".join(f"{host.name}:{host.slots}" for host in hosts)),
-        # Named, so that horovodrun does not look for it: it would put a secret on command lines.
-        *("--network-interfaces", network_interface or interface_towards(hosts)),
-        *(sys.executable, "-m", "detcore.launch._agent", *command),
-    ]
+    machines = parse_hosts(hosts)
+    slots = sum(host.slots for host in machines)
+    if num_workers is not None and num_workers > slots:
+        raise ConfigError(f"-n {num_workers}, but the hosts have {slots} slots: {hosts}")
+    printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
+    request = HostsRequest(
+        hosts=machines,
+        num_workers=num_workers or slots,
+        network_interface=network_interface,
+        environment=exported_environment(
+            {"PYTHONUNBUFFERED": "1", **variables}, exported, outer_variables()
+        ),
+        stop_s=_stop_s(read_environment()),
+    )
     with ExitStack() as stack:
         guard = stack.enter_context(_guarded())
         signals = stack.enter_context(_Signals())
-        environment = exported_environment(told, exported, outer_variables())
-        run = HorovodRun(line, environment, printer, stop_s=_stop_s(read_environment()))
+        run = service.start_on_hosts(command, request, printer)
         stack.callback(run.kill)
         guard(f"+{run.pid}")
         code = _follow(run, printer, signals, notice, lambda rank: None)
         guard(f"-{run.pid}")
-        if run.first_failed is None and code not in (0, EXIT_COME_BACK):
-            notice("\n".join(["horovodrun did not start the workers:", *run.messages]))
+        if run.failure is not None:
+            notice(run.failure)
     return code
 
 
@@ -145,7 +159,7 @@ def _stop_s(environment: Environment) -> float:
 
 
 def _follow(
-    workers: Workers | HorovodRun,
+    workers: Workers | HostsJob,
     printer: Printer,
     signals: _Signals,
     notice: Callable[[str], None],
@@ -206,7 +220,7 @@ class _Signals:
     def _note(self, number: int, _frame: object) -> None:
         self._received.append(number)
 
-    def pass_on(self, workers: Workers | HorovodRun) -> None:
+    def pass_on(self, workers: Workers | HostsJob) -> None:
         """Pass on the signals received since; a second SIGINT kills all workers at once."""
         while self._received:
             number = self._received.popleft()
@@ -240,3 +254,76 @@ def _guarded() -> Iterator[Callable[[str], None]]:
     finally:
         with guard, suppress(BrokenPipeError):
             pass
+
+
+class Printer:
+    """Writes each line whole, with its rank in front.
+
+    For a line that a rank keeps rewriting (a progress bar), a log gets the last state and some
+    earlier ones; a terminal shows the states of the lowest such rank below all other lines.
+
+    Args:
+        stdout: Where lines from ``"stdout"`` go.
+        stderr: Where lines from ``"stderr"`` go.
+        log_interval_s: How often a log gets a state of a progress bar, in seconds.
+    """
+
+    def __init__(
+        self, stdout: BinaryIO, stderr: BinaryIO, *, log_interval_s: float = _LOG_INTERVAL_S
+    ) -> None:
+        self._log_interval_s = log_interval_s
+        self._streams = {"stdout": stdout, "stderr": stderr}
+        self._terminals = {name for name, to in self._streams.items() if to.isatty()}
+        self._bars: dict[tuple[int, str], bytes] = {}
+        self._logged_at: dict[tuple[int, str], float] = {}
+        self._status = b""
+        self.is_broken = False
+
+    def __call__(self, rank: int, stream: str, line: Line) -> None:
+        """Write a line; see `detcore.launch._workers.Sink`."""
+        place = (rank, stream)
+        text = b"[rank=%d] %s" % (rank, line.text)
+        if line.is_final:
+            self._bars.pop(place, None)
+            self._logged_at.pop(place, None)
+            self._write(stream, text + b"\n")
+        elif stream in self._terminals:
+            self._bars[place] = text
+            self._write(stream, b"")
+        elif self._is_due(place):
+            self._write(stream, text + b"\n")
+
+    def _is_due(self, place: tuple[int, str]) -> bool:
+        now = time.monotonic()
+        if now - self._logged_at.setdefault(place, now) < self._log_interval_s:
+            return False
+        self._logged_at[place] = now
+        return True
+
+    def _write(self, stream: str, text: bytes) -> None:
+        if stream in self._terminals:
+            clear = _CLEAR if self._status else b""
+            bar = self._bars[min(self._bars)] if self._bars else b""
+            self._status = _fit(bar)
+            text = clear + text + self._status
+        if self.is_broken or not text:
+            return
+        try:
+            self._streams[stream].write(text)
+            self._streams[stream].flush()
+        except BrokenPipeError:
+            # The reader has ended, such as `| head`. Workers must not block on full pipes.
+            self.is_broken = True
+
+    def close(self) -> None:
+        """Take the status line away."""
+        if self._status and not self.is_broken:
+            self._bars.clear()
+            with contextlib.suppress(BrokenPipeError):
+                self._write(min(self._terminals), b"")
+
+
+def _fit(bar: bytes) -> bytes:
+    """Return the part that fits on one terminal line, without colours, which cannot be cut."""
+    columns = shutil.get_terminal_size().columns
+    return _COLOUR.sub("", bar.decode("utf-8", "replace"))[: columns - 1].encode()

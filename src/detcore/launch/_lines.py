@@ -1,21 +1,23 @@
-"""Whole lines from the output of a process, whatever the pieces it arrives in."""
+"""Read the output of a process, and cut it into whole lines."""
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
-from collections.abc import Iterator
-from typing import Protocol
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import IO, Protocol
 
-__all__ = ["MARK", "Cutter", "Line", "LineCutter"]
-
-# Begins the messages of an agent to the launcher. It contains the ASCII record separator, which no
-# program prints by chance.
-MARK = b"\x1edetcore "
+__all__ = ["Cutter", "Line", "LineCutter", "Pump"]
 
 _MAX_LINE_BYTES = 1 << 20
 # Cursor movements mean nothing where other ranks' lines come in between; colours (..m) stay.
 _MOVEMENT = re.compile(rb"\x1b\[[0-9;?]*[A-LN-Za-ln-z]")
+_READ_BYTES = 1 << 16
+# A program that left its worker's session may hold the pipe open for ever.
+_HELD_OPEN_S = 2.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,3 +97,55 @@ def _last_state(text: bytes) -> bytes:
 
 def _visible(text: bytes) -> bytes:
     return _MOVEMENT.sub(b"", text).strip(b"\b")
+
+
+class Pump:
+    """Reads one stream of one worker to its end, and hands on its lines.
+
+    Args:
+        stream: The reading end; closed at the end.
+        rank: Whose.
+        name: ``"stdout"`` or ``"stderr"``.
+        take: Called with the rank, the name and each line.
+        cutter: Splits the stream into lines.
+    """
+
+    def __init__(
+        self,
+        stream: IO[bytes],
+        rank: int,
+        name: str,
+        take: Callable[[int, str, Line], None],
+        cutter: Cutter,
+    ) -> None:
+        self._cutter = cutter
+        self._stream = stream
+        self._rank = rank
+        self._name = name
+        self._take = take
+        self._waits_since: float | None = None
+        self._thread = threading.Thread(
+            target=self._run, name=f"detcore-{name}-{rank}", daemon=True
+        )
+        self._thread.start()
+
+    def _run(self) -> None:
+        cutter = self._cutter
+        with self._stream:
+            while True:
+                self._waits_since = time.monotonic()
+                data = os.read(self._stream.fileno(), _READ_BYTES)
+                self._waits_since = None
+                for line in cutter.feed(data) if data else cutter.finish():
+                    self._take(self._rank, self._name, line)
+                if not data:
+                    return
+
+    def join(self) -> None:
+        """Wait until all is read, of a process that has ended."""
+        began = time.monotonic()
+        while self._thread.is_alive():
+            self._thread.join(0.1)
+            waits_since = self._waits_since
+            if waits_since and time.monotonic() - max(waits_since, began) > _HELD_OPEN_S:
+                return

@@ -13,12 +13,13 @@ from detcore.errors import WorkerError
 from detcore.launch._group import LocalWorkerGroup, OutputSink, Wake
 from detcore.launch._job import LocalJob
 from detcore.launch._lines import Line
-from detcore.launch._rendezvous import RendezvousService, find_services
+from detcore.launch._rendezvous import RendezvousService, find_services, make_services
 from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
 from detcore.launch._workers import Workers
 from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
+    from detcore.hooks import PluginManager
     from detcore.launch._early import EarlyWorker
 
 __all__ = ["LineSink", "LocalLauncher", "worker_variables"]
@@ -37,6 +38,7 @@ class LocalLauncher:
             are forked as soon as it has; None: every worker starts by itself.
         notice: Called with messages for the user.
         early: A worker that waits for the first trial.
+        plugins: Provide services for trials of several workers; None: each trial looks for them.
     """
 
     def __init__(
@@ -45,8 +47,10 @@ class LocalLauncher:
         preload: Sequence[str] | None = None,
         notice: Callable[[str], None] = lambda text: None,
         early: EarlyWorker | None = None,
+        plugins: PluginManager | None = None,
     ) -> None:
         self._early = early
+        self._plugins = plugins
         can_fork = preload is not None and is_possible()
         self._warm = WarmParent(preload or ()) if can_fork else None
         self._notice = notice
@@ -93,7 +97,9 @@ class LocalLauncher:
         from detcore.launch.worker import is_trial_class
 
         services: Mapping[str, RendezvousService] = {}
-        if slots > 1:
+        if slots > 1 and self._plugins is not None:
+            services = make_services(self._plugins)
+        elif slots > 1:
             services = find_services(
                 disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins
             )

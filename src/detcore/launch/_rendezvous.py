@@ -10,9 +10,10 @@ from detcore.environment import read_environment
 from detcore.errors import PluginError
 
 if TYPE_CHECKING:
+    from detcore.hooks import PluginManager
     from detcore.launch._places import RankPlace
 
-__all__ = ["Rendezvous", "RendezvousService", "RendezvousStore", "find_services"]
+__all__ = ["Rendezvous", "RendezvousService", "RendezvousStore", "find_services", "make_services"]
 
 
 class RendezvousStore(Protocol):
@@ -81,7 +82,13 @@ def find_services(
     """
     from detcore.hooks import PluginManager
 
-    plugins = PluginManager(read_environment(), disabled=disabled_plugins, allowed=allowed_plugins)
+    return make_services(
+        PluginManager(read_environment(), disabled=disabled_plugins, allowed=allowed_plugins)
+    )
+
+
+def make_services(plugins: PluginManager) -> dict[str, RendezvousService]:
+    """Return the services that plugins have registered, by name; see `find_services`."""
     return {name: _make(name, kind.service) for name, kind in plugins.rendezvous().items()}
 
 

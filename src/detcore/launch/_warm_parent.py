@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from detcore.launch._command import describe_exit
-from detcore.launch._lines import Line, LineCutter
-from detcore.launch._pump import Pump
+from detcore.launch._lines import Line, LineCutter, Pump
 from detcore.launch._warm import (
     MAX_MESSAGE_BYTES,
     own_variables,

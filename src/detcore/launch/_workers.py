@@ -16,8 +16,7 @@ from typing import IO, Protocol, runtime_checkable
 
 from detcore.errors import WorkerError
 from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_PEER_LOST
-from detcore.launch._lines import Cutter, Line, LineCutter
-from detcore.launch._pump import Pump
+from detcore.launch._lines import Cutter, Line, LineCutter, Pump
 
 __all__ = [
     "ENDING_SIGNALS",

@@ -6,13 +6,15 @@ variables (`rank_variables`), starts one of them on its machine (`start_rank`), 
 services of plugins by which libraries such as Horovod find the other workers (`find_services`),
 handles the failure of one of them (`Workers`), and brings the trial's log to the runner from a
 machine that does not share its folders (`LogSource` there, `LogCopy` here).
+A service that can start any command on several machines is a `SupportsHosts`.
 Tests that start workers without a runner create the log themselves (`create_log`).
 """
 
 from __future__ import annotations
 
-from detcore.launch._hosts import interface_with
+from detcore.launch._hosts import HostsJob, HostsRequest, SupportsHosts, interface_with
 from detcore.launch._job import rank_variables
+from detcore.launch._lines import Line, LineCutter
 from detcore.launch._places import RankPlace, place_ranks, without_outer_job
 from detcore.launch._rank import start_rank
 from detcore.launch._relay import LogCopy, LogSource, create_log, log_header
@@ -25,6 +27,10 @@ from detcore.launch._rendezvous import (
 from detcore.launch._workers import RemoteProcess, Workers
 
 __all__ = [
+    "HostsJob",
+    "HostsRequest",
+    "Line",
+    "LineCutter",
     "LogCopy",
     "LogSource",
     "RankPlace",
@@ -32,6 +38,7 @@ __all__ = [
     "Rendezvous",
     "RendezvousService",
     "RendezvousStore",
+    "SupportsHosts",
     "Workers",
     "create_log",
     "find_services",

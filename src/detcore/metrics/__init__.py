@@ -5,17 +5,15 @@ NumPy is imported on the first use of a reducer that computes with it.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from detcore._lazy import lazy_names
 from detcore.metrics._merge import weighted_mean
 from detcore.metrics._reducer import FunctionReducer, MetricReducer, interleave
 
 if TYPE_CHECKING:
-    from detcore.metrics._classes import Accuracy, ConfusionMatrix
-    from detcore.metrics._f_score import F1Score, Precision, Recall
-    from detcore.metrics._quantiles import Quantiles
-    from detcore.metrics._ranking import AUROC, AveragePrecision
+    from detcore.metrics._classes import Accuracy, ConfusionMatrix, F1Score, Precision, Recall
+    from detcore.metrics._ranking import AUROC, AveragePrecision, Quantiles
     from detcore.metrics._regression import (
         MeanAbsoluteError,
         MeanSquaredError,
@@ -44,30 +42,12 @@ __all__ = [
     "weighted_mean",
 ]
 
-_HOMES = {
-    "AUROC": "_ranking",
-    "Accuracy": "_classes",
-    "AveragePrecision": "_ranking",
-    "ConfusionMatrix": "_classes",
-    "Count": "_sums",
-    "F1Score": "_f_score",
-    "Mean": "_sums",
-    "MeanAbsoluteError": "_regression",
-    "MeanSquaredError": "_regression",
-    "Precision": "_f_score",
-    "Quantiles": "_quantiles",
-    "Recall": "_f_score",
-    "RootMeanSquaredError": "_regression",
-    "Sum": "_sums",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore.metrics' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore.metrics.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_classes": "Accuracy ConfusionMatrix F1Score Precision Recall",
+        "_ranking": "AUROC AveragePrecision Quantiles",
+        "_regression": "MeanAbsoluteError MeanSquaredError RootMeanSquaredError",
+        "_sums": "Count Mean Sum",
+    },
+)

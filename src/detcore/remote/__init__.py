@@ -3,22 +3,25 @@
 from detcore._records import document_of
 from detcore.remote._context import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, PackedContext, pack
 from detcore.remote._credentials import (
+    KeptToken,
     find_credentials,
+    forget_token,
+    keep_token,
+    kept_token,
     log_in_at,
     normal_url,
     open_session,
     trusted_authorities,
 )
-from detcore.remote._deliver import SentSpool, send_spools
-from detcore.remote._kept_tokens import KeptToken, forget_token, keep_token, kept_token
-from detcore.remote._numbers import (
+from detcore.remote._deliver import send_spools
+from detcore.remote._reads import (
     NUMBER,
+    ServerRecords,
     spell_document,
     spell_metrics,
     unspell_document,
     unspell_metrics,
 )
-from detcore.remote._reads import ServerRecords
 from detcore.remote._session import ServerAway, ServerRefused, Session
 from detcore.remote._submit import HandIn, hand_in, read_events, read_outcome
 
@@ -29,7 +32,6 @@ __all__ = [
     "HandIn",
     "KeptToken",
     "PackedContext",
-    "SentSpool",
     "ServerAway",
     "ServerRecords",
     "ServerRefused",

@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidArgumentError
-from detcore.remote._numbers import unspell_document
 from detcore.remote._refusal import ServerRefused
 
 if TYPE_CHECKING:
     from detcore.database import LogLine
     from detcore.remote._session import Session
 
-__all__ = ["ServerRecords"]
+__all__ = [
+    "NUMBER",
+    "ServerRecords",
+    "spell_document",
+    "spell_metrics",
+    "unspell_document",
+    "unspell_metrics",
+]
 
 _ROOT = "/api/detcore/v1"
 _LINES = 1000
+NUMBER = "$number"
+_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class ServerRecords:
@@ -86,3 +95,56 @@ class ServerRecords:
             lines += found
             if len(found) < _LINES:
                 return lines, position
+
+
+def spell_metrics(value: Any) -> Any:
+    """Return metrics (numbers in dictionaries and lists) with special numbers as texts."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return _name(value)
+    if isinstance(value, dict):
+        return {key: spell_metrics(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [spell_metrics(item) for item in value]
+    return value
+
+
+def unspell_metrics(value: Any) -> Any:
+    """Return the metrics that `spell_metrics` received."""
+    if isinstance(value, str):
+        return _SPECIAL.get(value, value)
+    if isinstance(value, dict):
+        return {key: unspell_metrics(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unspell_metrics(item) for item in value]
+    return value
+
+
+def spell_document(value: Any) -> Any:
+    """Return a document with special numbers as objects."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return {NUMBER: _name(value)}
+    if isinstance(value, dict):
+        spelled = {key: spell_document(item) for key, item in value.items()}
+        return {NUMBER: {NUMBER: spelled[NUMBER]}} if list(spelled) == [NUMBER] else spelled
+    if isinstance(value, list):
+        return [spell_document(item) for item in value]
+    return value
+
+
+def unspell_document(value: Any) -> Any:
+    """Return the document that `spell_document` received."""
+    if isinstance(value, dict):
+        if list(value) == [NUMBER]:
+            inner = value[NUMBER]
+            if isinstance(inner, str):
+                return _SPECIAL.get(inner, value)
+            if isinstance(inner, dict) and list(inner) == [NUMBER]:
+                return {NUMBER: unspell_document(inner[NUMBER])}
+        return {key: unspell_document(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [unspell_document(item) for item in value]
+    return value
+
+
+def _name(value: float) -> str:
+    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

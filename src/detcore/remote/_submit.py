@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DatabaseError, in_one_line
-from detcore.remote._numbers import unspell_document
+from detcore.remote._reads import unspell_document
 from detcore.remote._refusal import ServerAway
 
 if TYPE_CHECKING:

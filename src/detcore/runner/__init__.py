@@ -9,10 +9,14 @@ from detcore.runner._experiment import (
 )
 from detcore.runner._journal import JournalListener, journal_path, read_journal, replay
 from detcore.runner._listener import NullListener, RunListener, TrialStatus
-from detcore.runner._lock import experiment_lock
-from detcore.runner._results import ExperimentResult, TrialResult, read_results
-from detcore.runner._settle import control_experiment, control_trial, settle_experiment
+from detcore.runner._settle import (
+    control_experiment,
+    control_trial,
+    experiment_lock,
+    settle_experiment,
+)
 from detcore.runner._starting import experiment_folder
+from detcore.runner._trial_logs import ExperimentResult, TrialResult, read_results
 
 __all__ = [
     "ExperimentResult",

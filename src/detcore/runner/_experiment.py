@@ -24,23 +24,21 @@ from detcore.runner._delivery import late_delivery
 from detcore.runner._failures import find_failure_action
 from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._launching import find_launcher, ready_launcher
-from detcore.runner._lock import experiment_lock
 from detcore.runner._loop import SearchLoop
-from detcore.runner._mending import mend_experiment
-from detcore.runner._methods import make_method
-from detcore.runner._results import ExperimentResult, read_results
+from detcore.runner._mending import make_method, mend_experiment
 from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog
-from detcore.runner._settle import settle_trials
-from detcore.runner._slots import Slots, count_slots
+from detcore.runner._settle import experiment_lock, settle_trials
 from detcore.runner._starting import (
+    Slots,
     TrialStarter,
     copy_model_code,
+    count_slots,
     experiment_folder,
     trials_folder,
 )
 from detcore.runner._supervisor import Conclusion
-from detcore.runner._trial_logs import TrialLogs
+from detcore.runner._trial_logs import ExperimentResult, TrialLogs, read_results
 from detcore.search import Search
 from detcore.types import Control, ExperimentState, searcher_metric
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.database._line_file import LineFile
+from detcore.database._trial_log import LineFile
 from detcore.launch import WorkerEvent
 from detcore.runner._listener import TrialStatus
 from detcore.types import TrialInfo, TrialState

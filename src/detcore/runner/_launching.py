@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 __all__ = ["find_launcher", "ready_launcher"]
 
 _logger = logging.getLogger("detcore.runner")
-
-
 _LOCAL = "local"
 
 
@@ -129,7 +127,7 @@ def choose_launcher(
         preload, why_not = find_preload(plain["entrypoint"], model_dir, plugins)
     if preload is None:
         _logger.debug("every trial imports its framework by itself: %s", why_not)
-    return LocalLauncher(preload=preload, notice=listener.notice, early=early)
+    return LocalLauncher(preload=preload, notice=listener.notice, early=early, plugins=plugins)
 
 
 @contextlib.contextmanager

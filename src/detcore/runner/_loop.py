@@ -42,8 +42,7 @@ if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
     from detcore.runner._interrupts import Interrupts, Requests
     from detcore.runner._search_log import SearchLog
-    from detcore.runner._slots import Slots
-    from detcore.runner._starting import TrialStarter
+    from detcore.runner._starting import Slots, TrialStarter
 
 __all__ = ["SearchLoop"]
 

@@ -1,10 +1,9 @@
 """Store checkpoint files: the `StorageBackend` protocol and its implementations."""
 
-from detcore.storage._bulk import BulkTransfers
+from detcore.storage._bulk import BulkTransfers, Sink, write_all
 from detcore.storage._check import Finding, check_storage
-from detcore.storage._copy import Sink, write_all
-from detcore.storage._digest import Digester, digest_bytes, digest_file
-from detcore.storage._faults import is_transient, translated
+from detcore.storage._digest import Digester, digest_bytes, digest_file, read_whole, write_whole
+from detcore.storage._faults import RetryPolicy, is_transient, retry, retry_async, translated
 from detcore.storage._fsspec import FsspecStorage
 from detcore.storage._keys import check_key, check_targets, is_safe_key
 from detcore.storage._local import LocalStorage
@@ -18,8 +17,6 @@ from detcore.storage._protocol import (
     Progress,
     StorageBackend,
 )
-from detcore.storage._retry import RetryPolicy, retry, retry_async
-from detcore.storage._small import read_whole, write_whole
 
 __all__ = [
     "DEFAULT_ALGORITHM",

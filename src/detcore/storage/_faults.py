@@ -1,15 +1,36 @@
-"""Translate the errors of stores into detcore's."""
+"""Translate the errors of stores into detcore's; try again after those that pass."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import errno
-from collections.abc import Iterator
+import hashlib
+import os
+import random
+import re
+import socket
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import TypeVar
 
 from detcore.errors import DetcoreError, StorageError, StorageFullError, in_one_line
 
-__all__ = ["is_full", "is_transient", "means_exists", "translated"]
+__all__ = [
+    "PROBES",
+    "RetryPolicy",
+    "is_full",
+    "is_left_over",
+    "is_transient",
+    "means_exists",
+    "probe_name",
+    "retry",
+    "retry_async",
+    "translated",
+]
 
 # Libraries below fsspec whose errors concern the network or the store.
 _CLIENTS = ("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "obstore", "urllib3")
@@ -42,9 +63,13 @@ _PERMANENT_NAMES = frozenset(
     }
 )
 _PATIENCE = (408, 429)
-
 # EFBIG is the counterpart of ENOSPC for a file size limit (ulimit -f).
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+T = TypeVar("T")
+PROBES = ".detcore-probe"
+_NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]*)-[0-9a-f]{32}")
+# A probe takes seconds; the clocks of machines may differ by more.
+_OLD_S = 24 * 3600.0
 
 
 def is_full(error: BaseException) -> bool:
@@ -135,3 +160,108 @@ def translated(what: str, url: str) -> Iterator[None]:
             f"{what} failed in {url}: {type(error).__name__}: {_text(error)}.\n"
             "Check the address, the credentials and the network: detcore storage check URL"
         ) from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RetryPolicy:
+    """How long to retry when a store does not respond, or throttles requests.
+
+    Attributes:
+        deadline_s: A request (one file, or one part of a large one) that has not succeeded within
+            this time, including retries, is an error.
+        first_pause_s: Pause after the first failure; later ones double, up to `longest_pause_s`.
+        longest_pause_s: The longest pause.
+    """
+
+    deadline_s: float = 180.0
+    first_pause_s: float = 0.1
+    longest_pause_s: float = 10.0
+
+    def pause(self, attempt: int) -> float:
+        """Return the pause after a number of failures, in seconds."""
+        longest = min(self.first_pause_s * 2.0**attempt, self.longest_pause_s)
+        # Drawing from the generator that training uses would change the training.
+        return random.SystemRandom().uniform(longest / 2, longest)
+
+
+def retry(work: Callable[[], T], policy: RetryPolicy) -> T:
+    """Call `work` until it succeeds, fails permanently, or the deadline passes.
+
+    A running call is not interrupted: `work` must have a time limit.
+    """
+    end = time.monotonic() + policy.deadline_s
+    attempt = 0
+    while True:
+        try:
+            return work()
+        except Exception as error:
+            pause = policy.pause(attempt)
+            if not is_transient(error) or time.monotonic() + pause >= end:
+                raise
+        time.sleep(pause)
+        attempt += 1
+
+
+async def retry_async(work: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
+    """Await `work()` until it succeeds, fails permanently, or the deadline passes.
+
+    Raises:
+        StorageError: If the last attempt was still running at the deadline.
+    """
+    end = time.monotonic() + policy.deadline_s
+    attempt = 0
+    last: Exception | None = None
+    while True:
+        try:
+            return await asyncio.wait_for(work(), end - time.monotonic())
+        except Exception as error:
+            if isinstance(error, asyncio.TimeoutError) and time.monotonic() >= end:
+                raise StorageError(
+                    f"no answer within {policy.deadline_s:g} s"
+                    + (f"; the try before failed with: {last}" if last is not None else "")
+                    + ".\nThe store does not answer, or much too slowly."
+                ) from error
+            pause = policy.pause(attempt)
+            if not is_transient(error) or time.monotonic() + pause >= end:
+                raise
+            last = error
+        await asyncio.sleep(pause)
+        attempt += 1
+
+
+def probe_name() -> str:
+    """Return a unique name, which contains the time and the process that made it."""
+    return f"{int(time.time())}-{os.getpid()}-{_place()}-{uuid.uuid4().hex}"
+
+
+def is_left_over(name: str) -> bool:
+    """Whether the process that made a name is gone, or made it more than a day ago."""
+    match = _NAME.fullmatch(name)
+    if match is None:
+        return False
+    made_at, pid, place = int(match[1]), int(match[2]), match[3]
+    if time.time() - made_at > _OLD_S:
+        return True
+    # Process ids of another machine, or container, are meaningless here.
+    return bool(place) and place == _place() and not _is_there(pid)
+
+
+def _is_there(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:  # it belongs to another user
+        return True
+    return True
+
+
+def _place() -> str:
+    """Return an identifier of the processes visible to this one; "" if it is unknown."""
+    try:
+        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return ""
+    text = f"{socket.gethostname()} {boot_id} {namespace}"
+    return hashlib.sha256(text.encode()).hexdigest()[:12]

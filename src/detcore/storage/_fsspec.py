@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import Any, BinaryIO, cast
 
 from detcore.errors import ConfigError, StorageError
-from detcore.storage._bulk import LARGE_BYTES, BulkTransfers
-from detcore.storage._copy import Sink, copy_stream, run_all
-from detcore.storage._faults import means_exists, translated
+from detcore.storage._bulk import LARGE_BYTES, BulkTransfers, Sink, copy_stream, run_all
+from detcore.storage._faults import (
+    PROBES,
+    RetryPolicy,
+    is_left_over,
+    means_exists,
+    probe_name,
+    translated,
+)
 from detcore.storage._keys import check_key, check_targets, is_safe_key
-from detcore.storage._probes import PROBES, is_left_over, probe_name
 from detcore.storage._protocol import (
     DEFAULT_ALGORITHM,
     Capabilities,
@@ -23,7 +28,6 @@ from detcore.storage._protocol import (
     Pair,
     Progress,
 )
-from detcore.storage._retry import RetryPolicy
 
 __all__ = ["FsspecStorage"]
 

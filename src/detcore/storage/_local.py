@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
-from detcore.storage._copy import copy_stream, run_all
-from detcore.storage._faults import is_full, translated
+from detcore.storage._bulk import copy_stream, run_all
+from detcore.storage._digest import SMALL_BYTES, copy_whole
+from detcore.storage._faults import PROBES, is_full, is_left_over, probe_name, translated
 from detcore.storage._flush import Flusher, flushing, syncing_at_once
 from detcore.storage._fsspec import FsspecStorage
 from detcore.storage._keys import check_key
-from detcore.storage._probes import PROBES, is_left_over, probe_name
 from detcore.storage._protocol import (
     DEFAULT_ALGORITHM,
     Capabilities,
@@ -28,7 +28,6 @@ from detcore.storage._protocol import (
     Pair,
     Progress,
 )
-from detcore.storage._small import SMALL_BYTES, copy_whole
 
 __all__ = ["LocalStorage"]
 

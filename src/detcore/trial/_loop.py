@@ -23,12 +23,12 @@ from detcore.trial._controller import (
     PrepareOptions,
     SteppingController,
     SupportsStateTensors,
+    drive_stepping,
 )
 from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._saving import TrialSaver, read_clock
 from detcore.trial._schedule import Schedule, plan_from_settings
 from detcore.trial._source import start_from_source
-from detcore.trial._stepping import drive_stepping
 from detcore.types import Length, Unit
 
 if TYPE_CHECKING:

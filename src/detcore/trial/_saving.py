@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._staging import scratch_folder
+from detcore.checkpoint._commit import scratch_folder
 from detcore.errors import InvalidCheckpointError
 from detcore.trial._code import copy_code
 from detcore.trial._controller import SupportsSnapshot, SupportsTensors

@@ -20,8 +20,7 @@ from detcore_estimator._scaffolds import own_saver, scaffold_with_saver, with_lo
 from detcore_estimator._session import HookList, OpenSession
 from detcore_estimator._tf import tf, tf1
 from detcore_estimator._transfer import VariableTransfer
-from detcore_estimator._workers._mean_loss import mean_loss
-from detcore_estimator._workers._metric_sums import MetricSums
+from detcore_estimator._workers._metric_sums import MetricSums, mean_loss
 
 if TYPE_CHECKING:
     from detcore_estimator._context import EstimatorContext

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from detcore.launch.nodes import RankPlace, RendezvousStore
+from detcore.launch.nodes import HostsRequest, Line, RankPlace, RendezvousStore
 from detcore_horovod._server import MemoryStore, RendezvousServer
+
+if TYPE_CHECKING:
+    from detcore_horovod._run import HorovodRun
 
 __all__ = ["HorovodRendezvous", "HorovodService"]
 
@@ -28,6 +31,24 @@ class HorovodService:
             store: The addresses, or an object that reaches them on another machine.
         """
         return HorovodRendezvous(RendezvousServer(store, most_workers=len(places)))
+
+    def start_on_hosts(
+        self, command: Sequence[str], request: HostsRequest, sink: Callable[[int, str, Line], None]
+    ) -> HorovodRun:
+        """Start a command on several machines through ``horovodrun``.
+
+        Args:
+            command: Program and arguments; the same paths on all machines.
+            request: The machines, and how the command is to run there.
+            sink: Takes the lines that the workers print.
+
+        Raises:
+            ConfigError: If this environment has no horovodrun.
+            WorkerError: If a host has no address, or horovodrun does not start.
+        """
+        from detcore_horovod._run import start_on_hosts
+
+        return start_on_hosts(command, request, sink)
 
 
 class HorovodRendezvous:

@@ -17,10 +17,12 @@ from detcore_keras._callback_base import Callback
 from detcore_keras._callback_checks import (
     by_name,
     check_epoch_hooks,
+    has_batch_hooks,
+    overrides,
     tell_changes,
+    wants_train_batches,
     warn_of_lost_state,
 )
-from detcore_keras._callback_hooks import has_batch_hooks, overrides, wants_train_batches
 from detcore_keras._callback_state import from_saved, to_saved
 from detcore_keras._keras import keras
 from detcore_keras._tensorboard import TensorBoard

@@ -24,9 +24,8 @@ from detcore_keras._data import (
 from detcore_keras._fast_loop import replaces_keras
 from detcore_keras._fit import replaced_function, stand_in
 from detcore_keras._keras import keras, tf
-from detcore_keras._merging import merged_results
+from detcore_keras._merging import Tested, TestSteps, merged_results
 from detcore_keras._rng import preserved_rng
-from detcore_keras._test_steps import Tested, TestSteps
 from detcore_keras._tfdata import check_dataset
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from detcore.errors import InvalidCheckpointError
-from detcore_keras._legacy_h5 import load_h5_weights
-from detcore_keras._object_graph import load_object_graph_weights
+from detcore_keras._legacy_h5 import load_h5_weights, load_object_graph_weights
 
 __all__ = [
     "LegacyCheckpoint",

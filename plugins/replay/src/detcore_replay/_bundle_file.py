@@ -1,4 +1,4 @@
-"""The file of a bundle: what it holds, and how it is packed and read."""
+"""The file of a bundle: its content, and how it is packed and read."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BundleRecord:
     left_out: list[str]
 
 
-# Raised by zipfile for what is no archive, or one that it cannot read, and by wrong fields.
+# Raised by zipfile for a file that is no archive or that it cannot read, and by wrong fields.
 _NOT_A_BUNDLE = (
     zipfile.BadZipFile, zlib.error, EOFError, KeyError, RuntimeError, TypeError, ValueError,
 )  # fmt: skip

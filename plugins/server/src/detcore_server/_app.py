@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-from fastapi import FastAPI
+from fastapi import APIRouter, Depends, FastAPI
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from detcore import __version__
+from detcore.errors import RunError
+from detcore.hooks import describe_error
 from detcore_server import (
     _client_routes,
     _errors,
@@ -17,17 +23,23 @@ from detcore_server import (
     _record_routes,
     _user_routes,
 )
-from detcore_server._auth import Requester
+from detcore_server._auth import USER, Requester, find_token, require_user
 from detcore_server._front import Front
 from detcore_server._limits import BodyLimits
-from detcore_server._plugin_routes import make_routers
-from detcore_server._shortcut import Shortcut
+from detcore_server._record_routes import take_in
 from detcore_server._state import ServerState
 
 if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from detcore.database import TokenRecord
+    from detcore.hooks import PluginManager, RoutesType
     from detcore_server._settings import ServerSettings
 
 __all__ = ["make_app"]
+
+_PATH = re.compile(r"/api/detcore/v1/trials/([1-9][0-9]{0,8})/runs/([1-9][0-9]{0,8})/spool")
+_QUERY = re.compile(rb"offset=([0-9]{1,18})&first=([0-9]{1,18})")
 
 
 def make_app(settings: ServerSettings) -> FastAPI:
@@ -75,3 +87,76 @@ def make_app(settings: ServerSettings) -> FastAPI:
         return app.openapi()
 
     return app
+
+
+def make_routers(plugins: PluginManager) -> list[APIRouter]:
+    """Return the routers of all plugins.
+
+    Raises:
+        RunError: If a plugin's router cannot be made.
+    """
+    routers = []
+    for name, routes in plugins.routes().items():
+        try:
+            made = _load(routes)
+        except Exception as error:
+            plugin = plugins.provider_of_routes(name)
+            raise RunError(
+                f"the server cannot start: the plugin {plugin.label} fails to make its routes "
+                f"{name!r} ({routes.make_router}): {describe_error(error)}.\n"
+                f"Start it without them: detcore --no-plugin {plugin.name} serve"
+            ) from error
+        guards = [] if routes.has_guards else [Depends(require_user)]
+        router = APIRouter(dependencies=guards)
+        router.include_router(made)
+        routers.append(router)
+    return routers
+
+
+def _load(routes: RoutesType) -> APIRouter:
+    module, _, path = routes.make_router.partition(":")
+    make: Any = importlib.import_module(module)
+    for attribute in path.split("."):
+        make = getattr(make, attribute)
+    router = make()
+    if not isinstance(router, APIRouter):
+        raise TypeError(f"it returned {router!r}, which is no fastapi.APIRouter")
+    return router
+
+
+class Shortcut:
+    """Answers reports that come with a valid token; passes all other requests on."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self._app = app
+        self._state = state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request, or pass it on."""
+        if scope["type"] == "http" and scope["method"] == "POST":
+            path = _PATH.fullmatch(scope["path"])
+            query = _QUERY.fullmatch(scope["query_string"])
+            if path and query:
+                trial_id, run_id = int(path[1]), int(path[2])
+                known = await self._known(scope)
+                if known is not None and known.trial_id in (None, trial_id):
+                    scope[USER] = known.user_name
+                    response = await take_in(
+                        Request(scope, receive),
+                        (trial_id, run_id),
+                        start=int(query[1]),
+                        first=int(query[2]),
+                    )
+                    await response(scope, receive, send)
+                    return
+        await self._app(scope, receive, send)
+
+    async def _known(self, scope: Scope) -> TokenRecord | None:
+        """Return the record of a request's token; None leaves the refusal to the route."""
+        given = [value for name, value in scope["headers"] if name == b"authorization"]
+        if len(given) != 1 or not given[0].startswith(b"Bearer "):
+            return None
+        try:
+            return await find_token(self._state, given[0][7:].decode("latin-1"))
+        except HTTPException:
+            return None

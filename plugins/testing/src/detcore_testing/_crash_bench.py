@@ -8,25 +8,28 @@ import functools
 import os
 import shutil
 import tempfile
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from detcore.checkpoint import CheckpointContext, CheckpointOwner
 from detcore.distributed import DistributedContext
+from detcore.errors import PeerLostError
 from detcore_testing._crash import CrashingDatabase, CrashingStorage, Fuse, tear
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.storage import StorageBackend
-    from detcore_testing._crash_ranks import Rank
 
 __all__ = [
     "NEW",
     "OLD",
     "SIZES",
     "Bench",
+    "Job",
     "Process",
+    "Rank",
     "content",
     "make_bench",
     "model_name",
@@ -37,6 +40,51 @@ __all__ = [
 OLD, NEW = 1, 2
 SIZES = {"weights.bin": 300_000, "deep/optimizer.bin": 70_000, "deep/empty.bin": 0}
 _CONFIG = {"searcher": {"metric": "loss", "smaller_is_better": True}}
+
+
+class Job:
+    """Several workers that exchange values until one of them is gone.
+
+    Args:
+        size: Number of workers.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._barrier = threading.Barrier(size)
+        self._values: list[Any] = [None] * size
+
+    def lose(self) -> None:
+        """Notify the other workers that one is gone."""
+        self._barrier.abort()
+
+    def gather(self, rank: int, value: Any) -> list[Any]:
+        """Return the values of all workers, once each of them has supplied one.
+
+        Raises:
+            PeerLostError: If a worker is gone.
+        """
+        self._values[rank] = value
+        try:
+            self._barrier.wait()
+            values = list(self._values)
+            self._barrier.wait()
+        except threading.BrokenBarrierError:
+            raise PeerLostError("another worker is gone") from None
+        return values
+
+
+class Rank:
+    """A worker's position in a job: the part of `DistributedContext` that saving needs."""
+
+    def __init__(self, job: Job, rank: int) -> None:
+        self._job = job
+        self.rank = rank
+        self.size = job.size
+
+    def allgather(self, stuff: Any) -> list[Any]:
+        """Return every worker's value in rank order."""
+        return self._job.gather(self.rank, stuff)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,8 +24,17 @@ from detcore.checkpoint import (
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointError, CheckpointStateError, PeerLostError
 from detcore_testing._crash import Crashed, Fuse
-from detcore_testing._crash_bench import NEW, OLD, SIZES, Bench, Process, content, model_name
-from detcore_testing._crash_ranks import Job, Rank
+from detcore_testing._crash_bench import (
+    NEW,
+    OLD,
+    SIZES,
+    Bench,
+    Job,
+    Process,
+    Rank,
+    content,
+    model_name,
+)
 
 __all__ = ["SCENARIOS", "Scenario", "find_fault"]
 

@@ -57,7 +57,7 @@ def check_trainer(trainer: Trainer, model: LightningModule) -> None:
 
 
 def check_prepared(trainer: Trainer) -> None:
-    """Refuse what the trainer knows only once the model and the data are attached.
+    """Refuse settings that the trainer knows only once the model and the data are attached.
 
     Raises:
         InvalidExperimentError: The message names it.

@@ -70,7 +70,7 @@ def training(
     smaller_is_better: bool = True,
     checkpoint_storage: str | None = None,
 ) -> Iterator[Training]:
-    """Restore the state of what the accelerator has prepared, and provide the batches to train on.
+    """Restore the state of the prepared objects, and provide the batches to train on.
 
     Under ``detcore run``, the experiment file says how far to train and when to report, validate
     and save. It counts steps: batches after which the accelerator lets optimizers make an update.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import collections
 import datetime
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
 
-from detcore.database import TrialRecord, TrialSummary
+from detcore.database import MetricRecord, TrialRecord, TrialSummary
 from detcore.types import ExperimentState, TrialState, searcher_metric
 from detcore_determined._routes import _enums
 from detcore_determined._routes._answers import (
@@ -30,7 +30,6 @@ from detcore_determined._routes._documents import (
     take_in,
     trial_document,
 )
-from detcore_determined._routes._summary import summarize
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State
 
@@ -285,3 +284,45 @@ def _workloads(
                 found.append((record.steps_completed, 2, {"checkpoint": workload}))
     found.sort(key=lambda entry: entry[:2])
     return [document for _, _, document in found]
+
+
+def summarize(training: Iterable[MetricRecord], validation: Iterable[MetricRecord]) -> Document:
+    """Return count, extremes, sum, mean and last value of each metric, as clients read them."""
+    return {"avg_metrics": _group(training), "validation_metrics": _group(validation)}
+
+
+def _group(records: Iterable[MetricRecord]) -> Document:
+    found: Document = {}
+    for record in records:
+        for name, value in record.metrics.items():
+            _add(found.setdefault(name, {"count": 0, "type": _type(value)}), value)
+    for summary in found.values():
+        if "sum" in summary:
+            summary["mean"] = summary["sum"] / summary["count"]
+    return found
+
+
+def _add(summary: Document, value: Any) -> None:
+    summary["last"] = value
+    kind = _type(value)
+    if kind != summary["type"]:
+        summary["type"] = "string"
+    summary["count"] += 1
+    if kind != "number":
+        return
+    summary["sum"] = summary.get("sum", 0.0) + float(value)
+    if not math.isnan(value):
+        summary["min"] = min(summary.get("min", value), value)
+        summary["max"] = max(summary.get("max", value), value)
+
+
+def _type(value: object) -> str:
+    if isinstance(value, bool):
+        return "boolean"
+    if as_float(value) is not None:
+        return "number"
+    if isinstance(value, list):
+        return "array"
+    if isinstance(value, dict):
+        return "object"
+    return "null" if value is None else "string"

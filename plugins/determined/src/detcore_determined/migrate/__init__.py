@@ -5,9 +5,8 @@ Works on text only: the migrated code is neither imported nor executed.
 
 from detcore_determined.migrate._config import migrate_config
 from detcore_determined.migrate._files import FileReport, find_files, migrate_file
-from detcore_determined.migrate._python import migrate_python
+from detcore_determined.migrate._python import migrate_python, needs_old_tensorflow
 from detcore_determined.migrate._report import Finding, Migrated
-from detcore_determined.migrate._tensorflow import needs_old_tensorflow
 
 __all__ = [
     "FileReport",

@@ -8,6 +8,7 @@ import dataclasses
 import difflib
 import io
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -15,10 +16,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from detcore_determined.migrate._config import migrate_config
-from detcore_determined.migrate._notebook import mentions
+from detcore_determined.migrate._names import ROOTS
 from detcore_determined.migrate._python import migrate_python
 from detcore_determined.migrate._report import Finding
-from detcore_determined.migrate._text import UnreadableError, decode
+from detcore_determined.migrate._text import Text, UnreadableError, decode
 
 __all__ = ["FileReport", "find_files", "migrate_file"]
 
@@ -26,6 +27,8 @@ _PYTHON = (".py", ".pyi")
 _YAML = (".yaml", ".yml")
 _NOTEBOOK = ".ipynb"
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}
+# In the file, a line of a cell is a JSON string, or follows an escaped line end inside one.
+_IMPORT = re.compile(rf'(?:"|\\n)\s*(?:from|import)\s+(?P<name>(?:{"|".join(ROOTS)})\b[\w.]*)')
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -193,3 +196,18 @@ def _failed(path: Path, problem: str) -> FileReport:
 def _words(error: Exception) -> str:
     strerror = getattr(error, "strerror", None)
     return str(strerror or error)
+
+
+def mentions(source: str) -> Iterator[Finding]:
+    """Yield a finding for each import of Determined in the cells of a notebook.
+
+    Args:
+        source: The file, JSON.
+    """
+    text = Text(source)
+    for match in _IMPORT.finditer(source):
+        line, column = text.place(match.start("name"))
+        yield Finding(
+            line, column, match["name"], "notebooks are not rewritten",
+            "change it by hand, or make it a script: jupyter nbconvert --to script",
+        )  # fmt: skip

@@ -18,8 +18,16 @@ from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 from detcore.errors import DataError
-from detcore_keras._loader._codec import Decoder, Slot, make_shared_file
-from detcore_keras._loader._wire import IDLE, Board, Result, Startup, Task
+from detcore_keras._loader._codec import (
+    IDLE,
+    Board,
+    Decoder,
+    Result,
+    Slot,
+    Startup,
+    Task,
+    make_shared_file,
+)
 
 __all__ = ["CannotSendError", "ProcessPool"]
 

@@ -18,9 +18,8 @@ import warnings
 from multiprocessing.connection import Connection
 from typing import Any
 
-from detcore_keras._loader._codec import Encoder, Layout, Slot
+from detcore_keras._loader._codec import IDLE, Board, Encoder, Layout, Result, Slot, Startup, Task
 from detcore_keras._loader._seeding import end_epoch, seed_item
-from detcore_keras._loader._wire import IDLE, Board, Result, Startup, Task
 
 __all__ = ["main"]
 

@@ -35,8 +35,8 @@ from detcore_server._page._brush import axis_filter
 from detcore_server._page._charts import page_charts
 from detcore_server._page._groups import group_choices, group_trials
 from detcore_server._page._lineage import ancestors
+from detcore_server._page._list_pages import Paging
 from detcore_server._page._now import Machine, read_now
-from detcore_server._page._paging import Paging
 from detcore_server._page._render import PageRoute, render, svg
 from detcore_server._page._side_by_side import MAX_SIDE_BY_SIDE, compare
 from detcore_server._page._trial_log import Traceback, last_traceback, read_tail

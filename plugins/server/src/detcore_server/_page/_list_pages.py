@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import urllib.parse
 from typing import Annotated, Any, Literal
 
@@ -10,10 +11,9 @@ from fastapi import APIRouter, Query, Request, Response
 from detcore.describe import describe_experiment, describe_state, metric_value, took_s
 from detcore.types import ExperimentState
 from detcore_server._auth import Id, PageUser, State
-from detcore_server._page._paging import Paging
 from detcore_server._page._render import PageRoute, render
 
-__all__ = ["make_router"]
+__all__ = ["Paging", "make_router"]
 
 _PAGE_SIZE = 50
 _ARCHIVED = {"": False, "only": True, "all": None}
@@ -116,3 +116,43 @@ def make_router() -> APIRouter:
 
 def _query(asked: dict[str, str]) -> str:
     return urllib.parse.urlencode({key: value for key, value in asked.items() if value})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Paging:
+    """A page of a list.
+
+    Attributes:
+        page: Its number, from 1.
+        size: How many there are on a page.
+        total: How many there are.
+        query: The other parameters of the address, encoded.
+    """
+
+    page: int
+    size: int
+    total: int
+    query: str = ""
+
+    @property
+    def offset(self) -> int:
+        """How many come before this page."""
+        return (self.page - 1) * self.size
+
+    @property
+    def last(self) -> int:
+        """Number of the last page."""
+        return max(1, -(-self.total // self.size))
+
+    @property
+    def told(self) -> str:
+        """The range of the entries on this page, as text."""
+        if self.offset >= self.total:
+            return f"none of {self.total:,}"
+        return (
+            f"{self.offset + 1:,} to {min(self.offset + self.size, self.total):,} of {self.total:,}"
+        )
+
+    def url(self, page: int) -> str:
+        """Return the address of another page of the list."""
+        return f"?{self.query}{'&' * bool(self.query)}page={page}"

@@ -16,10 +16,13 @@ import threading
 from collections.abc import Sequence
 
 from detcore.environment import child_environment, read_variables
-from detcore.launch._lines import MARK
-from detcore.launch._places import default_settings
+from detcore.launch.nodes import place_ranks, without_outer_job
 
-__all__ = ["main"]
+__all__ = ["MARK", "main"]
+
+# Begins the messages of an agent to the launcher. It contains the ASCII record separator, which no
+# program prints by chance.
+MARK = b"\x1edetcore "
 
 _EXIT_NOT_STARTED = 127
 _GRACE_S = 5.0
@@ -37,9 +40,8 @@ def main(command: Sequence[str]) -> int:
         launcher receives the worker's code in a message.
     """
     told = read_variables(("HOROVOD_HOSTNAME", "HOROVOD_LOCAL_SIZE", "SSH_CONNECTION"))
-    environment = child_environment(
-        {}, defaults=default_settings(int(told.get("HOROVOD_LOCAL_SIZE", "1")))
-    )
+    place = place_ranks(["here"] * int(told.get("HOROVOD_LOCAL_SIZE", "1")))[0]
+    environment = child_environment({}, defaults=without_outer_job({}, place))
     try:
         worker = subprocess.Popen(
             command, env=environment, stdin=subprocess.DEVNULL, start_new_session=True

@@ -9,20 +9,52 @@ import os
 import queue
 import re
 import signal
+import socket
 import subprocess
+import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
-from detcore.launch._exit_codes import EXIT_COME_BACK
-from detcore.launch._lines import MARK, Line, LineCutter
-from detcore.launch._workers import ENDING_SIGNALS, GRACE_S, NOTICE_S, Sink, Workers
+from detcore.errors import ConfigError, WorkerError
+from detcore.launch.nodes import HostsRequest, Line, LineCutter, Workers, interface_with
+from detcore_horovod._agent import MARK
 
-__all__ = ["HorovodRun"]
+__all__ = ["HorovodRun", "chief_address", "interface_towards", "start_on_hosts"]
+
+# As for the workers of one machine; see `detcore.launch.nodes.Workers`.
+_NOTICE_S = 2.0
+_GRACE_S = 5.0
+_ENDING_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+_COME_BACK = os.EX_TEMPFAIL
+_DISCARD_PORT = 9
 
 _PREFIX = re.compile(rb"\[(\d+)\]<(stdout|stderr)>:")
 _ENDED = re.compile(r"Process (\d+) exit with status code (\d+)")
 _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "ConnectTimeout=10")
 _KEPT_MESSAGES = 200
+
+
+def start_on_hosts(
+    command: Sequence[str], request: HostsRequest, sink: Callable[[int, str, Line], None]
+) -> HorovodRun:
+    """Start a command on several machines; see `detcore.launch.nodes.SupportsHosts`."""
+    program = Path(sys.executable).parent / "horovodrun"
+    if not program.is_file():
+        raise ConfigError(
+            f"--hosts needs horovodrun, but there is no {program}.\n"
+            "Install Horovod in this environment: HOROVOD_WITH_GLOO=1 pip install horovod"
+        )
+    names = [host.name for host in request.hosts]
+    line = [
+        *(str(program), "--gloo", "-np", str(request.num_workers)),
+        *("-H", ",".join(f"{host.name}:{host.slots}" for host in request.hosts)),
+        # Named, so that horovodrun does not look for it: it would put a secret on command lines.
+        *("--network-interfaces", request.network_interface or interface_towards(names)),
+        *(sys.executable, "-m", "detcore_horovod._agent", *command),
+    ]
+    environment = {**request.environment, "DET_CHIEF_IP": chief_address(names)}
+    return HorovodRun(line, environment, sink, stop_s=request.stop_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,10 +74,19 @@ class HorovodRun:
         environment: All its variables; it puts them on command lines.
         sink: Takes the lines that the workers print.
         stop_s: How long all may take once they were asked to end, in seconds.
+
+    Attributes:
+        pid: Process id of horovodrun.
+        failure: Once it is closed, its output if it started no worker, else None.
     """
 
     def __init__(
-        self, command: Sequence[str], environment: dict[str, str], sink: Sink, *, stop_s: float
+        self,
+        command: Sequence[str],
+        environment: dict[str, str],
+        sink: Callable[[int, str, Line], None],
+        *,
+        stop_s: float,
     ) -> None:
         self._sink = sink
         self._cutters: dict[tuple[int, str], LineCutter] = {}
@@ -59,15 +100,16 @@ class HorovodRun:
         self._asked_with: int | None = None  # the first signal that asked all to end
         self._kill_at: float | None = None
         self._calls: list[subprocess.Popen[bytes]] = []
-        self.messages: list[str] = []
+        self._messages: list[str] = []
+        self.failure: str | None = None
         self._run = Workers(self._take, make_cutter=_Pieces)
         self.pid = self._run.start(command, environment)
 
     def _take(self, rank: int, stream: str, line: Line) -> None:
         match = _PREFIX.match(line.text)
         if match is None:
-            if len(self.messages) < _KEPT_MESSAGES:
-                self.messages.append(line.text.decode("utf-8", "replace").rstrip())
+            if len(self._messages) < _KEPT_MESSAGES:
+                self._messages.append(line.text.decode("utf-8", "replace").rstrip())
             return
         rank, stream = int(match[1]), match[2].decode()
         text, mark, told = line.text[match.end() :].partition(MARK)
@@ -120,13 +162,13 @@ class HorovodRun:
                 self._running.pop(rank, None)
                 code = self._codes[rank] = int(words[0])
                 self._ended.append((rank, code))
-                if code not in (0, EXIT_COME_BACK) and self._first_failed is None:
+                if code not in (0, _COME_BACK) and self._first_failed is None:
                     self._first_failed = rank
-                    self._end_at = min(self._end_at or math.inf, time.monotonic() + NOTICE_S)
+                    self._end_at = min(self._end_at or math.inf, time.monotonic() + _NOTICE_S)
 
     def end(self) -> None:
         """Ask all to end; kill those that are still there after the grace time."""
-        self._kill_at = self._kill_at or time.monotonic() + GRACE_S
+        self._kill_at = self._kill_at or time.monotonic() + _GRACE_S
         self.signal(signal.SIGTERM)
 
     def kill(self) -> None:
@@ -140,7 +182,7 @@ class HorovodRun:
         self._hear()
         workers = list(self._running.values())
         self._send(number, workers, with_children=with_children)
-        if number in ENDING_SIGNALS:
+        if number in _ENDING_SIGNALS:
             self._send(signal.SIGCONT, workers, with_children=True)
             if self._asked_with is None:
                 self._asked_with = number
@@ -175,17 +217,19 @@ class HorovodRun:
         # Those whose agent was killed are still there.
         self._send(signal.SIGKILL, list(self._running.values()), with_children=True)
         for call in self._calls:
-            call.wait(GRACE_S)
+            call.wait(_GRACE_S)
         for (rank, stream), cutter in self._cutters.items():
             for line in cutter.finish():
                 self._sink(rank, stream, line)
         if self._first_failed is not None:
             return self._codes[self._first_failed]
         # Only horovodrun reports a worker whose agent was killed, or a connection that broke.
-        for match in filter(None, map(_ENDED.match, self.messages)):
+        for match in filter(None, map(_ENDED.match, self._messages)):
             self._first_failed = int(match[1])
             return int(match[2])
-        return run_code or (EXIT_COME_BACK if EXIT_COME_BACK in self._codes.values() else 0)
+        if run_code not in (0, _COME_BACK):
+            self.failure = "\n".join(["horovodrun did not start the workers:", *self._messages])
+        return run_code or (_COME_BACK if _COME_BACK in self._codes.values() else 0)
 
 
 class _Pieces:
@@ -204,3 +248,52 @@ class _Pieces:
         rest, self._rest = self._rest, b""
         if rest:
             yield Line(rest)
+
+
+def interface_towards(hosts: Sequence[str]) -> str:
+    """Return the name of this machine's network interface that leads to the hosts.
+
+    Raises:
+        WorkerError: If a name has no address, or no interface is found.
+    """
+    sources = [_source_address(_address(host)) for host in hosts]
+    source = next((found for found in sources if not found.startswith("127.")), sources[0])
+    name = interface_with(source)
+    if name is not None:
+        return name
+    raise WorkerError(
+        f"no network interface of this machine has the address {source}, from which it reaches "
+        f"{hosts[-1]}.\nName the interface that leads to the other machines: "
+        "--network-interface"
+    )
+
+
+def chief_address(hosts: Sequence[str]) -> str:
+    """Return the address of the first host, where rank 0 runs, as the others see it.
+
+    Raises:
+        WorkerError: If a name has no address.
+    """
+    addresses = [_address(host) for host in hosts]
+    if addresses[0].startswith("127."):
+        for address in addresses[1:]:
+            source = _source_address(address)
+            if not source.startswith("127."):
+                return source
+    return addresses[0]
+
+
+def _address(name: str) -> str:
+    try:
+        return socket.gethostbyname(name)
+    except OSError as error:
+        raise WorkerError(f"the host {name!r} has no address: {error}") from error
+
+
+def _source_address(address: str) -> str:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((address, _DISCARD_PORT))  # sends nothing
+        except OSError as error:
+            raise WorkerError(f"this machine has no route to {address}: {error}") from error
+        return str(probe.getsockname()[0])

@@ -1,25 +1,136 @@
-"""Marks for functions, classes, arguments, attributes of modules, and hooks."""
+"""Deprecation of public names, for detcore itself and for plugins.
+
+A deprecated name keeps working. It warns once for each place that uses it, with the version that
+deprecated it, the version that removes it, and the replacement. A test of each distribution calls
+`find_overdue`, so that a release cannot keep a name that it promised to remove. See
+docs/api-policy.md.
+"""
 
 from __future__ import annotations
 
+import ast
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
-from detcore.deprecation._notice import Deprecation
-
 __all__ = [
-    "HookDeprecations",
+    "Deprecation",
+    "DetcoreDeprecationWarning",
+    "Overdue",
     "deprecated",
     "deprecated_argument",
     "deprecated_attributes",
     "deprecated_hook",
     "deprecations_of_hook",
+    "find_overdue",
 ]
 
 _Marked = TypeVar("_Marked", bound=Callable[..., Any])
 _HOOK = "__detcore_deprecations__"
+_MARKS = {"Deprecation", "deprecated", "deprecated_argument", "deprecated_hook"}
+_RELEASE = re.compile(r"\d+(\.\d+)*", re.ASCII)
+# Modules with frames between a deprecated object and the code that uses it.
+_BETWEEN = {"abc", "contextlib", "functools", "importlib._bootstrap"}
+
+
+class DetcoreDeprecationWarning(FutureWarning):
+    """Something that a later release will not have.
+
+    A `FutureWarning`, because Python shows those by default: a ``DeprecationWarning`` is shown for
+    the main script alone, and trial classes are imported. Python shows it once for each place.
+    """
+
+
+def _release(version: str) -> tuple[int, ...]:
+    """Return the numbers that a version begins with, without zeros at the end.
+
+    Pre-releases count as the release: ``"0.3.0rc1"`` is ``(0, 3)``.
+
+    Raises:
+        ValueError: If it begins with no number.
+    """
+    match = _RELEASE.match(version)
+    if match is None:
+        raise ValueError(f"{version!r} is not a version such as 0.3")
+    numbers = [int(part) for part in match[0].split(".")]
+    while numbers and numbers[-1] == 0:
+        numbers.pop()
+    return tuple(numbers)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Deprecation:
+    """One thing that is deprecated.
+
+    Attributes:
+        what: Name for messages, such as ``"detcore_bread.bake()"``.
+        since: The first version that warns.
+        removed_in: The first version without it.
+        use: The replacement; empty: none.
+        distribution: The distribution that these versions belong to.
+
+    Raises:
+        ValueError: If a version does not begin with a number, or `removed_in` is not later than
+            `since`.
+    """
+
+    what: str
+    since: str
+    removed_in: str
+    use: str = ""
+    distribution: str = "detcore"
+
+    def __post_init__(self) -> None:
+        if _release(self.removed_in) <= _release(self.since):
+            raise ValueError(
+                f"{self.what} is deprecated since {self.since} and removed in {self.removed_in}: "
+                "at least one release has to warn before that"
+            )
+
+    @property
+    def period(self) -> str:
+        """Both versions and the replacement, as the end of a sentence."""
+        use = f"; use {self.use}" if self.use else "; there is nothing to use instead"
+        return (
+            f"deprecated since {self.distribution} {self.since} and will be removed in "
+            f"{self.distribution} {self.removed_in}{use}"
+        )
+
+    @property
+    def message(self) -> str:
+        """Text of the warning."""
+        return f"{self.what} is {self.period}"
+
+    def warn(self) -> None:
+        """Warn the caller of the function that calls this."""
+        warnings.warn(self.message, DetcoreDeprecationWarning, stacklevel=_callers_level())
+
+    def add_to(self, doc: str | None) -> str:
+        """Return a docstring with a section that says so, after its first paragraph."""
+        first, _, rest = inspect.cleandoc(doc or "").partition("\n\n")
+        note = f"Deprecated:\n    {self.message[:1].upper()}{self.message[1:]}."
+        return "\n\n".join(part for part in (first, note, rest) if part)
+
+
+def _callers_level() -> int:
+    """Return the stack level, for `Deprecation.warn`, of the code that uses the deprecated name."""
+    level = 2  # `warn` is 1
+    frame = sys._getframe(2)
+    while frame.f_back is not None and _is_between(frame.f_globals.get("__name__", "")):
+        frame = frame.f_back
+        level += 1
+    return level
+
+
+def _is_between(module: str) -> bool:
+    return module in _BETWEEN or module == "detcore.deprecation"
+
 
 HookDeprecations = Mapping[str, Deprecation]
 """Deprecations of a hook by argument; the empty name is the hook itself."""
@@ -211,3 +322,62 @@ def deprecations_of_hook(specification: Callable[..., Any]) -> HookDeprecations:
     """Return the deprecations of a hook and its arguments."""
     found: HookDeprecations = getattr(specification, _HOOK, {})
     return found
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Overdue:
+    """A deprecation that is due for removal.
+
+    Attributes:
+        path: The file.
+        line: The line of the mark, from 1.
+        removed_in: The first version that should not have it; empty: the mark has no literal
+            version, so it cannot be checked.
+    """
+
+    path: Path
+    line: int
+    removed_in: str
+
+    def __str__(self) -> str:
+        if not self.removed_in:
+            return f"{self.path}:{self.line}: removed_in is not written as a text"
+        return f"{self.path}:{self.line}: to be removed in {self.removed_in}"
+
+
+def find_overdue(folder: Path, version: str) -> list[Overdue]:
+    """Return the deprecations in a folder of source that a version should not have any more.
+
+    For a test of a distribution::
+
+        assert not find_overdue(Path(detcore_bread.__file__).parent, detcore_bread.__version__)
+
+    Args:
+        folder: The source; all ``.py`` files below it are read, none is imported.
+        version: The current version; a pre-release counts as the release.
+    """
+    found = []
+    for path in sorted(folder.rglob("*.py")):
+        for call in _marks(ast.parse(path.read_text(encoding="utf-8"), str(path))):
+            value = next((item.value for item in call.keywords if item.arg == "removed_in"), None)
+            if isinstance(value, ast.Name) and value.id == "removed_in":
+                continue  # a function that passes its own argument on
+            text = value.value if isinstance(value, ast.Constant) else None
+            if not isinstance(text, str):
+                found.append(Overdue(path, call.lineno, ""))
+            elif _release(text) <= _release(version):
+                found.append(Overdue(path, call.lineno, text))
+    return found
+
+
+def _marks(tree: ast.Module) -> Iterator[ast.Call]:
+    """Yield the calls that mark something, wherever their names were imported to."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call):
+            name = (
+                node.func.attr
+                if isinstance(node.func, ast.Attribute)
+                else (getattr(node.func, "id", ""))
+            )
+            if name in _MARKS and any(item.arg == "removed_in" for item in node.keywords):
+                yield node
