@@ -163,8 +163,8 @@ def test_it_is_light(tmp_path: Path) -> None:
 
 
 # The client's classes talk to a `Transport` and to nothing below it.
-EMBEDDED = {"_embedded", "_control", "_files"}
-CLASSES = {"_checkpoint", "_client", "_experiment", "_metrics", "_model", "_top", "_trial"}
+EMBEDDED = {"_embedded", "_control"}
+CLASSES = {"_checkpoint", "_client", "_experiment", "_metrics", "_model", "_trial"}
 BELOW = ("sqlalchemy", "detcore.database", "detcore.storage", "detcore.runner", "detcore.launch")
 
 
