@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +10,7 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_records, uuid_shortener
 from detcore.describe import (
     can_resume,
     describe_experiment,
@@ -188,6 +188,7 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
             metric=overview["metric"],
             smaller_is_better=bool(overview["smaller_is_better"]),
         )
+        short = uuid_shortener(database)
     config: Any = mask_config(dict(record.config))
     if form == "json":
         print_json({**overview, "config": config, "trials": described})
@@ -195,7 +196,7 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
         print_csv(described, ["id", "state"])
     else:
         _print_experiment(overview, record, config)
-        _print_trials(overview, described, config)
+        _print_trials(overview, described, config, short)
 
 
 @click.command("archive")
@@ -294,7 +295,10 @@ def _print_experiment(
 
 
 def _print_trials(
-    row: dict[str, Any], trials: list[dict[str, Any]], config: Mapping[str, Any]
+    row: dict[str, Any],
+    trials: list[dict[str, Any]],
+    config: Mapping[str, Any],
+    short: Callable[[str], str],
 ) -> None:
     from detcore.cli._output import print_heading, print_line
     from detcore.cli._trials import print_trials
@@ -303,7 +307,7 @@ def _print_trials(
     if not trials:
         print_line("none yet")
         return
-    print_trials(trials, row["metric"])
+    print_trials(trials, row["metric"], short)
     if len(trials) < row["num_trials"]:
         print_line(
             f"{row['num_trials'] - len(trials)} earlier ones: "

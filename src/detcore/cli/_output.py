@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = [
+    "SHORT_UUID",
     "Column",
     "Format",
     "choose_format",
@@ -70,6 +71,7 @@ _STATE_STYLES = {
     "paused": "yellow",
     "running": "cyan",
 }
+SHORT_UUID = 8  # characters of a UUID that a terminal shows, where no other one has them
 _PROCESS_GONE = "(process gone)"
 
 

@@ -17,7 +17,7 @@ from detcore._distributions import (
 from detcore.cli._completion import TRIAL_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_records, uuid_shortener
 from detcore.describe import best_of, can_resume, describe_state, flatten, searcher_metric
 from detcore.errors import NotFoundError
 
@@ -83,6 +83,7 @@ def describe_command(
     form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         facts = _read(database, trial_id)
+        short = uuid_shortener(database)
     series = _choose_series(facts, metric)
     if form == "json":
         print_json(_plain(facts, series))
@@ -94,7 +95,7 @@ def describe_command(
     _print_trial(facts)
     _print_validations(facts, show_all=show_all)
     _print_training(facts)
-    _print_checkpoints(facts)
+    _print_checkpoints(facts, short)
     _print_plot(series, _find_drawing())
     _print_hint(facts)
 
@@ -392,7 +393,7 @@ def _print_training(facts: _Facts) -> None:
     print_fields(fields, indent=2)
 
 
-def _print_checkpoints(facts: _Facts) -> None:
+def _print_checkpoints(facts: _Facts, short: Callable[[str], str]) -> None:
     from detcore.cli._output import (
         Column,
         format_bytes,
@@ -416,7 +417,7 @@ def _print_checkpoints(facts: _Facts) -> None:
         ],
         [
             [
-                row.uuid,
+                short(row.uuid),
                 str(row.steps_completed),
                 row.state,
                 format_bytes(row.size_bytes),

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_records, uuid_shortener
 from detcore.describe import describe_trials, flatten, metric_value, searcher_metric, trial_state
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ Examples:
   detcore experiment trials 3 --follow                     until the search has ended
   detcore experiment trials 3 --csv > trials.csv
 """
-# Of a checkpoint's UUID in a table with many columns; commands take a beginning of a UUID.
-_UUID_SHOWN = 8
 # Narrower terminals show fewer columns, to leave room for the hyperparameters.
 _WIDE = 100
 _REDRAW_S = 1.0
@@ -73,12 +71,13 @@ def trials(
         if follow:
             _follow(obj, database, experiment_id, sort=sort, metric=metric, limit=limit)
             return
+        short = uuid_shortener(database)
     if form == "json":
         print_json({"experiment_id": experiment_id, "metric": metric, "trials": rows})
     elif form == "csv":
         print_csv(rows, ["id", "state"])
     elif rows:
-        print_trials(rows, metric)
+        print_trials(rows, metric, short)
     else:
         click.echo(f"experiment {experiment_id} has no trials yet", err=True)
 
@@ -123,19 +122,30 @@ def read_trials(
     return metric, rows[:limit]
 
 
-def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
-    """Print trials as a table, below the hyperparameters that all of them share."""
+def print_trials(
+    rows: Sequence[dict[str, Any]], metric: str | None, short: Callable[[str], str]
+) -> None:
+    """Print trials as a table, below the hyperparameters that all of them share.
+
+    Args:
+        rows: The trials.
+        metric: The metric whose best value is shown.
+        short: As of `detcore.cli._records.uuid_shortener`.
+    """
     from detcore.cli._output import print_line, print_table
 
     same, varied = split_hparams(rows)
     if same:
         print_line("all with " + " ".join(f"{name}={value}" for name, value in same.items()))
-    columns, cells = _table(rows, metric, varied)
+    columns, cells = _table(rows, metric, varied, short)
     print_table(columns, cells)
 
 
 def _table(
-    rows: Sequence[dict[str, Any]], metric: str | None, varied: list[str]
+    rows: Sequence[dict[str, Any]],
+    metric: str | None,
+    varied: list[str],
+    short: Callable[[str], str],
 ) -> tuple[list[Column], list[list[str]]]:
     from detcore.cli._output import Column, make_console
 
@@ -158,16 +168,12 @@ def _table(
             str(row["steps_completed"]),
             *(["-" if row["rung"] is None else str(row["rung"])] if has_rungs else []),
             _best_at(row, metric),
-            *([] if is_narrow else [str(row["num_runs"]), _uuid_text(row)]),
+            *([] if is_narrow else [str(row["num_runs"]), short(row["latest_checkpoint"] or "-")]),
             _hparams_text(row, varied),
         ]
         for row in rows
     ]
     return columns, cells
-
-
-def _uuid_text(row: dict[str, Any]) -> str:
-    return (row["latest_checkpoint"] or "-")[:_UUID_SHOWN]
 
 
 def split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, str], list[str]]:
@@ -223,7 +229,14 @@ def _follow(
             record, is_alive = database.observe_experiment(experiment_id)
             ingest_spools(database, obj.environment.home)
             _, rows = read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
-            live.update(_frame(rows, metric, height=console.height, progress=record.progress))
+            frame = _frame(
+                rows,
+                metric,
+                uuid_shortener(database),
+                height=console.height,
+                progress=record.progress,
+            )
+            live.update(frame)
             live.refresh()
             if is_alive is False:
                 return
@@ -231,7 +244,12 @@ def _follow(
 
 
 def _frame(
-    rows: list[dict[str, Any]], metric: str | None, *, height: int, progress: float | None
+    rows: list[dict[str, Any]],
+    metric: str | None,
+    short: Callable[[str], str],
+    *,
+    height: int,
+    progress: float | None,
 ) -> Any:
     from rich.console import Group
     from rich.text import Text
@@ -255,4 +273,4 @@ def _frame(
         ids = {row["id"] for row in first}
         shown = [row for row in rows if row["id"] in ids]
         head += f"; {len(rows) - fitting} not shown"
-    return Group(Text(head, style="dim"), make_table(*_table(shown, metric, varied)))
+    return Group(Text(head, style="dim"), make_table(*_table(shown, metric, varied, short)))

@@ -15,6 +15,7 @@ _FRAME = re.compile(r'(?P<indent> *)File "(?P<path>[^"]*)", line \d+')
 # these (Keras and TensorFlow).
 _ANNOUNCEMENT = re.compile(
     r".*:|(\w+: )?Exception encountered when calling .*|Node: '.*'|\d+ root error\(s\) found\.?"
+    r"|<stack traces unavailable>"
 )
 
 

@@ -41,6 +41,7 @@ READS = frozenset(
         "registered_checkpoints",
         "run_is_alive",
         "runs_alive",
+        "shared_beginnings",
         "summarize_trials",
         "top_checkpoints",
         "top_trials",
