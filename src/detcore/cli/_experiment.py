@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -10,7 +10,7 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records, uuid_shortener
+from detcore.cli._records import master_option, open_records, shorten_checkpoints
 from detcore.describe import (
     can_resume,
     describe_experiment,
@@ -188,7 +188,8 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
             metric=overview["metric"],
             smaller_is_better=bool(overview["smaller_is_better"]),
         )
-        short = uuid_shortener(database)
+        if form == "table":
+            shorten_checkpoints(database, described)
     config: Any = mask_config(dict(record.config))
     if form == "json":
         print_json({**overview, "config": config, "trials": described})
@@ -196,7 +197,7 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
         print_csv(described, ["id", "state"])
     else:
         _print_experiment(overview, record, config)
-        _print_trials(overview, described, config, short)
+        _print_trials(overview, described, config)
 
 
 @click.command("archive")
@@ -295,10 +296,7 @@ def _print_experiment(
 
 
 def _print_trials(
-    row: dict[str, Any],
-    trials: list[dict[str, Any]],
-    config: Mapping[str, Any],
-    short: Callable[[str], str],
+    row: dict[str, Any], trials: list[dict[str, Any]], config: Mapping[str, Any]
 ) -> None:
     from detcore.cli._output import print_heading, print_line
     from detcore.cli._trials import print_trials
@@ -307,7 +305,7 @@ def _print_trials(
     if not trials:
         print_line("none yet")
         return
-    print_trials(trials, row["metric"], short)
+    print_trials(trials, row["metric"])
     if len(trials) < row["num_trials"]:
         print_line(
             f"{row['num_trials'] - len(trials)} earlier ones: "

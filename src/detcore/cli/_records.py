@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from detcore.database import Database, LogLine, TrialRecord
     from detcore.experimental import Determined
 
-__all__ = ["master_option", "open_client", "open_records", "read_log", "uuid_shortener"]
+__all__ = [
+    "master_option",
+    "open_client",
+    "open_records",
+    "read_log",
+    "shorten_checkpoints",
+    "uuid_shortener",
+]
 
 _Command = TypeVar("_Command")
 
@@ -91,6 +98,13 @@ def uuid_shortener(database: Database) -> Callable[[str], str]:
         return str
     shared = set(database.shared_beginnings(SHORT_UUID))
     return lambda uuid: uuid if uuid[:SHORT_UUID] in shared else uuid[:SHORT_UUID]
+
+
+def shorten_checkpoints(database: Database, trials: list[dict[str, Any]]) -> None:
+    """Shorten the UUIDs of described trials as `uuid_shortener` does."""
+    short = uuid_shortener(database)
+    for trial in trials:
+        trial["latest_checkpoint"] = short(trial["latest_checkpoint"] or "-")
 
 
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:

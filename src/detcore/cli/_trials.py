@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records, uuid_shortener
+from detcore.cli._records import master_option, open_records, shorten_checkpoints
 from detcore.describe import describe_trials, flatten, metric_value, searcher_metric, trial_state
 
 if TYPE_CHECKING:
@@ -71,13 +71,14 @@ def trials(
         if follow:
             _follow(obj, database, experiment_id, sort=sort, metric=metric, limit=limit)
             return
-        short = uuid_shortener(database)
+        if form == "table":
+            shorten_checkpoints(database, rows)
     if form == "json":
         print_json({"experiment_id": experiment_id, "metric": metric, "trials": rows})
     elif form == "csv":
         print_csv(rows, ["id", "state"])
     elif rows:
-        print_trials(rows, metric, short)
+        print_trials(rows, metric)
     else:
         click.echo(f"experiment {experiment_id} has no trials yet", err=True)
 
@@ -122,30 +123,19 @@ def read_trials(
     return metric, rows[:limit]
 
 
-def print_trials(
-    rows: Sequence[dict[str, Any]], metric: str | None, short: Callable[[str], str]
-) -> None:
-    """Print trials as a table, below the hyperparameters that all of them share.
-
-    Args:
-        rows: The trials.
-        metric: The metric whose best value is shown.
-        short: As of `detcore.cli._records.uuid_shortener`.
-    """
+def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
+    """Print trials as a table, below the hyperparameters that all of them share."""
     from detcore.cli._output import print_line, print_table
 
     same, varied = split_hparams(rows)
     if same:
         print_line("all with " + " ".join(f"{name}={value}" for name, value in same.items()))
-    columns, cells = _table(rows, metric, varied, short)
+    columns, cells = _table(rows, metric, varied)
     print_table(columns, cells)
 
 
 def _table(
-    rows: Sequence[dict[str, Any]],
-    metric: str | None,
-    varied: list[str],
-    short: Callable[[str], str],
+    rows: Sequence[dict[str, Any]], metric: str | None, varied: list[str]
 ) -> tuple[list[Column], list[list[str]]]:
     from detcore.cli._output import Column, make_console
 
@@ -168,7 +158,7 @@ def _table(
             str(row["steps_completed"]),
             *(["-" if row["rung"] is None else str(row["rung"])] if has_rungs else []),
             _best_at(row, metric),
-            *([] if is_narrow else [str(row["num_runs"]), short(row["latest_checkpoint"] or "-")]),
+            *([] if is_narrow else [str(row["num_runs"]), row["latest_checkpoint"] or "-"]),
             _hparams_text(row, varied),
         ]
         for row in rows
@@ -229,14 +219,8 @@ def _follow(
             record, is_alive = database.observe_experiment(experiment_id)
             ingest_spools(database, obj.environment.home)
             _, rows = read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
-            frame = _frame(
-                rows,
-                metric,
-                uuid_shortener(database),
-                height=console.height,
-                progress=record.progress,
-            )
-            live.update(frame)
+            shorten_checkpoints(database, rows)
+            live.update(_frame(rows, metric, height=console.height, progress=record.progress))
             live.refresh()
             if is_alive is False:
                 return
@@ -244,12 +228,7 @@ def _follow(
 
 
 def _frame(
-    rows: list[dict[str, Any]],
-    metric: str | None,
-    short: Callable[[str], str],
-    *,
-    height: int,
-    progress: float | None,
+    rows: list[dict[str, Any]], metric: str | None, *, height: int, progress: float | None
 ) -> Any:
     from rich.console import Group
     from rich.text import Text
@@ -273,4 +252,4 @@ def _frame(
         ids = {row["id"] for row in first}
         shown = [row for row in rows if row["id"] in ids]
         head += f"; {len(rows) - fitting} not shown"
-    return Group(Text(head, style="dim"), make_table(*_table(shown, metric, varied, short)))
+    return Group(Text(head, style="dim"), make_table(*_table(shown, metric, varied)))
