@@ -380,3 +380,35 @@ def test_the_best_value_of_a_script_is_listed(
         scratch.report(trial, "validation", step, **reported)
     row = scratch("experiment", "list").stdout.splitlines()[-1]
     assert f"  {best}  " in row, row
+
+
+def test_a_terminal_shows_the_beginnings_of_uuids_that_commands_take(scratch: Records) -> None:
+    experiment = scratch.experiment()
+    trial = scratch.trial(experiment)
+    scratch.database.start_run(trial)
+    lone, *twins = (
+        f"{beginning}-0000-4000-8000-00000000000{number}"
+        for number, beginning in enumerate(("6d1c0f5e", "aaaaaaaa", "aaaaaaaa"))
+    )
+    for step, uuid in enumerate((*twins, lone), 1):
+        scratch.report(trial, "validation", step, val_loss=1 / step)
+        scratch.checkpoint(trial, step, uuid)
+    home = {"DETCORE_HOME": str(scratch.home)}
+    lists = (
+        f"checkpoint list --experiment {experiment}",
+        f"experiment best {experiment} -n 9",
+        f"trial describe {trial}",
+        f"experiment trials {experiment}",
+    )
+    for command in lists:
+        words = [sys.executable, "-m", "detcore", *command.split()]
+        _, written, _ = on_a_terminal(words, variables=home, folder=Path.cwd(), width=160)
+        text = without_colour(written)
+        assert "6d1c0f5e" in text, command
+        assert lone not in text, command
+        assert "trials" in command or all(uuid in text for uuid in twins), command
+        piped = scratch(*command.split()).stdout
+        assert lone in piped, command  # a program may read it
+    assert lone in scratch("checkpoint", "delete", "6d1c0f5e", "--dry-run").stdout
+    both = scratch("checkpoint", "describe", "aaaaaaaa").exception
+    assert all(uuid in str(both) for uuid in twins)

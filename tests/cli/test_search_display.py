@@ -71,7 +71,8 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     text = file.getvalue()
     lines = [line.split("\x1b[2K")[-1].rstrip() for line in text.splitlines()]
     assert max(map(len, lines)) <= width
-    rows = [line.split() for line in lines if " sgd " in line or " kind sgd" in line]
+    assert len({line for line in lines if "* 1 " in line}) == 1, lines  # also without colours
+    rows = [line.replace("*", " ").split() for line in lines if " kind sgd" in line]
     shown = {int(row[0]): row for row in rows}
     assert len(shown) == min(count, 20)
     assert {1, 2} <= set(shown)  # those that run
@@ -84,12 +85,39 @@ def test_the_table_fits_the_terminal(width: int, count: int) -> None:
     header = [line for line in lines if "42%" in line][-1]
     assert "42000 of 100000 batches" in header
     assert f"{count} trials: 2 running, " in text
+    assert "; * best: trial 1" in text
 
 
 def lines_of(count: int, *, is_verbose: bool = False) -> list[str]:
     file = io.StringIO()
     show(PlainDisplay(Console(file=file, width=200), is_verbose=is_verbose), count)
     return file.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+def test_a_late_checkpoint_has_the_batch_of_its_own_alone(
+    kind: type[PlainDisplay] | type[LiveDisplay],
+) -> None:
+    file = io.StringIO()
+    display = kind(Console(file=file, width=100, force_terminal=kind is LiveDisplay))
+    single = CONFIG | {"searcher": {"name": "single", "metric": "val_loss"}}
+    display.search_started(single)
+    info = TrialInfo(
+        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config=single,
+        model_dir="/", trial_dir="/",
+    )  # fmt: skip
+    display.trial_started(info, pid=10)
+    display.event(info, WorkerEvent("started", {"length": 100, "steps_completed": 0}))
+    training = {"steps_completed": 90, "metrics": {"loss": 1.0}}
+    display.event(info, WorkerEvent("training", training))
+    uuid = "6d1c0f5e-0000-4000-8000-000000000000"
+    saved = {"steps_completed": 45, "uuid": uuid, "size_bytes": 1000, "total_s": 1.0}
+    display.event(info, WorkerEvent("checkpoint", saved))
+    display.close()
+    last = [line for line in file.getvalue().splitlines() if "6d1c0f5e" in line][-1]
+    assert "batch 45" in last
+    assert last.count("batch") == 1
+    assert (uuid in last) == (kind is PlainDisplay)  # a log is copied from, a panel is looked at
 
 
 def test_verbose_lines_in_a_pipe_say_whose_they_are() -> None:

@@ -56,6 +56,13 @@ Node: 'Equal'
 2 root error(s) found.
   (0) INVALID_ARGUMENT:  Incompatible shapes: [8] vs. [7]"""
 
+COMPILED = """Graph execution error:
+
+Detected at node sequential_1/lambda_1/MatMul defined at (most recent call last):
+<stack traces unavailable>
+Matrix size-incompatible: In[0]: [8,3], In[1]: [8,3]
+\t [[{{node sequential_1/lambda_1/MatMul}}]] [Op:__inference__loop_509]"""
+
 
 @pytest.mark.parametrize(
     ("message", "cause"),
@@ -79,6 +86,10 @@ Node: 'Equal'
         (
             ROOTS,
             "Graph execution error: (0) INVALID_ARGUMENT:  Incompatible shapes: [8] vs. [7]",
+        ),
+        (
+            COMPILED,
+            "Graph execution error: Matrix size-incompatible: In[0]: [8,3], In[1]: [8,3]",
         ),
     ],
 )

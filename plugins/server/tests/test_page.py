@@ -716,6 +716,53 @@ def test_what_runs_now(site: Site) -> None:
     assert "left, at this speed" not in site.page(f"/ui/experiments/{experiment}").text
 
 
+def test_a_run_that_begins_again_trains_although_the_crashed_one_was_far_ahead(site: Site) -> None:
+    database = site.database
+    experiment = add_search(database, 1, 80, name="again", state=ExperimentState.RUNNING)
+    (trial,) = (each.id for each in database.list_trials(experiment))
+    database.set_trial_state(trial, TrialState.RUNNING)
+    run = database.start_run(trial)
+    path = f"/ui/experiments/{experiment}"
+
+    def row() -> list[str]:
+        return next(row for row in site.page(path).rows if row[0] == f"trial {trial}")
+
+    assert row()[1] == "starting"
+    reports = [
+        MetricRecord(trial_id=trial, run_id=run, kind="training", steps_completed=step,
+                     metrics={"loss": 0.5})
+        for step in (3, 6)
+    ]  # fmt: skip
+    database.add_metrics(reports)  # 160 reports of the run before have more steps
+    assert row()[1] == "training"
+    assert row()[4] == "6"
+
+
+def test_what_is_counted_of_many_trials_is_counted_of_all(site: Site) -> None:
+    database = site.database
+    experiment = add_search(database, 300, 1, name="many", state=ExperimentState.RUNNING)
+    trials = [trial.id for trial in database.list_trials(experiment)]
+    # The page draws the best 200: those that failed and that wait are the worst of all.
+    worst = [row.trial.id for row in database.top_trials(
+        experiment, metric="val_loss", smaller_is_better=True, limit=None)][-30:]  # fmt: skip
+    failed, waiting = worst[:13], worst[13:]
+    for trial in failed:
+        database.set_trial_state(trial, TrialState.ERROR, error=f"trial {trial} broke")
+    for trial in waiting:
+        database.set_trial_state(trial, TrialState.PAUSED)
+    page = site.page(f"/ui/experiments/{experiment}")
+    shown = [row for row in page.rows if row[0] in {str(trial) for trial in trials}]
+    assert len(shown) == 200
+    assert not {str(trial) for trial in worst} & {row[0] for row in shown}
+    assert f"These are 10 of {len(failed)} failed trials." in page.text
+    assert f"trial {failed[0]} broke" in page.text
+    assert f"{len(waiting)}\nwaiting" in page.text
+    grouped = site.page(f"/ui/experiments/{experiment}?group=hparams.optimizer.name")
+    groups = [row for row in grouped.rows if row[0] in ("sgd", "adam", "rmsprop")]
+    assert len(groups) == 3
+    assert sum(int(row[1]) for row in groups) == 300
+
+
 def test_a_trial_is_stopped_by_whom_may_control_it(site: Site) -> None:
     experiment, (trial, other, *_) = start_trials(site)
     path = f"/ui/trials/{trial}"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_records, uuid_shortener
 from detcore.describe import searcher_metric
 from detcore.errors import NotFoundError
 
@@ -74,6 +75,7 @@ def best(
         rows = best_checkpoints(
             database, experiment_id, metric, smaller_is_better=smaller_is_better, number=number
         )
+        short = uuid_shortener(database)
         if rows and rows[0]["value"] is None:
             # Where the name is wrong, any checkpoint would be as good as another.
             names = _validation_metrics(database, experiment_id)
@@ -92,7 +94,7 @@ def best(
     elif form == "csv":
         print_csv(rows)
     else:
-        _print(rows, metric)
+        _print(rows, metric, short)
 
 
 def _validation_metrics(database: Database, experiment_id: int) -> list[str]:
@@ -133,7 +135,7 @@ def best_checkpoints(
     ]
 
 
-def _print(rows: list[dict[str, Any]], metric: str) -> None:
+def _print(rows: list[dict[str, Any]], metric: str, short: Callable[[str], str]) -> None:
     from detcore.cli._output import Column, format_bytes, format_number, print_table
 
     print_table(
@@ -146,7 +148,7 @@ def _print(rows: list[dict[str, Any]], metric: str) -> None:
         ],
         [
             [
-                row["uuid"],
+                short(row["uuid"]),
                 format_number(row["value"]),
                 str(row["trial_id"]),
                 str(row["steps_completed"]),

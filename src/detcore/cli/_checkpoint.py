@@ -23,7 +23,7 @@ from detcore.cli._output import (
     print_line,
     print_table,
 )
-from detcore.cli._records import master_option, open_client
+from detcore.cli._records import master_option, open_client, uuid_shortener
 from detcore.errors import CheckpointStateError, RunError
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
             store.database.get_experiment(experiment)  # one that is not there is an error
         states = None if deleted else SHOWN
         records = store.database.list_checkpoints(experiment_id=experiment, states=states)
+        short = uuid_shortener(store.database)
     if as_json:
         print_json([pick(_FIELDS, record) for record in records])
         return
@@ -98,7 +99,7 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
         ],
         [
             [
-                record.uuid,
+                short(record.uuid),
                 str(record.experiment_id),
                 str(record.trial_id),
                 str(record.steps_completed),

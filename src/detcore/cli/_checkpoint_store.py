@@ -6,14 +6,14 @@ import contextlib
 import dataclasses
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import Column, format_bytes, print_json, print_line, print_table
-from detcore.cli._records import master_option, open_client, open_records
+from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
 from detcore.errors import CheckpointError, CheckpointStateError, DetcoreError
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def prune(
         plan = plan_retention(database, experiment_id, policy=policy)
         records = database.list_checkpoints(experiment_id=experiment_id)
         if not as_json:
-            _print_plan(plan, records)
+            _print_plan(plan, records, uuid_shortener(database))
         if plan.deleted and not dry_run:
             if not yes:
                 _confirm(len(plan.deleted))
@@ -214,12 +214,14 @@ def _prune_remotely(obj: CliContext, plan: RetentionPlan) -> RetentionPlan:
     return RetentionPlan(kept, tuple(deleted))
 
 
-def _print_plan(plan: RetentionPlan, records: list[CheckpointRecord]) -> None:
+def _print_plan(
+    plan: RetentionPlan, records: list[CheckpointRecord], short: Callable[[str], str]
+) -> None:
     print_table(
         [Column("uuid"), Column("trial", align="right"), Column("steps", align="right"),
          Column("size", align="right"), Column("kept", wrap=True)],
         [
-            [record.uuid, str(record.trial_id), str(record.steps_completed),
+            [short(record.uuid), str(record.trial_id), str(record.steps_completed),
              format_bytes(record.size_bytes) if record.resources else "-",
              "; ".join(plan.kept.get(record.uuid, ("no",)))]
             for record in records

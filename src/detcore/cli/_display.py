@@ -43,6 +43,7 @@ _OTHER_LINES = 7
 # Columns of the table.
 _HPARAMS, _RUNG = 2, 4
 _LEAST_WIDTH = 15
+_BEST = "*"  # marks the best trial, also where there are no colours
 # In the order in which they are counted in the header.
 _STATES = ("running", "completed", "error", "canceled", "not started", "waits", "interrupted")
 
@@ -394,6 +395,8 @@ def _header(progress: RunProgress, trials: list[TrialProgress]) -> Group:
         Text(time_left(progress.seconds_left), style="cyan", no_wrap=True),
     )
     count = f"{len(trials)} trials: {listed}"
+    if progress.best is not None:
+        count += f"; {_BEST} best: trial {progress.best.trial_id}"
     return Group(line, Text(count, no_wrap=True, overflow="ellipsis"))
 
 
@@ -430,7 +433,7 @@ def _cells(
     of = f"/{trial.length}" if trial.length and state == "running" else ""
     metric = "-" if trial.best is None else format_number(trial.best)
     return (
-        Text(str(trial.trial_id)),
+        Text(f"{_BEST} {trial.trial_id}" if trial is best else str(trial.trial_id)),
         state_text(state),
         Text(progress.hparams(trial)),
         Text(f"{trial.steps}{of}" if trial.info or trial.steps else "-"),

@@ -10,7 +10,7 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_records, shorten_checkpoints
 from detcore.describe import (
     can_resume,
     describe_experiment,
@@ -188,6 +188,8 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
             metric=overview["metric"],
             smaller_is_better=bool(overview["smaller_is_better"]),
         )
+        if form == "table":
+            shorten_checkpoints(database, described)
     config: Any = mask_config(dict(record.config))
     if form == "json":
         print_json({**overview, "config": config, "trials": described})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,7 +25,7 @@ from detcore.cli._output import (
     print_table,
     printable,
 )
-from detcore.cli._records import master_option, open_client, open_records
+from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
 from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
@@ -195,13 +195,14 @@ def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
     with open_records(obj) as database:
         record = _find(database, name)
         versions = database.list_versions(record.id)
+        short = uuid_shortener(database)
     plain = [pick(_VERSION_FIELDS, version) for version in versions]
     if form == "json":
         print_json({**pick(_MODEL_FIELDS, record), "versions": plain})
     elif form == "csv":
         print_csv(plain, ["number", "checkpoint_uuid"])
     else:
-        _print_model(record, versions)
+        _print_model(record, versions, short)
 
 
 @model_group.command("register-version")
@@ -372,7 +373,9 @@ def _print_models(records: list[ModelRecord]) -> None:
     )
 
 
-def _print_model(record: ModelRecord, versions: list[ModelVersionRecord]) -> None:
+def _print_model(
+    record: ModelRecord, versions: list[ModelVersionRecord], short: Callable[[str], str]
+) -> None:
     print_line(f"model {record.id}: {record.name}", style="bold")
     fields = {"description": record.description or "-"}
     if record.labels:
@@ -399,7 +402,7 @@ def _print_model(record: ModelRecord, versions: list[ModelVersionRecord]) -> Non
         [
             [
                 str(version.number),
-                version.checkpoint_uuid,
+                short(version.checkpoint_uuid),
                 version.name,
                 version.comment,
                 format_time(version.created_at),

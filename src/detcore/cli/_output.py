@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 __all__ = [
+    "SHORT_UUID",
     "Column",
     "Format",
     "choose_format",
@@ -69,6 +70,7 @@ _STATE_STYLES = {
     "paused": "yellow",
     "running": "cyan",
 }
+SHORT_UUID = 8  # characters of a UUID that a terminal shows, where no other one has them
 _PROCESS_GONE = "(process gone)"
 _COLOUR = re.compile(r"\x1b\[[0-9;:]*m")
 # Control characters but for tabs and line ends, what changes the direction of the text around it,

@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.cli._output import format_bytes, format_number, printable
+from detcore.cli._output import SHORT_UUID, format_bytes, format_number, printable
 from detcore.types import searcher_metric
 
 if TYPE_CHECKING:
@@ -69,7 +69,8 @@ class TrialProgress:
             at = fields["steps_completed"]
             self.validation = f"{format_metrics(fields['metrics'])}  (batch {at})"
         elif event.type == "checkpoint":
-            self.checkpoint = f"{format_checkpoint(fields)}  (batch {fields['steps_completed']})"
+            short = {**fields, "uuid": fields["uuid"][:SHORT_UUID]}
+            self.checkpoint = f"{format_checkpoint(short)}  (batch {fields['steps_completed']})"
         elif event.type == "finished":
             self.phase = str(fields["state"]).lower()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
@@ -17,7 +17,14 @@ if TYPE_CHECKING:
     from detcore.database import Database, LogLine, TrialRecord
     from detcore.experimental import Determined
 
-__all__ = ["master_option", "open_client", "open_records", "read_log"]
+__all__ = [
+    "master_option",
+    "open_client",
+    "open_records",
+    "read_log",
+    "shorten_checkpoints",
+    "uuid_shortener",
+]
 
 _Command = TypeVar("_Command")
 
@@ -78,6 +85,26 @@ def open_client(obj: CliContext) -> Iterator[Determined]:
         client = Determined(obj.master)
     with client:
         yield client
+
+
+def uuid_shortener(database: Database) -> Callable[[str], str]:
+    """Return what a table shows of a checkpoint's UUID, which commands take in its place.
+
+    On a terminal that is its beginning, unless another checkpoint has the same; else all of it.
+    """
+    from detcore.cli._output import SHORT_UUID, make_console
+
+    if not make_console().is_terminal:
+        return str
+    shared = set(database.shared_beginnings(SHORT_UUID))
+    return lambda uuid: uuid if uuid[:SHORT_UUID] in shared else uuid[:SHORT_UUID]
+
+
+def shorten_checkpoints(database: Database, trials: list[dict[str, Any]]) -> None:
+    """Shorten the UUIDs of described trials as `uuid_shortener` does."""
+    short = uuid_shortener(database)
+    for trial in trials:
+        trial["latest_checkpoint"] = short(trial["latest_checkpoint"] or "-")
 
 
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:

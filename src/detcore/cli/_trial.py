@@ -17,7 +17,7 @@ from detcore._distributions import (
 from detcore.cli._completion import TRIAL_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options, pick
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_records, uuid_shortener
 from detcore.describe import best_of, can_resume, describe_state, flatten, searcher_metric
 from detcore.errors import NotFoundError
 
@@ -92,6 +92,7 @@ def describe_command(
     whole = {"json": _KINDS[:1], "csv": _KINDS}.get(form, _KINDS[:1] if show_all else ())
     with open_records(obj) as database:
         facts, series = _read(database, trial_id, metric, whole)
+        short = uuid_shortener(database)
     if form == "json":
         print_json(_plain(facts, series))
         return
@@ -104,7 +105,7 @@ def describe_command(
     _print_trial(facts)
     _print_validations(facts, show_all=show_all)
     _print_training(facts)
-    _print_checkpoints(facts)
+    _print_checkpoints(facts, short)
     _print_plot(series, _find_drawing(), facts)
     _print_hint(facts)
 
@@ -443,7 +444,7 @@ def _print_training(facts: _Facts) -> None:
     print_fields(fields, indent=2)
 
 
-def _print_checkpoints(facts: _Facts) -> None:
+def _print_checkpoints(facts: _Facts, short: Callable[[str], str]) -> None:
     from detcore.cli._output import (
         Column,
         format_bytes,
@@ -467,7 +468,7 @@ def _print_checkpoints(facts: _Facts) -> None:
         ],
         [
             [
-                row.uuid,
+                short(row.uuid),
                 str(row.steps_completed),
                 row.state,
                 format_bytes(row.size_bytes),

@@ -10,7 +10,7 @@ import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records
+from detcore.cli._records import master_option, open_records, shorten_checkpoints
 from detcore.describe import describe_trials, flatten, metric_value, searcher_metric, trial_state
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ Examples:
   detcore experiment trials 3 --follow                     until the search has ended
   detcore experiment trials 3 --csv > trials.csv
 """
-# Of a checkpoint's UUID in a table with many columns; commands take a beginning of a UUID.
-_UUID_SHOWN = 8
 # Narrower terminals show fewer columns, to leave room for the hyperparameters.
 _WIDE = 100
 _REDRAW_S = 1.0
@@ -73,6 +71,8 @@ def trials(
         if follow:
             _follow(obj, database, experiment_id, sort=sort, metric=metric, limit=limit)
             return
+        if form == "table":
+            shorten_checkpoints(database, rows)
     if form == "json":
         print_json({"experiment_id": experiment_id, "metric": metric, "trials": rows})
     elif form == "csv":
@@ -158,16 +158,12 @@ def _table(
             str(row["steps_completed"]),
             *(["-" if row["rung"] is None else str(row["rung"])] if has_rungs else []),
             _best_at(row, metric),
-            *([] if is_narrow else [str(row["num_runs"]), _uuid_text(row)]),
+            *([] if is_narrow else [str(row["num_runs"]), row["latest_checkpoint"] or "-"]),
             _hparams_text(row, varied),
         ]
         for row in rows
     ]
     return columns, cells
-
-
-def _uuid_text(row: dict[str, Any]) -> str:
-    return (row["latest_checkpoint"] or "-")[:_UUID_SHOWN]
 
 
 def split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, str], list[str]]:
@@ -223,6 +219,7 @@ def _follow(
             record, is_alive = database.observe_experiment(experiment_id)
             ingest_spools(database, obj.environment.home)
             _, rows = read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
+            shorten_checkpoints(database, rows)
             live.update(_frame(rows, metric, height=console.height, progress=record.progress))
             live.refresh()
             if is_alive is False:

@@ -44,7 +44,7 @@ _FRAME = re.compile(r'(?P<indent> *)File "(?P<path>[^"]*)", line \d+')
 # Frameworks wrap an error in a line that only announces it: it ends with a colon, or is one of
 # these (Keras and TensorFlow).
 _ANNOUNCEMENT = re.compile(
-    r".*:|(\w+: )?Exception encountered when calling .*|Node: '.*'|\d+ root error\(s\) found\.?"
+    r".*:|(\w+: )?Exception encountered when calling .*|Node: '.*'|\d+ root error.*|<stack.*>"
 )
 
 

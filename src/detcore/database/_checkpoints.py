@@ -173,6 +173,16 @@ class CheckpointQueries(Queries):
         matched = [row.uuid for row in rows]
         raise _not_found(uuid, matched=matched, others=[row.uuid for row in some])
 
+    def shared_beginnings(self, length: int) -> list[str]:
+        """Return the beginnings of UUIDs, `length` characters each, that several checkpoints have.
+
+        `get_checkpoint` takes any other beginning of that length.
+        """
+        beginning = func.substr(checkpoints.c.uuid, 1, length)
+        query = select(beginning).group_by(beginning).having(func.count() > 1)
+        with self._read() as connection:
+            return list(connection.execute(query).scalars())
+
     def list_checkpoints(
         self,
         *,

@@ -49,7 +49,13 @@ class MetricQueries(Queries):
             raise DatabaseError(f"these metrics are recorded already: {error.orig}") from error
 
     def metrics(
-        self, trial_id: int, kind: str, *, with_batches: bool = True, newest: int | None = None
+        self,
+        trial_id: int,
+        kind: str,
+        *,
+        with_batches: bool = True,
+        newest: int | None = None,
+        run_id: int | None = None,
     ) -> list[MetricRecord]:
         """Return the reports of a trial, in the order of steps.
 
@@ -60,6 +66,7 @@ class MetricQueries(Queries):
             kind: "training" or "validation".
             with_batches: Whether to read `MetricRecord.batch_metrics`, which may be long.
             newest: Maximum number, those of the most steps; None = all.
+            run_id: Only those of this run; None = of all.
 
         Raises:
             NotFoundError: If there is no such trial.
@@ -71,6 +78,8 @@ class MetricQueries(Queries):
             query = select(*columns).where(
                 metrics.c.trial_id == trial_id, metrics.c.kind == kind, is_current()
             )
+            if run_id is not None:
+                query = query.where(metrics.c.run_id == run_id)
             if newest is None:
                 query = query.order_by(metrics.c.steps_completed, metrics.c.id)
             else:

@@ -43,6 +43,7 @@ READS = frozenset(
         "run_is_alive",
         "runs_alive",
         "sample_metrics",
+        "shared_beginnings",
         "summarize_trials",
         "top_checkpoints",
         "top_trials",

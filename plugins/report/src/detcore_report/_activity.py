@@ -87,15 +87,15 @@ def time_left(
 
 def _read(database: Database, experiment: ExperimentRecord, trial: TrialRecord) -> Activity:
     metric, _ = searcher_metric(experiment.config)
-    training = _newest(database, trial.id, "training")
-    validations = _newest(database, trial.id, "validation")
+    training = _newest(database, trial, "training")
+    validations = _newest(database, trial, "validation")
+    # One that begins at a checkpoint reports fewer steps than a run that crashed behind it.
     own = [row for row in (*training, *validations) if row.run_id == trial.run_id]
-    # A run that begins at a checkpoint has completed fewer steps than one that crashed behind it.
     counted = own or [*training[-1:], *validations[-1:]]
     latest = max((row.steps_completed for row in counted), default=0)
     times = [row.reported_at for row in counted if row.reported_at]
     progress = _progress(experiment, trial, latest)
-    speed = _speed([row for row in training if row.run_id == trial.run_id] or own)
+    speed = _speed([row for row in own if row.kind == "training"] or own)
     values = training[-1].metrics if training else {}
     return Activity(
         trial=trial,
@@ -110,8 +110,10 @@ def _read(database: Database, experiment: ExperimentRecord, trial: TrialRecord) 
     )
 
 
-def _newest(database: Database, trial_id: int, kind: str) -> list[MetricRecord]:
-    return database.metrics(trial_id, kind, with_batches=False, newest=_RECENT)
+def _newest(database: Database, trial: TrialRecord, kind: str) -> list[MetricRecord]:
+    """Return reports of the current run, or of those before if it has none."""
+    own = database.metrics(trial.id, kind, with_batches=False, newest=_RECENT, run_id=trial.run_id)
+    return own or database.metrics(trial.id, kind, with_batches=False, newest=_RECENT)
 
 
 def _phase(
