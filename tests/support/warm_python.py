@@ -7,10 +7,11 @@ forks. The forked process has the parent, process id, descriptors, session, vari
 and exit code of a process that was started as usual. If its command starts processes in turn, such
 as the workers of ``detcore run``, it forks a zygote for them first.
 
-Started as usual ("cold") are other programs; Python with options, ``-c`` included; processes on a
-terminal; processes with variables that change how Python or a framework starts, or with a
-``PYTHONPATH`` that holds other versions of imported packages; and all processes of a test with the
-marker ``cold``. Users start their processes cold, so each plugin keeps tests with that marker.
+Started as usual ("cold") are other programs; Python with options other than ``-W error``, ``-c``
+included; processes on a terminal; processes with variables that change how Python or a framework
+starts, or with a ``PYTHONPATH`` that holds other versions of imported packages; and all processes
+of a test with the marker ``cold``. Users start their processes cold, so each plugin keeps tests
+with that marker.
 """
 
 from __future__ import annotations
@@ -58,6 +59,8 @@ _PARENT_MODULES = (
 _WARM_PACKAGES = frozenset({"detcore", "detcore_replay"})
 _PARENT_SCRIPTS = ("doc_driver.py",)
 _PARENT_COMMANDS = frozenset({"run", "launch", "serve", "replay", "diverge", "reproduce"})
+# Imports that the zygote has made are not checked; tests with ``-c`` check those.
+_STRICT = ["-W", "error"]
 _PR_SET_CHILD_SUBREAPER = 36
 _MAX_MESSAGE_BYTES = 1 << 20
 _MAX_DESCRIPTORS = 60
@@ -89,6 +92,7 @@ class Zygote:
         self.variables = dict(variables)
         self.imported = list(imported)
         self.session = os.getsid(0)
+        self.parent = os.getpid()
         self.lock = threading.Lock()
 
     def fork(self, message: Mapping[str, Any], descriptors: Sequence[int]) -> int | None:
@@ -180,7 +184,7 @@ def _start(
         not _is_cold and executable is None and preexec_fn is None and close_fds and not shell
         and gid is None and gids is None and uid is None and umask == -1 and process_group == -1
     )  # fmt: skip
-    if is_usual and _zygote is None and _preload and _kind(_words(args), *_place_of(cwd, env)):
+    if is_usual and _zygote is None and _preload and _kind(_words(args)[0], *_place_of(cwd, env)):
         _zygote = _begin()
     streams = [
         0 if p2cread == -1 else p2cread,
@@ -211,7 +215,7 @@ def _message(
     zygote: Zygote, args: Any, cwd: Any, env: Any, streams: list[int], start_new_session: bool
 ) -> dict[str, Any] | None:
     """Return the request to the zygote, or None if the process must be started as usual."""
-    words = _words(args)
+    words, is_strict = _words(args)
     variables, folder = _place_of(cwd, env)
     kind = _kind(words, variables, folder)
     if kind is None or not os.path.isdir(folder) or len(words) > 500:
@@ -230,12 +234,16 @@ def _message(
         return None
     if any(os.isatty(stream) for stream in streams):
         return None
+    # In a fork of its parent: its processes would be the parent's children.
+    if os.getpid() != zygote.parent:
+        return None
     if not start_new_session and os.getsid(0) != zygote.session:
         return None
     limits = [resource.getrlimit(limit) for limit in _LIMITS]
     return {
-        "kind": kind, "words": words, "cwd": folder, "variables": variables, "path": path,
-        "setsid": start_new_session, "group": os.getpgrp(), "limits": limits,
+        "kind": kind, "words": words, "is_strict": is_strict, "cwd": folder,
+        "variables": variables, "path": path, "setsid": start_new_session,
+        "group": os.getpgrp(), "limits": limits,
         "ignored": [
             number for number in signal.valid_signals()
             if signal.getsignal(number) is signal.SIG_IGN
@@ -252,12 +260,13 @@ def _place_of(cwd: Any, env: Any) -> tuple[dict[str, str], str]:
     return variables, os.path.abspath(os.fsdecode(cwd or "."))
 
 
-def _words(args: Any) -> list[str]:
-    return (
-        [os.fsdecode(args)]
-        if isinstance(args, (str, bytes, os.PathLike))
-        else [*map(os.fsdecode, args)]
-    )
+def _words(args: Any) -> tuple[list[str], bool]:
+    """Return the words of a command without ``-W error``, and whether it had that option."""
+    if isinstance(args, (str, bytes, os.PathLike)):
+        return [os.fsdecode(args)], False
+    words = [os.fsdecode(word) for word in args]
+    is_strict = words[1:3] == _STRICT
+    return ([words[0], *words[3:]] if is_strict else words), is_strict
 
 
 def _kind(words: list[str], variables: Mapping[str, str], folder: str) -> str | None:
@@ -495,6 +504,9 @@ def _become(
             signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, message["blocked"])
     os.close(ready)
+    if message["is_strict"]:
+        sys.warnoptions.append("error")
+        warnings.simplefilter("error")
     _run(message["kind"], words)
 
 

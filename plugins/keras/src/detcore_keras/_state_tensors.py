@@ -43,7 +43,9 @@ def name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
     for wanted in _ORDER:
         for prefix, item in named:
             if prefix == wanted:
-                found[_unused(f"{prefix}{item.name}", found)] = item.variable
+                # Names of Keras 2 end with the number of an output.
+                name = f"{prefix}{item.name.removesuffix(':0')}"
+                found[_unused(name, found)] = item.variable
     return found
 
 
