@@ -82,6 +82,7 @@ class RayNodes:
         """
         node = [sys.executable, Path(__file__).with_name("far_node.py"), self.address, address]
         start = shlex.join([*map(str, node), resource])
+        hidden.mkdir(mode=0o700, exist_ok=True)
         process = subprocess.Popen(
             ["unshare", "--mount", "sh", "-c",
              f"mount -t tmpfs none {shlex.quote(str(hidden))} && exec {start}"],
