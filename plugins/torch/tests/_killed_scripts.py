@@ -78,9 +78,11 @@ class Script:
             return [(each.steps_completed, dict(each.metrics)) for each in reports]
 
     def checkpoint_files(self) -> set[str]:
-        """Return the names of all files in its checkpoints."""
-        folder = self.folder / "home" / "checkpoints"
-        return {path.name for path in folder.rglob("*") if path.is_file()}
+        """Return the names of all files in its checkpoints; a save that was killed left none."""
+        manifests = (self.folder / "home" / "checkpoints").glob("*/manifest.json")
+        folders = [manifest.parent for manifest in manifests]
+        assert folders
+        return {path.name for each in folders for path in each.rglob("*") if path.is_file()}
 
     def _run_child(self, kill_at: int | None, number: int) -> None:
         code = 3
