@@ -5,9 +5,9 @@ Names are imported on first use, because ``detcore --help`` needs few of them.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
 
+from detcore._lazy import lazy_names
 from detcore.cli._context import CliContext
 from detcore.cli._main import main
 
@@ -49,31 +49,17 @@ __all__ = [
     "survey_checkpoints",
 ]
 
-_HOMES = {
-    "EXPERIMENT_ID": "_completion",
-    "Column": "_output",
-    "choose_format": "_output",
-    "format_options": "_output",
-    "last_lines": "_logs",
-    "make_console": "_output",
-    "make_table": "_output",
-    "master_option": "_records",
-    "open_records": "_records",
-    "print_csv": "_output",
-    "print_json": "_output",
-    "print_line": "_output",
-    "print_table": "_output",
-    "read_new_password": "_user",
-    "survey_checkpoints": "_checkpoint_store",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore.cli' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore.cli.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_checkpoint_store": "survey_checkpoints",
+        "_completion": "EXPERIMENT_ID",
+        "_logs": "last_lines",
+        "_output": (
+            "Column choose_format format_options make_console make_table print_csv print_json "
+            "print_line print_table"
+        ),
+        "_records": "master_option open_records",
+        "_user": "read_new_password",
+    },
+)
