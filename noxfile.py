@@ -176,7 +176,9 @@ def own_process_ids() -> list[str]:
     Tests kill processes and process groups, and so does Ray. A mistake among them, or an id that
     another process has by now, then ends no other tests, and nothing outlives the command.
     """
-    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"]
+    # The shell is the first of the new processes: it waits for those whose parent is gone.
+    shell = ["sh", "-c", '"$@"; exit $?', "sh"]
+    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *shell]
     works = shutil.which(command[0]) and not subprocess.run(
         [*command, "true"], check=False, stderr=subprocess.DEVNULL
     ).returncode  # fmt: skip
