@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         import_trial_class,
         is_importing_trial,
     )
+    from detcore.trial._saving import checkpoint_folder, read_trial_file
     from detcore.trial._schedule import Decision, Schedule, Step
     from detcore.trial._trial import Trial
 
@@ -75,6 +76,7 @@ __all__ = [
     "ValidationResult",
     "capture_random_state",
     "check_requirements",
+    "checkpoint_folder",
     "code_imported_from",
     "copy_code",
     "find_framework",
@@ -86,6 +88,7 @@ __all__ = [
     "open_trial",
     "prepare_process",
     "preserved_random_state",
+    "read_trial_file",
     "restore_random_state",
     "resumed_from",
     "run_trial",
@@ -110,6 +113,7 @@ __getattr__, __dir__ = lazy_names(
             "ImportEnded check_requirements find_framework import_object import_trial_class "
             "is_importing_trial"
         ),
+        "_saving": "checkpoint_folder read_trial_file",
         "_schedule": "Decision Schedule Step",
         "_trial": "Trial",
     },
