@@ -17,12 +17,8 @@ if TYPE_CHECKING:
 
     from detcore.database import CheckpointRecord, Database, MetricRecord, ModelVersionRecord
     from detcore.environment import Environment
-    from detcore.experimental._transport import (
-        Document,
-        ExperimentQuery,
-        ModelQuery,
-        VersionTexts,
-    )
+    from detcore.experimental import _transport
+    from detcore.experimental._transport import Document
 
 __all__ = ["EmbeddedTransport"]
 
@@ -60,7 +56,7 @@ class EmbeddedTransport:
         is_alive = database.experiment_is_alive(experiment_id)
         return make_document(database.get_experiment(experiment_id), is_alive=is_alive)
 
-    def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
+    def list_experiments(self, **query: Unpack[_transport.ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
         database = self._database()
         found = database.list_experiments(**query)
@@ -277,7 +273,7 @@ class EmbeddedTransport:
         """Return a model by its name or its id."""
         return make_document(self._database().get_model(model))
 
-    def list_models(self, **query: Unpack[ModelQuery]) -> list[Document]:
+    def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
         """Return models."""
         return [make_document(record) for record in self._database().list_models(**query)]
 
@@ -306,7 +302,7 @@ class EmbeddedTransport:
         self._database().delete_model(model)
 
     def register_version(
-        self, model: str | int, checkpoint_uuid: str, **given: Unpack[VersionTexts]
+        self, model: str | int, checkpoint_uuid: str, **given: Unpack[_transport.VersionTexts]
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
         database = self._database()

@@ -17,13 +17,9 @@ if TYPE_CHECKING:
 
     from detcore._records import Field
     from detcore.database import Database
+    from detcore.experimental import _transport
     from detcore.experimental._http_files import HttpStorage
-    from detcore.experimental._transport import (
-        Document,
-        ExperimentQuery,
-        ModelQuery,
-        VersionTexts,
-    )
+    from detcore.experimental._transport import Document
     from detcore.remote import Session
 
 __all__ = ["HttpTransport", "checked", "open_remote_checkpoint"]
@@ -122,7 +118,7 @@ class HttpTransport:
         """Return an experiment."""
         return checked("experiment", self._get(f"/experiments/{experiment_id}"))
 
-    def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
+    def list_experiments(self, **query: Unpack[_transport.ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
         return self._list("experiment", "/experiments", **_params(query))
 
@@ -264,7 +260,7 @@ class HttpTransport:
             return checked("model", self._get(f"/models/{model}"))
         return checked("model", self._get("/model", {"name": model}))
 
-    def list_models(self, **query: Unpack[ModelQuery]) -> list[Document]:
+    def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
         """Return models."""
         return self._list("model", "/models", **_params(query))
 
@@ -292,7 +288,7 @@ class HttpTransport:
         self._change("DELETE", self._model(model))
 
     def register_version(
-        self, model: str | int, checkpoint_uuid: str, **given: Unpack[VersionTexts]
+        self, model: str | int, checkpoint_uuid: str, **given: Unpack[_transport.VersionTexts]
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
         # A server of an earlier release takes the UUID alone.
@@ -387,7 +383,7 @@ def _checkpoint_path(uuid: str) -> str:
     return f"/checkpoints/{uuid}"
 
 
-def _params(query: ExperimentQuery | ModelQuery) -> dict[str, Any]:
+def _params(query: _transport.ExperimentQuery | _transport.ModelQuery) -> dict[str, Any]:
     """Return a query in the words of the server's routes."""
     return {
         _PARAMETERS.get(name, name): _word(value) if isinstance(value, bool) else value

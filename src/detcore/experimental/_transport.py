@@ -8,15 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "Connected",
-    "Document",
-    "ExperimentQuery",
-    "ModelQuery",
-    "Transport",
-    "VersionTexts",
-    "all_pages",
-]
+__all__ = ["Connected", "Document", "Transport", "all_pages"]
 
 Document: TypeAlias = "dict[str, Any]"
 
@@ -24,7 +16,7 @@ Document: TypeAlias = "dict[str, Any]"
 class ExperimentQuery(TypedDict):
     """Which experiments `Transport.list_experiments` returns, and in which order.
 
-    The fields mean what the parameters of `detcore.database.Database.list_experiments` mean.
+    See the parameters of `detcore.database.Database.list_experiments`.
     """
 
     states: list[str] | None
@@ -39,8 +31,8 @@ class ExperimentQuery(TypedDict):
 class ModelQuery(TypedDict):
     """Which models `Transport.list_models` returns, and in which order.
 
-    ``sort_by`` is a `ModelSortBy`, ``order_by`` an `OrderBy`; the others mean what the parameters
-    of `detcore.database.Database.list_models` mean.
+    ``sort_by`` is a `ModelSortBy`, ``order_by`` an `OrderBy`; for the others see the parameters of
+    `detcore.database.Database.list_models`.
     """
 
     sort_by: int

@@ -24,7 +24,12 @@ if TYPE_CHECKING:
         SupportsTensors,
         ValidationResult,
     )
-    from detcore.trial._instance import InstanceCheckpoints, InstanceRecord
+    from detcore.trial._instance import (
+        InstanceCheckpoints,
+        InstanceRecord,
+        checkpoint_folder,
+        read_trial_file,
+    )
     from detcore.trial._loop import (
         Outcome,
         open_clock,
@@ -47,7 +52,6 @@ if TYPE_CHECKING:
         import_trial_class,
         is_importing_trial,
     )
-    from detcore.trial._saving import checkpoint_folder, read_trial_file
     from detcore.trial._schedule import Decision, Schedule, Step
     from detcore.trial._trial import Trial
 
@@ -105,7 +109,7 @@ __getattr__, __dir__ = lazy_names(
             "LoopingController PrepareOptions SavesState SteppingController SupportsSnapshot "
             "SupportsStartFrom SupportsStateTensors SupportsTensors ValidationResult"
         ),
-        "_instance": "InstanceCheckpoints InstanceRecord",
+        "_instance": "InstanceCheckpoints InstanceRecord checkpoint_folder read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
         "_native": "NativeStart start_native",
         "_random": "capture_random_state preserved_random_state restore_random_state",
@@ -113,7 +117,6 @@ __getattr__, __dir__ = lazy_names(
             "ImportEnded check_requirements find_framework import_object import_trial_class "
             "is_importing_trial"
         ),
-        "_saving": "checkpoint_folder read_trial_file",
         "_schedule": "Decision Schedule Step",
         "_trial": "Trial",
     },
