@@ -10,11 +10,19 @@ import yaml
 from detcore.config import ExperimentConfig, load_config
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._searchers import SEARCHERS
-from detcore.config._sections import EnvironmentConfig, Optimizations, Profiling, Resources
+from detcore.config._sections import (
+    EnvironmentConfig,
+    Optimizations,
+    Profiling,
+    Reproducibility,
+    Resources,
+)
 from detcore.config._storage import STORAGE_TYPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-SECTIONS = [ExperimentConfig, EnvironmentConfig, Optimizations, Profiling, Resources]
+SECTIONS = [
+    ExperimentConfig, EnvironmentConfig, Optimizations, Profiling, Reproducibility, Resources,
+]  # fmt: skip
 MODELS = [*SECTIONS, *SEARCHERS.values(), *STORAGE_TYPES.values(), *HYPERPARAMETER_TYPES.values()]
 
 

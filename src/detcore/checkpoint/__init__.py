@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore._lazy import lazy_names
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.checkpoint._async import SaveProgress

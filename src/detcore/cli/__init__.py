@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore._lazy import lazy_names
 from detcore.cli._context import CliContext
 from detcore.cli._main import main
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.cli._checkpoint_store import survey_checkpoints

@@ -8,6 +8,7 @@ from detcore.config._hyperparameters import ranges, resolve_constants
 from detcore.config._loader import (
     ExperimentFileError,
     LoadedConfig,
+    LoadOptions,
     Origin,
     load_config,
     load_mapping,
@@ -26,6 +27,7 @@ __all__ = [
     "ExperimentConfig",
     "ExperimentFileError",
     "Label",
+    "LoadOptions",
     "LoadedConfig",
     "LocalLauncherSettings",
     "Origin",

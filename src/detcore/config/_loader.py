@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, TypedDict
 
 import yaml
 from pydantic import BaseModel
@@ -23,8 +23,12 @@ from detcore.config._yaml import empty_node, read_yaml
 from detcore.errors import ConfigError
 from detcore.types import JSONValue
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = [
     "ExperimentFileError",
+    "LoadOptions",
     "LoadedConfig",
     "Origin",
     "load_config",
@@ -104,29 +108,10 @@ class LoadedConfig:
     notices: list[str]
 
 
-_Models = Mapping[str, type[BaseModel] | str | None]
+class LoadOptions(TypedDict, total=False):
+    """The options of `load_config`, `load_mapping` and `load_text`.
 
-
-def load_config(
-    path: Path,
-    *,
-    overrides: Mapping[str, object] = {},
-    environment: Mapping[str, str] = {},
-    required: Collection[str] = (),
-    searchers: Mapping[str, type[BaseModel] | str | None] = {},
-    storage_types: Mapping[str, type[BaseModel] | str | None] = {},
-    launchers: Mapping[str, type[BaseModel] | str | None] = {},
-    code_dir: Path | None = None,
-    sized_trials: Collection[str] = (),
-) -> LoadedConfig:
-    """Read an experiment file.
-
-    A setting is taken from `overrides`, else from `environment`, else from the file, else it has
-    its default. A setting replaces the value of the same name; a length replaces one in another
-    unit.
-
-    Args:
-        path: The file, YAML in UTF-8.
+    Attributes:
         overrides: Settings by dotted name, from flags. A string is parsed as YAML, as given to
             ``--set``; other values are used unchanged.
         environment: Variables; those named like ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``
@@ -140,6 +125,28 @@ def load_config(
         code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
             to skip this.
         sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
+    """
+
+    overrides: Mapping[str, object]
+    environment: Mapping[str, str]
+    required: Collection[str]
+    searchers: Mapping[str, type[BaseModel] | str | None]
+    storage_types: Mapping[str, type[BaseModel] | str | None]
+    launchers: Mapping[str, type[BaseModel] | str | None]
+    code_dir: Path | None
+    sized_trials: Collection[str]
+
+
+def load_config(path: Path, **options: Unpack[LoadOptions]) -> LoadedConfig:
+    """Read an experiment file.
+
+    A setting is taken from the option ``overrides``, else from ``environment``, else from the file,
+    else it has its default. A setting replaces the value of the same name; a length replaces one in
+    another unit.
+
+    Args:
+        path: The file, YAML in UTF-8.
+        **options: See `LoadOptions`.
 
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
@@ -147,85 +154,36 @@ def load_config(
     source, text, found = read_file(path)
     if found:
         raise ExperimentFileError(found, name=source.name)
-    return _load(
-        text,
-        source,
-        path,
-        settings=(overrides, environment),
-        known=(required, searchers, storage_types, launchers),
-        code=(code_dir, sized_trials),
-    )
+    return _load(text, source, path, options)
 
 
-def load_text(
-    text: str,
-    *,
-    name: str,
-    overrides: Mapping[str, object] = {},
-    environment: Mapping[str, str] = {},
-    required: Collection[str] = (),
-    searchers: Mapping[str, type[BaseModel] | str | None] = {},
-    storage_types: Mapping[str, type[BaseModel] | str | None] = {},
-    launchers: Mapping[str, type[BaseModel] | str | None] = {},
-) -> LoadedConfig:
+def load_text(text: str, *, name: str, **options: Unpack[LoadOptions]) -> LoadedConfig:
     """Read the text of an experiment file that is not on this machine.
 
     Args:
         text: The text of the file.
         name: Name of the file in messages, and `LoadedConfig.path`.
-        overrides: As for `load_config`.
-        environment: As for `load_config`.
-        required: As for `load_config`.
-        searchers: As for `load_config`.
-        storage_types: As for `load_config`.
-        launchers: As for `load_config`.
+        **options: See `LoadOptions`.
 
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
     """
     source, text = Source.of_file(name, text)
-    return _load(
-        text,
-        source,
-        Path(name),
-        settings=(overrides, environment),
-        known=(required, searchers, storage_types, launchers),
-    )
+    return _load(text, source, Path(name), options)
 
 
-def load_mapping(
-    config: Mapping[str, object],
-    *,
-    overrides: Mapping[str, object] = {},
-    environment: Mapping[str, str] = {},
-    required: Collection[str] = (),
-    searchers: Mapping[str, type[BaseModel] | str | None] = {},
-    storage_types: Mapping[str, type[BaseModel] | str | None] = {},
-    launchers: Mapping[str, type[BaseModel] | str | None] = {},
-) -> LoadedConfig:
+def load_mapping(config: Mapping[str, object], **options: Unpack[LoadOptions]) -> LoadedConfig:
     """Check a configuration given as a dictionary; reports show it as YAML.
 
     Args:
         config: Content of an experiment file.
-        overrides: As for `load_config`.
-        environment: As for `load_config`.
-        required: As for `load_config`.
-        searchers: As for `load_config`.
-        storage_types: As for `load_config`.
-        launchers: As for `load_config`.
+        **options: See `LoadOptions`.
 
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
         ConfigError: If something in `config` cannot be written as YAML.
     """
-    source, text = Source.of_file("config", mapping_text(config))
-    return _load(
-        text,
-        source,
-        Path("config"),
-        settings=(overrides, environment),
-        known=(required, searchers, storage_types, launchers),
-    )
+    return load_text(mapping_text(config), name="config", **options)
 
 
 def mapping_text(config: Mapping[str, object]) -> str:
@@ -261,8 +219,8 @@ def notices_of_code(
         text: The text of the file.
         name: Name of the file in messages.
         code_dir: Folder of the code.
-        overrides: As for `load_config`.
-        environment: As for `load_config`.
+        overrides: As in `LoadOptions`.
+        environment: As in `LoadOptions`.
     """
     if len(text) > _MOST_CHARACTERS:
         return []
@@ -304,26 +262,20 @@ def _too_long(text: str, source: Source) -> Diagnostic:
     )
 
 
-def _load(
-    text: str,
-    source: Source,
-    path: Path,
-    *,
-    settings: tuple[Mapping[str, object], Mapping[str, str]],
-    known: tuple[Collection[str], _Models, _Models, _Models],
-    code: tuple[Path | None, Collection[str]] = (None, ()),
-) -> LoadedConfig:
+def _load(text: str, source: Source, path: Path, options: LoadOptions) -> LoadedConfig:
     if len(text) > _MOST_CHARACTERS:
         raise ExperimentFileError([_too_long(text, source)], name=source.name)
-    root, found, is_readable = _read(text, source, *settings)
+    overrides, environment = options.get("overrides", {}), options.get("environment", {})
+    root, found, is_readable = _read(text, source, overrides, environment)
+    code_dir = options.get("code_dir")
     config, mistakes = check(
         root,
-        required=known[0],
-        searchers=known[1],
-        storage_types=known[2],
-        launchers=known[3],
-        code_dir=code[0],
-        sized_trials=code[1],
+        required=options.get("required", ()),
+        searchers=options.get("searchers", {}),
+        storage_types=options.get("storage_types", {}),
+        launchers=options.get("launchers", {}),
+        code_dir=code_dir,
+        sized_trials=options.get("sized_trials", ()),
     )
     if is_readable:
         found += mistakes
@@ -336,7 +288,7 @@ def _load(
         text=text,
         path=path,
         origins=_origins(config, root),
-        notices=notices(root, code[0]),
+        notices=notices(root, code_dir),
     )
 
 

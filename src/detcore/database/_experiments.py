@@ -139,7 +139,7 @@ class ExperimentQueries(Queries):
     def list_experiments(
         self,
         *,
-        states: Iterable[ExperimentState] | None = None,
+        states: Iterable[ExperimentState | str] | None = None,
         archived: bool | None = None,
         labels: Iterable[str] = (),
         name: str = "",
@@ -314,7 +314,7 @@ def insert_experiment(
 
 
 def _filters(
-    states: Iterable[ExperimentState] | None,
+    states: Iterable[ExperimentState | str] | None,
     archived: bool | None,
     labels: Iterable[str],
     submitted_by: str,

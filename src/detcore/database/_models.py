@@ -93,8 +93,8 @@ class ModelQueries(Queries):
     def list_models(
         self,
         *,
-        sort_by: ModelSortBy = ModelSortBy.NAME,
-        order_by: ModelOrderBy = ModelOrderBy.ASCENDING,
+        sort_by: ModelSortBy | int = ModelSortBy.NAME,
+        order_by: ModelOrderBy | int = ModelOrderBy.ASCENDING,
         name: str = "",
         description: str = "",
         labels: Iterable[str] = (),

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.environment import read_environment
 from detcore.errors import (
-    CheckpointNotFoundError,
     InvalidArgumentError,
     InvalidCheckpointError,
     PluginNotFoundError,
@@ -21,7 +20,7 @@ from detcore.errors import (
 from detcore.experimental._arguments import check_keys, check_metadata
 from detcore.experimental._transport import Connected
 from detcore.hooks import PluginManager
-from detcore.trial import check_requirements, import_object
+from detcore.trial import check_requirements, checkpoint_folder, import_object
 from detcore.types import Framework
 
 if TYPE_CHECKING:
@@ -355,12 +354,7 @@ def load_checkpoint_folder(
         PluginNotFoundError: If no plugin loads it, or a package that the plugin needs is missing.
         InvalidArgumentError: If the plugin's function does not take these arguments.
     """
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointNotFoundError(
-            f"there is no folder {folder}.\n"
-            "The path is that of a checkpoint's folder, as Checkpoint.download() returns it."
-        )
+    folder = checkpoint_folder(path)
     written_by = _written_by(folder)
     framework = _find_framework(written_by, folder)
     check_requirements(framework)

@@ -13,8 +13,11 @@ from detcore._records import make_document
 from detcore.types import ExperimentState, searcher_metric
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from detcore.database import CheckpointRecord, Database, MetricRecord, ModelVersionRecord
     from detcore.environment import Environment
+    from detcore.experimental import _transport
     from detcore.experimental._transport import Document
 
 __all__ = ["EmbeddedTransport"]
@@ -53,28 +56,10 @@ class EmbeddedTransport:
         is_alive = database.experiment_is_alive(experiment_id)
         return make_document(database.get_experiment(experiment_id), is_alive=is_alive)
 
-    def list_experiments(
-        self,
-        *,
-        states: list[str] | None,
-        labels: list[str],
-        name: str,
-        archived: bool | None,
-        newest_first: bool,
-        limit: int | None,
-        offset: int,
-    ) -> list[Document]:
+    def list_experiments(self, **query: Unpack[_transport.ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
         database = self._database()
-        found = database.list_experiments(
-            states=None if states is None else map(ExperimentState, states),
-            labels=labels,
-            name=name,
-            archived=archived,
-            newest_first=newest_first,
-            limit=limit,
-            offset=offset,
-        )
+        found = database.list_experiments(**query)
         return [
             make_document(
                 record,
@@ -288,32 +273,9 @@ class EmbeddedTransport:
         """Return a model by its name or its id."""
         return make_document(self._database().get_model(model))
 
-    def list_models(
-        self,
-        *,
-        sort_by: int,
-        order_by: int,
-        name: str,
-        description: str,
-        labels: list[str],
-        archived: bool | None,
-        limit: int | None,
-        offset: int,
-    ) -> list[Document]:
+    def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
         """Return models."""
-        from detcore.database import ModelOrderBy, ModelSortBy
-
-        records = self._database().list_models(
-            sort_by=ModelSortBy(sort_by),
-            order_by=ModelOrderBy(order_by),
-            name=name,
-            description=description,
-            labels=labels,
-            archived=archived,
-            limit=limit,
-            offset=offset,
-        )
-        return [make_document(record) for record in records]
+        return [make_document(record) for record in self._database().list_models(**query)]
 
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
@@ -340,20 +302,11 @@ class EmbeddedTransport:
         self._database().delete_model(model)
 
     def register_version(
-        self,
-        model: str | int,
-        checkpoint_uuid: str,
-        *,
-        name: str = "",
-        comment: str = "",
-        notes: str = "",
-        metadata: Document | None = None,
+        self, model: str | int, checkpoint_uuid: str, **given: Unpack[_transport.VersionTexts]
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
         database = self._database()
-        record = database.register_version(
-            model, checkpoint_uuid, name=name, comment=comment, notes=notes, metadata=metadata
-        )
+        record = database.register_version(model, checkpoint_uuid, **given)
         return self._versions(database, model, [record])[0]
 
     def get_version(self, model: str | int, number: int) -> Document | None:

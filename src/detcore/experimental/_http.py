@@ -13,8 +13,11 @@ from detcore.errors import InvalidArgumentError, NotFoundError
 from detcore.remote import ServerRefused, unspell_document, unspell_metrics
 
 if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
     from detcore._records import Field
     from detcore.database import Database
+    from detcore.experimental import _transport
     from detcore.experimental._http_files import HttpStorage
     from detcore.experimental._transport import Document
     from detcore.remote import Session
@@ -29,6 +32,7 @@ _ACTIONS = ("activate", "pause", "cancel", "kill", "archive", "unarchive", "dele
 _KINDS = ("training", "validation")
 # A UUID that is one part of a path, whatever a proxy does with paths.
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
+_PARAMETERS = {"states": "state", "labels": "label"}
 PARTS = 1000
 """Entries that a server answers at most."""
 _UNSPELL = {"document": unspell_document, "metrics": unspell_metrics}
@@ -114,29 +118,9 @@ class HttpTransport:
         """Return an experiment."""
         return checked("experiment", self._get(f"/experiments/{experiment_id}"))
 
-    def list_experiments(
-        self,
-        *,
-        states: list[str] | None,
-        labels: list[str],
-        name: str,
-        archived: bool | None,
-        newest_first: bool,
-        limit: int | None,
-        offset: int,
-    ) -> list[Document]:
+    def list_experiments(self, **query: Unpack[_transport.ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
-        return self._list(
-            "experiment",
-            "/experiments",
-            state=states or [],
-            label=labels,
-            name=name,
-            archived=_word(archived),
-            newest_first=_word(newest_first),
-            limit=limit,
-            offset=offset,
-        )
+        return self._list("experiment", "/experiments", **_params(query))
 
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
@@ -276,31 +260,9 @@ class HttpTransport:
             return checked("model", self._get(f"/models/{model}"))
         return checked("model", self._get("/model", {"name": model}))
 
-    def list_models(
-        self,
-        *,
-        sort_by: int,
-        order_by: int,
-        name: str,
-        description: str,
-        labels: list[str],
-        archived: bool | None,
-        limit: int | None,
-        offset: int,
-    ) -> list[Document]:
+    def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
         """Return models."""
-        return self._list(
-            "model",
-            "/models",
-            sort_by=sort_by,
-            order_by=order_by,
-            name=name,
-            description=description,
-            label=labels,
-            archived=_word(archived),
-            limit=limit,
-            offset=offset,
-        )
+        return self._list("model", "/models", **_params(query))
 
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
@@ -326,20 +288,12 @@ class HttpTransport:
         self._change("DELETE", self._model(model))
 
     def register_version(
-        self,
-        model: str | int,
-        checkpoint_uuid: str,
-        *,
-        name: str = "",
-        comment: str = "",
-        notes: str = "",
-        metadata: Document | None = None,
+        self, model: str | int, checkpoint_uuid: str, **given: Unpack[_transport.VersionTexts]
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
-        told = {"name": name, "comment": comment, "notes": notes, "metadata": metadata}
         # A server of an earlier release takes the UUID alone.
-        given = {key: value for key, value in told.items() if value}
-        sent = {"checkpoint_uuid": checkpoint_uuid, **given}
+        texts = {key: value for key, value in given.items() if value}
+        sent = {"checkpoint_uuid": checkpoint_uuid, **texts}
         return checked("version", self._change("POST", f"{self._model(model)}/versions", sent))
 
     def get_version(self, model: str | int, number: int) -> Document | None:
@@ -427,6 +381,14 @@ def _checkpoint_path(uuid: str) -> str:
             f"no checkpoint {uuid!r} is recorded.\nList them: detcore checkpoint list"
         )
     return f"/checkpoints/{uuid}"
+
+
+def _params(query: _transport.ExperimentQuery | _transport.ModelQuery) -> dict[str, Any]:
+    """Return a query in the words of the server's routes."""
+    return {
+        _PARAMETERS.get(name, name): _word(value) if isinstance(value, bool) else value
+        for name, value in query.items()
+    }
 
 
 def _word(value: bool | None) -> str | None:

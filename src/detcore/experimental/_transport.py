@@ -3,11 +3,55 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Connected", "Document", "Transport", "all_pages"]
 
 Document: TypeAlias = "dict[str, Any]"
+
+
+class ExperimentQuery(TypedDict):
+    """Which experiments `Transport.list_experiments` returns, and in which order.
+
+    See the parameters of `detcore.database.Database.list_experiments`.
+    """
+
+    states: list[str] | None
+    labels: list[str]
+    name: str
+    archived: bool | None
+    newest_first: bool
+    limit: int | None
+    offset: int
+
+
+class ModelQuery(TypedDict):
+    """Which models `Transport.list_models` returns, and in which order.
+
+    ``sort_by`` is a `ModelSortBy`, ``order_by`` an `OrderBy`; for the others see the parameters of
+    `detcore.database.Database.list_models`.
+    """
+
+    sort_by: int
+    order_by: int
+    name: str
+    description: str
+    labels: list[str]
+    archived: bool | None
+    limit: int | None
+    offset: int
+
+
+class VersionTexts(TypedDict, total=False):
+    """Texts and metadata of a new version of a model; empty by default."""
+
+    name: str
+    comment: str
+    notes: str
+    metadata: Document | None
 
 
 class Transport(Protocol):
@@ -51,18 +95,8 @@ class Transport(Protocol):
     def get_experiment(self, experiment_id: int) -> Document:
         """Return an experiment."""
 
-    def list_experiments(
-        self,
-        *,
-        states: list[str] | None,
-        labels: list[str],
-        name: str,
-        archived: bool | None,
-        newest_first: bool,
-        limit: int | None,
-        offset: int,
-    ) -> list[Document]:
-        """Return experiments by id; see `detcore.database.Database.list_experiments`."""
+    def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
+        """Return experiments by id."""
 
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
@@ -152,19 +186,8 @@ class Transport(Protocol):
     def get_model(self, model: str | int) -> Document:
         """Return a model by its name or its id."""
 
-    def list_models(
-        self,
-        *,
-        sort_by: int,
-        order_by: int,
-        name: str,
-        description: str,
-        labels: list[str],
-        archived: bool | None,
-        limit: int | None,
-        offset: int,
-    ) -> list[Document]:
-        """Return models; `sort_by` is a `ModelSortBy`, `order_by` an `OrderBy`."""
+    def list_models(self, **query: Unpack[ModelQuery]) -> list[Document]:
+        """Return models."""
 
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
@@ -184,14 +207,7 @@ class Transport(Protocol):
         """Delete a model and its versions; checkpoints stay."""
 
     def register_version(
-        self,
-        model: str | int,
-        checkpoint_uuid: str,
-        *,
-        name: str = "",
-        comment: str = "",
-        notes: str = "",
-        metadata: Document | None = None,
+        self, model: str | int, checkpoint_uuid: str, **given: Unpack[VersionTexts]
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore._lazy import lazy_names
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.hooks._doctor import diagnose

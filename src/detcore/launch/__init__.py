@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore._lazy import lazy_names
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.launch._command import describe_exit, run_on_hosts, run_workers

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore._lazy import lazy_names
+from detcore.lazy import lazy_names
 from detcore.metrics._merge import weighted_mean
 from detcore.metrics._reducer import FunctionReducer, MetricReducer, interleave
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore._lazy import lazy_names
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.trial._clock import AskedClock, Clock
@@ -24,7 +24,12 @@ if TYPE_CHECKING:
         SupportsTensors,
         ValidationResult,
     )
-    from detcore.trial._instance import InstanceCheckpoints, InstanceRecord
+    from detcore.trial._instance import (
+        InstanceCheckpoints,
+        InstanceRecord,
+        checkpoint_folder,
+        read_trial_file,
+    )
     from detcore.trial._loop import (
         Outcome,
         open_clock,
@@ -75,6 +80,7 @@ __all__ = [
     "ValidationResult",
     "capture_random_state",
     "check_requirements",
+    "checkpoint_folder",
     "code_imported_from",
     "copy_code",
     "find_framework",
@@ -86,6 +92,7 @@ __all__ = [
     "open_trial",
     "prepare_process",
     "preserved_random_state",
+    "read_trial_file",
     "restore_random_state",
     "resumed_from",
     "run_trial",
@@ -102,7 +109,7 @@ __getattr__, __dir__ = lazy_names(
             "LoopingController PrepareOptions SavesState SteppingController SupportsSnapshot "
             "SupportsStartFrom SupportsStateTensors SupportsTensors ValidationResult"
         ),
-        "_instance": "InstanceCheckpoints InstanceRecord",
+        "_instance": "InstanceCheckpoints InstanceRecord checkpoint_folder read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
         "_native": "NativeStart start_native",
         "_random": "capture_random_state preserved_random_state restore_random_state",

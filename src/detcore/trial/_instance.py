@@ -1,4 +1,4 @@
-"""Manage the checkpoints of a trial that is made for debugging, in a folder of the caller."""
+"""Read checkpoints in a folder of the caller; manage those of a trial made for debugging."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import CheckpointNotFoundError
+from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
 from detcore.trial._code import copy_code
 from detcore.trial._controller import SupportsTensors, ValidationResult
 from detcore.trial._resolve import import_object
@@ -24,7 +24,61 @@ if TYPE_CHECKING:
     from detcore.trial._trial import Trial
     from detcore.types import Framework
 
-__all__ = ["InstanceCheckpoints", "InstanceRecord"]
+__all__ = ["InstanceCheckpoints", "InstanceRecord", "checkpoint_folder", "read_trial_file"]
+
+
+def checkpoint_folder(path: str | os.PathLike[str]) -> Path:
+    """Return the folder of a downloaded checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: If the folder does not exist.
+    """
+    folder = Path(path)
+    if not folder.is_dir():
+        raise CheckpointNotFoundError(
+            f"there is no folder {folder}.\n"
+            "The path is that of a checkpoint's folder, as Checkpoint.download() returns it:\n"
+            "  detcore checkpoint download UUID"
+        )
+    return folder
+
+
+def read_trial_file(folder: Path, framework: str) -> dict[str, Any]:
+    """Return the description of a trial in a checkpoint of one framework, its ``trial.json``.
+
+    Args:
+        folder: The checkpoint's folder.
+        framework: Registered name of the framework that has to have written it.
+
+    Returns:
+        ``trial_class`` (import path), ``framework``, ``hparams`` and ``config``, among others. The
+        configuration holds the trial's values as ``hyperparameters``.
+
+    Raises:
+        InvalidCheckpointError: If there is no such file, if it is damaged, or if another framework
+            wrote it.
+    """
+    path = folder / TRIAL_FILE
+    try:
+        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        written_by, trial_class = record["framework"], record["trial_class"]
+        record["config"] = {**record["config"], "hyperparameters": dict(record["hparams"])}
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"{folder} has no {TRIAL_FILE}, so it is no checkpoint of a trial.\n"
+            "Weights that another program saved are loaded with the framework itself."
+        ) from error
+    except (ValueError, TypeError, KeyError) as error:
+        raise InvalidCheckpointError(
+            f"{path} is damaged: {error!r}.\nDownload the checkpoint again."
+        ) from error
+    if written_by != framework:
+        raise InvalidCheckpointError(
+            f"{folder} is a checkpoint of the framework {written_by!r} (trial class "
+            f"{trial_class}), not of {framework!r}.\n"
+            "Each framework's plugin loads its own checkpoints."
+        )
+    return record
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

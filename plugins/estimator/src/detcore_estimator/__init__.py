@@ -5,8 +5,9 @@ The names below are imported on first use: importing this package imports no Ten
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.metrics import MetricReducer
@@ -55,39 +56,21 @@ __all__ = [
     "load_estimator_from_checkpoint_path",
 ]
 
-_HOMES = {
-    "BestExporter": "detcore_estimator._exporters",
-    "Estimator": "detcore_estimator._engine._estimator",
-    "EstimatorContext": "detcore_estimator._context",
-    "EstimatorExperimentalContext": "detcore_estimator._context",
-    "EstimatorNativeContext": "detcore_estimator._native",
-    "EstimatorSpec": "detcore_estimator._spec",
-    "EstimatorTrial": "detcore_estimator._trial",
-    "EstimatorTrialContext": "detcore_estimator._context",
-    "EvalSpec": "detcore_estimator._run_specs",
-    "Exporter": "detcore_estimator._exporters",
-    "FinalExporter": "detcore_estimator._exporters",
-    "LatestExporter": "detcore_estimator._exporters",
-    "MetricReducer": "detcore.metrics",
-    "ModeKeys": "detcore_estimator._spec",
-    "NanLossDuringTrainingError": "detcore_estimator._errors",
-    "RunConfig": "detcore_estimator._run_config",
-    "RunHook": "detcore_estimator._hooks",
-    "TrainSpec": "detcore_estimator._run_specs",
-    "WarmStartSettings": "detcore_estimator._run_specs",
-    "export": "detcore_estimator.export",
-    "init": "detcore_estimator._native",
-    "load_estimator_from_checkpoint_path": "detcore_estimator._load",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore_estimator' has no attribute {name!r}")
-    module = importlib.import_module(home)
-    return module if home == f"detcore_estimator.{name}" else getattr(module, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "": "export",
+        "_context": "EstimatorContext EstimatorExperimentalContext EstimatorTrialContext",
+        "_engine._estimator": "Estimator",
+        "_errors": "NanLossDuringTrainingError",
+        "_exporters": "BestExporter Exporter FinalExporter LatestExporter",
+        "_hooks": "RunHook",
+        "_load": "load_estimator_from_checkpoint_path",
+        "_native": "EstimatorNativeContext init",
+        "_run_config": "RunConfig",
+        "_run_specs": "EvalSpec TrainSpec WarmStartSettings",
+        "_spec": "EstimatorSpec ModeKeys",
+        "_trial": "EstimatorTrial",
+        "detcore.metrics": "MetricReducer",
+    },
+)

@@ -11,7 +11,8 @@ from typing import Any
 from google.protobuf import message, text_format  # type: ignore[import-untyped]  # no types
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
-from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
+from detcore.errors import InvalidCheckpointError, UnsafePathError
+from detcore.trial import checkpoint_folder
 from detcore_estimator._bundle_index import index_fault
 from detcore_estimator._checkpoint_files import checked_inside, readable_by_tensorflow
 from detcore_estimator._tf import tf
@@ -202,13 +203,7 @@ def check_is_estimator_checkpoint(folder: Path) -> None:
         InvalidCheckpointError: If it describes a checkpoint of something else, or its description
             cannot be read.
     """
-    if not folder.is_dir():
-        raise CheckpointNotFoundError(
-            f"there is no folder {folder}.\n"
-            "The path is that of a checkpoint's folder, with model.ckpt-N.index in it.\n"
-            "  detcore checkpoint download UUID"
-        )
-    own = _read(folder / "trial.json")
+    own = _read(checkpoint_folder(folder) / "trial.json")
     if own is not None:
         if own.get("framework") != _FRAMEWORK:
             raise _other(

@@ -5,8 +5,9 @@ The names below are imported on first use: importing this package imports no Ten
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_keras import callbacks
@@ -38,28 +39,16 @@ __all__ = [
     "load_weights_from_checkpoint_path",
 ]
 
-_HOMES = {
-    "DetcoreCallback": "_detcore_callback",
-    "SequenceAdapter": "_adapter",
-    "TFKerasExperimentalContext": "_context",
-    "TFKerasNativeContext": "_native",
-    "TFKerasTensorBoard": "callbacks",
-    "TFKerasTrial": "_trial",
-    "TFKerasTrialContext": "_context",
-    "callbacks": "callbacks",
-    "init": "_native",
-    "load_model_from_checkpoint_path": "_load",
-    "load_weights_from_checkpoint_path": "_load",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore_keras' has no attribute {name!r}")
-    module = importlib.import_module(f"detcore_keras.{home}")
-    return module if home == name else getattr(module, name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "": "callbacks",
+        "_adapter": "SequenceAdapter",
+        "_context": "TFKerasExperimentalContext TFKerasTrialContext",
+        "_detcore_callback": "DetcoreCallback",
+        "_load": "load_model_from_checkpoint_path load_weights_from_checkpoint_path",
+        "_native": "TFKerasNativeContext init",
+        "_trial": "TFKerasTrial",
+        "callbacks": "TFKerasTensorBoard",
+    },
+)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from detcore.errors import (
-    CheckpointNotFoundError,
-    InvalidCheckpointError,
-    InvalidModelError,
-    describe,
+from detcore.errors import InvalidCheckpointError, InvalidModelError, describe
+from detcore.trial import (
+    checkpoint_folder,
+    code_imported_from,
+    import_trial_class,
+    read_trial_file,
 )
-from detcore.trial import code_imported_from, import_trial_class
 from detcore_keras._context import TFKerasTrialContext
 from detcore_keras._input_spec import build_from_spec, spec_from_json
 from detcore_keras._keras import keras
@@ -59,14 +58,13 @@ def load_model_from_checkpoint_path(
         InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
             model that its code builds.
     """
-    folder = _checked_folder(path)
+    folder = checkpoint_folder(path)
     if not (folder / _TRIAL_FILE).exists():
         legacy = find_legacy(folder)
         model = _build(folder, legacy.entrypoint, legacy.config, names_of_the_earlier_system())
         return _with_legacy_weights(model, legacy)
-    record = _read_trial(folder)
-    config = {**record["config"], "hyperparameters": record["hparams"]}
-    model = _build(folder, record["trial_class"], config)
+    record = read_trial_file(folder, _FRAMEWORK)
+    model = _build(folder, record["trial_class"], record["config"])
     _load_own(model, folder)
     return model
 
@@ -90,7 +88,7 @@ def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) 
             model; the model stays unchanged.
         InvalidModelError: If `model` is not a Keras model.
     """
-    folder = _checked_folder(path)
+    folder = checkpoint_folder(path)
     if not isinstance(model, keras.Model):
         raise InvalidModelError(
             f"load_weights_from_checkpoint_path was given {describe(model)}, not a Keras model"
@@ -99,33 +97,6 @@ def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) 
         _load_own(model, folder)
         return model
     return _with_legacy_weights(model, find_legacy(folder, weights_only=True))
-
-
-def _checked_folder(path: str | os.PathLike[str]) -> Path:
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointNotFoundError(
-            f"there is no folder {folder}.\n"
-            "The path is that of a checkpoint's folder, with trial.json in it.\n"
-            "  detcore checkpoint download UUID"
-        )
-    return folder
-
-
-def _read_trial(folder: Path) -> Mapping[str, Any]:
-    path = folder / _TRIAL_FILE
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        framework, _ = record["framework"], (record["trial_class"], record["config"])
-    except (ValueError, TypeError, KeyError) as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error!r}") from error
-    if framework != _FRAMEWORK:
-        raise InvalidCheckpointError(
-            f"{folder} is a checkpoint of the framework {framework!r} (trial class "
-            f"{record['trial_class']}), not of a TFKerasTrial.\n"
-            "Each framework's plugin loads its own checkpoints."
-        )
-    return record
 
 
 def _build(

@@ -5,8 +5,9 @@ Names are imported on first use: finding the plugin must not cost what using it 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_report._activity import Activity, ProcessUsage, read_activities, time_left
@@ -44,36 +45,17 @@ __all__ = [
     "trial_part",
 ]
 
-_HOMES = {
-    "Activity": "_activity",
-    "Chart": "_view",
-    "Curve": "_view",
-    "ExperimentView": "_view",
-    "ProcessUsage": "_activity",
-    "TrialView": "_view",
-    "chart_table": "_chart_table",
-    "draw_chart": "_svg",
-    "draw_parallel": "_svg",
-    "draw_scatters": "_scatter",
-    "draw_text_plot": "_text_plot",
-    "experiment_part": "_html",
-    "importance_table": "_importance",
-    "legend": "_svg",
-    "plot_experiment": "_commands",
-    "read_activities": "_activity",
-    "read_view": "_view",
-    "time_left": "_activity",
-    "trial_classes": "_svg",
-    "trial_part": "_html",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore_report' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore_report.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_activity": "Activity ProcessUsage read_activities time_left",
+        "_chart_table": "chart_table",
+        "_commands": "plot_experiment",
+        "_html": "experiment_part trial_part",
+        "_importance": "importance_table",
+        "_scatter": "draw_scatters",
+        "_svg": "draw_chart draw_parallel legend trial_classes",
+        "_text_plot": "draw_text_plot",
+        "_view": "Chart Curve ExperimentView TrialView read_view",
+    },
+)

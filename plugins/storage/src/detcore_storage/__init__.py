@@ -5,8 +5,9 @@ Names are imported on first use, so that discovering the plugin stays cheap.
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_storage._gcs import GcsStorage
@@ -32,24 +33,12 @@ __all__ = [
     "open_shared_fs",
 ]
 
-_HOMES = {
-    "DirectorySettings": "_settings",
-    "GcsSettings": "_settings",
-    "GcsStorage": "_gcs",
-    "S3Settings": "_settings",
-    "S3Storage": "_s3",
-    "SharedFsSettings": "_settings",
-    "open_directory": "_shared_fs",
-    "open_shared_fs": "_shared_fs",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore_storage' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore_storage.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_gcs": "GcsStorage",
+        "_s3": "S3Storage",
+        "_settings": "DirectorySettings GcsSettings S3Settings SharedFsSettings",
+        "_shared_fs": "open_directory open_shared_fs",
+    },
+)

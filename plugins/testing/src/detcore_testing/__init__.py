@@ -14,8 +14,9 @@ Names are imported on first use, because a run's workers load only a small part 
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_testing._clauses import BrokenContractError, Suite, clause
@@ -69,41 +70,22 @@ __all__ = [
     "run_ranks",
 ]
 
-_HOMES = {
-    "BrokenContractError": "_clauses",
-    "DataSourceSuite": "_data_source",
-    "DetcoreCommand": "_command",
-    "FaultyStorage": "_faults",
-    "Finished": "_command",
-    "FolderAccess": "_storage_access",
-    "FrameworkRun": "_framework_runs",
-    "FrameworkRuns": "_framework_runs",
-    "FrameworkSuite": "_framework",
-    "LauncherSuite": "_launcher",
-    "RankError": "_ranks",
-    "SearchSimulation": "_searcher_simulation",
-    "SearcherSuite": "_searcher",
-    "StorageFault": "_faults",
-    "StorageSuite": "_storage",
-    "Suite": "_clauses",
-    "changes_of": "_faults",
-    "clause": "_clauses",
-    "file_trees": "_strategies",
-    "hyperparameter_spaces": "_strategies",
-    "keys": "_strategies",
-    "metrics": "_strategies",
-    "record_splits": "_strategies",
-    "run_forked": "_forked",
-    "run_ranks": "_ranks",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore_testing' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore_testing.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_clauses": "BrokenContractError Suite clause",
+        "_command": "DetcoreCommand Finished",
+        "_data_source": "DataSourceSuite",
+        "_faults": "FaultyStorage StorageFault changes_of",
+        "_forked": "run_forked",
+        "_framework": "FrameworkSuite",
+        "_framework_runs": "FrameworkRun FrameworkRuns",
+        "_launcher": "LauncherSuite",
+        "_ranks": "RankError run_ranks",
+        "_searcher": "SearcherSuite",
+        "_searcher_simulation": "SearchSimulation",
+        "_storage": "StorageSuite",
+        "_storage_access": "FolderAccess",
+        "_strategies": "file_trees hyperparameter_spaces keys metrics record_splits",
+    },
+)

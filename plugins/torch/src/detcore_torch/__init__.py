@@ -5,8 +5,9 @@ The names below are imported on first use: importing this package imports no PyT
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_torch._callbacks import PyTorchCallback
@@ -40,28 +41,19 @@ __all__ = [
     "resumable",
 ]
 
-_HOMES = {
-    "DataLoader": "_loader",
-    "LRScheduler": "_schedulers",
-    "MetricReducer": "_reducers",
-    "PyTorchCallback": "_callbacks",
-    "PyTorchTrial": "_trial",
-    "PyTorchTrialContext": "_context",
-    "Reducer": "_reducers",
-    "ResumableLoader": "_resumable",
-    "load_model_from_checkpoint_path": "_load",
-    "load_trial_from_checkpoint_path": "_load",
-    "load_weights_from_checkpoint_path": "_load",
-    "resumable": "_resumable",
-}
-
-
-def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module 'detcore_torch' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"detcore_torch.{home}"), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_callbacks": "PyTorchCallback",
+        "_context": "PyTorchTrialContext",
+        "_load": (
+            "load_model_from_checkpoint_path load_trial_from_checkpoint_path "
+            "load_weights_from_checkpoint_path"
+        ),
+        "_loader": "DataLoader",
+        "_reducers": "MetricReducer Reducer",
+        "_resumable": "ResumableLoader resumable",
+        "_schedulers": "LRScheduler",
+        "_trial": "PyTorchTrial",
+    },
+)

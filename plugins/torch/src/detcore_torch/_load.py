@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
-from detcore.trial import code_imported_from, import_trial_class
+from detcore.errors import InvalidCheckpointError
+from detcore.trial import (
+    checkpoint_folder,
+    code_imported_from,
+    import_trial_class,
+    read_trial_file,
+)
 from detcore_torch._context import PyTorchTrialContext
 from detcore_torch._state import load_models
 
@@ -19,7 +22,6 @@ __all__ = [
     "load_weights_from_checkpoint_path",
 ]
 
-_TRIAL_FILE = "trial.json"
 _FRAMEWORK = "torch"
 
 
@@ -65,8 +67,8 @@ def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
         InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit the
             models that its code makes.
     """
-    folder = _checked_folder(path)
-    record = _read_trial(folder)
+    folder = checkpoint_folder(path)
+    record = read_trial_file(folder, _FRAMEWORK)
     code = folder / "code"
     if not code.is_dir():
         raise InvalidCheckpointError(
@@ -74,9 +76,7 @@ def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
             "imported.\nMake the model yourself, and load the weights into it:\n"
             "  detcore_torch.load_weights_from_checkpoint_path(path, model)"
         )
-    context = PyTorchTrialContext.from_config(
-        {**record["config"], "hyperparameters": record["hparams"]}
-    )
+    context = PyTorchTrialContext.from_config(record["config"])
     with code_imported_from(code):
         trial: Any = import_trial_class(record["trial_class"], code)(context)
     load_models(context.models, folder)
@@ -101,42 +101,6 @@ def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) 
         InvalidCheckpointError: If it is not a checkpoint of a ``PyTorchTrial``, or does not fit;
             then the model stays unchanged.
     """
-    folder = _checked_folder(path)
+    folder = checkpoint_folder(path)
     load_models(model if isinstance(model, list | tuple) else [model], folder)
     return model
-
-
-def _checked_folder(path: str | os.PathLike[str]) -> Path:
-    folder = Path(path)
-    if not folder.is_dir():
-        raise CheckpointNotFoundError(
-            f"there is no folder {folder}.\n"
-            "The path is that of a checkpoint's folder, with trial.json in it.\n"
-            "  detcore checkpoint download UUID"
-        )
-    return folder
-
-
-def _read_trial(folder: Path) -> Mapping[str, Any]:
-    path = folder / _TRIAL_FILE
-    try:
-        record: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        framework, _ = record["framework"], (record["trial_class"], record["config"])
-        hparams = record["hparams"]
-    except FileNotFoundError as error:
-        raise InvalidCheckpointError(
-            f"{folder} has no {_TRIAL_FILE}, so it is no checkpoint of a PyTorchTrial.\n"
-            "Weights that another program saved are loaded with PyTorch itself, such as "
-            "model.load_state_dict."
-        ) from error
-    except (ValueError, TypeError, KeyError) as error:
-        raise InvalidCheckpointError(
-            f"{path} is damaged: {error!r}.\nDownload the checkpoint again."
-        ) from error
-    if framework != _FRAMEWORK or not isinstance(hparams, dict):
-        raise InvalidCheckpointError(
-            f"{folder} is a checkpoint of the framework {framework!r} (trial class "
-            f"{record['trial_class']}), not of a PyTorchTrial.\n"
-            "Each framework's plugin loads its own checkpoints."
-        )
-    return record

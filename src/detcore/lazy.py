@@ -1,4 +1,4 @@
-"""Packages that import their names on first use."""
+"""Packages that import their names on first use, so that finding a plugin costs little."""
 
 from __future__ import annotations
 
@@ -14,10 +14,16 @@ def lazy_names(
 ) -> tuple[Callable[[str], object], Callable[[], list[str]]]:
     """Return the ``__getattr__`` and the ``__dir__`` of a package.
 
+    For its ``__init__.py``, which lists the names in ``__all__`` and imports them under
+    ``TYPE_CHECKING``::
+
+        __getattr__, __dir__ = lazy_names(__name__, {"_storage": "TapeSettings TapeStorage"})
+
     Args:
         package: Its ``__name__``.
         homes: By module of the package: the names that it defines, separated by spaces. Names of
-            the empty module are those of modules.
+            the empty module are those of modules. A key that begins with ``detcore.`` is a module
+            of detcore, in full.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
@@ -25,7 +31,8 @@ def lazy_names(
         home = home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        module = importlib.import_module(f"{package}.{home or name}")
+        path = home if home.startswith("detcore.") else f"{package}.{home or name}"
+        module = importlib.import_module(path)
         return getattr(module, name) if home else module
 
     return find, lambda: sorted(sys.modules[package].__all__)
