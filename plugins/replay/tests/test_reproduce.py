@@ -40,6 +40,7 @@ FAULTS = {
     "exception": ("if step == 24: self.fail()", "step 24: KeyError: 'lost'"),
     "killed": ("if step == 26: os.kill(os.getpid(), 9)", "step 26: killed by SIGKILL"),
     "nan": ("if step == 22: self.controller._weights[:] = np.nan", "step 25: loss is NaN in"),
+    "hang": ("if step == 24: __import__('time').sleep(3600)", "step 24: it hangs"),
     "start": ("if not hasattr(self, 'a'): self.a = self.fail()", "KeyError: 'lost'"),
 }
 
@@ -92,11 +93,12 @@ def test_an_exception_is_repeated_in_its_batch(bundle: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    "name", ["killed", *(pytest.param(name, marks=pytest.mark.soak) for name in ("nan", "start"))]
+    "name", ["killed", *(pytest.param(name, marks=pytest.mark.soak) for name in ("hang", "nan", "start"))]
 )
 def test_other_ends_are_repeated(failing: Failing, name: str) -> None:
     line, expected = FAULTS[name]
-    done = failing.detcore("reproduce", failing.bundle(line))
+    changes = {"hang_timeout_s": 8} if name == "hang" else {}
+    done = failing.detcore("reproduce", failing.bundle(line, **changes))
     assert done.code == 0, done.output
     assert expected in done.stdout
 

@@ -17,6 +17,7 @@ from detcore.environment import child_environment
 from detcore.errors import LedgerError
 from detcore.trial import list_code
 from detcore_replay._bundle_file import CODE, DIGESTS, LOG, STACKS, BundleRecord, pack
+from detcore_replay._digest_file import read_step
 
 if TYPE_CHECKING:
     from detcore.hooks import TrialFailure
@@ -46,6 +47,8 @@ def write_bundle(failure: TrialFailure) -> str:
         storage_url=redactor.redact(failure.storage_url),
         checkpoint=failure.checkpoint,
         checkpoint_steps=failure.checkpoint_steps,
+        step=read_step(Path(info.trial_dir), run_id=info.run_id),
+        is_hang=failure.is_hang,
         masked=masked,
         left_out=left_out,
     )

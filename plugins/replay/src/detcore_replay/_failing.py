@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -13,11 +12,12 @@ import numpy.typing as npt
 
 from detcore.core import describe_cause
 from detcore.data import StepDigests
+from detcore_replay._digest_file import read_step
 from detcore_replay._probe import ReplayEnd
 
 __all__ = ["FailureProbe", "Outcome", "read_outcome", "write_outcome"]
 
-_OUTCOME, _STEP = "outcome.json", "step.txt"
+_OUTCOME = "outcome.json"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,10 +38,10 @@ class Outcome:
 
 
 class FailureProbe(StepDigests):
-    """Digests every step and writes down which one begins, so that a killed process leaves it.
+    """Digests every step, and keeps the one that begins, so that a killed process leaves it.
 
     Args:
-        folder: Receives ``digests-1.bin`` and the step.
+        folder: Receives ``digests-1.bin`` and ``digests-1.step``.
         start: Steps completed when the process starts.
         stop: The step in or after which the run failed: training ends when it is over.
     """
@@ -49,9 +49,9 @@ class FailureProbe(StepDigests):
     reads_each_state = True
 
     def __init__(self, folder: Path, *, start: int, stop: int) -> None:
-        super().__init__(folder / "digests-1.bin", run_id=1, start_step=start)
+        path = folder / "digests-1.bin"
+        super().__init__(path, run_id=1, start_step=start, keeps_step=True)
         self._stop = stop
-        self._descriptor = os.open(folder / _STEP, os.O_WRONLY | os.O_CREAT, 0o600)
 
     def log(
         self,
@@ -63,7 +63,6 @@ class FailureProbe(StepDigests):
     ) -> None:
         if step > self._stop:
             raise ReplayEnd
-        os.pwrite(self._descriptor, b"%20d" % step, 0)
         super().log(step, record_ids, content, is_exact=is_exact)
 
 
@@ -80,7 +79,6 @@ def write_outcome(folder: Path, error: Exception) -> None:
 
 def read_outcome(folder: Path) -> Outcome:
     """Read how a process ended that trained with a `FailureProbe`."""
-    outcome, step = folder / _OUTCOME, folder / _STEP
+    outcome = folder / _OUTCOME
     fields = json.loads(outcome.read_text(encoding="utf-8")) if outcome.exists() else {}
-    text = step.read_text(encoding="utf-8") if step.exists() else ""
-    return Outcome(**fields, step=int(text or 0))
+    return Outcome(**fields, step=read_step(folder, run_id=1))

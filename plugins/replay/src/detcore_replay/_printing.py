@@ -80,7 +80,7 @@ def print_reproduction(result: Reproduction) -> None:
         ids = ", ".join(map(str, result.record_ids[:_SHOWN_IDS]))
         more = len(result.record_ids) - _SHOWN_IDS
         print_line(f"  records of the batch: {ids}{f', and {more} more' if more > 0 else ''}")
-    if not result.is_equal:
+    if result.is_hang or not result.is_equal:
         for line in result.tail:
             print_line(f"  | {line}")
 
