@@ -268,8 +268,8 @@ def test_a_damaged_or_foreign_file_is_refused(bundle: Path, tmp_path: Path) -> N
 
 
 def test_no_secret_is_in_a_bundle(failing: Failing, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Thirty of them: in settings, variables and URLs, printed, raised, and in the code."""
-    secrets = [f"s3cr3t-{index:02d}-{index * 7919:06x}" for index in range(30)]
+    """Of 32: in settings, variables and URLs, printed, raised, and in the code, there alone."""
+    secrets = [f"s3cr3t-{index:02d}-{index * 7919:06x}" for index in range(32)]
     names = (
         "API_KEY", "WANDB_TOKEN", "DB_PASSWORD", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN", "MY_SECRET",
         "SESSION_TOKEN", "GITHUB_TOKEN", "SOME_CREDENTIAL", "PRIVATE_KEY",
@@ -291,7 +291,9 @@ def test_no_secret_is_in_a_bundle(failing: Failing, monkeypatch: pytest.MonkeyPa
     lines += [f"sign in at https://me:{secrets[26]}@host", f"Secret: {secrets[29]}"]
     said.write_text("\n".join(lines))
     line = (
-        f"url = 'https://me:{secrets[27]}@host'\n"
+        f"url, password = 'https://me:{secrets[27]}@host', 0\n"
+        f"        password = '{secrets[30]}'\n"
+        f"        if step == 24: print(dict(api_key='{secrets[31]}')['api_key'], password)\n"
         f"        if step == 24: print(open({str(said)!r}).read(), url)\n"
         f"        if step == 24: raise ValueError('{secrets[0]} https://a:{secrets[28]}@b')"
     )
@@ -303,7 +305,8 @@ def test_no_secret_is_in_a_bundle(failing: Failing, monkeypatch: pytest.MonkeyPa
         record = json.loads(archive.read("bundle.json"))
     found = [secret for secret in secrets if secret.encode() in everything]
     assert found == []
-    assert "hparams.auth_token" in record["masked"]
+    assert {"hparams.auth_token", "code/model_def.py"} <= {*record["masked"]}
+    assert "secrets are starred in its code/model_def.py)" in done.output
     done = failing.detcore("reproduce", path)
     assert "note: secrets are masked in the bundle: config.data" in done.stdout
     assert "reproduced: step 24: ValueError" in done.stdout, done.output
