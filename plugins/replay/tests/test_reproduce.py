@@ -43,6 +43,18 @@ FAULTS = {
     "hang": ("if step == 24: __import__('time').sleep(3600)", "step 24: it hangs"),
     "start": ("if not hasattr(self, 'a'): self.a = self.fail()", "KeyError: 'lost'"),
 }
+# What happens in a batch, and settings of the experiment.
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "exception": (": self.fail()", {}),
+    "nan": (": self.controller._weights[:] = np.nan", {}),
+    "plugin": (": self.controller._noise = None", {}),
+    "killed": (": os.kill(os.getpid(), 9)", {}),
+    "killed rank": (
+        " and self.controller._distributed.rank == 1: os.kill(os.getpid(), 9)",
+        {"resources": {"slots_per_trial": 2}},
+    ),
+    "hang": (": __import__('time').sleep(3600)", {"hang_timeout_s": 8}),
+}
 
 
 class Failing:
@@ -104,24 +116,38 @@ def test_other_ends_are_repeated(failing: Failing, name: str) -> None:
 
 
 @pytest.mark.soak
-def test_of_twenty_failures_eighteen_are_repeated(failing: Failing) -> None:
-    kinds = {
-        "exception": "self.fail()",
-        "nan": "self.controller._weights[:] = np.nan",
-        "killed": "os.kill(os.getpid(), 9)",
-        "plugin": "self.controller._noise = None",
-        "outside": "open('/not/there')",
-    }
-    wrong = []
-    for seed in range(20):
-        kind = list(kinds)[seed % len(kinds)]
-        step = random.Random(seed).randrange(40)
-        path = failing.bundle(f"if step == {step}: {kinds[kind]}")
-        done = failing.detcore("reproduce", path)
-        if done.code:
-            wrong.append((kind, step, done.output))
-    print(f"{20 - len(wrong)} of 20 failures were repeated")
-    assert len(wrong) <= 2, wrong
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_twenty_failures_eighteen_are_repeated(failing: Failing, kind: str) -> None:
+    """Four of each kind, and all of them: the same error in the same batch."""
+    code, changes = KINDS[kind]
+    for seed in range(4):
+        step = random.Random(f"{kind} {seed}").randrange(40)
+        path = failing.bundle(f"if step == {step}{code}", **changes)
+        done = failing.detcore("reproduce", path, "--json")
+        found = json.loads(done.stdout)
+        print(f"{kind}, step {step}: {found['original']} / {found['repeated']}")
+        assert done.code == 0, (kind, step, done.output)
+        if kind != "nan":  # it is found where the metrics are reported
+            assert found["repeated"].startswith((f"step {step}:", f"step {step + 1}:"))
+
+
+@pytest.mark.soak
+def test_two_workers_are_replayed_by_two(failing: Failing) -> None:
+    line = "self.controller._rate *= 1.01 if step == 24 else 1.0"
+    changes = {"reproducibility__step_digests": 1, "resources": {"slots_per_trial": 2}}
+    trials = []
+    for text in ("", line):
+        config = failing.detcore.config(**changes)
+        code = failing.folder / f"two-{len(trials)}"
+        code.mkdir()
+        (code / "model_def.py").write_text(MODEL.replace("pass  # here", text or "pass"))
+        done = failing.detcore("run", config, code, "--json")
+        trials.append(done.summary["trials"][0]["trial_id"])
+    done = failing.detcore("replay", trials[0])
+    assert done.code == 0, done.output
+    assert "steps 1:40: equal (40 steps compared" in done.stdout
+    done = failing.detcore("diverge", *trials)
+    assert f"trial {trials[1]} differ: step 25, tensor, model.weights" in done.stdout
 
 
 def rewrite(bundle: Path, target: Path, **changes: Any) -> Path:
@@ -335,7 +361,7 @@ def test_what_cannot_be_repeated_is_said(failing: Failing, bundle: Path, tmp_pat
     config = trial["config"]
     for changes, message in (
         ({"entrypoint": "python3 train.py"}, "trained by a command (python3 train.py)"),
-        ({"resources": {"slots_per_trial": 2}}, "the bundle is of a trial of 2 workers"),
+        ({"resources": {"slots_per_trial": 1000}}, "the trial had 1000 workers, and this machine"),
     ):
         changed = {**trial, "config": {**config, **changes}}
         done = failing.detcore("reproduce", rewrite(bundle, tmp_path / "b.zip", trial=changed))

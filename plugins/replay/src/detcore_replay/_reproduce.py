@@ -21,7 +21,7 @@ from detcore_replay._bundle_file import CODE, DIGESTS, Bundle
 from detcore_replay._compare import Difference, find_first
 from detcore_replay._digest_file import DigestedRun, read_digests, read_step
 from detcore_replay._failing import Outcome, read_outcome
-from detcore_replay._replay import link_data, make_environment, start_process
+from detcore_replay._replay import link_data, make_environment, start_process, worker_words
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
@@ -31,6 +31,7 @@ __all__ = ["Reproduction", "reproduce_failure"]
 _MASK = "********"
 _TAIL_LINES = 12
 _LOOK_EVERY_S, _STACKS_S = 0.2, 2.0
+_SIGNALED = 128
 _ADDRESS = re.compile(r"0x[0-9a-f]+|\*{4,}|/\S*/")
 
 
@@ -101,6 +102,7 @@ def reproduce_failure(
         source=source,
     )
     words = [str(scratch), str(record.checkpoint_steps), str(stop), "failing"]
+    words += worker_words(bundle.info)
     process = start_process(words, code, environment)
     try:
         exit_code = _wait(process, scratch, bundle.info.config.get("hang_timeout_s"))
@@ -118,7 +120,9 @@ def _wait(
     step, since = 0, time.monotonic()
     while True:
         with contextlib.suppress(subprocess.TimeoutExpired):
-            return process.wait(_LOOK_EVERY_S)
+            code = process.wait(_LOOK_EVERY_S)
+            # Of several workers, the process that started them says by which signal one ended.
+            return code if code <= _SIGNALED else _SIGNALED - code
         now, last = time.monotonic(), step
         step = read_step(scratch, run_id=1)
         if step != last:
@@ -142,12 +146,6 @@ def _check_reproducible(bundle: Bundle) -> None:
         )
     if not any(name.startswith(CODE) for name in bundle.files):
         raise RunError("the bundle has no code, so nothing can be trained again.")
-    slots = (info.config.get("resources") or {}).get("slots_per_trial", 1)
-    if slots != 1:
-        raise RunError(
-            f"the bundle is of a trial of {slots} workers, and its failure is repeated on one.\n"
-            "One worker reads other batches, so the failure would be another one."
-        )
 
 
 def _read_original(bundle: Bundle, folder: Path) -> DigestedRun | None:
