@@ -103,7 +103,7 @@ def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) 
 def _write_stacks_at_signal(stack: contextlib.ExitStack) -> None:
     """At SIGQUIT, write the stacks of all threads to standard error and continue.
 
-    The runner sends it to workers that hang; it also works in code that keeps the interpreter's lock.
+    The runner sends it to workers that hang. Works in code that keeps the interpreter's lock, too.
     """
     faulthandler.register(signal.SIGQUIT, file=_STDERR, all_threads=True)
     stack.callback(faulthandler.unregister, signal.SIGQUIT)

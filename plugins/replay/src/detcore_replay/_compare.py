@@ -35,6 +35,7 @@ class Difference:
         tensor: The first of them that is no random generator, or None.
         largest: The largest difference of an element, the tensor that has it, and both values;
             None where the tensors were not compared.
+        measured: The same for each of them: its name, the difference, and both values.
     """
 
     step: int
@@ -44,6 +45,7 @@ class Difference:
     tensors: tuple[str, ...] = ()
     tensor: str | None = None
     largest: tuple[str, float, float, float] | None = None
+    measured: tuple[tuple[str, float, float, float], ...] = ()
 
 
 def find_first(
@@ -94,16 +96,16 @@ def last_equal_state(one: DigestedRun, other: DigestedRun, before: int) -> int:
 def name_tensors(
     found: Difference, one: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Difference:
-    """Return a difference with the largest difference of an element of its tensors."""
+    """Return a difference with the largest difference of an element of each of its tensors."""
     if one is None or other is None:
         return found
-    largest: tuple[str, float, float, float] | None = None
+    measured = []
     for name in found.tensors:
-        pair = one.get(name), other.get(name)
-        measured = None if name.startswith(_RANDOM) else _measure(*pair)
-        if measured is not None and (largest is None or _size(measured) > _size(largest[1:])):
-            largest = (name, *measured)
-    return dataclasses.replace(found, largest=largest)
+        values = None if name.startswith(_RANDOM) else _measure(one.get(name), other.get(name))
+        if values is not None:
+            measured.append((name, *values))
+    largest = max(measured, key=lambda each: _size(each[1:]), default=None)
+    return dataclasses.replace(found, largest=largest, measured=tuple(measured))
 
 
 def _fixed_names(state: Mapping[str, int]) -> set[str]:

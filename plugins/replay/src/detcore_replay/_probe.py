@@ -41,9 +41,7 @@ class Probe(StepDigests):
         saved: Collection[int],
         place: DistributedContext,
     ) -> None:
-        super().__init__(
-            path, run_id=1, start_step=start, rank=place.rank, world_size=place.size
-        )
+        super().__init__(path, run_id=1, start_step=start, rank=place.rank, world_size=place.size)
         self._folder = path.parent
         self._stop = stop
         self._saved = frozenset(saved)

@@ -134,7 +134,6 @@ def _wait(
             return None
 
 
-
 def _check_reproducible(bundle: Bundle) -> None:
     info = bundle.info
     entrypoint = info.config["entrypoint"]
