@@ -7,7 +7,15 @@ import random
 
 from detcore.data import IndexSampler
 
-__all__ = ["BATCH_SIZE", "EXTENDER", "FAULTS", "Fault", "draw_fault", "list_batches"]
+__all__ = [
+    "BATCH_SIZE",
+    "EXTENDER",
+    "FAULTS",
+    "Fault",
+    "draw_fault",
+    "list_batches",
+    "list_torch_batches",
+]
 
 NUM_RECORDS = 4096
 BATCH_SIZE = 8
@@ -231,9 +239,7 @@ def detcore_register_framework():
 }
 
 
-def draw_fault(
-    kind: str, seed: int, batches: list[list[int]], *, is_torch: bool = False
-) -> Fault:
+def draw_fault(kind: str, seed: int, batches: list[list[int]], *, is_torch: bool = False) -> Fault:
     """Draw the step of a fault, and its record.
 
     Args:

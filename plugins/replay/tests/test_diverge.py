@@ -251,6 +251,36 @@ def test_a_loop_of_ones_own_takes_part_by_two_calls(runs: Runs) -> None:
     assert done.stdout.endswith("that no digest shows), record order\n")
 
 
+@pytest.mark.soak
+def test_other_models_data_and_versions_are_said(runs: Runs) -> None:
+    other = runs.train(MODEL.replace("(96, 3)", "(96, 4)").replace("0.5]", "0.5, 1.0]"))
+    done = runs("diverge", runs.base, other)
+    assert done.stdout.splitlines()[-2].endswith(
+        "differ: before step 1: different models, model.weights"
+    )
+    other = runs.train(LOOP)
+    done = runs("diverge", runs.base, other)
+    assert "  framework: toy / -\n" in done.stdout
+    assert f"trial {other} differ: before step 1: different models\n" in done.stdout
+    data, module = runs.folder / "scale.txt", runs.folder / "lib" / "numerics.py"
+    data.write_text("1.0")
+    module.parent.mkdir()
+    module.write_text("__version__ = '1.0'")
+    code = f"import sys; sys.path.append({str(module.parent)!r}); import numerics\n{MODEL}"
+    trial = runs.train(
+        code.replace("return x,", f"x *= float(open({str(data)!r}).read())\n        return x,")
+    )
+    data.write_text("1.5")
+    module.write_text("__version__ = '2.0.1'")
+    done = runs("replay", trial)
+    assert done.code == 1, done.output
+    assert done.stdout == (
+        f"note: trial {trial} had numerics 1.0 (here 2.0.1)\n"
+        "note: the batch has another content: its data was changed since the run\n"
+        f"trial {trial}, steps 1:60: the replay differs: step 1, record content\n"
+    )
+
+
 def test_code_that_is_gone_is_said(runs: Runs) -> None:
     trial = runs.train(MODEL.replace("*= 1.0", "*= 1.02"), checkpoint_policy="none")
     code = next(runs.trial_dir(trial).parent.parent.glob("**/model_def.py")).parent

@@ -11,8 +11,9 @@ import numpy as np
 if TYPE_CHECKING:
     from detcore_replay._digest_file import DigestedRun
 
-__all__ = ["Difference", "find_first", "last_equal_state", "name_tensors"]
+__all__ = ["DATA_CHANGED", "Difference", "find_first", "last_equal_state", "name_tensors"]
 
+DATA_CHANGED = "the batch has another content: its data was changed since the run"
 _RANDOM = "random."
 # Used up when a step is done, so a run that starts from a checkpoint may not have them yet.
 _GRADIENT = "gradient."
@@ -100,6 +101,12 @@ def name_tensors(
     if one is None or other is None:
         return found
     measured = []
+    shapes = [
+        [getattr(state.get(name), "shape", None) for state in (one, other)]
+        for name in found.tensors
+    ]
+    if found.step == 0 and any(mine != others for mine, others in shapes):
+        found = dataclasses.replace(found, kind="model")
     for name in found.tensors:
         values = None if name.startswith(_RANDOM) else _measure(one.get(name), other.get(name))
         if values is not None:

@@ -100,6 +100,8 @@ def describe_difference(found: Difference) -> str:
     where = "before step 1" if found.step == 0 else f"step {found.step}"
     if not found.is_exact and found.step > 0 and found.step - found.after > 1:
         where += f" (or a step after {max(found.after, 0)} that no digest shows)"
+    if found.kind == "model":
+        return f"{where}: different models" + (f", {found.tensor}" if found.tensor else "")
     return f"{where}, {found.kind}" + (f", {found.tensor}" if found.tensor else "")
 
 

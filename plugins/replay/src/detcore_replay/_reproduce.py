@@ -11,14 +11,15 @@ import subprocess
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detcore.checkpoint import copy_checkpoint
 from detcore.errors import ConfigError, DetcoreError, RunError, in_one_line
 from detcore.launch.worker import is_trial_class
 from detcore.storage import StorageBackend, open_storage
+from detcore_replay._before import version_notes
 from detcore_replay._bundle_file import CODE, DIGESTS, Bundle
-from detcore_replay._compare import Difference, find_first
+from detcore_replay._compare import DATA_CHANGED, Difference, find_first
 from detcore_replay._digest_file import DigestedRun, read_digests, read_step
 from detcore_replay._failing import Outcome, read_outcome
 from detcore_replay._replay import link_data, make_environment, start_process, worker_words
@@ -206,7 +207,7 @@ def _compare(
 ) -> Reproduction:
     record, outcome, mine = bundle.record, read_outcome(scratch), read_digests(scratch)
     last = original.last if original else None
-    notes = [*_version_notes(original, mine), *_masked_notes(bundle)]
+    notes = [*version_notes("the run", original, mine), *_masked_notes(bundle)]
     if last is not None:
         first = last.step if last.is_exact else last.step - 1
         where = f"step {last.step}" if last.is_exact else f"step {first} or {last.step}"
@@ -215,7 +216,7 @@ def _compare(
         if is_same_batch and again is not None and again.content and last.content:
             is_same_batch = (again.content, again.record_ids) == (last.content, last.record_ids)
             if not is_same_batch:
-                notes.append("the batch has another content: its data was changed since the run")
+                notes.append(DATA_CHANGED)
     elif record.step:
         where = f"step {record.step}"
         is_same_batch = outcome.step == record.step
@@ -273,25 +274,6 @@ def _describe(outcome: Outcome, exit_code: int | None) -> str:
         return f"{where}: {how}"
     place = f" ({outcome.kind} at {outcome.place})" if outcome.place else ""
     return f"{where}: {outcome.message}{place}"
-
-
-def _version_notes(original: DigestedRun | None, mine: DigestedRun | None) -> list[str]:
-    """Name the packages and the variables that differ from those of the run.
-
-    A package that only one of them imported was not needed, or its import is the failure.
-    """
-    if original is None or mine is None:
-        return []
-    differing = []
-    for key, what in (("versions", ""), ("variables", "environment variable ")):
-        one: dict[str, Any] = original.facts.get(key, {})
-        other: dict[str, Any] = mine.facts.get(key, {})
-        differing += [
-            f"{what}{name} {one.get(name, '-')} (here {other.get(name, '-')})"
-            for name in sorted(one)
-            if one.get(name) != other.get(name) and (key == "variables" or name in other)
-        ]
-    return [f"the run had {', '.join(differing)}"] if differing else []
 
 
 def _masked_notes(bundle: Bundle) -> list[str]:
