@@ -188,6 +188,8 @@ class Fault:
             "random draw": "random draw",
         }
         kind = kinds.get(self.kind, "tensor")
+        if self.is_torch and self.kind == "hyperparameter":
+            return 0, "initial state", "optimizer.settings"  # they are part of its state
         if self.is_torch:
             layer = _LAYERS[self.layer if kind == "tensor" else 0]
             return self.step, kind, f"model.{layer}.weight"

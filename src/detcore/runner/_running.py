@@ -98,32 +98,26 @@ class TrialOutput:
 
 
 class _HangTimer:
-    """Counts the seconds for which workers report nothing; not those in which nobody looks.
+    """Counts the seconds without a report.
 
     Args:
-        timeout_s: When it is over; None: never.
+        timeout_s: How many are too many; None: any number is fine.
     """
 
     def __init__(self, timeout_s: float | None) -> None:
-        self.timeout_s = timeout_s
-        self._left_s = timeout_s
+        self.timeout_s = self.left_s = timeout_s
         self._looked_at = time.monotonic()
 
     def is_over(self, *, has_news: bool) -> bool:
         """Whether nothing was reported for too long, as of this look."""
-        if self._left_s is None:
+        if self.left_s is None or self.timeout_s is None:
             return False
         now = time.monotonic()
         # A runner that waits for its database, or that is stopped, does not answer its workers.
-        self._left_s -= min(now - self._looked_at, _LONGEST_LOOK_S)
+        passed_s = min(now - self._looked_at, _LONGEST_LOOK_S)
         self._looked_at = now
-        if has_news:
-            self.restart(self.timeout_s)
-        return self._left_s <= 0
-
-    def restart(self, timeout_s: float | None) -> None:
-        """Count from 0 again."""
-        self._left_s = timeout_s
+        self.left_s = self.timeout_s if has_news else self.left_s - passed_s
+        return self.left_s <= 0
 
 
 class RunningTrial:
@@ -171,7 +165,7 @@ class RunningTrial:
         """
         messages = self.workers.poll()
         found = [*self.read_reports(), *messages]
-        if self._hang.is_over(has_news=bool(found)):
+        if self._hang.is_over(has_news=bool(found) and not self._is_hang):
             self._end_hanging()
         return found
 
@@ -184,7 +178,7 @@ class RunningTrial:
                 f"after step {self._steps_completed}"
             )
             self.workers.signal(signal.SIGQUIT)
-            self._hang.restart(_STACKS_S)
+            self._hang.left_s = _STACKS_S
         else:
             self.workers.kill()
 
