@@ -24,7 +24,7 @@ MODES: dict[str, dict[str, object]] = {
 }
 # In pieces, each of which a test has the time for.
 NUM_FAULTS, PIECE = 100, 20
-NUM_TORCH_FAULTS, TORCH_PIECE = 40, 5
+NUM_TORCH_FAULTS, TORCH_PIECE = 40, 2
 NUM_CONTROLS = 20
 
 
