@@ -137,7 +137,7 @@ def test_of_twenty_failures_eighteen_are_repeated(failing: Failing, kind: str) -
 def test_two_workers_are_replayed_by_two(failing: Failing) -> None:
     line = "self.controller._rate *= 1.01 if step == 24 else 1.0"
     changes = {"reproducibility__step_digests": 1, "resources": {"slots_per_trial": 2}}
-    trials = []
+    trials: list[int] = []
     for text in ("", line):
         config = failing.detcore.config(**changes)
         code = failing.folder / f"two-{len(trials)}"
