@@ -15,7 +15,7 @@ from detcore_replay._runs import Run
 
 SHORT, LONG = 200, 1000
 SAMPLE = ("record order", "record content", "random draw", "thread count")
-NO_DIGESTS = {"reproducibility": {"experiment_seed": 7, "step_digests": 0}}
+NO_DIGESTS: dict[str, object] = {"reproducibility": {"experiment_seed": 7, "step_digests": 0}}
 # The digests that the trials store.
 MODES: dict[str, dict[str, object]] = {
     "every step": {},
