@@ -17,6 +17,7 @@ __all__ = [
     "find_hidden",
     "hide_lines",
     "is_secret_key",
+    "literal_secrets",
     "mask_code",
     "mask_config",
     "mask_text",
@@ -45,6 +46,18 @@ _IN_URL = re.compile(r"(?<=://)[^/@\s'\"]+(?=@)|(?<=[?&]sig=)[^&\s'\"]+", re.IGN
 _ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[:=]")
 
 
+# A string in code that is given to a name, a key or an argument, or compared with it.
+_LITERAL = re.compile(
+    r"(?<![\w.-])([\w.-]+)[\"']?\]? {0,4}(?:: {0,4}[\w.]+ {0,4})?[:=]=?\s{0,9}[rRbBuU]{0,2}"
+    r"([\"'])([^\"'\s\\{}]+)\2"
+)
+_WORD = re.compile("[A-Za-z]?[a-z_]+")
+# Keys of AWS, GitHub, GitLab, Hugging Face, OpenAI and Slack; private keys.
+_KNOWN_FORMS = re.compile(
+    r"AKIA[0-9A-Z]{16}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{20,}"
+    r"|sk-[\w-]{20,}|xox[abprs]-[\w-]{10,}"
+    r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]+-----END [A-Z ]*PRIVATE KEY-----"
+)
 _SHORTEST_SECRET = 6
 _PLAIN_STARS = re.compile(rf"(?m)([:-][ \t]+){re.escape(MASK)}(?=[ \t]*$)")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
@@ -130,6 +143,23 @@ def secret_values(config: Mapping[str, Any]) -> list[str]:
         for _, value in hidden
         if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and value != MASK
     ]
+
+
+def literal_secrets(text: str) -> Iterator[str]:
+    """Yield strings in source code that are secrets by the name that they are given, or their form.
+
+    Strings that only name a secret (``os.environ["API_KEY"]``), paths, and plain words, such as
+    a token of a vocabulary, are no secrets.
+    """
+    yield from (found.group() for found in _KNOWN_FORMS.finditer(text))
+    for found in _LITERAL.finditer(text):
+        name, _, value = found.groups()
+        if len(value) < _SHORTEST_SECRET or not is_secret_key(name.split(".")[-1]):
+            continue
+        if value.startswith(("/", "./", "<", "[")) or "://" in value or value.isupper():
+            continue
+        if "pass" in name.lower() or not _WORD.fullmatch(value):
+            yield value
 
 
 def mask_code(text: str, secrets: Iterable[str]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 import types
 from typing import Any, cast
 
 import pytest
 
 from detcore.launch import WorkerEvent
-from detcore.runner._running import RunningTrial
+from detcore.runner._running import RunningTrial, _HangTimer
 
 
 def progress_after(*events: tuple[str, dict[str, Any]], unit: str = "epochs") -> float | None:
@@ -57,3 +58,11 @@ def test_the_length_of_a_script_is_known_where_it_is_in_batches() -> None:
     # One batch, of a smoke run.
     started = ("started", {"length": 1, "steps_completed": 0})
     assert progress_after(started, ("training", {"steps_completed": 1}), unit="batches") == 1.0
+
+
+def test_a_trial_hangs_once_it_reported_nothing_for_long_enough() -> None:
+    timers = [_HangTimer(0.05), _HangTimer(300.0), _HangTimer(None)]
+    time.sleep(0.1)
+    assert [timer.is_over(has_news=True) for timer in timers] == [False, False, False]
+    time.sleep(0.1)
+    assert [timer.is_over(has_news=False) for timer in timers] == [True, False, False]

@@ -1,4 +1,4 @@
-"""Faults in one step of a toy trial, as code that is trained, with the answer for each."""
+"""Faults in one step of a toy or PyTorch trial, as code that is trained, with each answer."""
 
 from __future__ import annotations
 
@@ -7,7 +7,15 @@ import random
 
 from detcore.data import IndexSampler
 
-__all__ = ["BATCH_SIZE", "EXTENDER", "FAULTS", "Fault", "draw_fault", "list_batches"]
+__all__ = [
+    "BATCH_SIZE",
+    "EXTENDER",
+    "FAULTS",
+    "Fault",
+    "draw_fault",
+    "list_batches",
+    "list_torch_batches",
+]
 
 NUM_RECORDS = 4096
 BATCH_SIZE = 8
@@ -69,6 +77,88 @@ class Line(ToyTrial):
         )
         controller._rate = self.rate * 1.01 if is_other else self.rate
 """
+# Three layers, of which a fault changes the first or a later one.
+TORCH_MODEL = """
+import os
+
+import numerics
+import torch
+from detcore_torch import PyTorchTrial
+
+FAULT, STEP, RECORD, LAYER = {kind!r}, {step}, {record}, {layer}
+BATCH_SIZE = {batch_size}
+
+
+class Order(torch.utils.data.Sampler):
+    def __len__(self):
+        return {num_records}
+
+    def __iter__(self):
+        order = torch.randperm({num_records}, generator=torch.Generator().manual_seed(5)).tolist()
+        if FAULT == "record order":
+            last = STEP * BATCH_SIZE
+            order[last - BATCH_SIZE : last] = order[-BATCH_SIZE:]
+        return iter(order)
+
+
+class Line(PyTorchTrial):
+    def __init__(self, context):
+        self.context = context
+        self.layers = [torch.nn.Linear(8, 16), torch.nn.Linear(16, 16), torch.nn.Linear(16, 1)]
+        first, second, third = self.layers
+        self.model = context.wrap_model(torch.nn.Sequential(
+            first, torch.nn.Dropout(0.2), torch.nn.Tanh(), second, torch.nn.Tanh(), third
+        ))
+        self.rate = context.get_hparam("learning_rate")
+        groups = [dict(params=list(layer.parameters())) for layer in self.layers]
+        self.optimizer = context.wrap_optimizer(torch.optim.SGD(groups, lr=self.rate))
+
+    def train_batch(self, batch, epoch_idx, batch_idx):
+        is_now = batch_idx == STEP - 1
+        if FAULT == "random draw" and is_now:
+            torch.rand(1)
+        is_other = (FAULT == "operation" and is_now) or (
+            batch_idx >= STEP - 1
+            and (os.environ.get("OMP_NUM_THREADS") == "3" or numerics.__version__ == "2.0"
+                 or getattr(numerics, "is_extended", False))
+        )
+        self.optimizer.param_groups[LAYER]["lr"] = self.rate * 1.01 if is_other else self.rate
+        x, y = batch
+        loss = ((self.model(x)[:, 0] - y) ** 2).mean()
+        self.context.backward(loss)
+        self.context.step_optimizer(self.optimizer)
+        self.optimizer.param_groups[LAYER]["lr"] = self.rate
+        return dict(loss=loss)
+
+    def evaluate_batch(self, batch):
+        return dict(val_loss=((self.model(batch[0])[:, 0] - batch[1]) ** 2).mean())
+
+    def data(self):
+        x = torch.randn({num_records}, 8, generator=torch.Generator().manual_seed(3))
+        if FAULT == "record content":
+            x.numpy()[RECORD].view("uint8")[2] ^= 1
+        return torch.utils.data.TensorDataset(x, x[:, 0] - 2 * x[:, 1])
+
+    def build_training_data_loader(self):
+        return torch.utils.data.DataLoader(self.data(), BATCH_SIZE, sampler=Order())
+
+    def build_validation_data_loader(self):
+        return torch.utils.data.DataLoader(
+            torch.utils.data.Subset(self.data(), range(64)), 64
+        )
+"""
+# Places of the layers in the model, by which their tensors are named.
+_LAYERS = (0, 3, 5)
+
+
+def list_torch_batches(num_steps: int) -> list[list[int]]:
+    """Return the records of each step of a trial with PyTorch."""
+    import torch
+
+    order = torch.randperm(NUM_RECORDS, generator=torch.Generator().manual_seed(5)).tolist()
+    per_epoch = NUM_RECORDS // BATCH_SIZE
+    starts = [number % per_epoch * BATCH_SIZE for number in range(num_steps)]
+    return [order[start : start + BATCH_SIZE] for start in starts]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,11 +169,15 @@ class Fault:
         kind: What differs from the first run.
         step: The first step that it changes.
         record: The record that it changes, if it does.
+        layer: The layer that it changes in a trial with PyTorch, if it changes one.
+        is_torch: Whether the trial is one with PyTorch.
     """
 
     kind: str
     step: int
     record: int = 0
+    layer: int = 0
+    is_torch: bool = False
 
     @property
     def answer(self) -> tuple[int, str, str | None]:
@@ -94,6 +188,11 @@ class Fault:
             "random draw": "random draw",
         }
         kind = kinds.get(self.kind, "tensor")
+        if self.is_torch and self.kind == "hyperparameter":
+            return 0, "initial state", "optimizer.settings"  # they are part of its state
+        if self.is_torch:
+            layer = _LAYERS[self.layer if kind == "tensor" else 0]
+            return self.step, kind, f"model.{layer}.weight"
         return self.step, kind, "model.weights" if kind == "tensor" else "gradient.weights"
 
     @property
@@ -108,8 +207,8 @@ class Fault:
 
     def model(self) -> str:
         """Return the code that is trained."""
-        return MODEL.format(
-            kind=self.kind, step=self.step, record=self.record, num_records=NUM_RECORDS
+        return (TORCH_MODEL if self.is_torch else MODEL).format(
+            **dataclasses.asdict(self), num_records=NUM_RECORDS, batch_size=BATCH_SIZE
         )
 
 
@@ -142,21 +241,25 @@ def detcore_register_framework():
 }
 
 
-def draw_fault(kind: str, seed: int, batches: list[list[int]]) -> Fault:
+def draw_fault(kind: str, seed: int, batches: list[list[int]], *, is_torch: bool = False) -> Fault:
     """Draw the step of a fault, and its record.
 
     Args:
         kind: One of `FAULTS`.
         seed: Of the draw.
         batches: Records of each step.
+        is_torch: Whether the trial is one with PyTorch.
     """
-    step = random.Random(seed).randint(1, len(batches))
+    generator = random.Random(seed)
+    step, layer = generator.randint(1, len(batches)), generator.randrange(3)
     if kind == "hyperparameter":
-        return Fault(kind, 1)
+        return Fault(kind, 1, is_torch=is_torch)
+    if kind == "record order" and is_torch:
+        step = (step - 1) % (NUM_RECORDS // BATCH_SIZE - 1) + 1  # it recurs in each epoch
     record = batches[step - 1][0]
     if kind == "record content":
         step = next(number for number, records in enumerate(batches, 1) if record in records)
-    return Fault(kind, step, record)
+    return Fault(kind, step, record, layer, is_torch)
 
 
 def list_batches(seed: int, num_steps: int) -> list[list[int]]:

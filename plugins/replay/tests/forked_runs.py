@@ -136,7 +136,7 @@ def make_run(folder: Path, fault: Fault, num_steps: int, **changes: Any) -> Run:
         digests=read_digests(folder / "trial"),
         checkpoints=_checkpoints(folder / "checkpoints"),
         last_step=num_steps,
-        framework="toy",
+        framework="torch" if fault.is_torch else "toy",
     )
 
 

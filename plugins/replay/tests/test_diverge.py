@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -134,6 +135,23 @@ def test_diverge_names_the_step_and_the_tensor_and_changes_nothing(runs: Runs) -
     assert runs.digest() == before
 
 
+def test_the_page_says_the_same(runs: Runs, tmp_path: Path) -> None:
+    path = tmp_path / "diverge.html"
+    done = runs("diverge", runs.base, runs.other, "-o", path)
+    assert (done.code, "differ: step 42, tensor, model.weights" in done.stdout) == (1, True)
+    page = path.read_text()
+    assert '<p class="bad">step 42, tensor, model.weights</p>' in page
+    assert "41 of 60 steps are equal" in page
+    assert '<span class="ok">+            self.controller._rate *= 1.01</span>' in page
+    assert re.search(r"<td>model\.weights</td>(<td class=.r.>-?[\d.e-]+</td>){3}", page)
+    assert "<script" not in page
+    done = runs("diverge", runs.base, runs.other, "--no-replay", "-o", "-")
+    assert done.stdout.startswith("<!DOCTYPE html>")
+    assert "0 of 60 steps are equal" in done.stdout
+    done = runs("diverge", runs.base, runs.other, "-o", tmp_path / "none" / "x.html")
+    assert (done.code, "there is no folder" in done.stderr) == (2, True)
+
+
 def test_without_a_replay_the_stored_digests_bound_the_step(runs: Runs) -> None:
     done = runs("diverge", runs.base, runs.other, "--no-replay", "--json")
     found = json.loads(done.stdout)
@@ -231,6 +249,36 @@ def test_a_loop_of_ones_own_takes_part_by_two_calls(runs: Runs) -> None:
     done = runs("diverge", one, other)
     assert f"trial {one} and trial {other} differ: step 22 (or a step after" in done.stdout
     assert done.stdout.endswith("that no digest shows), record order\n")
+
+
+@pytest.mark.soak
+def test_other_models_data_and_versions_are_said(runs: Runs) -> None:
+    other = runs.train(MODEL.replace("(96, 3)", "(96, 4)").replace("0.5]", "0.5, 1.0]"))
+    done = runs("diverge", runs.base, other)
+    assert done.stdout.splitlines()[-2].endswith(
+        "differ: before step 1: different models, model.weights"
+    )
+    other = runs.train(LOOP)
+    done = runs("diverge", runs.base, other)
+    assert "  framework: toy / -\n" in done.stdout
+    assert f"trial {other} differ: before step 1: different models\n" in done.stdout
+    data, module = runs.folder / "scale.txt", runs.folder / "lib" / "numerics.py"
+    data.write_text("1.0")
+    module.parent.mkdir()
+    module.write_text("__version__ = '1.0'")
+    code = f"import sys; sys.path.append({str(module.parent)!r}); import numerics\n{MODEL}"
+    trial = runs.train(
+        code.replace("return x,", f"x *= float(open({str(data)!r}).read())\n        return x,")
+    )
+    data.write_text("1.5")
+    module.write_text("__version__ = '2.0.1'")
+    done = runs("replay", trial)
+    assert done.code == 1, done.output
+    assert done.stdout == (
+        f"note: trial {trial} had numerics 1.0 (here 2.0.1)\n"
+        "note: the batch has another content: its data was changed since the run\n"
+        f"trial {trial}, steps 1:60: the replay differs: step 1, record content\n"
+    )
 
 
 def test_code_that_is_gone_is_said(runs: Runs) -> None:

@@ -134,6 +134,12 @@ class ExperimentConfig(Section):
         default=False,
         description="End a trial with an error at the first metric that is NaN, before it saves.",
     )
+    hang_timeout_s: float | None = Field(
+        default=None,
+        gt=0,
+        description="End a trial with an error, and its stacks in the log, if it reports nothing "
+        "for so many seconds; null = never.",
+    )
     on_failure: str | None = Field(
         default=None,
         description="Action for each trial that fails, of an installed plugin: 'bundle' "

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import faulthandler
 import json
+import signal
 import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend
 
 __all__ = ["Ending", "Parts", "Settings", "open_parts", "read_trial_info"]
+
+_STDERR = 2  # where sys.stderr may have been replaced
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,8 @@ def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) 
     """
     distributed = settings.distributed
     stack.callback(distributed.close)
+    if settings.environment.trial_info is not None:
+        _write_stacks_at_signal(stack)
     if distributed.rank:
         return _open_worker(settings, stack)
     try:
@@ -92,6 +98,15 @@ def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) 
         raise
     distributed.broadcast(parts.info)
     return parts
+
+
+def _write_stacks_at_signal(stack: contextlib.ExitStack) -> None:
+    """At SIGQUIT, write the stacks of all threads to standard error and continue.
+
+    The runner sends it to workers that hang. Works in code that keeps the interpreter's lock, too.
+    """
+    faulthandler.register(signal.SIGQUIT, file=_STDERR, all_threads=True)
+    stack.callback(faulthandler.unregister, signal.SIGQUIT)
 
 
 def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:

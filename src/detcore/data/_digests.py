@@ -62,6 +62,8 @@ class StepDigests:
         every: Record every step of which this is a divisor; >= 1.
         rank: Index of this worker.
         world_size: Number of workers; each writes a separate file.
+        keeps_step: Whether to write the step that begins into a file next to it, which ends in
+            ``.step``, so that a process that is killed leaves it.
 
     Attributes:
         every: As given.
@@ -80,6 +82,7 @@ class StepDigests:
         every: int = 1,
         rank: int = 0,
         world_size: int = 1,
+        keeps_step: bool = False,
     ) -> None:
         self.every = every
         self._file = FrameFile(path, self._header, "step digests", "reproducibility.step_digests")
@@ -96,6 +99,8 @@ class StepDigests:
         self._state_step = start_step
         self._last: tuple[int, npt.ArrayLike | None, _Content, bool] | None = None
         self._is_full = False
+        self._step_path = path.with_suffix(".step") if keeps_step else None
+        self._step_descriptor: int | None = None
 
     @classmethod
     def for_trial(
@@ -117,6 +122,7 @@ class StepDigests:
             every=every,
             rank=rank,
             world_size=world_size,
+            keeps_step=info.config.get("on_failure") is not None,
         )
 
     def describe(self, **facts: object) -> None:
@@ -152,12 +158,25 @@ class StepDigests:
                 one before.
         """
         self._last = (step, record_ids, content, is_exact)
+        if self._step_path is not None:
+            self._keep_step(self._step_path, step)
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
         if record_ids is not None:
             row[0] = xxhash.xxh3_64_intdigest(np.asarray(record_ids).tobytes())
         row[1] = _digest(content() if callable(content) else content)
+
+    def _keep_step(self, path: Path, step: int) -> None:
+        try:
+            if self._step_descriptor is None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
+                self._step_descriptor = os.open(path, flags, 0o600)
+            os.pwrite(self._step_descriptor, b"%20d" % step, 0)
+        except OSError as error:  # such as a full disk, which must not end training
+            self._step_path = None
+            _logger.warning("the present step is not recorded any longer: %s", error)
 
     def log_last_batch(self, *, with_content: bool = False) -> None:
         """Record the batch of the last call of `log`, in or after which training failed.
@@ -265,6 +284,9 @@ class StepDigests:
             self._file.abandon()
         else:
             self._file.close()
+        if self._step_descriptor is not None:
+            os.close(self._step_descriptor)
+            self._step_descriptor = self._step_path = None
 
     def _header(self) -> bytes:
         facts = {

@@ -27,6 +27,7 @@ from detcore.describe._text import (
     format_number,
     format_time,
     fragment,
+    page,
     table,
 )
 
@@ -49,6 +50,7 @@ __all__ = [
     "fragment",
     "is_loss",
     "metric_value",
+    "page",
     "searcher_metric",
     "sort_key",
     "summarize_config",

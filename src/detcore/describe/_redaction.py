@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from detcore._secrets import MASK, hide_lines, is_secret_key, mask_code, secret_values
+from detcore._secrets import (
+    MASK,
+    hide_lines,
+    is_secret_key,
+    literal_secrets,
+    mask_code,
+    secret_values,
+)
 
 __all__ = ["Redactor"]
 
@@ -21,12 +28,16 @@ class Redactor:
         config: The experiment's configuration, with its secrets.
         variables: Environment variables; those with the name of a secret, and passwords in the
             URLs of all, are secrets.
+        code: Source files: strings in them that have the name or the form of a secret are secrets.
     """
 
-    def __init__(self, config: Mapping[str, Any], variables: Mapping[str, str]) -> None:
+    def __init__(
+        self, config: Mapping[str, Any], variables: Mapping[str, str], code: Iterable[str] = ()
+    ) -> None:
         secrets = {*secret_values(config), *_passwords(_texts(config))}
         secrets |= {value for name, value in variables.items() if is_secret_key(name)}
         secrets |= set(_passwords(variables.values()))
+        secrets |= {secret for text in code for secret in literal_secrets(text)}
         # The longest first: a secret may be a part of another one.
         self._secrets = sorted((s for s in secrets if len(s) >= _SHORTEST_SECRET), key=len)[::-1]
 

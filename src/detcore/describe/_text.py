@@ -16,6 +16,7 @@ __all__ = [
     "format_number",
     "format_time",
     "fragment",
+    "page",
     "table",
 ]
 
@@ -118,6 +119,26 @@ def cut(value: object, limit: int = 80) -> str:
     """Return a value as text of at most `limit` characters; not yet escaped."""
     text = str(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
+
+
+def page(title: str, body: str, *, style: str = "") -> str:
+    """Return a self-contained page, which may load nothing.
+
+    Args:
+        title: Not yet escaped.
+        body: HTML.
+        style: CSS in addition to `STYLE`.
+    """
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+        "form-action 'none'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
 
 
 def fragment(body: str) -> str:

@@ -138,6 +138,7 @@ class TrialFailure:
         storage_url: URL of the checkpoint storage.
         checkpoint: UUID of the newest checkpoint, or None.
         checkpoint_steps: Steps completed at that checkpoint; 0 without one.
+        is_hang: Whether it was ended because it reported nothing (``hang_timeout_s``).
     """
 
     trial: TrialInfo
@@ -148,6 +149,7 @@ class TrialFailure:
     storage_url: str
     checkpoint: str | None = None
     checkpoint_steps: int = 0
+    is_hang: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ import contextlib
 import re
 import signal
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,6 +40,10 @@ __all__ = ["RunningTrial", "TrialOutput"]
 _BEGUN = frozenset(
     {"started", "training", "validation", "checkpoint", "progress", "searcher_completed"}
 )
+
+# From the request to write the stacks to the kill.
+_STACKS_S = 2.0
+_LONGEST_LOOK_S = 1.0
 
 
 class TrialOutput:
@@ -92,6 +97,29 @@ class TrialOutput:
                 self._log = None
 
 
+class _HangTimer:
+    """Counts the seconds without a report.
+
+    Args:
+        timeout_s: How many are too many; None: any number is fine.
+    """
+
+    def __init__(self, timeout_s: float | None) -> None:
+        self.timeout_s = self.left_s = timeout_s
+        self._looked_at = time.monotonic()
+
+    def is_over(self, *, has_news: bool) -> bool:
+        """Whether nothing was reported for too long, as of this look."""
+        if self.left_s is None or self.timeout_s is None:
+            return False
+        now = time.monotonic()
+        # A runner that waits for its database, or that is stopped, does not answer its workers.
+        passed_s = min(now - self._looked_at, _LONGEST_LOOK_S)
+        self._looked_at = now
+        self.left_s = self.timeout_s if has_news else self.left_s - passed_s
+        return self.left_s <= 0
+
+
 class RunningTrial:
     """A trial's workers, and those of their events that matter at their end.
 
@@ -127,6 +155,8 @@ class RunningTrial:
         self._was_killed = False
         self._signals: list[int] = []
         self._code = 0
+        self._is_hang = False
+        self._hang = _HangTimer(info.config.get("hang_timeout_s"))
 
     def poll(self) -> list[WorkerEvent]:
         """Return the reports in the log and the messages since the last call.
@@ -134,7 +164,23 @@ class RunningTrial:
         A worker reports first, so the reports before a message come before it.
         """
         messages = self.workers.poll()
-        return [*self.read_reports(), *messages]
+        found = [*self.read_reports(), *messages]
+        if self._hang.is_over(has_news=bool(found) and not self._is_hang):
+            self._end_hanging()
+        return found
+
+    def _end_hanging(self) -> None:
+        """Let the workers write their stacks, then kill them."""
+        if not self._is_hang:
+            self._is_hang = True
+            self._told_error = (
+                f"it hangs: it reported nothing for {self._hang.timeout_s:g} s (hang_timeout_s) "
+                f"after step {self._steps_completed}"
+            )
+            self.workers.signal(signal.SIGQUIT)
+            self._hang.left_s = _STACKS_S
+        else:
+            self.workers.kill()
 
     def read_reports(self) -> list[WorkerEvent]:
         """Return the reports in the log since the last call, of training metrics the newest."""
@@ -251,6 +297,7 @@ class RunningTrial:
             storage_url=storage_url,
             checkpoint=latest.uuid if latest else None,
             checkpoint_steps=latest.steps_completed if latest else 0,
+            is_hang=self._is_hang,
         )
 
     @property

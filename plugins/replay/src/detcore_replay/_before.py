@@ -11,9 +11,10 @@ from detcore.describe import visible_config
 from detcore.trial import list_code
 
 if TYPE_CHECKING:
+    from detcore_replay._digest_file import DigestedRun
     from detcore_replay._runs import Run
 
-__all__ = ["compare_code", "compare_settings"]
+__all__ = ["compare_code", "compare_settings", "version_notes"]
 
 # Where and under which name a run is kept, and how often it is tried again.
 _NO_INFLUENCE = (
@@ -71,6 +72,25 @@ def compare_code(one: Path | None, other: Path | None, labels: tuple[str, str]) 
             places = f"{labels[0]}: {name}", f"{labels[1]}: {name}"
             lines += difflib.unified_diff(mine, others, *places, lineterm="", n=1)
     return lines
+
+
+def version_notes(label: str, original: DigestedRun | None, mine: DigestedRun | None) -> list[str]:
+    """Name the packages and the variables that differ from those of the run.
+
+    A package that only one of them imported was not needed, or its import is the failure.
+    """
+    if original is None or mine is None:
+        return []
+    differing = []
+    for key, what in (("versions", ""), ("variables", "environment variable ")):
+        one: dict[str, Any] = original.facts.get(key, {})
+        other: dict[str, Any] = mine.facts.get(key, {})
+        differing += [
+            f"{what}{name} {one.get(name, '-')} (here {other.get(name, '-')})"
+            for name in sorted(one)
+            if one.get(name) != other.get(name) and (key == "variables" or name in other)
+        ]
+    return [f"{label} had {', '.join(differing)}"] if differing else []
 
 
 def _read(path: Path | None) -> list[str]:

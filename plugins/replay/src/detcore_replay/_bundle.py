@@ -17,6 +17,7 @@ from detcore.environment import child_environment
 from detcore.errors import LedgerError
 from detcore.trial import list_code
 from detcore_replay._bundle_file import CODE, DIGESTS, LOG, STACKS, BundleRecord, pack
+from detcore_replay._digest_file import read_step
 
 if TYPE_CHECKING:
     from detcore.hooks import TrialFailure
@@ -32,11 +33,12 @@ _KEPT = (FrameKind.HEADER, FrameKind.NAMES, FrameKind.LAST_BATCH, FrameKind.LAST
 def write_bundle(failure: TrialFailure) -> str:
     """Write the bundle of a trial into its folder; return a line for the user."""
     info = failure.trial
-    redactor = Redactor(info.config, child_environment({}))
+    code = _read_code(Path(info.code_dir or info.model_dir))
+    redactor = Redactor(info.config, child_environment({}), code.values())
     plain = json.loads(json.dumps(dataclasses.asdict(info), default=str))
     visible = visible_config(plain)
     masked = sorted(_differing("", plain, visible))
-    files, left_out = _fit(_collect(failure, redactor, masked))
+    files, left_out = _fit(_collect(failure, code, redactor, masked))
     record = BundleRecord(
         trial=_map_texts(visible, redactor.redact_code),
         error=redactor.redact(failure.error),
@@ -46,17 +48,32 @@ def write_bundle(failure: TrialFailure) -> str:
         storage_url=redactor.redact(failure.storage_url),
         checkpoint=failure.checkpoint,
         checkpoint_steps=failure.checkpoint_steps,
+        step=read_step(Path(info.trial_dir), run_id=info.run_id),
+        is_hang=failure.is_hang,
         masked=masked,
         left_out=left_out,
     )
     path = Path(info.trial_dir) / f"bundle-{info.run_id}.zip"
     pack(path, record, files)
     size = format_bytes(path.stat().st_size)
-    return f"bundle of its failure: {path} ({size}); repeat it with: detcore reproduce {path}"
+    names = [name for name in masked if name.startswith(CODE)]
+    starred = f"; secrets are starred in its {', '.join(names)}" if names else ""
+    return (
+        f"bundle of its failure: {path} ({size}{starred}); repeat it with: detcore reproduce {path}"
+    )
+
+
+def _read_code(folder: Path) -> dict[str, str]:
+    """Return the files of the code by name, the smallest first."""
+    texts = {
+        name: (folder / name).read_bytes().decode("utf-8", "surrogateescape")
+        for name in list_code(folder)
+    }
+    return dict(sorted(texts.items(), key=lambda item: len(item[1])))
 
 
 def _collect(
-    failure: TrialFailure, redactor: Redactor, masked: list[str]
+    failure: TrialFailure, code: Mapping[str, str], redactor: Redactor, masked: list[str]
 ) -> Iterator[tuple[str, bytes]]:
     """Yield the files of a bundle, the most important ones first; note code with a secret."""
     info = failure.trial
@@ -65,9 +82,7 @@ def _collect(
         text = path.read_text(encoding="utf-8", errors="replace")[-_STACK_BYTES:]
         yield STACKS + path.name, redactor.redact(text).encode()
     yield LOG, redactor.redact(_log_tail(trial_dir)).encode()
-    code = Path(info.code_dir or info.model_dir)
-    for name in sorted(list_code(code), key=lambda name: (code / name).stat().st_size):
-        text = (code / name).read_bytes().decode("utf-8", "surrogateescape")
+    for name, text in code.items():
         redacted = redactor.redact_code(text)
         if redacted != text:
             masked.append(CODE + name)

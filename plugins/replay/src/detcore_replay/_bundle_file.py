@@ -36,6 +36,7 @@ class BundleRecord:
         trial: The fields of the trial's `detcore.types.TrialInfo`, secrets masked.
         error: As `detcore.hooks.TrialFailure`, like the fields that follow.
         fault: The same, with the name of the file alone.
+        step: The last step that began; 0: not known.
         masked: Names of the settings that are secrets.
         left_out: Files that had no room.
     """
@@ -49,6 +50,8 @@ class BundleRecord:
     storage_url: str
     checkpoint: str | None = pydantic.Field(pattern=_UUID)
     checkpoint_steps: int
+    step: int = 0
+    is_hang: bool = False
     masked: list[str]
     left_out: list[str]
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING
 
-from detcore_replay._compare import Difference, find_first
+from detcore_replay._before import version_notes
+from detcore_replay._compare import DATA_CHANGED, Difference, find_first
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -58,9 +59,13 @@ def check_steps(run: Run, replayer: Replayer, ranges: Sequence[tuple[int, int]])
         replayed = replay.result()
         # The state of a checkpoint is the run's own; that before the first step is compared.
         found = find_first(run.digests, replayed, until=end, after=replay.start or -1)
+        notes = version_notes(run.label, run.digests, replayed)
+        replayer.notes += [note for note in notes if note not in replayer.notes]
         compared |= run.digests.steps.keys() & replayed.steps.keys()
         states |= run.digests.states.keys() & replayed.states.keys()
         if found is not None:
+            if found.kind == "record content":
+                replayer.notes.append(DATA_CHANGED)
             break
     return CheckedSteps(
         label=run.label,

@@ -11,9 +11,11 @@ import numpy as np
 if TYPE_CHECKING:
     from detcore_replay._digest_file import DigestedRun
 
-__all__ = ["Difference", "find_first", "last_equal_state", "name_tensors"]
+__all__ = ["DATA_CHANGED", "Difference", "find_first", "last_equal_state", "name_tensors"]
 
+DATA_CHANGED = "the batch has another content: its data was changed since the run"
 _RANDOM = "random."
+_MODEL = "model"
 # Used up when a step is done, so a run that starts from a checkpoint may not have them yet.
 _GRADIENT = "gradient."
 # In the order in which a step uses them.
@@ -35,6 +37,7 @@ class Difference:
         tensor: The first of them that is no random generator, or None.
         largest: The largest difference of an element, the tensor that has it, and both values;
             None where the tensors were not compared.
+        measured: The same for each of them: its name, the difference, and both values.
     """
 
     step: int
@@ -44,6 +47,7 @@ class Difference:
     tensors: tuple[str, ...] = ()
     tensor: str | None = None
     largest: tuple[str, float, float, float] | None = None
+    measured: tuple[tuple[str, float, float, float], ...] = ()
 
 
 def find_first(
@@ -94,16 +98,23 @@ def last_equal_state(one: DigestedRun, other: DigestedRun, before: int) -> int:
 def name_tensors(
     found: Difference, one: Mapping[str, Any] | None, other: Mapping[str, Any] | None
 ) -> Difference:
-    """Return a difference with the largest difference of an element of its tensors."""
+    """Return a difference with the largest difference of an element of each of its tensors."""
     if one is None or other is None:
         return found
-    largest: tuple[str, float, float, float] | None = None
+    measured = []
+    shapes = [
+        [getattr(state.get(name), "shape", None) for state in (one, other)]
+        for name in found.tensors
+        if name.startswith(_MODEL)  # the length of a text in other states may differ
+    ]
+    if found.step == 0 and any(mine != others for mine, others in shapes):
+        found = dataclasses.replace(found, kind="model")
     for name in found.tensors:
-        pair = one.get(name), other.get(name)
-        measured = None if name.startswith(_RANDOM) else _measure(*pair)
-        if measured is not None and (largest is None or _size(measured) > _size(largest[1:])):
-            largest = (name, *measured)
-    return dataclasses.replace(found, largest=largest)
+        values = None if name.startswith(_RANDOM) else _measure(one.get(name), other.get(name))
+        if values is not None:
+            measured.append((name, *values))
+    largest = max(measured, key=lambda each: _size(each[1:]), default=None)
+    return dataclasses.replace(found, largest=largest, measured=tuple(measured))
 
 
 def _fixed_names(state: Mapping[str, int]) -> set[str]:

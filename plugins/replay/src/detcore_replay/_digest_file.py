@@ -12,7 +12,7 @@ from typing import Any
 from detcore.data import FrameKind, scan_frames
 from detcore.errors import LedgerError
 
-__all__ = ["DigestedRun", "LastBatch", "read_digests"]
+__all__ = ["DigestedRun", "LastBatch", "file_name", "read_digests", "read_step"]
 
 _ADVICE = "Remove the file to compare the run by replays alone."
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.
@@ -84,6 +84,17 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
         found = [json.loads(body) for kind, _, body in frames if kind is FrameKind.LAST_BATCH]
         last = _last_batch(found[-1]) if found else None
     return DigestedRun(facts, steps, states, last) if facts else None
+
+
+def file_name(rank: int) -> str:
+    """Return the name of a worker's file of digests in a replay."""
+    return f"digests-1-{rank}.bin" if rank else "digests-1.bin"
+
+
+def read_step(folder: Path, *, run_id: int) -> int:
+    """Return the last step that a run of a trial began; 0: not known."""
+    path = Path(folder) / f"digests-{run_id}.step"
+    return int(path.read_bytes() or 0) if path.exists() else 0
 
 
 def _last_batch(fields: Mapping[str, Any]) -> LastBatch:

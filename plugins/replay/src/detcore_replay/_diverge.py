@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DetcoreError
-from detcore_replay._before import compare_code, compare_settings
+from detcore_replay._before import compare_code, compare_settings, version_notes
 from detcore_replay._compare import Difference, find_first, last_equal_state, name_tensors
 from detcore_replay._replay import code_of
 
@@ -138,6 +138,7 @@ def _find_by_replays(
 def _note_unfaithful(run: Run, replayed: DigestedRun, replayer: Replayer) -> None:
     if run.digests is None:
         return
+    replayer.notes += version_notes(run.label, run.digests, replayed)
     wrong = find_first(run.digests, replayed, until=max(replayed.steps, default=0))
     if wrong is not None:
         replayer.notes.append(

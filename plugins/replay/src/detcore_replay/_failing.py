@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import numpy.typing as npt
 
-from detcore.core import describe_cause
+from detcore.core import DistributedContext, describe_cause
 from detcore.data import StepDigests
+from detcore.errors import PeerLostError
+from detcore_replay._digest_file import read_step
 from detcore_replay._probe import ReplayEnd
 
 __all__ = ["FailureProbe", "Outcome", "read_outcome", "write_outcome"]
-
-_OUTCOME, _STEP = "outcome.json", "step.txt"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +25,8 @@ class Outcome:
 
     Attributes:
         kind: Class of the exception; None: there was no exception.
-        message: Its class and its cause, in one line, as a run records it.
+        message: Its class and its cause, in one line, as a run records it; after the worker's rank
+            unless that is the chief.
         place: File and line that raised it, without the folder, such as ``"model_def.py:3"``.
         step: The last step that began; 0: none.
     """
@@ -38,20 +38,27 @@ class Outcome:
 
 
 class FailureProbe(StepDigests):
-    """Digests every step and writes down which one begins, so that a killed process leaves it.
+    """Digests every step, and keeps the one that begins, so that a killed process leaves it.
 
     Args:
-        folder: Receives ``digests-1.bin`` and the step.
+        path: File to write; the step is written next to it.
         start: Steps completed when the process starts.
         stop: The step in or after which the run failed: training ends when it is over.
+        place: This worker's place.
     """
 
     reads_each_state = True
 
-    def __init__(self, folder: Path, *, start: int, stop: int) -> None:
-        super().__init__(folder / "digests-1.bin", run_id=1, start_step=start)
+    def __init__(self, path: Path, *, start: int, stop: int, place: DistributedContext) -> None:
+        super().__init__(
+            path,
+            run_id=1,
+            start_step=start,
+            rank=place.rank,
+            world_size=place.size,
+            keeps_step=True,
+        )
         self._stop = stop
-        self._descriptor = os.open(folder / _STEP, os.O_WRONLY | os.O_CREAT, 0o600)
 
     def log(
         self,
@@ -63,24 +70,25 @@ class FailureProbe(StepDigests):
     ) -> None:
         if step > self._stop:
             raise ReplayEnd
-        os.pwrite(self._descriptor, b"%20d" % step, 0)
         super().log(step, record_ids, content, is_exact=is_exact)
 
 
-def write_outcome(folder: Path, error: Exception) -> None:
-    """Write the exception that ended the training."""
+def write_outcome(folder: Path, error: Exception, *, rank: int) -> None:
+    """Write the exception that ended the training of a worker."""
+    text = describe_cause(error)
     frames = traceback.extract_tb(error.__traceback__)
     fields = {
         "kind": type(error).__name__,
-        "message": describe_cause(error),
+        "message": f"rank {rank}: {text}" if rank else text,
         "place": f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else None,
     }
-    (folder / _OUTCOME).write_text(json.dumps(fields), encoding="utf-8")
+    (folder / f"outcome-{rank}.json").write_text(json.dumps(fields), encoding="utf-8")
 
 
 def read_outcome(folder: Path) -> Outcome:
     """Read how a process ended that trained with a `FailureProbe`."""
-    outcome, step = folder / _OUTCOME, folder / _STEP
-    fields = json.loads(outcome.read_text(encoding="utf-8")) if outcome.exists() else {}
-    text = step.read_text(encoding="utf-8") if step.exists() else ""
-    return Outcome(**fields, step=int(text or 0))
+    read = [json.loads(path.read_text("utf-8")) for path in sorted(folder.glob("outcome-*.json"))]
+    # A worker that lost another one did not fail by itself.
+    read.sort(key=lambda fields: bool(fields["kind"] == PeerLostError.__name__))
+    fields = read[0] if read else {}
+    return Outcome(**fields, step=read_step(folder, run_id=1))

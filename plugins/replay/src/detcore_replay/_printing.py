@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     from detcore_replay._diverge import Divergence
     from detcore_replay._reproduce import Reproduction
 
-__all__ = ["print_check", "print_divergence", "print_reproduction", "to_document"]
+__all__ = [
+    "describe_difference",
+    "print_check",
+    "print_divergence",
+    "print_reproduction",
+    "to_document",
+]
 
 _SHOWN_SETTINGS = 12
 _SHOWN_CODE = 16
@@ -47,7 +53,7 @@ def print_divergence(result: Divergence) -> None:
     if result.found is None:
         print_line(f"{one} and {other} are equal up to step {result.compared_to}")
         return
-    print_line(f"{one} and {other} differ: {_describe(result.found)}")
+    print_line(f"{one} and {other} differ: {describe_difference(result.found)}")
     _print_tensors(result.found)
 
 
@@ -60,7 +66,9 @@ def print_check(result: CheckedSteps) -> None:
     if result.found is None:
         print_line(f"{result.label}, steps {ranges}: equal ({counts})")
         return
-    print_line(f"{result.label}, steps {ranges}: the replay differs: {_describe(result.found)}")
+    print_line(
+        f"{result.label}, steps {ranges}: the replay differs: {describe_difference(result.found)}"
+    )
     _print_tensors(result.found)
 
 
@@ -75,20 +83,25 @@ def print_reproduction(result: Reproduction) -> None:
         print_line(f"  the run failed {result.original}")
         print_line(f"  here it ended {result.repeated}")
         if result.found is not None:
-            print_line(f"  it differs from the run before that: {_describe(result.found)}")
+            print_line(
+                f"  it differs from the run before that: {describe_difference(result.found)}"
+            )
     if result.record_ids:
         ids = ", ".join(map(str, result.record_ids[:_SHOWN_IDS]))
         more = len(result.record_ids) - _SHOWN_IDS
         print_line(f"  records of the batch: {ids}{f', and {more} more' if more > 0 else ''}")
-    if not result.is_equal:
+    if result.is_hang or not result.is_equal:
         for line in result.tail:
             print_line(f"  | {line}")
 
 
-def _describe(found: Difference) -> str:
+def describe_difference(found: Difference) -> str:
+    """Return the step, the kind and the first tensor in words."""
     where = "before step 1" if found.step == 0 else f"step {found.step}"
     if not found.is_exact and found.step > 0 and found.step - found.after > 1:
         where += f" (or a step after {max(found.after, 0)} that no digest shows)"
+    if found.kind == "model":
+        return f"{where}: different models" + (f", {found.tensor}" if found.tensor else "")
     return f"{where}, {found.kind}" + (f", {found.tensor}" if found.tensor else "")
 
 

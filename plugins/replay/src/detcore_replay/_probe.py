@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from detcore.core import DistributedContext
 from detcore.data import StepDigests
 from detcore.errors import RunError
 
@@ -22,17 +23,26 @@ class Probe(StepDigests):
     """Digests the training state after every step, and ends the replay.
 
     Args:
-        folder: Receives ``digests-1.bin``, and ``step-N.npz`` for some steps.
+        path: File to write; ``step-N.npz`` of some steps is put next to it.
         start: Steps completed when the replay starts.
         stop: Its last step.
         saved: Steps whose tensors are saved.
+        place: This worker's place.
     """
 
     reads_each_state = True
 
-    def __init__(self, folder: Path, *, start: int, stop: int, saved: Collection[int]) -> None:
-        super().__init__(folder / "digests-1.bin", run_id=1, start_step=start)
-        self._folder = folder
+    def __init__(
+        self,
+        path: Path,
+        *,
+        start: int,
+        stop: int,
+        saved: Collection[int],
+        place: DistributedContext,
+    ) -> None:
+        super().__init__(path, run_id=1, start_step=start, rank=place.rank, world_size=place.size)
+        self._folder = path.parent
         self._stop = stop
         self._saved = frozenset(saved)
         self._now = start

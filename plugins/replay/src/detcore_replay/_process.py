@@ -1,6 +1,7 @@
-"""Train a run again: ``python -m detcore_replay._process FOLDER START STOP SAVED``.
+"""Train a run again: ``python -m detcore_replay._process FOLDER START STOP SAVED [WORKERS]``.
 
-With ``failing`` in place of SAVED the process trains until it fails.
+With ``failing`` in place of SAVED the process trains until it fails. For several workers it starts
+itself once for each of them.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from pathlib import Path
 
 from detcore import core
 from detcore.data import StepDigests
-from detcore.environment import read_environment
+from detcore.environment import read_environment, read_variables
 from detcore.trial import find_framework, import_trial_class, open_trial
+from detcore_replay._digest_file import file_name
 from detcore_replay._failing import FailureProbe, write_outcome
 from detcore_replay._probe import Probe, ReplayEnd
 
@@ -23,31 +25,51 @@ FAILING = "failing"
 
 def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
     """Train the trial that the environment names up to a step."""
-    _train(lambda: Probe(folder, start=start, stop=stop, saved=saved))
+    _train(
+        lambda place: Probe(
+            folder / file_name(place.rank),
+            start=start,
+            stop=stop,
+            saved=() if place.rank else saved,
+            place=place,
+        )
+    )
     return 0
 
 
 def main_failing(folder: Path, start: int, stop: int) -> int:
     """Train the trial that the environment names until it fails, at most up to a step."""
     try:
-        _train(lambda: FailureProbe(folder, start=start, stop=stop))
+        _train(
+            lambda place: FailureProbe(
+                folder / file_name(place.rank), start=start, stop=stop, place=place
+            )
+        )
     except Exception as error:  # noqa: BLE001  (it is the result)
         traceback.print_exc()
-        write_outcome(folder, error)
+        write_outcome(folder, error, rank=_rank())
         return 1
     return 0
 
 
-def _train(make_digests: Callable[[], StepDigests]) -> None:
-    info = core.read_trial_info(read_environment())
+def _rank() -> int:
+    return int(read_variables(("DETCORE_RANK",)).get("DETCORE_RANK", "0"))
+
+
+def _train(make_digests: Callable[[core.DistributedContext], StepDigests]) -> None:
+    environment = read_environment()
+    info = core.read_trial_info(environment)
     assert info.settings is not None  # checked by find_run and read_bundle
     model_dir = Path(info.model_dir)
     sys.path.insert(0, str(model_dir))
-    with core.init(distributed=core.DistributedContext()) as context:
+    # Numbers of another launcher, around the command, are not meant.
+    several = environment.num_workers > 1
+    place = core.DistributedContext.from_env() if several else core.DistributedContext()
+    with core.init(distributed=place) as context:
         trial_class = import_trial_class(info.config["entrypoint"], model_dir)
         framework = find_framework(trial_class, context.plugins.frameworks())
         with open_trial(context, framework, info.settings) as opened:
-            digests = make_digests()
+            digests = make_digests(place)
             digests.describe(plugins=context.plugins.versions())
             opened.context.setup = dataclasses.replace(opened.context.setup, digests=digests)
             try:
@@ -61,8 +83,28 @@ def _train(make_digests: Callable[[], StepDigests]) -> None:
                 digests.close()
 
 
+def _start_workers(words: list[str], num_workers: int) -> int:
+    from detcore.launch import run_workers
+    from detcore.launch.nodes import find_services
+
+    environment = read_environment()
+    return run_workers(
+        [sys.executable, "-m", "detcore_replay._process", *words],
+        num_workers=num_workers,
+        services=find_services(
+            disabled_plugins=environment.disabled_plugins,
+            allowed_plugins=environment.allowed_plugins,
+        ),
+        torch=False,
+        variables={},
+        notice=print,
+    )
+
+
 if __name__ == "__main__":
     words = sys.argv[1:]
+    if len(words) > 4:
+        sys.exit(_start_workers(words[:4], int(words[4])))
     if words[3] == FAILING:
         sys.exit(main_failing(Path(words[0]), int(words[1]), int(words[2])))
     steps = {int(word) for word in words[3].split(",") if word}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import itertools
+import os
 import shutil
 import subprocess
 import sys
@@ -33,9 +34,18 @@ if TYPE_CHECKING:
     from detcore.types import TrialInfo
     from detcore_replay._runs import Run
 
-__all__ = ["Replay", "Replayer", "code_of", "link_data", "make_environment", "start_process"]
+__all__ = [
+    "Replay",
+    "Replayer",
+    "code_of",
+    "link_data",
+    "make_environment",
+    "start_process",
+    "worker_words",
+]
 
 _TAIL_LINES = 12
+_MOST_WORKERS_PER_CORE = 4
 _OWN = ("DETCORE_CHANNEL_FD", "DETCORE_DB", "DETCORE_MASTER")
 _NUMERIC = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
 
@@ -149,6 +159,7 @@ class Replayer:
             source=None if checkpoint else self._fetch_source(run, folder),
         )
         words = [str(folder), str(start), str(stop), ",".join(map(str, sorted(saved)))]
+        words += worker_words(run.info)
         replay = Replay(run, start, folder, self._spawn(words, code, environment))
         self._started.append(replay)
         return replay
@@ -284,13 +295,24 @@ def _check_replayable(run: Run) -> None:
             "Digests of the metrics of its steps are stored, and detcore diverge compares these.\n"
             "See SupportsStateTensors in docs/replay.md for adding it to a framework of your own."
         )
-    slots = (run.info.config.get("resources") or {}).get("slots_per_trial", 1)
-    if slots != 1:
+
+
+def worker_words(info: TrialInfo) -> list[str]:
+    """Return the argument of `start_process` for a trial of several workers; empty for one.
+
+    Raises:
+        RunError: If this machine is too small for so many.
+    """
+    slots = int((info.config.get("resources") or {}).get("slots_per_trial", 1))
+    num_cores = os.cpu_count() or 1
+    if slots > _MOST_WORKERS_PER_CORE * num_cores:
         raise RunError(
-            f"{run.label} was trained by {slots} workers, and replays train on one.\n"
-            "With another number of workers the bits are others, so nothing could be compared. "
-            "Its stored digests can be compared."
+            f"the trial had {slots} workers, and this machine has {num_cores} processor cores.\n"
+            "It is trained again by as many workers as before, all on this machine: fewer would "
+            "read other batches and add in another order.\n"
+            "Run the command on a larger machine. Stored digests can be compared on any."
         )
+    return [] if slots == 1 else [str(slots)]
 
 
 def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -> Path:

@@ -7,19 +7,22 @@ import dataclasses
 import re
 import shutil
 import signal
+import subprocess
+import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detcore.checkpoint import copy_checkpoint
 from detcore.errors import ConfigError, DetcoreError, RunError, in_one_line
 from detcore.launch.worker import is_trial_class
 from detcore.storage import StorageBackend, open_storage
+from detcore_replay._before import version_notes
 from detcore_replay._bundle_file import CODE, DIGESTS, Bundle
-from detcore_replay._compare import Difference, find_first
-from detcore_replay._digest_file import DigestedRun, read_digests
+from detcore_replay._compare import DATA_CHANGED, Difference, find_first
+from detcore_replay._digest_file import DigestedRun, read_digests, read_step
 from detcore_replay._failing import Outcome, read_outcome
-from detcore_replay._replay import link_data, make_environment, start_process
+from detcore_replay._replay import link_data, make_environment, start_process, worker_words
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext
@@ -28,6 +31,8 @@ __all__ = ["Reproduction", "reproduce_failure"]
 
 _MASK = "********"
 _TAIL_LINES = 12
+_LOOK_EVERY_S, _STACKS_S = 0.2, 2.0
+_SIGNALED = 128
 _ADDRESS = re.compile(r"0x[0-9a-f]+|\*{4,}|/\S*/")
 
 
@@ -40,6 +45,7 @@ class Reproduction:
         repeated: How the repeated training ended, in words, with its step.
         is_same_error: Whether it ended with the same exception, or by the same signal.
         is_same_batch: Whether it ended in the same batch.
+        is_hang: Whether it hung and was killed.
         record_ids: Ids of the records of that batch; empty: not known.
         found: The first difference of the digests before the failure, or None.
         notes: Limits of the answer.
@@ -50,6 +56,7 @@ class Reproduction:
     repeated: str
     is_same_error: bool
     is_same_batch: bool
+    is_hang: bool
     record_ids: tuple[int, ...]
     found: Difference | None
     notes: tuple[str, ...]
@@ -84,7 +91,7 @@ def reproduce_failure(
     original = _read_original(bundle, scratch / "original")
     source = _fetch(bundle, obj, scratch / "checkpoints", checkpoint)
     record = bundle.record
-    stop = original.last.step if original and original.last else _bound(bundle)
+    stop = original.last.step if original and original.last else record.step or _bound(bundle)
     environment = make_environment(
         bundle.info,
         original.facts if original else {},
@@ -96,14 +103,36 @@ def reproduce_failure(
         source=source,
     )
     words = [str(scratch), str(record.checkpoint_steps), str(stop), "failing"]
+    words += worker_words(bundle.info)
     process = start_process(words, code, environment)
     try:
-        exit_code = process.wait()
+        exit_code = _wait(process, scratch, bundle.info.config.get("hang_timeout_s"))
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
     return _compare(bundle, original, scratch, exit_code)
+
+
+def _wait(
+    process: subprocess.Popen[bytes], scratch: Path, hang_timeout_s: float | None
+) -> int | None:
+    """Wait for the end of a process; return its exit code, or None if it hung and was killed."""
+    step, since = 0, time.monotonic()
+    while True:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = process.wait(_LOOK_EVERY_S)
+            # Of several workers, the process that started them says by which signal one ended.
+            return code if code <= _SIGNALED else _SIGNALED - code
+        now, last = time.monotonic(), step
+        step = read_step(scratch, run_id=1)
+        if step != last:
+            since = now
+        elif hang_timeout_s is not None and now - since >= hang_timeout_s:
+            process.send_signal(signal.SIGQUIT)  # it writes its stacks
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_STACKS_S)
+            return None
 
 
 def _check_reproducible(bundle: Bundle) -> None:
@@ -117,12 +146,6 @@ def _check_reproducible(bundle: Bundle) -> None:
         )
     if not any(name.startswith(CODE) for name in bundle.files):
         raise RunError("the bundle has no code, so nothing can be trained again.")
-    slots = (info.config.get("resources") or {}).get("slots_per_trial", 1)
-    if slots != 1:
-        raise RunError(
-            f"the bundle is of a trial of {slots} workers, and its failure is repeated on one.\n"
-            "One worker reads other batches, so the failure would be another one."
-        )
 
 
 def _read_original(bundle: Bundle, folder: Path) -> DigestedRun | None:
@@ -180,11 +203,11 @@ def _open_storage(bundle: Bundle, obj: CliContext, *, is_source: bool) -> Storag
 
 
 def _compare(
-    bundle: Bundle, original: DigestedRun | None, scratch: Path, exit_code: int
+    bundle: Bundle, original: DigestedRun | None, scratch: Path, exit_code: int | None
 ) -> Reproduction:
     record, outcome, mine = bundle.record, read_outcome(scratch), read_digests(scratch)
     last = original.last if original else None
-    notes = [*_version_notes(original, mine), *_masked_notes(bundle)]
+    notes = [*version_notes("the run", original, mine), *_masked_notes(bundle)]
     if last is not None:
         first = last.step if last.is_exact else last.step - 1
         where = f"step {last.step}" if last.is_exact else f"step {first} or {last.step}"
@@ -193,7 +216,10 @@ def _compare(
         if is_same_batch and again is not None and again.content and last.content:
             is_same_batch = (again.content, again.record_ids) == (last.content, last.record_ids)
             if not is_same_batch:
-                notes.append("the batch has another content: its data was changed since the run")
+                notes.append(DATA_CHANGED)
+    elif record.step:
+        where = f"step {record.step}"
+        is_same_batch = outcome.step == record.step
     else:
         steps = record.steps_completed
         where = f"after step {steps}, the last one that it reported"
@@ -205,6 +231,7 @@ def _compare(
         is_same_error=_is_same_error(bundle, outcome, exit_code),
         is_same_batch=is_same_batch,
         record_ids=(last.record_ids or ()) if last else (),
+        is_hang=exit_code is None,
         found=_find_difference(original, mine, outcome.step),
         notes=tuple(notes),
         tail=tuple(text.splitlines()[-_TAIL_LINES:]),
@@ -220,8 +247,10 @@ def _find_difference(
     return find_first(original, mine, until=until - 1)
 
 
-def _is_same_error(bundle: Bundle, outcome: Outcome, exit_code: int) -> bool:
+def _is_same_error(bundle: Bundle, outcome: Outcome, exit_code: int | None) -> bool:
     record = bundle.record
+    if record.is_hang or exit_code is None:
+        return record.is_hang and exit_code is None
     if record.exit_code < 0 or exit_code < 0:
         return record.exit_code == exit_code
     if outcome.kind is None:
@@ -234,8 +263,10 @@ def _is_same_error(bundle: Bundle, outcome: Outcome, exit_code: int) -> bool:
     return is_same_text or (bool(place) and place == outcome.place)
 
 
-def _describe(outcome: Outcome, exit_code: int) -> str:
+def _describe(outcome: Outcome, exit_code: int | None) -> str:
     where = f"step {outcome.step}" if outcome.step else "before its first batch"
+    if exit_code is None:
+        return f"{where}: it hangs (hang_timeout_s)"
     if exit_code < 0:
         return f"{where}: killed by {signal.Signals(-exit_code).name}"
     if outcome.kind is None:
@@ -243,25 +274,6 @@ def _describe(outcome: Outcome, exit_code: int) -> str:
         return f"{where}: {how}"
     place = f" ({outcome.kind} at {outcome.place})" if outcome.place else ""
     return f"{where}: {outcome.message}{place}"
-
-
-def _version_notes(original: DigestedRun | None, mine: DigestedRun | None) -> list[str]:
-    """Name the packages and the variables that differ from those of the run.
-
-    A package that only one of them imported was not needed, or its import is the failure.
-    """
-    if original is None or mine is None:
-        return []
-    differing = []
-    for key, what in (("versions", ""), ("variables", "environment variable ")):
-        one: dict[str, Any] = original.facts.get(key, {})
-        other: dict[str, Any] = mine.facts.get(key, {})
-        differing += [
-            f"{what}{name} {one.get(name, '-')} (here {other.get(name, '-')})"
-            for name in sorted(one)
-            if one.get(name) != other.get(name) and (key == "variables" or name in other)
-        ]
-    return [f"the run had {', '.join(differing)}"] if differing else []
 
 
 def _masked_notes(bundle: Bundle) -> list[str]:

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.describe import (
-    STYLE,
     cut,
     describe_state,
     escape,
@@ -22,6 +21,7 @@ from detcore.describe import (
     table,
     took_s,
 )
+from detcore.describe import page as plain_page
 from detcore_report._importance import importance_table
 from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
 
@@ -93,16 +93,7 @@ def page(title: str, body: str, *, trials: Iterable[int] = ()) -> str:
         chosen = ",".join(f"body:has(.t{n}:hover) g.t{n}" for n in numbers)
         rows = ",".join(f"body:has(g.t{n}:hover) tr.t{n}" for n in numbers)
         lit = f"{dim}{chosen}{{opacity:1!important}}{rows}{{background:var(--box)}}"
-    return (
-        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        '<meta http-equiv="Content-Security-Policy" '
-        "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
-        "form-action 'none'\">\n"
-        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        '<meta name="referrer" content="no-referrer">\n'
-        f"<title>{escape(title)}</title>\n<style>{STYLE}{lit}</style>\n</head>\n"
-        f"<body>\n{body}\n</body>\n</html>\n"
-    )
+    return plain_page(title, body, style=lit)
 
 
 def plot_page(view: ExperimentView) -> str:
