@@ -3,26 +3,40 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import importlib
-import json
 import shutil
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from _killed_scripts import Kill, Script
 
-from detcore.data import verify_ledger
-from detcore.errors import LedgerError
+from detcore.data import LedgerReport, verify_ledger
+from detcore_testing import DetcoreCommand
 
-__all__ = ["FAMILIES", "Case", "Outcome"]
+__all__ = ["FAMILIES", "TASKS", "Case", "Outcome"]
 
 HERE = Path(__file__).parent
 SCRIPTS = HERE / "scripts"
 TASKS = ("points", "digits", "text")
-# The module of each family, imported before processes are forked.
+EXAMPLES = HERE.parents[2] / "examples"
+# The model definition of each trial, its class and its hyperparameters.
+TRIALS: dict[str, tuple[Path, str, dict[str, float]]] = {
+    "points": (SCRIPTS / "trial_points", "PointsTrial", {"global_batch_size": 8}),
+    "digits": (
+        EXAMPLES / "digits_torch",
+        "DigitsTrial",
+        {"global_batch_size": 128, "learning_rate": 0.002, "dropout": 0.3},
+    ),
+    "text": (
+        EXAMPLES / "language_torch",
+        "LanguageTrial",
+        {"global_batch_size": 256, "learning_rate": 0.003, "warm_up": 20, "width": 16,
+         "num_layers": 1, "num_heads": 2, "length": 64},
+    ),
+}  # fmt: skip
+METRICS = {"text": "bits_per_character"}
+# The module of each library, imported before processes are forked.
 FAMILIES = {
+    "trial": "detcore_torch",
     "trainer": "detcore_torch.for_transformers",
     "lightning": "detcore_torch.for_lightning",
     "accelerate": "detcore_torch.for_accelerate",
@@ -78,13 +92,18 @@ class Case:
             seed: Decides where the kills fall.
             alone: Whether the library resumes by itself, without detcore.
         """
-        importlib.import_module(FAMILIES[self.family])
+        folder.mkdir(parents=True)
+        if self.family == "trial" and not alone:
+            return self._run_trial(folder, kills, seed)
+        if self.family == "trial":  # PyTorch has no trainer: its tutorial's loop is the control
+            path = SCRIPTS / "pytorch_alone.py"
+        else:
+            importlib.import_module(FAMILIES[self.family])
+            path = SCRIPTS / f"{self.family}_{self.task}.py"
         # About four steps for each kill, so that it is hit before its end.
         epochs = max(2, kills * 5 * self.ranks * (2 if self.task == "points" else 1) // 10)
         arguments = [f"--epochs={epochs}", f"--workers={self.workers}", f"--ranks={self.ranks}"]
         arguments += ["--alone"] if alone else []
-        path = SCRIPTS / f"{self.family}_{self.task}.py"
-        folder.mkdir(parents=True)
         whole = Script(path, folder / "whole", arguments, self.ranks)
         broken = Script(path, folder / "broken", arguments, self.ranks)
         if code := whole.run_to(None):
@@ -105,6 +124,50 @@ class Case:
         return compared(whole, broken, done)
 
 
+    def _run_trial(self, folder: Path, kills: int, seed: int) -> Outcome:
+        """Train a trial that ``detcore run`` starts again after each kill."""
+        source, name, hparams = TRIALS[self.task]
+        finals = []
+        for number in (0, kills):
+            own = folder / str(number)
+            model = own / "model"
+            model.mkdir(parents=True)
+            for path in (source / "model_def.py", SCRIPTS / "killed_trial.py"):
+                shutil.copy(path, model)
+            variables = {"TEST_SUPPORT": str(HERE), "TEST_TRIAL": name, "TEST_FOLDER": str(own),
+                         "TEST_KILLS": str(number), "TEST_SEED": f"{seed}-{self}",
+                         "TEST_WORKERS": str(self.workers)}  # fmt: skip
+            with DetcoreCommand(own, variables=variables) as detcore:
+                config = detcore.write_config({
+                    "entrypoint": "killed_trial:KilledTrial",
+                    "hyperparameters": hparams,
+                    "searcher": {"name": "single", "metric": METRICS.get(self.task, "val_loss"),
+                                 "max_length": {"batches": 20 + 5 * kills}},
+                    "scheduling_unit": 5,
+                    "min_validation_period": {"batches": 10},
+                    "min_checkpoint_period": {"batches": 2},
+                    "optimizations": {"aggregation_frequency": 1 + (self.task != "digits")},
+                    "max_restarts": kills,
+                    "resources": {"slots_per_trial": self.ranks},
+                    "reproducibility": {"experiment_seed": 1},
+                })  # fmt: skip
+                done = detcore("run", config, model, "--json", timeout_s=1500)
+                assert done.code == 0, done.output[-4000:]
+                uuid = done.summary["trials"][0]["latest_checkpoint"]
+                finals.append(_files(detcore.home / "checkpoints" / uuid))
+        differing = {name for name in finals[0] | finals[1]
+                     if finals[0].get(name) != finals[1].get(name)}  # fmt: skip
+        ledger = verify_ledger(folder / str(kills))
+        return _outcome(len(ledger.runs) - 1, differing, ledger)
+
+
+def _files(checkpoint: Path) -> dict[str, bytes]:
+    """Return the files of a checkpoint that hold training state, of all workers."""
+    names = ("*.safetensors", "torch.json", "worker.json")
+    return {path.relative_to(checkpoint).as_posix(): path.read_bytes()
+            for name in names for path in checkpoint.rglob(name)}  # fmt: skip
+
+
 def compared(whole: Script, broken: Script, kills: int) -> Outcome:
     """Compare the results, the ledger, and (with detcore) the validations of two runs."""
     expected, found = whole.result(), broken.result()
@@ -114,7 +177,10 @@ def compared(whole: Script, broken: Script, kills: int) -> Outcome:
         "validation"
     ):
         differing.add("validation metrics")
-    ledger = verify_ledger(broken.folder)
+    return _outcome(kills, differing, verify_ledger(broken.folder))
+
+
+def _outcome(kills: int, differing: set[str], ledger: LedgerReport) -> Outcome:
     return Outcome(
         kills=kills,
         differing=tuple(sorted(differing)),

@@ -13,6 +13,7 @@ from detcore_torch._torch import torch
 
 __all__ = [
     "BatchFetcher",
+    "checked",
     "collated",
     "delivered",
     "failed_dataset",
@@ -56,6 +57,10 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
     def init_worker(self, worker: int) -> None:
         """Call the user's ``worker_init_fn``."""
         init_loader_process(worker, self._dataset, self._init)
+
+    def __len__(self) -> int:
+        """Return the number of records; libraries ask for it."""
+        return len(self._dataset)
 
     def __getitem__(self, request: tuple[int, Any]) -> Any:
         seed, records = request
@@ -165,6 +170,19 @@ def delivered(batches: Iterator[Any]) -> Iterator[Any]:
         if type(batch) is FailedBatch:
             raise DataError(batch.message) from _WorkerTracebackError("\n" + batch.traceback)
         yield batch
+
+
+def checked(batch: Any) -> Any:
+    """Return a batch; in a worker process, raise the error of a `FailedBatch`.
+
+    For loaders whose batches do not pass through `delivered`.
+
+    Raises:
+        DataError: If the dataset or the collate function failed.
+    """
+    if type(batch) is FailedBatch:
+        raise DataError(batch.message)
+    return batch
 
 
 def unchanged(batch: Any) -> Any:

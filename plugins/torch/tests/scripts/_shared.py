@@ -65,7 +65,8 @@ def windows(start: int, stop: int) -> Any:
 class UsedRecords:
     """Writes the ledger of one process of a script to the working folder.
 
-    The test gives the number of the run in the variable ``TEST_RUN``; ranks are torchrun's.
+    The test gives the number of the run in the variable ``TEST_RUN``; without it, nothing is
+    written. Ranks are torchrun's.
 
     Args:
         num_records: Records in the training data, whose ids are their indices.
@@ -83,8 +84,10 @@ class UsedRecords:
             epoch: Pass over the data, from 0.
             ids: Ids of its records, ``(batch,)``.
         """
+        run, rank = os.environ.get("TEST_RUN"), int(os.environ.get("RANK", "0"))
+        if run is None:
+            return
         if self._ledger is None:
-            run, rank = os.environ["TEST_RUN"], int(os.environ.get("RANK", "0"))
             self._ledger = LedgerWriter(
                 Path(f"ledger-{run}-{rank}.bin"),
                 run_id=int(run),
