@@ -22,7 +22,7 @@ from _report import parse_options, print_table
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins" / "torch" / "tests"))
 
-from _campaign import FAMILIES, TASKS, Case  # noqa: E402  (from the folder above)
+from _campaign import FAMILIES, TASKS, Case
 
 
 def main() -> None:

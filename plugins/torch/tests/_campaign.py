@@ -123,7 +123,6 @@ class Case:
                 raise AssertionError(f"{self} ended with {code}:\n{broken.output()[-4000:]}")
         return compared(whole, broken, done)
 
-
     def _run_trial(self, folder: Path, kills: int, seed: int) -> Outcome:
         """Train a trial that ``detcore run`` starts again after each kill."""
         source, name, hparams = TRIALS[self.task]

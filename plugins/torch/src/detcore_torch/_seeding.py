@@ -148,17 +148,18 @@ class _PythonState:
     """The present state of the generator of Python's ``random`` module."""
 
     def __init__(self) -> None:
-        self._owner: Any = getattr(random.getstate, "__self__", None)
+        owner: Any = getattr(random.getstate, "__self__", None)
+        self._owner = owner
         # Elsewhere, or with a generator of another class, these bytes need not be the state.
         self._is_known = (
             sys.implementation.name == "cpython"
-            and type(self._owner) is random.Random
+            and type(owner) is random.Random
             and _PYTHON_BYTES >= 2500
         )
         if self._is_known:
-            address = id(self._owner) + object.__basicsize__
+            address = id(owner) + object.__basicsize__
             self._bytes = ctypes.string_at(address, _PYTHON_BYTES)
-            self._next_normal = self._owner.gauss_next
+            self._next_normal = owner.gauss_next
         else:
             self._state = random.getstate()
 

@@ -25,7 +25,9 @@ data = TensorDataset(torch.arange(88), x, x.sum(1, keepdim=True))
 train_loader = DataLoader(Subset(data, range(72)), 4, shuffle=True, num_workers=args.workers)
 val_loader = DataLoader(Subset(data, range(72, 88)), 8)
 optimizer = torch.optim.AdamW(model.parameters(), hparams["learning_rate"])
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, -(-len(train_loader) // 2) * args.epochs)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
+    optimizer, -(-len(train_loader) // 2) * args.epochs
+)
 model, optimizer, train_loader, val_loader, scheduler = accelerator.prepare(
     model, optimizer, train_loader, val_loader, scheduler
 )

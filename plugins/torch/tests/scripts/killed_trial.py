@@ -9,10 +9,10 @@ import model_def
 
 sys.path.append(os.environ["TEST_SUPPORT"])
 
-from _killed_scripts import Kill  # noqa: E402  (from the folder above)
+from _killed_scripts import Kill
 
-from detcore.data import IdKind, LedgerWriter  # noqa: E402
-from detcore_torch._loader import BatchStream  # noqa: E402
+from detcore.data import IdKind, LedgerWriter
+from detcore_torch._loader import BatchStream
 
 BASE: Any = getattr(model_def, os.environ["TEST_TRIAL"])
 
@@ -40,17 +40,13 @@ class KilledTrial(BASE):
 def log_records(run: int, step: int, place: Any) -> None:
     """Log the records of each batch that this worker takes, also where there are several."""
     path = Path(os.environ["TEST_FOLDER"]) / f"ledger-{run}-{place.rank}.bin"
-    ledger = LedgerWriter(
-        path, run_id=run, start_step=step, rank=place.rank, world_size=place.size
-    )
+    ledger = LedgerWriter(path, run_id=run, start_step=step, rank=place.rank, world_size=place.size)
     number, take = step, BatchStream.take
 
     def logged(stream: Any) -> Any:
         nonlocal number
         if number == step:
-            ledger.describe(
-                IdKind.RECORD_INDEX, num_records=len(stream._loader.dataset)
-            )
+            ledger.describe(IdKind.RECORD_INDEX, num_records=len(stream._loader.dataset))
         batch = take(stream)
         epoch = (number * place.size + place.rank) // stream._order.batches_per_epoch
         number += 1

@@ -32,7 +32,11 @@ for epoch in range(start, args.epochs):
         scheduler.step()
         if step % 2 == 0:
             state = {"step": step, "epoch": epoch}
-            for name, each in (("model", model), ("optimizer", optimizer), ("scheduler", scheduler)):
+            for name, each in (
+                ("model", model),
+                ("optimizer", optimizer),
+                ("scheduler", scheduler),
+            ):
                 state[name] = each.state_dict()
             torch.save(state, "checkpoint.tmp")
             Path("checkpoint.tmp").replace(saved)

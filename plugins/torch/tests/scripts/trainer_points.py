@@ -37,7 +37,9 @@ class PointsTrainer(Trainer):
 
 set_seed(1)
 x = torch.randn(88, 4)
-rows = [{"ids": number, "x": row, "labels": row.sum(0, keepdim=True)} for number, row in enumerate(x)]
+rows = [
+    {"ids": number, "x": row, "labels": row.sum(0, keepdim=True)} for number, row in enumerate(x)
+]
 model = Network()
 optimizer = torch.optim.AdamW(model.parameters(), 0.01)
 scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 40)

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import torch
 from _shared import CHARACTERS, LENGTH, UsedRecords, options, windows
 from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint

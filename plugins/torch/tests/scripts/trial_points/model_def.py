@@ -20,7 +20,12 @@ class Points(torch.utils.data.Dataset):
 class PointsTrial(PyTorchTrial):
     def __init__(self, context):
         self.context = context
-        layers = torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+        layers = (
+            torch.nn.Linear(4, 8),
+            torch.nn.ReLU(),
+            torch.nn.Dropout(0.2),
+            torch.nn.Linear(8, 1),
+        )
         self.model = context.wrap_model(torch.nn.Sequential(*layers))
         optimizer = torch.optim.SGD(self.model.parameters(), 0.01, momentum=0.9)
         self.optimizer = context.wrap_optimizer(optimizer)
