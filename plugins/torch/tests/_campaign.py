@@ -1,10 +1,21 @@
-"""The campaign of kills: scripts of each library, killed at random, against the library alone."""
+"""Scripts of PyTorch's libraries, killed by SIGKILL at random, against runs that were not.
+
+Each script trains once without a kill and once with them, in the same setting: loader processes and
+ranks, over gloo. A row compares weights, optimizer, schedule, scaler, random generators and
+validation metrics, and gives the verdict of the data ledger. With ``--alone`` the library saves and
+resumes by itself, in the same harness: the control, which shows what the comparison notices.
+
+    python plugins/torch/tests/_campaign.py [--family trainer] [--kills 50] [--alone]
+"""
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import importlib
+import itertools
 import shutil
+import tempfile
 from pathlib import Path
 
 from _killed_scripts import Kill, Script
@@ -187,3 +198,37 @@ def _outcome(kills: int, differing: set[str], ledger: LedgerReport) -> Outcome:
         never=sum(epoch.num_never or 0 for epoch in ledger.epochs),
         steps=ledger.missing_steps,
     )
+
+
+def main() -> None:
+    """Print a row for each script in each setting."""
+    import torch
+
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--family", choices=FAMILIES, action="append")
+    parser.add_argument("--task", choices=TASKS, action="append")
+    parser.add_argument("--workers", type=int, action="append", help="loader processes: 0 and 2")
+    parser.add_argument("--ranks", type=int, action="append", help="1 and 2")
+    parser.add_argument("--kills", type=int, default=50, help="of each script in each setting")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--alone", action="store_true")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print("| family | script | loader workers | ranks | kills | differs | twice | never |")
+    print("|---|---|---|---|---|---|---|---|")
+    settings = itertools.product(
+        options.family or FAMILIES, options.task or TASKS, options.workers or (0, 2),
+        options.ranks or (1, 2),
+    )  # fmt: skip
+    for family, task, workers, ranks in settings:
+        with tempfile.TemporaryDirectory() as folder:
+            found = Case(family, task, workers, ranks).run(
+                Path(folder) / "case", kills=options.kills, seed=options.seed, alone=options.alone
+            )
+        differing = ", ".join(found.differing) or "nothing"
+        cells = (family, task, workers, ranks, found.kills, differing, found.twice, found.never)
+        print(f"| {' | '.join(map(str, cells))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,4 +1,4 @@
-"""A sample of `benchmarks/torch_kills.py`: every script in every setting, killed a few times."""
+"""A sample of `_campaign.py`: every script in every setting, killed a few times."""
 
 from __future__ import annotations
 
