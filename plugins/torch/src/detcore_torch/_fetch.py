@@ -13,7 +13,6 @@ from detcore_torch._torch import torch
 
 __all__ = [
     "BatchFetcher",
-    "checked",
     "collated",
     "delivered",
     "failed_dataset",
@@ -150,6 +149,14 @@ class FailedBatch:
     message: str
     traceback: str
 
+    def to(self, *_: object, **__: object) -> None:
+        """Raise the error where a library moves batches to a device, in the process that trains.
+
+        Raises:
+            DataError: Always.
+        """
+        raise DataError(self.message) from _WorkerTracebackError("\n" + self.traceback)
+
 
 class _WorkerTracebackError(Exception):
     """The traceback of a worker process; the cause of the error that it sent."""
@@ -168,21 +175,8 @@ def delivered(batches: Iterator[Any]) -> Iterator[Any]:
     """
     for batch in batches:
         if type(batch) is FailedBatch:
-            raise DataError(batch.message) from _WorkerTracebackError("\n" + batch.traceback)
+            batch.to()
         yield batch
-
-
-def checked(batch: Any) -> Any:
-    """Return a batch; in a worker process, raise the error of a `FailedBatch`.
-
-    For loaders whose batches do not pass through `delivered`.
-
-    Raises:
-        DataError: If the dataset or the collate function failed.
-    """
-    if type(batch) is FailedBatch:
-        raise DataError(batch.message)
-    return batch
 
 
 def unchanged(batch: Any) -> Any:

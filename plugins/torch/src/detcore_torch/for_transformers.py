@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
 from detcore.trial import Decision, Step
-from detcore_torch._fetch import checked
+from detcore_torch._fetch import unchanged
 from detcore_torch._files import StateFiles
 from detcore_torch._loader import described, options_of
 from detcore_torch._resumable import EpochRequests
@@ -156,7 +156,7 @@ class _EpochData:
             device=loader.device,
             batch_size=None,
             sampler=self._requests,
-            collate_fn=checked,
+            collate_fn=unchanged,
             generator=made.generator,
             **options_of(made),
         )
