@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
+import importlib
 import json
 import os
 import random
 import runpy
+import secrets
 import signal
+import socket
 import sys
+import threading
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +38,15 @@ class Script:
             the trainer of transformers.
         folder: For everything that it writes.
         arguments: Its arguments.
+        ranks: Processes that train together over gloo, with torchrun's variables.
+        starts: How often it was started.
     """
 
     path: Path
     folder: Path
     arguments: Sequence[str] = ()
+    ranks: int = 1
+    starts: int = 0
 
     def run(self, kill_at: int | None = None, number: int = signal.SIGKILL) -> int:
         """Run the script in a new process; return its exit code, negative after a signal.
@@ -45,13 +55,37 @@ class Script:
             kill_at: The optimizer's step, counted in this process, before which it is signalled.
             number: The signal.
         """
+        return self._run(lambda rank: _signal_at(kill_at, number))
+
+    def run_to(self, kill: Kill | None) -> int:
+        """Run the script in new processes up to a kill, which ends all of them."""
+        return self._run(lambda rank: kill is not None and kill.prepare(rank))
+
+    def _run(self, prepare: Callable[[int], object]) -> int:
         self.folder.mkdir(exist_ok=True)
+        self.starts += 1
         sys.stdout.flush()
-        pid = os.fork()
-        if pid == 0:
-            self._run_child(kill_at, number)
-        _, status = os.waitpid(pid, 0)
-        return os.waitstatus_to_exitcode(status)
+        together = _variables(self.ranks)
+        pids = {}
+        for rank in range(self.ranks):
+            pid = os.fork()
+            if pid == 0:
+                os.environ.update(together, TEST_RUN=str(self.starts))
+                if self.ranks > 1:
+                    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
+                self._run_child(rank, prepare)
+            pids[pid] = rank
+        code = 0
+        while pids:
+            # Its own children only: a loader's processes are their parents'.
+            pid, status = os.wait()
+            if pids.pop(pid, None) is None:
+                continue
+            code = code or os.waitstatus_to_exitcode(status)
+            if code:
+                for other in pids:
+                    os.kill(other, signal.SIGKILL)
+        return code
 
     def run_killed(self, seed: int, *, kills: int, at_most: int) -> None:
         """Kill the script that many times at random steps, every other time with SIGTERM."""
@@ -62,13 +96,25 @@ class Script:
             assert code == (75 if number == signal.SIGTERM else -signal.SIGKILL), self.output()
         assert self.run() == 0, self.output()
 
+    def preload(self) -> None:
+        """Import what a process of it has imported, so that the next ones start quickly."""
+        own = {path.stem for path in self.path.parent.glob("*.py")}
+        for name in json.loads((self.folder / "modules.json").read_text()):
+            if name not in sys.modules and name not in own:
+                # Some are no modules of a file of their own, as torch.ops.
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
+
     def output(self) -> str:
         """Return what its processes printed."""
         return (self.folder / "output.txt").read_text()
 
     def result(self) -> dict[str, str]:
-        """Return the digests of the trainer's objects, and of random generators."""
-        found: dict[str, str] = json.loads((self.folder / "result.json").read_text())
+        """Return the digests of the trainer's objects, and of random generators of each rank."""
+        found: dict[str, str] = {}
+        for rank in range(self.ranks):
+            of_rank = json.loads((self.folder / f"result-{rank}.json").read_text())
+            found |= {f"{name} of rank {rank}" if rank else name: d for name, d in of_rank.items()}
         return found
 
     def metrics(self, kind: str) -> list[tuple[int, dict[str, Any]]]:
@@ -84,7 +130,7 @@ class Script:
         assert folders
         return {path.name for each in folders for path in each.rglob("*") if path.is_file()}
 
-    def _run_child(self, kill_at: int | None, number: int) -> None:
+    def _run_child(self, rank: int, prepare: Callable[[int], object]) -> None:
         code = 3
         try:
             output = (self.folder / "output.txt").open("a", buffering=1)
@@ -96,9 +142,10 @@ class Script:
             warnings.resetwarnings()  # warnings of a script are not errors
             sys.argv[:] = [str(self.path), *self.arguments]
             sys.path.insert(0, str(self.path.parent))
-            _signal_at(kill_at, number)
+            prepare(rank)
             objects = runpy.run_path(sys.argv[0], run_name="__main__")
-            Path("result.json").write_text(json.dumps(digests(_trained(objects))))
+            Path(f"result-{rank}.json").write_text(json.dumps(digests(_trained(objects))))
+            Path("modules.json").write_text(json.dumps([*sys.modules]))
             code = 0
         except SystemExit as ended:
             code = int(ended.code or 0)
@@ -110,6 +157,64 @@ class Script:
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(code)
+
+
+@dataclasses.dataclass(frozen=True)
+class Kill:
+    """A SIGKILL at a random place.
+
+    Attributes:
+        rank: The process that it hits.
+        batch: The batch, counted in that process from 1, whose backward pass starts the delay.
+        delay_s: Time to the kill, which may fall into a later batch, a validation or a save.
+    """
+
+    rank: int
+    batch: int
+    delay_s: float
+
+    @classmethod
+    def drawn(cls, seed: str, *, ranks: int, at_most: int = 6) -> Kill:
+        """Return the kill of a seed; every other one comes without a delay."""
+        draw = random.Random(seed)
+        delay_s = draw.choice([0.0, draw.uniform(0, 0.03)])
+        return cls(draw.randrange(ranks), draw.randint(1, at_most), delay_s)
+
+    def prepare(self, rank: int) -> None:
+        """Have the process kill itself, if it has the rank."""
+        if rank != self.rank:
+            return
+        count, backward = 0, torch.Tensor.backward
+
+        def counted(*args: Any, **more: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == self.batch:
+                if not self.delay_s:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                end = functools.partial(os.kill, os.getpid(), signal.SIGKILL)
+                threading.Timer(self.delay_s, end).start()
+            return backward(*args, **more)
+
+        torch.Tensor.backward = counted  # type: ignore[method-assign]
+
+
+def _variables(ranks: int) -> dict[str, str]:
+    """Return what torchrun sets alike for all processes on one node; nothing for one process."""
+    if ranks == 1:
+        return {}
+    ports = []
+    with contextlib.ExitStack() as stack:
+        for _ in range(2):
+            held = stack.enter_context(socket.socket())
+            held.bind(("127.0.0.1", 0))
+            ports.append(str(held.getsockname()[1]))
+    return {
+        "WORLD_SIZE": str(ranks), "LOCAL_WORLD_SIZE": str(ranks),
+        "GROUP_RANK": "0", "GROUP_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], "DETCORE_CHIEF_PORT": ports[1],
+        "DETCORE_JOB_KEY": secrets.token_hex(16), "TORCHELASTIC_RUN_ID": "test",
+    }  # fmt: skip
 
 
 def _signal_at(step: int | None, number: int) -> None:

@@ -30,25 +30,17 @@ def _imported_once(library: str) -> None:
     importlib.import_module(f"detcore_torch.for_{library}")
 
 
-@pytest.mark.parametrize(
-    ("epochs", "kills", "workers"),
-    [
-        # Batches do not depend on the number of loader workers: the other script has none.
-        pytest.param(2, 2, 2, id="few"),
-        pytest.param(24, 50, 0, id="many", marks=pytest.mark.soak),
-        pytest.param(24, 50, 2, id="many-loader-workers", marks=pytest.mark.soak),
-    ],
-)
-def test_a_killed_script_equals_one_that_was_not(
-    library: str, epochs: int, kills: int, workers: int, tmp_path: Path
+def test_a_script_that_is_killed_and_preempted_equals_one_that_was_not(
+    library: str, tmp_path: Path
 ) -> None:
-    path = SCRIPTS / f"{library}_script.py"
-    whole = Script(path, tmp_path / "whole", [f"--epochs={epochs}"])
+    """Batches do not depend on the number of loader workers: one script has none."""
+    path = SCRIPTS / f"{library}_points.py"
+    whole = Script(path, tmp_path / "whole")
     assert whole.run() == 0, whole.output()
-    broken = Script(path, tmp_path / "broken", [f"--epochs={epochs}", f"--workers={workers}"])
-    broken.run_killed(seed=kills, kills=kills, at_most=5)
-    # Each SIGTERM saves a checkpoint, from which the next process resumes.
-    assert broken.output().count("(checkpoint ") >= kills // 2
+    broken = Script(path, tmp_path / "broken", ["--workers=2"])
+    broken.run_killed(seed=2, kills=2, at_most=5)
+    # SIGTERM saves a checkpoint, from which the next process resumes.
+    assert broken.output().count("(checkpoint ") >= 1
     assert broken.result() == whole.result()
     assert broken.metrics("validation") == whole.metrics("validation")
     assert {step for step, _ in whole.metrics("training")} >= {2, 5, 6, 12, 18}
@@ -62,7 +54,7 @@ def test_a_killed_script_equals_one_that_was_not(
 
 def test_the_library_alone_does_not_resume_exactly(library: str, tmp_path: Path) -> None:
     """Show that the test above can fail."""
-    path = SCRIPTS / f"{library}_script.py"
+    path = SCRIPTS / f"{library}_points.py"
     whole = Script(path, tmp_path / "whole", ["--alone"])
     broken = Script(path, tmp_path / "broken", ["--alone"])
     assert whole.run() == 0, whole.output()
@@ -80,7 +72,7 @@ def test_two_ranks_that_were_killed_equal_two_that_were_not(library: str, tmp_pa
         run.storage = run.home / "checkpoints"
     command = [
         *("detcore", "launch", "--launcher", "torch", "-n", 2, "--"),
-        *("python3", SCRIPTS / f"{library}_script.py", "--epochs=6"),
+        *("python3", SCRIPTS / f"{library}_points.py", "--epochs=6"),
         *(["--ranks=2"] if library == "lightning" else []),
     ]
     with runs[0] as whole, runs[1] as broken:

@@ -57,6 +57,10 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
         """Call the user's ``worker_init_fn``."""
         init_loader_process(worker, self._dataset, self._init)
 
+    def __len__(self) -> int:
+        """Return the number of records; libraries ask for it."""
+        return len(self._dataset)
+
     def __getitem__(self, request: tuple[int, Any]) -> Any:
         seed, records = request
         if self._is_plain:  # the same as below, without a Python call for each record
@@ -145,6 +149,14 @@ class FailedBatch:
     message: str
     traceback: str
 
+    def to(self, *_: object, **__: object) -> None:
+        """Raise the error where a library moves batches to a device, in the process that trains.
+
+        Raises:
+            DataError: Always.
+        """
+        raise DataError(self.message) from _WorkerTracebackError("\n" + self.traceback)
+
 
 class _WorkerTracebackError(Exception):
     """The traceback of a worker process; the cause of the error that it sent."""
@@ -163,7 +175,7 @@ def delivered(batches: Iterator[Any]) -> Iterator[Any]:
     """
     for batch in batches:
         if type(batch) is FailedBatch:
-            raise DataError(batch.message) from _WorkerTracebackError("\n" + batch.traceback)
+            batch.to()
         yield batch
 
 

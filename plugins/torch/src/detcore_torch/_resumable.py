@@ -17,7 +17,7 @@ from detcore_torch._seeding import seed_from
 from detcore_torch._stream import StreamFeed
 from detcore_torch._torch import torch
 
-__all__ = ["ResumableLoader", "resumable"]
+__all__ = ["EpochRequests", "ResumableLoader", "rank_of", "resumable"]
 
 _VERSION = 1
 
@@ -70,7 +70,7 @@ def resumable(
             "resumable takes a torch.utils.data.DataLoader.\n"
             "Put the dataset into one: torch.utils.data.DataLoader(dataset, batch_size=...)"
         )
-    place = _rank_of(loader) if rank is None else rank
+    place = rank_of(loader) if rank is None else rank
     feed: _Feed
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
         feed = StreamFeed(loader, rank=place, record_id=record_id, replay=replay)
@@ -224,7 +224,7 @@ class IndexedFeed:
     def __init__(self, loader: DataLoader, *, rank: int) -> None:
         self._description = loader
         self._rank = rank
-        self._requests = _Requests(rank)
+        self._requests = EpochRequests(rank)
         self._loader = loader.fetching_loader(self._requests)
         self._order: tuple[int, Any] | None = None
 
@@ -262,18 +262,29 @@ class IndexedFeed:
         return self._order[1]
 
 
-class _Requests:
-    """Requests for the batches of one epoch; a sampler for PyTorch's loader."""
+class EpochRequests(torch.utils.data.BatchSampler):  # type: ignore[misc]  # no types here
+    """Requests for the batches of one epoch; a sampler for PyTorch's loader.
+
+    A ``BatchSampler``, so that Accelerate skips batches without loading them.
+
+    Args:
+        rank: This worker.
+    """
 
     def __init__(self, rank: int) -> None:
         self._rank = rank
         self._asked: collections.deque[Any] = collections.deque()
 
-    def ask(self, order: Any, seed: int, epoch: int, start: int) -> collections.deque[Any]:
-        """Set the batches of the next iteration; return a queue of their records."""
+    def ask(
+        self, order: Any, seed: int, epoch: int, start: int, *, is_noted: bool = True
+    ) -> collections.deque[Any]:
+        """Set the batches of the next iteration; return a queue of their records, if noted."""
         self._order, self._seed, self._epoch, self._start = order, seed, epoch, start
-        self._asked = collections.deque()
+        self._asked = collections.deque(maxlen=None if is_noted else 0)
         return self._asked
+
+    def __len__(self) -> int:
+        return int(self._order.batches_per_epoch)
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
         asked = self._asked
@@ -284,7 +295,7 @@ class _Requests:
             yield seed_from(self._seed, self._rank, self._epoch, number - first), records
 
 
-def _rank_of(loader: Any) -> int:
+def rank_of(loader: Any) -> int:
     """Return the rank of a loader's sampler, or else of this process."""
     for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
         if isinstance(sampler, torch.utils.data.DistributedSampler):

@@ -201,6 +201,7 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
         script=script,
         resume=True,
     ) as context:
+        _check_same_data(context, steps_per_epoch)
         info = context.info
         settings = config.trial_settings() if info is None or not is_managed else info.settings
         if settings is None:
@@ -224,6 +225,17 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
                 release=stack.close,
                 length=_length(settings, context, steps_per_epoch),
             )
+
+
+def _check_same_data(context: core.Context, steps_per_epoch: int | None) -> None:
+    """Check that all workers have the same number of steps in an epoch."""
+    found = context.distributed.allgather(steps_per_epoch)
+    if len(set(found)) > 1:
+        raise InvalidExperimentError(
+            f"the workers have different data: by rank, an epoch has {found} steps.\n"
+            "They would train on different epochs, or wait for each other without an end.\n"
+            "Give each worker all of the data; the library divides it."
+        )
 
 
 def check_workers(name: str, found: int, run: ScriptRun) -> None:

@@ -17,7 +17,10 @@ from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
 from detcore.trial import Decision, Step
+from detcore_torch._fetch import unchanged
 from detcore_torch._files import StateFiles
+from detcore_torch._loader import described, options_of
+from detcore_torch._resumable import EpochRequests
 from detcore_torch._script import (
     Plan,
     ScriptRun,
@@ -30,15 +33,19 @@ from detcore_torch._script import (
     supported,
 )
 from detcore_torch._seeding import preserved_generators
+from detcore_torch._torch import torch
 
 supported("transformers", (5, 20), (6,), "transformers")
 
+from accelerate.data_loader import DataLoaderShard  # noqa: E402  # after the check
 from transformers import TrainerCallback, TrainerState  # noqa: E402  # after the check
 from transformers.trainer_callback import ExportableState  # noqa: E402
 from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainingArguments
+
+    from detcore_torch._order import BatchOrder
 
 __all__ = ["hyperparameters", "train"]
 
@@ -101,8 +108,10 @@ def train(
 
 
 def _train(trainer: Trainer, run: ScriptRun) -> TrainOutput:
-    callback = _ClockCallback(trainer, run)
+    data = _EpochData(trainer, run)
+    callback = _ClockCallback(trainer, run, data)
     trainer.add_callback(callback)
+    trainer.get_train_dataloader = data.make_loader
     # Called where the trainer would write its own files, several of which are pickles.
     trainer._save_checkpoint = callback.save_when_asked
     folder = None if run.checkpoint is None else str(run.checkpoint)
@@ -111,10 +120,51 @@ def _train(trainer: Trainer, run: ScriptRun) -> TrainOutput:
     except _NothingToTrain:
         output = TrainOutput(trainer.state.global_step, math.nan, {})
     finally:
-        del trainer._save_checkpoint
+        del trainer._save_checkpoint, trainer.get_train_dataloader
         trainer.remove_callback(callback)
     callback.finish()
     return output
+
+
+class _EpochData:
+    """The trainer's batches, with random numbers that depend on the number of the batch alone.
+
+    The trainer reads batches ahead, and skips those of before a checkpoint. With its own loader,
+    random augmentations would not be those of a run without an interruption.
+    """
+
+    def __init__(self, trainer: Trainer, run: ScriptRun) -> None:
+        self._trainer = trainer
+        self._make_original = trainer.get_train_dataloader
+        args = trainer.args
+        self._seed = int(args.seed if args.data_seed is None else args.data_seed)
+        self._order: BatchOrder | None = None
+        self._requests = EpochRequests(run.context.distributed.rank)
+
+    def make_loader(self) -> DataLoaderShard:
+        """Return the loader of the trainer; for a dataset with a length, one that is seeded."""
+        loader = self._make_original()
+        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+            return loader
+        description = described(loader.base_dataloader)
+        self._order = description.order(seed=self._seed)
+        self.set_epoch(0)
+        self._requests.batch_size = loader.total_batch_size  # Accelerate's for all processes
+        made = description.fetching_loader(self._requests)
+        return DataLoaderShard(
+            made.dataset,
+            device=loader.device,
+            batch_size=None,
+            sampler=self._requests,
+            collate_fn=unchanged,
+            generator=made.generator,
+            **options_of(made),
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the loader iterates over next."""
+        if self._order is not None:
+            self._requests.ask(self._order, self._seed, epoch, 0, is_noted=False)
 
 
 class _NothingToTrain(Exception):  # no error: it leaves the trainer's loop
@@ -128,8 +178,9 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     the result to the clock, which returns the next work.
     """
 
-    def __init__(self, trainer: Trainer, run: ScriptRun) -> None:
+    def __init__(self, trainer: Trainer, run: ScriptRun, data: _EpochData) -> None:
         self._trainer = trainer
+        self._data = data
         self._run = run
         self._clock = run.clock
         self._asked: Step | None = None
@@ -156,7 +207,8 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     def on_epoch_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
-        """Restore the generators, if the checkpoint was saved between two epochs."""
+        """Choose the batches; restore the generators, if they were saved between two epochs."""
+        self._data.set_epoch(int(state.epoch))
         if self._resumed_generators is not None and state.epoch == int(state.epoch):
             self._resume_generators()
 

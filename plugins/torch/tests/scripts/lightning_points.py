@@ -1,29 +1,22 @@
-"""Train a small network, as the examples of Lightning do."""
-
-import argparse
+"""Train a small network on points with summed gradients, as the examples of Lightning do."""
 
 import lightning
 import torch
-from _used_records import UsedRecords
+from _shared import UsedRecords, options
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.nn import functional
 from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from detcore_torch.for_lightning import fit, hyperparameters
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--workers", type=int, default=0)
-parser.add_argument("--ranks", type=int, default=1)
-parser.add_argument("--alone", action="store_true", help="train and resume without detcore")
-args = parser.parse_args()
+args = options()
 
 
 class Network(lightning.LightningModule):
     def __init__(self, width, learning_rate):
         super().__init__()
         self.save_hyperparameters()
-        self.used = UsedRecords(70)
+        self.used = UsedRecords(72)
         self.layers = torch.nn.Sequential(
             torch.nn.Linear(4, width),
             torch.nn.ReLU(),
@@ -33,8 +26,7 @@ class Network(lightning.LightningModule):
 
     def training_step(self, batch, batch_idx):
         ids, x, y = batch
-        if args.ranks == 1:
-            self.used.log(self.global_step + 1, self.current_epoch, ids)
+        self.used.log(self.global_step + 1, self.current_epoch, ids)
         loss = functional.mse_loss(self.layers(x), y)
         self.log("train_loss", loss)
         return loss
@@ -57,10 +49,10 @@ class Network(lightning.LightningModule):
 hparams = hyperparameters(width=8, learning_rate=0.01)
 lightning.seed_everything(1)
 model = Network(**hparams)
-x = torch.randn(86, 4)
-data = TensorDataset(torch.arange(86), x, x.sum(1, keepdim=True))
-train_loader = DataLoader(Subset(data, range(70)), 4, shuffle=True, num_workers=args.workers)
-val_loader = DataLoader(Subset(data, range(70, 86)), 8)
+x = torch.randn(88, 4)
+data = TensorDataset(torch.arange(88), x, x.sum(1, keepdim=True))
+train_loader = DataLoader(Subset(data, range(72)), 4, shuffle=True, num_workers=args.workers)
+val_loader = DataLoader(Subset(data, range(72, 88)), 8)
 saved = ModelCheckpoint("lightning", every_n_train_steps=2, save_last=True)
 trainer = lightning.Trainer(
     max_epochs=args.epochs,

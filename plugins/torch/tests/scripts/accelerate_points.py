@@ -1,10 +1,7 @@
-"""Train a small network, as the examples of Accelerate do."""
-
-import argparse
-from pathlib import Path
+"""Train a small network on points with summed gradients, as the examples of Accelerate do."""
 
 import torch
-from _used_records import UsedRecords
+from _shared import UsedRecords, options, train_with_accelerate_alone
 from accelerate import Accelerator
 from accelerate.utils import set_seed
 from torch.nn import functional
@@ -12,11 +9,7 @@ from torch.utils.data import DataLoader, Subset, TensorDataset
 
 from detcore_torch.for_accelerate import hyperparameters, training
 
-parser = argparse.ArgumentParser()
-parser.add_argument("--epochs", type=int, default=2)
-parser.add_argument("--workers", type=int, default=0)
-parser.add_argument("--alone", action="store_true", help="train and resume without detcore")
-args = parser.parse_args()
+args = options()
 
 hparams = hyperparameters(width=8, learning_rate=0.01)
 set_seed(1)
@@ -27,22 +20,23 @@ model = torch.nn.Sequential(
     torch.nn.Dropout(0.2),
     torch.nn.Linear(hparams["width"], 1),
 )
-x = torch.randn(86, 4)
-data = TensorDataset(torch.arange(86), x, x.sum(1, keepdim=True))
-train_loader = DataLoader(Subset(data, range(70)), 4, shuffle=True, num_workers=args.workers)
-val_loader = DataLoader(Subset(data, range(70, 86)), 8)
+x = torch.randn(88, 4)
+data = TensorDataset(torch.arange(88), x, x.sum(1, keepdim=True))
+train_loader = DataLoader(Subset(data, range(72)), 4, shuffle=True, num_workers=args.workers)
+val_loader = DataLoader(Subset(data, range(72, 88)), 8)
 optimizer = torch.optim.AdamW(model.parameters(), hparams["learning_rate"])
-scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9 * args.epochs)
+scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(
+    optimizer, -(-len(train_loader) // 2) * args.epochs
+)
 model, optimizer, train_loader, val_loader, scheduler = accelerator.prepare(
     model, optimizer, train_loader, val_loader, scheduler
 )
-used = UsedRecords(70)
+used = UsedRecords(72)
 
 
 def train(step, epoch, batch):
     ids, x, y = batch
-    if accelerator.num_processes == 1:
-        used.log(step + 1, epoch, ids)
+    used.log(step + 1, epoch, ids)
     with accelerator.accumulate(model):
         loss = functional.mse_loss(model(x), y)
         accelerator.backward(loss)
@@ -62,27 +56,8 @@ def evaluate():
     return {"val_loss": torch.cat(losses).mean()}
 
 
-def train_alone():
-    """Train, save and resume as the documentation of Accelerate describes."""
-    done = max((int(path.name) for path in Path("accelerate").glob("[0-9]*")), default=0)
-    if done:
-        accelerator.load_state(f"accelerate/{done}")
-    step, (start, skipped) = done, divmod(done, 9)
-    for epoch in range(start, args.epochs):
-        train_loader.set_epoch(epoch)
-        loader = train_loader
-        if epoch == start:
-            loader = accelerator.skip_first_batches(train_loader, 2 * skipped)
-        for batch in loader:
-            train(step, epoch, batch)
-            if accelerator.sync_gradients:
-                step += 1
-                if step % 2 == 0:
-                    accelerator.save_state(f"accelerate/{step}")
-
-
 if args.alone:
-    train_alone()
+    train_with_accelerate_alone(accelerator, train_loader, args.epochs, train)
 else:
     with training(
         accelerator,

@@ -1,0 +1,26 @@
+"""A sample of `_campaign.py`: every script in every setting, killed a few times."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+from _campaign import FAMILIES, TASKS, Case
+
+CASES = [Case(*each) for each in itertools.product(FAMILIES, TASKS, (0, 2), (1, 2))]
+
+
+@pytest.mark.soak
+@pytest.mark.cold
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "case", CASES, ids=lambda case: f"{case.family}-{case.task}-{case.workers}-{case.ranks}"
+)
+def test_a_script_that_is_killed_is_exact(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    found = case.run(tmp_path / "case", kills=3)
+    assert found.is_exact, found
+    assert found.kills == 3
