@@ -40,6 +40,8 @@ class TrialView:
         last: The last value of that metric, or None; may be NaN.
         hparams: Hyperparameters; nested names have dots.
         rank: Its rank among the trials with a value, from 0, or None.
+        labels: Words to find it by.
+        notes: A longer text about it, or "".
         number: Its index among the experiment's trials by id, from 0: its colour on every page.
     """
 
@@ -54,6 +56,8 @@ class TrialView:
     last: float | None
     hparams: Mapping[str, object]
     rank: int | None
+    labels: Sequence[str] = ()
+    notes: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -269,6 +273,8 @@ def _rank(
             last=last,
             hparams=_flat(row["hparams"]),
             rank=None if value is None else place,
+            labels=tuple(row["labels"]),
+            notes=row["notes"],
         )
         for place, (row, value, step, last) in enumerate(found)
     ]

@@ -33,6 +33,7 @@ from detcore_report import (
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._brush import axis_filter
 from detcore_server._page._charts import page_charts
+from detcore_server._page._description import DescriptionForm
 from detcore_server._page._groups import group_choices, group_trials
 from detcore_server._page._lineage import ancestors
 from detcore_server._page._list_pages import Paging
@@ -278,14 +279,11 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         user: PageUser,
         experiment_id: Id,
-        labels: Annotated[str, Form(max_length=10_000)] = "",
-        notes: Annotated[str, Form(max_length=100_000)] = "",
+        written: DescriptionForm,
     ) -> Response:
         state.jobs.require_owner(user, experiment_id)
         state.database.describe_experiment(
-            experiment_id,
-            labels=dict.fromkeys(text.strip() for text in labels.split(",") if text.strip()),
-            notes=notes.replace("\r\n", "\n").strip(),
+            experiment_id, labels=written.label_list(), notes=written.plain_notes()
         )
         return RedirectResponse(f"/ui/experiments/{experiment_id}#notes", 303)
 
