@@ -168,7 +168,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         experiment_id: Id,
         asked: Annotated[_FilterQuery, Query()],
     ) -> Response:
-        whole = _read(state, experiment_id, asked)
+        whole = _read(state, experiment_id, asked, max_rows=None)
         table = make_table(whole, where=asked.where, max_rows=None)
         view = dataclasses.replace(whole, trials=[trial for trial, _ in table.rows])
         return render(
