@@ -13,12 +13,14 @@ import dataclasses
 import importlib.util
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detcore.describe import cut, format_number, table
 from detcore_report._scales import number_of
 
 if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
     from detcore_report._view import ExperimentView, TrialView
 
 __all__ = ["Importance", "importance_table", "rank_hyperparameters"]
@@ -125,7 +127,7 @@ def _ask_optuna(
     return {name: float(share) for name, share in found.items()}
 
 
-def _distribution(column: Sequence[object], is_log: bool) -> Any:
+def _distribution(column: Sequence[object], is_log: bool) -> BaseDistribution:
     """Return the space of a hyperparameter for Optuna: what its values span."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution
 
@@ -136,7 +138,7 @@ def _distribution(column: Sequence[object], is_log: bool) -> Any:
     return FloatDistribution(low, high, log=is_log and low > 0)
 
 
-def _as_drawn(column: Sequence[object], distribution: Any) -> list[Any]:
+def _as_drawn(column: Sequence[object], distribution: BaseDistribution) -> list[str | float | None]:
     is_text = hasattr(distribution, "choices")
     return [str(value) if is_text else number_of(value) for value in column]
 
