@@ -22,7 +22,7 @@ from detcore_report._scales import Axis, Scale, make_axis, make_scale, number_of
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
 
-__all__ = ["Chart", "Curve", "ExperimentView", "TrialView", "read_view", "thin"]
+__all__ = ["Chart", "Curve", "ExperimentView", "TrialView", "read_view", "select_trials", "thin"]
 
 # More curves than this could be neither distinguished nor drawn within a second.
 MAX_CURVES = 200
@@ -212,6 +212,19 @@ def read_view(
         axes=_axes(shown[:MAX_CURVES], varied, record.config, metric),
         constants=constants,
     )
+
+
+def select_trials(view: ExperimentView, trials: Sequence[TrialView]) -> ExperimentView:
+    """Return a view of some of its trials, of many only the first that can be drawn.
+
+    Args:
+        view: The experiment.
+        trials: Trials of the view, in order.
+    """
+    drawn = trials[:MAX_CURVES]
+    varied = [axis.name for axis in view.axes if axis.name != view.metric]
+    axes = _axes(drawn, varied, view.record.config, view.metric)
+    return dataclasses.replace(view, trials=drawn, axes=axes)
 
 
 def _best_ids(

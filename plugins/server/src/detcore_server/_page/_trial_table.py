@@ -93,12 +93,12 @@ def make_table(
     """
     hyperparameters = [axis.name for axis in view.axes if axis.name != view.metric]
     heads = [
-        ("trial", "trial", False), ("state", "state", False), ("steps", "steps", True),
+        ("trial", "trial", False), ("state", "state", False), *_heads(view, "labels"),
+        ("steps", "steps", True),
         ("best", f"best {view.metric or 'metric'}", True), ("step", "at step", True),
         ("last", "last", True),
         *((f"hparams.{name}", name, False) for name in hyperparameters[:_MAX_HYPERPARAMETERS]),
-        *([("labels", "labels", False)] if any(trial.labels for trial in view.trials) else []),
-        *([("notes", "notes", False)] if any(trial.notes for trial in view.trials) else []),
+        *_heads(view, "notes"),
     ]  # fmt: skip
     keys = [key for key, _, _ in heads]
     wanted = set(chosen) & set(keys) or set(keys)
@@ -170,6 +170,11 @@ def _values(trial: TrialView) -> dict[str, object]:
         "notes": trial.notes,
         **{f"hparams.{name}": value for name, value in trial.hparams.items()},
     }
+
+
+def _heads(view: ExperimentView, key: str) -> list[tuple[str, str, bool]]:
+    """Return the column of labels or notes, if a trial has some."""
+    return [(key, key, False)] if any(getattr(trial, key) for trial in view.trials) else []
 
 
 def _names(view: ExperimentView, hyperparameters: Sequence[str]) -> dict[str, str]:
