@@ -1021,6 +1021,7 @@ def test_nothing_in_the_records_is_more_than_text(site: Site, tmp_path: Path) ->
         log.close()
         database.set_trial_dir(trial, str(folder))
         database.set_trial_state(trial, TrialState.ERROR, error=HOSTILE)
+        database.update_trial(trial, labels=[HOSTILE], notes=HOSTILE)
     uuid = f"{HOSTILE}-{experiment}"
     database.checkpoint_started(
         uuid=uuid, trial_id=ids[0], experiment_id=experiment, storage_url=HOSTILE, steps_completed=1

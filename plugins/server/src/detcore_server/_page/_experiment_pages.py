@@ -185,7 +185,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         experiment_id: Id,
         asked: Annotated[_MarkQuery, Query()],
     ) -> Response:
-        _, _, view = _read_filtered(state, experiment_id, asked)
+        view = _read_filtered(state, experiment_id, asked)[2]
         added = axis_filter(view, asked.axis, asked.low, asked.high)
         where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
         query = {**asked.model_dump(include={"metric", "kind", "better"}), "where": where}
