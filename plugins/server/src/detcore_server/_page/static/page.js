@@ -319,7 +319,8 @@ function drawTable(table) {
     draw.fillStyle = mark.backgroundColor;
     draw.beginPath();
     const radius = parseFloat(mark.width) / 2;
-    draw.arc(box.left + parseFloat(style.paddingLeft) + radius, box.top + box.height / 2, radius, 0, 7);
+    const line = (cell.firstElementChild || cell).getBoundingClientRect();
+    draw.arc(box.left + parseFloat(style.paddingLeft) + radius, line.top + line.height / 2, radius, 0, 7);
     draw.fill();
   }
   draw.textBaseline = "middle";
