@@ -11,7 +11,14 @@ import pytest
 from recorded import Records
 
 from detcore.database import Database
-from detcore_report import importance_table, read_view
+from detcore_report import (
+    draw_parallel,
+    importance_table,
+    legend,
+    read_view,
+    select_trials,
+    trial_classes,
+)
 from detcore_report._importance import rank_hyperparameters
 
 
@@ -77,6 +84,19 @@ def test_the_report_says_which_importance_it_has(records: Records, has_optuna: b
     text = page.read_text()
     assert ("How much of the ranks by value each explains alone" in text) is not has_optuna
     assert ("Optuna's importance" in text.replace("&#x27;", "'")) is has_optuna
+
+
+def test_chosen_trials_have_axes_of_their_own(records: Records) -> None:
+    whole = read_view(records.database, _search(records, 230), max_rows=None)
+    assert len(whole.trials) == 230
+    last = whole.trials[-40:]
+    view = select_trials(whole, last)
+    assert [axis.name for axis in view.axes] == [axis.name for axis in whole.axes]
+    assert all(trial.id in axis.positions for axis in view.axes for trial in view.trials)
+    assert "in the middle" in legend(view)
+    assert len({name.split()[1] for name in trial_classes(view).values()}) == 5
+    assert len(select_trials(whole, whole.trials).trials) == 200
+    assert draw_parallel(select_trials(whole, [])) == draw_parallel(select_trials(whole, ()))
 
 
 def test_values_that_say_nothing_are_no_error(records: Records) -> None:

@@ -120,6 +120,7 @@ def legend(view: ExperimentView) -> str:
         marks = []
         if best is not None:
             marks.append(("q0", f"best: trial {best.id}"))
+        if any(trial.rank is not None for trial in view.trials):
             marks += [("q1", "better"), ("q3", "in the middle"), ("q5", "worse")]
         if any(trial.rank is None for trial in view.trials):
             marks.append(("none", "without a value"))

@@ -222,6 +222,8 @@ def select_trials(view: ExperimentView, trials: Sequence[TrialView]) -> Experime
         trials: Trials of the view, in order.
     """
     drawn = trials[:MAX_CURVES]
+    if not drawn:
+        return dataclasses.replace(view, trials=drawn)
     varied = [axis.name for axis in view.axes if axis.name != view.metric]
     axes = _axes(drawn, varied, view.record.config, view.metric)
     return dataclasses.replace(view, trials=drawn, axes=axes)
