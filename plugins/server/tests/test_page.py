@@ -980,8 +980,7 @@ def test_trials_are_found_by_their_labels_and_notes(site: Site) -> None:
         rows = site.client.ask("GET", f"{path}/trials.csv?{query}").text.splitlines()
         assert [int(row) for row in rows[1:]] == found, where
     text = site.client.ask("GET", f"{path}/trials.csv?column=labels&column=notes&sort=labels").text
-    rows = [*csv.reader(io.StringIO(text))]
-    assert rows == [
+    assert [*csv.reader(io.StringIO(text))] == [
         ["labels", "notes"], ["'=1+1, baseline", "old split"], ["baseline-2", ""], ["", ""],
     ]  # fmt: skip
     page = site.page(path)
