@@ -64,6 +64,6 @@ __getattr__, __dir__ = lazy_names(
         "_scatter": "draw_scatters",
         "_svg": "draw_chart draw_parallel legend trial_classes",
         "_text_plot": "draw_text_plot",
-        "_view": "Chart Curve ExperimentView TrialView read_view",
+        "_view": "Chart Curve ExperimentView TrialView read_view select_trials",
     },
 )
