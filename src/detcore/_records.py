@@ -143,6 +143,8 @@ class TrialRecord:
         num_restarts: How often it was started again after a crash.
         ended_at: When it last stopped running; None while its state is RUNNING.
         control: How it was asked to end, alone of its search, or None.
+        labels: Words to find it by, sorted.
+        notes: A longer text about it, or "".
     """
 
     id: Sent[int]
@@ -160,6 +162,8 @@ class TrialRecord:
     length: int | None = None
     rung: int | None = None
     control: Control | None = None
+    labels: Sent[Annotated[tuple[str, ...], Json(_decode_texts)]] = ()
+    notes: Sent[str] = ""
 
     @property
     def run_id(self) -> int:

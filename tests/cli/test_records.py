@@ -160,6 +160,24 @@ def test_a_trial_is_described(records: Records) -> None:
     assert "min 0.25 at step 20, max 10.25 at step 10, last 10.25" in text
 
 
+def test_a_trial_is_labeled(records: Records) -> None:
+    trial = str(records.trained())
+    labeled = records("trial", "label", trial, "new", "baseline").stdout
+    assert labeled == f"trial {trial}: baseline, new\n"
+    left = records("trial", "label", trial, "new", "--remove").stdout
+    assert left == f"trial {trial}: baseline\n"
+    assert records("trial", "set-notes", trial, "old split").exit_code == 0
+    described = records("trial", "describe", trial).stdout
+    assert "baseline" in described
+    assert "old split" in described
+    data = records.data("trial", "describe", trial)
+    assert (data["labels"], data["notes"]) == (["baseline"], "old split")
+    table = records("experiment", "trials", "1").stdout
+    assert "LABELS" in table
+    assert "baseline" in table
+    assert isinstance(records("trial", "label", "99", "x").exception, NotFoundError)
+
+
 def test_one_value_is_no_plot(records: Records) -> None:
     trial = records.trial(records.experiment(), learning_rate=0.5)
     records.report(trial, "validation", 10, val_loss=0.25)

@@ -94,6 +94,7 @@ def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -
             assert experiment.progress is None
             (trial,) = database.list_trials(1)
             assert (trial.hparams, trial.run_id, trial.num_restarts) == ({"lr": 0.5}, 1, 0)
+            assert (trial.labels, trial.notes) == ((), "")
             (best,) = database.top_checkpoints(
                 experiment_id=1, metric="loss", smaller_is_better=True
             )
@@ -106,6 +107,7 @@ def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -
                 assert (token.user_name, token.trial_id) == ("ada", None)
     with Database.open(url) as database:
         assert database.create_trial(experiment_id=1, hparams={}, seed=0) == 2
+        assert database.update_trial(1, add_labels=["a"]).labels == ("a",)
 
 
 def test_a_kill_in_an_upgrade_leaves_the_old_or_the_new_tables(

@@ -17,7 +17,7 @@ from sqlalchemy import update
 from detcore.database import Database, ExperimentRecord
 from detcore.database._queries import describe_ids
 from detcore.database._schema import runs
-from detcore.errors import DatabaseError, NotFoundError
+from detcore.errors import ConfigError, DatabaseError, NotFoundError
 from detcore.types import ExperimentState, TrialState
 
 if TYPE_CHECKING:
@@ -76,6 +76,21 @@ def test_trials_and_their_runs(store: Store) -> None:
     assert [(row.id, row.run_id) for row in database.list_trials(1)] == [(1, 1), (2, 3)]
     database.set_trial_dir(second, "/elsewhere")
     assert database.get_trial(second).trial_dir == "/elsewhere"
+
+
+def test_labels_and_notes_of_a_trial(store: Store) -> None:
+    database, trial = store.database, store.trial_id
+    untouched = database.create_trial(experiment_id=1, hparams={}, seed=0)
+    assert database.update_trial(trial, labels=["b", "ä", "b"]).labels == ("b", "ä")
+    assert database.update_trial(trial, notes="x\0\ny").notes == "x\ufffd\ny"
+    changed = database.update_trial(trial, add_labels=["a", "b"], remove_labels=["ä", "never"])
+    assert (changed.labels, changed.notes) == (("a", "b"), "x\ufffd\ny")
+    assert changed == database.get_trial(trial)
+    assert (database.get_trial(untouched).labels, database.get_trial(untouched).notes) == ((), "")
+    with pytest.raises(NotFoundError, match="no trial 99"):
+        database.update_trial(99, notes="x")
+    with pytest.raises(ConfigError, match="expected a list of texts"):
+        database.update_trial(trial, labels="baseline")
 
 
 def test_restarts_are_counted(store: Store) -> None:

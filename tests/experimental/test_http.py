@@ -25,7 +25,7 @@ from detcore.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from detcore.experimental import Determined, EmbeddedTransport, Transport
+from detcore.experimental import Determined, EmbeddedTransport, Transport, TrialReference
 from detcore.experimental._http import PARTS, HttpTransport, checked
 from detcore.remote import (
     ServerAway,
@@ -177,6 +177,28 @@ def test_one_trial_of_a_search_is_ended(
     for transport, trial, action in zip(pair, trials, ("cancel", "kill"), strict=True):
         transport.control_trial(trial, action)
         assert store.database.get_trial(trial).control is Control(action)
+
+
+def test_labels_and_notes_of_a_trial_are_written_alike(
+    store: ClientStore, pair: tuple[Transport, Transport]
+) -> None:
+    documents = []
+    for transport in pair:
+        trial = TrialReference(store.trial(store.experiment()), transport=transport)
+        assert (trial.labels, trial.notes) == ([], "")
+        trial.set_labels(["z", "old"])
+        trial.add_label("a")
+        trial.remove_label("old")
+        trial.set_notes("first\nsecond")
+        assert (trial.labels, trial.notes) == (["a", "z"], "first\nsecond")
+        documents.append(transport.get_trial(trial.id))
+    assert [*documents[0]] == [*documents[1]]
+    near, far = (told(lambda one=one: one.update_trial(10**6, notes="x")) for one in pair)
+    assert far == near
+    bad: Any = 3
+    for change in (trial.set_labels, trial.add_label, trial.set_notes):
+        with pytest.raises(InvalidArgumentError):
+            change(bad)
 
 
 # -- numbers --------------------------------------------------------------------------------------

@@ -49,6 +49,12 @@ ROW = {
         ("optimizer > 1", False),
         ("list < 3", False),
         ("optimizer < 'b'", True),
+        ("2 in list and 3 not in list", True),
+        ("3 in list or not 2 in list", False),
+        ("'da' in optimizer and 'x' not in optimizer", True),
+        ("1 in optimizer or 1 in state or 'a' in is_big", False),
+        ("list not 3", None),
+        ("in in list", None),
     ],
 )
 def test_a_filter(text: str, expected: bool | None) -> None:
@@ -70,7 +76,7 @@ def test_a_missing_value_passes_no_comparison(missing: dict[str, object]) -> Non
     ("text", "position", "told"),
     [
         ("", 0, "expected a name, a number, or a text in quotation marks, found the end"),
-        ("loss", 4, "expected a comparison: <, <=, >, >=, == or !=, found the end"),
+        ("loss", 4, "expected a comparison: <, <=, >, >=, ==, !=, in or not in, found the end"),
         ("loss <", 6, "found the end"),
         ("loss < 1 lr > 2", 9, "expected 'and', 'or', or the end, found 'lr'"),
         ("loss < 1 and", 12, "found the end"),
@@ -99,7 +105,8 @@ def test_a_filter_is_bounded() -> None:
 
 
 TOKENS = [
-    "loss", "lr", "<", "==", "1", "'a'", "and", "or", "not", "(", ")", "`my metric`", "&", "true",
+    "loss", "lr", "<", "==", "1", "'a'", "and", "or", "not", "in", "list", "(", ")",
+    "`my metric`", "&", "true",
 ]  # fmt: skip
 
 

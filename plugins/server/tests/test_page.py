@@ -116,6 +116,7 @@ def test_every_page_is_refused_to_strangers(site: Site) -> None:
     for path in (
         "/ui/experiments/1/control", "/ui/experiments/1/describe", "/ui/trials/1/control",
         "/ui/checkpoints/a/verify", "/ui/checkpoints/a/register", "/ui/logout",
+        "/ui/trials/1/describe",
     ):  # fmt: skip
         assert site.stranger.ask("POST", path).headers["location"] == "/ui/login", path
 
@@ -910,7 +911,7 @@ def test_a_marked_range_of_an_axis_is_a_filter(site: Site) -> None:
     assert "0 of 24 trials pass the filter" in site.page(f"{base}?where=best+%3C+0").text
     assert mark("gone", 0.0, 1.0, units) == units
     assert "character 1 of the filter" in site.page(f"{base}?where=unit+%3C+1").text
-    assert "How much of the ranks by val_loss each explains alone" in page.text
+    assert "explains alone" in page.text
 
 
 def test_trials_of_several_experiments_are_compared(site: Site) -> None:
@@ -939,23 +940,51 @@ def test_trials_of_several_experiments_are_compared(site: Site) -> None:
     assert f"Choose experiment {one}" in listed.html
 
 
-def test_labels_and_notes_are_written(site: Site) -> None:
+@pytest.mark.parametrize("of_trial", [False, True])
+def test_labels_and_notes_are_written(site: Site, of_trial: bool) -> None:
     experiment = add_search(site.database, 1, 2, labels=["old"])
-    path = f"/ui/experiments/{experiment}"
+    trial = site.database.list_trials(experiment)[0].id
+    path = f"/ui/trials/{trial}" if of_trial else f"/ui/experiments/{experiment}"
     form = {"labels": " vision, <i>new</i>,,vision", "notes": "First\r\n<script>x</script>"}
     assert site.client.ask("POST", f"{path}/describe", form).status == 303
     page = site.page(path)
     assert "First\n<script>x</script>" in page.text
-    assert site.database.get_experiment(experiment).config["labels"] == ["<i>new</i>", "vision"]
+    of_experiment = site.database.get_experiment(experiment).config["labels"]
+    written = site.database.get_trial(trial).labels if of_trial else of_experiment
+    assert [*written] == ["<i>new</i>", "vision"]
     foreign = {"Origin": "http://evil.example"}
     assert site.client.ask("POST", f"{path}/describe", form, **foreign).status == 403
-    site.database.create_user("zoe", password_hash=hash_password("Correct-horse-9"))
+    name = f"zoe-{of_trial}"
+    site.database.create_user(name, password_hash=hash_password("Correct-horse-9"))
     client = site.stranger
-    client.log_in("zoe", "Correct-horse-9")
+    client.log_in(name, "Correct-horse-9")
     assert client.ask("POST", f"{path}/describe", {"notes": ""}).status == 403
     shown = client.page(path)
     assert "First\n<script>x</script>" in shown.text
     assert "/describe" not in shown.html
+
+
+def test_trials_are_found_by_their_labels_and_notes(site: Site) -> None:
+    database = site.database
+    experiment = add_search(database, 3, 2)
+    path = f"/ui/experiments/{experiment}"
+    assert "labels" not in site.client.ask("GET", f"{path}/trials.csv").text
+    first, second, third = (trial.id for trial in database.list_trials(experiment))
+    database.update_trial(first, labels=["baseline", "=1+1"], notes="old split")
+    database.update_trial(second, labels=["baseline-2"])
+    for where, found in (
+        ("'baseline' in labels", [first]), ("'baseline' not in labels", [second, third]),
+        ("'split' in notes", [first]), ("'baseline-2' in labels", [second]),
+    ):  # fmt: skip
+        query = urllib.parse.urlencode({"where": where, "sort": "trial", "column": "trial"})
+        rows = site.client.ask("GET", f"{path}/trials.csv?{query}").text.splitlines()
+        assert [int(row) for row in rows[1:]] == found, where
+    text = site.client.ask("GET", f"{path}/trials.csv?column=labels&column=notes&sort=labels").text
+    assert [*csv.reader(io.StringIO(text))] == [
+        ["labels", "notes"], ["'=1+1, baseline", "old split"], ["baseline-2", ""], ["", ""],
+    ]  # fmt: skip
+    page = site.page(path)
+    assert page.html.count('class="label"') >= 3
 
 
 # -- hostile text ---------------------------------------------------------------------------------
@@ -991,6 +1020,7 @@ def test_nothing_in_the_records_is_more_than_text(site: Site, tmp_path: Path) ->
         log.close()
         database.set_trial_dir(trial, str(folder))
         database.set_trial_state(trial, TrialState.ERROR, error=HOSTILE)
+        database.update_trial(trial, labels=[HOSTILE], notes=HOSTILE)
     uuid = f"{HOSTILE}-{experiment}"
     database.checkpoint_started(
         uuid=uuid, trial_id=ids[0], experiment_id=experiment, storage_url=HOSTILE, steps_completed=1

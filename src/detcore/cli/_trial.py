@@ -16,8 +16,8 @@ from detcore._distributions import (
 )
 from detcore.cli._completion import TRIAL_ID
 from detcore.cli._groups import CommandGroup, Lazy
-from detcore.cli._output import choose_format, format_options, pick
-from detcore.cli._records import master_option, open_records, uuid_shortener
+from detcore.cli._output import choose_format, format_options, pick, printable
+from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
 from detcore.describe import best_of, can_resume, describe_state, flatten, searcher_metric
 from detcore.errors import NotFoundError
 
@@ -59,12 +59,14 @@ _COMMANDS = {
     "kill": Lazy("detcore.cli._control:kill_trial", "End one trial at once."),
     "logs": Lazy("detcore.cli._logs:trial_logs", "Show what a trial printed."),
     "plot": Lazy("detcore.cli._trial:plot_command", "Plot a metric on the terminal."),
+    "label": Lazy("detcore.cli._trial:label_command", "Add labels to a trial, or remove them."),
+    "set-notes": Lazy("detcore.cli._trial:set_notes_command", "Replace the notes of a trial."),
 }
 
 
 @click.group("trial", cls=CommandGroup, lazy_commands=_COMMANDS)
 def trial_group() -> None:
-    """Show the metrics, plots and logs of a trial, or end it."""
+    """Show the metrics, plots and logs of a trial, label it, or end it."""
 
 
 @click.command("describe", epilog=_EXAMPLES)
@@ -127,6 +129,34 @@ def plot_command(obj: CliContext, trial_id: int, metric: str | None) -> None:
     if series is None:
         click.echo(f"trial {trial_id} has reported no metrics yet", err=True)
     _print_plot(series, report.draw_text_plot, facts)
+
+
+@click.command("label")
+@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
+@click.argument("labels", nargs=-1, required=True, metavar="LABEL...")
+@click.option("--remove", is_flag=True, help="Remove them; those that are not there are skipped.")
+@master_option
+@click.pass_obj
+def label_command(obj: CliContext, trial_id: int, labels: tuple[str, ...], remove: bool) -> None:
+    """Add labels to a trial, to find it by on the page: "baseline" in labels."""
+    with open_client(obj) as client:
+        trial = client.get_trial(trial_id)
+        for label in labels:
+            (trial.remove_label if remove else trial.add_label)(label)
+        left = trial.labels
+    click.echo(printable(f"trial {trial_id}: {', '.join(left) or 'no labels'}"))
+
+
+@click.command("set-notes")
+@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
+@click.argument("text")
+@master_option
+@click.pass_obj
+def set_notes_command(obj: CliContext, trial_id: int, text: str) -> None:
+    """Replace the notes of a trial; an empty text removes them."""
+    with open_client(obj) as client:
+        client.get_trial(trial_id).set_notes(text)
+    click.echo(printable(f"trial {trial_id}: {text or 'no notes'}"))
 
 
 def _find_drawing() -> Callable[..., list[str]] | None:
@@ -347,6 +377,10 @@ def _print_trial(facts: _Facts) -> None:
     if hparams:
         fields["hyperparameters"] = " ".join(f"{key}={value}" for key, value in hparams.items())
     fields["seed"] = str(trial.seed)
+    if trial.labels:
+        fields["labels"] = ", ".join(trial.labels)
+    if trial.notes:
+        fields["notes"] = trial.notes
     if trial.trial_dir:
         fields["folder"] = trial.trial_dir
     if facts.num_damaged:

@@ -142,6 +142,7 @@ def _table(
     console = make_console()
     is_narrow = console.is_terminal and console.width < _WIDE
     has_rungs = any(row["rung"] is not None for row in rows)
+    has_labels = any(row["labels"] for row in rows)
     columns = [
         Column("ID", align="right", style="bold"),
         Column("STATE", wrap=True, is_state=True),
@@ -149,6 +150,7 @@ def _table(
         *([Column("RUNG", align="right")] if has_rungs else []),
         Column("BEST", wrap=True),
         *([] if is_narrow else [Column("RUNS", align="right"), Column("CHECKPOINT")]),
+        *([Column("LABELS", wrap=True)] if has_labels else []),
         Column("HYPERPARAMETERS" if varied else "", wrap=True),
     ]
     cells = [
@@ -159,6 +161,7 @@ def _table(
             *(["-" if row["rung"] is None else str(row["rung"])] if has_rungs else []),
             _best_at(row, metric),
             *([] if is_narrow else [str(row["num_runs"]), row["latest_checkpoint"] or "-"]),
+            *([", ".join(row["labels"])] if has_labels else []),
             _hparams_text(row, varied),
         ]
         for row in rows

@@ -47,7 +47,7 @@ __all__ = [
 ]
 
 # Schema versions that this code can migrate, oldest first; it works with the last one.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 
 metadata = MetaData(
     naming_convention={
@@ -117,6 +117,9 @@ trials = Table(
     Column("ended_at", Float(53)),
     # The request to the runner; it stays, because a search never continues such a trial.
     Column("control", String(16)),
+    # A JSON list, and a longer text.
+    Column("labels", Text),
+    Column("notes", PlainText),
     # An index rather than a constraint: SQLite adds the one without copying the table.
     Index(None, "experiment_id", "search_index", unique=True),
     # A runner looks for requests about twice a second, among perhaps 100,000 trials.

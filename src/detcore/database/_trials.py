@@ -12,7 +12,16 @@ from detcore._log import decode_document, encode_document, spool_path
 from detcore._records import ProcessIdentity, RunRecord, TrialRecord, read_row
 from detcore.database._metrics import select_best
 from detcore.database._process import identify_this_process, is_alive
-from detcore.database._queries import Queries, among, change, now, require, this_process, unused_id
+from detcore.database._queries import (
+    Queries,
+    among,
+    change,
+    checked_texts,
+    now,
+    require,
+    this_process,
+    unused_id,
+)
 from detcore.database._schema import experiments, metrics, runs, trials, validation_values
 from detcore.types import TrialState, searcher_metric
 
@@ -135,6 +144,46 @@ class TrialQueries(Queries):
             NotFoundError: If no trial has that id.
         """
         self._update_trial(trial_id, trial_dir=path)
+
+    def update_trial(
+        self,
+        trial_id: int,
+        *,
+        notes: str | None = None,
+        labels: Iterable[str] | None = None,
+        add_labels: Iterable[str] = (),
+        remove_labels: Iterable[str] = (),
+    ) -> TrialRecord:
+        """Change a trial's notes or labels; None keeps a value.
+
+        Args:
+            trial_id: Which.
+            notes: A longer text about it.
+            labels: Replace all that it has.
+            add_labels: It has these afterwards.
+            remove_labels: It does not have these afterwards.
+
+        Raises:
+            NotFoundError: If no trial has that id.
+            ConfigError: If the labels are no list of texts.
+        """
+        added = set(checked_texts("labels", add_labels))
+        removed = set(checked_texts("labels", remove_labels))
+        given = None if labels is None else checked_texts("labels", labels)
+        with self._write() as connection:
+            row = connection.execute(
+                select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
+            ).fetchone()
+            if row is None:
+                require(connection, trials, "trial", trial_id)
+            assert row is not None  # require has raised
+            before = decode_document(row.labels or "[]") if given is None else given
+            after = sorted({*before, *added} - removed)
+            changed: dict[str, object] = {"labels": encode_document(after)}
+            if notes is not None:
+                changed["notes"] = notes
+            change(connection, trials, "trial", trial_id, **changed)
+            return read_trials(connection, trials.c.id == trial_id)[0]
 
     def start_run(self, trial_id: int) -> int:
         """Record that the calling process starts a trial; its state becomes RUNNING.

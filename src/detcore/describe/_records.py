@@ -215,6 +215,8 @@ def _describe_trial(
         "length": trial.length,
         "rung": trial.rung,
         "hparams": dict(trial.hparams),
+        "labels": list(trial.labels),
+        "notes": trial.notes,
         "best_validation": best_of(summary.best),
         "latest_checkpoint": summary.latest_checkpoint,
     }

@@ -91,6 +91,22 @@ class EmbeddedTransport:
         """Return a trial."""
         return make_document(self._database().get_trial(trial_id))
 
+    def update_trial(
+        self,
+        trial_id: int,
+        *,
+        notes: str | None = None,
+        labels: list[str] | None = None,
+        add_labels: list[str] | None = None,
+        remove_labels: list[str] | None = None,
+    ) -> Document:
+        """Change a trial's notes or labels, and return it; None keeps a value."""
+        changed = self._database().update_trial(
+            trial_id, notes=notes, labels=labels, add_labels=add_labels or (),
+            remove_labels=remove_labels or (),
+        )  # fmt: skip
+        return make_document(changed)
+
     def list_metrics(
         self, trial_id: int, kind: str, *, limit: int | None, offset: int
     ) -> list[Document]:

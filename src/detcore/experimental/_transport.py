@@ -66,7 +66,8 @@ class Transport(Protocol):
 
     - experiment: ``id, name, state, error, config, archived, progress, created_at, ended_at`` and
       ``is_alive``: whether its process is there, None where that cannot be determined;
-    - trial: ``id, experiment_id, state, error, hparams, num_restarts, created_at, ended_at``;
+    - trial: ``id, experiment_id, state, error, hparams, num_restarts, created_at, ended_at,
+      labels, notes``;
     - report: ``trial_id, run_id, steps_completed, metrics, batch_metrics, n_records, reported_at``;
     - checkpoint: ``uuid, experiment_id, trial_id, state, steps_completed, metadata, resources,
       experiment_config, hparams, started_at, committed_at`` and ``validation``: ``metrics,
@@ -111,6 +112,17 @@ class Transport(Protocol):
 
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
+
+    def update_trial(
+        self,
+        trial_id: int,
+        *,
+        notes: str | None = None,
+        labels: list[str] | None = None,
+        add_labels: list[str] | None = None,
+        remove_labels: list[str] | None = None,
+    ) -> Document:
+        """Change a trial's notes or labels, and return it; None keeps a value."""
 
     def list_metrics(
         self, trial_id: int, kind: str, *, limit: int | None, offset: int

@@ -5,11 +5,11 @@ from __future__ import annotations
 import collections
 import os
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidArgumentError, NoCheckpointError, NotFoundError
-from detcore.experimental._arguments import check_id, check_text
+from detcore.errors import InvalidArgumentError, NoCheckpointError, NotFoundError, describe
+from detcore.experimental._arguments import check_id, check_keys, check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._enums import CheckpointSortBy, OrderBy
 from detcore.experimental._metrics import (
@@ -91,6 +91,44 @@ class TrialReference(Connected):
     def state(self) -> TrialState:
         """Where it stands now."""
         return TrialState(self._transport.get_trial(self.id)["state"])
+
+    @property
+    def labels(self) -> list[str]:
+        """Words to find it by, now, sorted."""
+        return list(self._transport.get_trial(self.id)["labels"])
+
+    @property
+    def notes(self) -> str:
+        """A longer text about it, now, or ""."""
+        return str(self._transport.get_trial(self.id)["notes"])
+
+    # -- labels and notes -------------------------------------------------------------------------
+
+    def set_labels(self, labels: Iterable[str]) -> None:
+        """Replace its labels.
+
+        Raises:
+            InvalidArgumentError: If `labels` is not a list of texts.
+        """
+        self._transport.update_trial(self.id, labels=check_keys("labels", labels))
+
+    def add_label(self, label: str) -> None:
+        """Add a label; one that it has already stays once."""
+        self._transport.update_trial(self.id, add_labels=[check_text("label", label)])
+
+    def remove_label(self, label: str) -> None:
+        """Remove a label, if it has it."""
+        self._transport.update_trial(self.id, remove_labels=[check_text("label", label)])
+
+    def set_notes(self, notes: str) -> None:
+        """Replace its notes.
+
+        Raises:
+            InvalidArgumentError: If `notes` is no text.
+        """
+        if not isinstance(notes, str):
+            raise InvalidArgumentError(f"notes is {describe(notes)}; expected a text")
+        self._transport.update_trial(self.id, notes=notes)
 
     # -- checkpoints ------------------------------------------------------------------------------
 

@@ -18,7 +18,14 @@ if TYPE_CHECKING:
     from detcore_report._scatter import draw_scatters
     from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
     from detcore_report._text_plot import draw_text_plot
-    from detcore_report._view import Chart, Curve, ExperimentView, TrialView, read_view
+    from detcore_report._view import (
+        Chart,
+        Curve,
+        ExperimentView,
+        TrialView,
+        read_view,
+        select_trials,
+    )
 
 __version__ = "0.1.0"
 
@@ -40,6 +47,7 @@ __all__ = [
     "plot_experiment",
     "read_activities",
     "read_view",
+    "select_trials",
     "time_left",
     "trial_classes",
     "trial_part",
@@ -56,6 +64,6 @@ __getattr__, __dir__ = lazy_names(
         "_scatter": "draw_scatters",
         "_svg": "draw_chart draw_parallel legend trial_classes",
         "_text_plot": "draw_text_plot",
-        "_view": "Chart Curve ExperimentView TrialView read_view",
+        "_view": "Chart Curve ExperimentView TrialView read_view select_trials",
     },
 )

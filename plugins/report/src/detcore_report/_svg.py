@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from detcore.describe import cut, escape, format_number
 from detcore_report._scales import Axis, Scale
-from detcore_report._view import Chart, Curve, ExperimentView, TrialView, thin
+from detcore_report._view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView, thin
 
 __all__ = [
     "Place",
@@ -81,7 +81,10 @@ def _inner(place: Place) -> Place:
 
 def trial_classes(view: ExperimentView) -> dict[int, str]:
     """Return the CSS classes of each trial: few get a colour each, many a shade by rank."""
-    ranked = sum(trial.rank is not None for trial in view.trials)
+    ranked = [trial.id for trial in view.trials if trial.rank is not None]
+    # Of very many trials only the first are drawn, and have all shades.
+    places = {trial_id: place for place, trial_id in enumerate(ranked)}
+    last = max(1, min(len(ranked), MAX_CURVES) - 1)
     classes = {}
     by_number = sorted(trial.number for trial in view.trials)
     own = {number % _MANY for number in by_number}
@@ -95,7 +98,8 @@ def trial_classes(view: ExperimentView) -> dict[int, str]:
         elif trial.rank == 0:
             colour = "q0"
         else:
-            colour = f"q{1 + min(_SHADES - 1, (trial.rank - 1) * _SHADES // max(1, ranked - 1))}"
+            shade = max(0, places[trial.id] - 1) * _SHADES // last
+            colour = f"q{1 + min(_SHADES - 1, shade)}"
         best = " best" if trial.rank == 0 else ""
         classes[trial.id] = f"t{trial.id} {colour}{best}"
     return classes
@@ -116,6 +120,7 @@ def legend(view: ExperimentView) -> str:
         marks = []
         if best is not None:
             marks.append(("q0", f"best: trial {best.id}"))
+        if any(trial.rank is not None for trial in view.trials):
             marks += [("q1", "better"), ("q3", "in the middle"), ("q5", "worse")]
         if any(trial.rank is None for trial in view.trials):
             marks.append(("none", "without a value"))

@@ -22,7 +22,7 @@ from detcore_report._scales import Axis, Scale, make_axis, make_scale, number_of
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
 
-__all__ = ["Chart", "Curve", "ExperimentView", "TrialView", "read_view", "thin"]
+__all__ = ["Chart", "Curve", "ExperimentView", "TrialView", "read_view", "select_trials", "thin"]
 
 # More curves than this could be neither distinguished nor drawn within a second.
 MAX_CURVES = 200
@@ -40,6 +40,8 @@ class TrialView:
         last: The last value of that metric, or None; may be NaN.
         hparams: Hyperparameters; nested names have dots.
         rank: Its rank among the trials with a value, from 0, or None.
+        labels: Words to find it by.
+        notes: A longer text about it, or "".
         number: Its index among the experiment's trials by id, from 0: its colour on every page.
     """
 
@@ -54,6 +56,8 @@ class TrialView:
     last: float | None
     hparams: Mapping[str, object]
     rank: int | None
+    labels: Sequence[str] = ()
+    notes: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,6 +214,21 @@ def read_view(
     )
 
 
+def select_trials(view: ExperimentView, trials: Sequence[TrialView]) -> ExperimentView:
+    """Return a view of some of its trials, of many only the first that can be drawn.
+
+    Args:
+        view: The experiment.
+        trials: Trials of the view, in order.
+    """
+    drawn = trials[:MAX_CURVES]
+    if not drawn:
+        return dataclasses.replace(view, trials=drawn)
+    varied = [axis.name for axis in view.axes if axis.name != view.metric]
+    axes = _axes(drawn, varied, view.record.config, view.metric)
+    return dataclasses.replace(view, trials=drawn, axes=axes)
+
+
 def _best_ids(
     rows: Sequence[dict[str, Any]], metric: str | None, *, smaller_is_better: bool
 ) -> tuple[int, ...]:
@@ -269,6 +288,8 @@ def _rank(
             last=last,
             hparams=_flat(row["hparams"]),
             rank=None if value is None else place,
+            labels=tuple(row["labels"]),
+            notes=row["notes"],
         )
         for place, (row, value, step, last) in enumerate(found)
     ]

@@ -29,6 +29,7 @@ __all__ = [
     "ModelRequest",
     "OrderBy",
     "SortBy",
+    "TrialChange",
     "TrialControlRequest",
     "VersionRequest",
     "answer_to",
@@ -112,6 +113,15 @@ class TrialControlRequest(_Request):
     """The way to end a trial: with a checkpoint, or at once."""
 
     action: Literal["cancel", "kill"]
+
+
+class TrialChange(_Request):
+    """Changes to a trial; a field that is null stays as it is."""
+
+    notes: str | None = None
+    labels: list[str] | None = None
+    add_labels: list[str] = Field(default_factory=list)
+    remove_labels: list[str] = Field(default_factory=list)
 
 
 class KeysRequest(_Request):

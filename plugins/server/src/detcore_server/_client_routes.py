@@ -22,6 +22,7 @@ from detcore_server._client_models import (
     KeysRequest,
     Kind,
     Metadata,
+    TrialChange,
     TrialControlRequest,
     answer_to,
     list_of,
@@ -156,6 +157,14 @@ def _add_trials(router: APIRouter) -> None:
     def get_trial(state: State, _: Requester, trial_id: TrialId) -> AsciiJson:
         """Return a trial."""
         return AsciiJson(state.transport.get_trial(trial_id))
+
+    @router.patch(path, response_model=answer_to("trial"), tags=["trials"])
+    def update_trial(
+        state: State, requester: Requester, trial_id: TrialId, request: TrialChange
+    ) -> AsciiJson:
+        """Change the notes or labels of a trial: only its owner and administrators may."""
+        state.jobs.require_owner(requester, state.database.get_trial(trial_id).experiment_id)
+        return AsciiJson(state.transport.update_trial(trial_id, **request.model_dump()))
 
     @router.post(f"{path}/control", status_code=204, tags=["trials"])
     def control_trial(

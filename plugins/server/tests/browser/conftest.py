@@ -52,10 +52,13 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
         (store / damaged / "weights.bin").write_bytes(bytes(256 * 40))
         model = database.create_model("digits", description="Reads digits.", labels=["vision"])
         database.register_version(model.name, checkpoint, name="first", notes="Good.")
+        searched = add_search(database, 24, 12, name="digits, random search")
+        labeled = database.list_trials(searched)[3].id
+        database.update_trial(labeled, labels=["baseline", "<b>"], notes="Old split.\nRepeat it.")
         yield Site(
             server=server,
             database=database,
-            searched=add_search(database, 24, 12, name="digits, random search"),
+            searched=searched,
             running=add_search(
                 database, 3, 5, name="still running", state=ExperimentState.RUNNING
             ),

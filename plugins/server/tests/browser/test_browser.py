@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.resources
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -363,6 +364,14 @@ def test_groups_are_bands_and_a_chart_is_saved_as_a_picture(site: Site, window: 
     picture = Path(download.value.path()).read_bytes()
     assert picture.startswith(b"\x89PNG\r\n")
     assert len(picture) > 5000
+    with page.expect_download() as download:
+        page.get_by_role("button", name="PNG of this table").click()
+    drawn = Path(download.value.path()).read_bytes()
+    width, height = (int.from_bytes(drawn[at : at + 4], "big") for at in (16, 20))
+    table = page.locator("#trials-box table").bounding_box()
+    assert table is not None
+    assert (width, height) == (math.ceil(table["width"]), math.ceil(table["height"]))
+    assert len(drawn) > 5000
 
 
 def test_dragging_along_an_axis_filters_trials(site: Site, window: Window) -> None:

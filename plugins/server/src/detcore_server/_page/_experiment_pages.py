@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import urllib.parse
 from collections.abc import Sequence
@@ -28,11 +27,13 @@ from detcore_report import (
     importance_table,
     legend,
     read_view,
+    select_trials,
     trial_classes,
 )
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._brush import axis_filter
 from detcore_server._page._charts import page_charts
+from detcore_server._page._description import DescriptionForm
 from detcore_server._page._groups import group_choices, group_trials
 from detcore_server._page._lineage import ancestors
 from detcore_server._page._list_pages import Paging
@@ -40,7 +41,7 @@ from detcore_server._page._now import Machine, read_now
 from detcore_server._page._render import PageRoute, render, svg
 from detcore_server._page._side_by_side import MAX_SIDE_BY_SIDE, compare
 from detcore_server._page._trial_log import Traceback, last_traceback, read_tail
-from detcore_server._page._trial_table import make_table, table_csv
+from detcore_server._page._trial_table import TrialTable, make_table, table_csv
 from detcore_server._page._verify import READABLE, Verifier
 
 if TYPE_CHECKING:
@@ -167,9 +168,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         experiment_id: Id,
         asked: Annotated[_FilterQuery, Query()],
     ) -> Response:
-        whole = _read(state, experiment_id, asked)
-        table = make_table(whole, where=asked.where, max_rows=None)
-        view = dataclasses.replace(whole, trials=[trial for trial, _ in table.rows])
+        whole, table, view = _read_filtered(state, experiment_id, asked)
         return render(
             request, "hyperparameters.html", user, tab="hyperparameters",
             **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
@@ -186,7 +185,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         experiment_id: Id,
         asked: Annotated[_MarkQuery, Query()],
     ) -> Response:
-        view = _read(state, experiment_id, asked)
+        view = _read_filtered(state, experiment_id, asked)[2]
         added = axis_filter(view, asked.axis, asked.low, asked.high)
         where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
         query = {**asked.model_dump(include={"metric", "kind", "better"}), "where": where}
@@ -278,14 +277,11 @@ def make_router(verifier: Verifier) -> APIRouter:
         state: State,
         user: PageUser,
         experiment_id: Id,
-        labels: Annotated[str, Form(max_length=10_000)] = "",
-        notes: Annotated[str, Form(max_length=100_000)] = "",
+        written: DescriptionForm,
     ) -> Response:
         state.jobs.require_owner(user, experiment_id)
         state.database.describe_experiment(
-            experiment_id,
-            labels=dict.fromkeys(text.strip() for text in labels.split(",") if text.strip()),
-            notes=notes.replace("\r\n", "\n").strip(),
+            experiment_id, labels=written.label_list(), notes=written.plain_notes()
         )
         return RedirectResponse(f"/ui/experiments/{experiment_id}#notes", 303)
 
@@ -313,6 +309,15 @@ def _read(
         smaller_is_better={"smaller": True, "larger": False}.get(asked.better), only=only,
         all_metrics=all_metrics, parts=parts, max_rows=max_rows,
     )  # fmt: skip
+
+
+def _read_filtered(
+    state: ServerState, experiment_id: int, asked: _FilterQuery
+) -> tuple[ExperimentView, TrialTable, ExperimentView]:
+    """Return an experiment, its trials that pass a filter, and those of them that are drawn."""
+    whole = _read(state, experiment_id, asked, max_rows=None)
+    table = make_table(whole, where=asked.where, max_rows=None)
+    return whole, table, select_trials(whole, [trial for trial, _ in table.rows])
 
 
 def _last_failure(

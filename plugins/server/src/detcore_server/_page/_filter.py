@@ -5,7 +5,7 @@
     filter     = either ("or" either)*
     either     = single ("and" single)*
     single     = "not" single | "(" filter ")" | comparison
-    comparison = operand (operator operand)+          operator: < <= > >= == != =
+    comparison = operand (operator operand)+          operator: < <= > >= == != = in "not in"
     operand    = number | 'text' | "text" | true | false | name | `name with spaces`
 """
 
@@ -47,7 +47,7 @@ _OPERATORS: Mapping[str, Callable[..., bool]] = {
 }  # fmt: skip
 _CONSTANTS = {"true": True, "false": False}
 _OPERAND = "a name, a number, or a text in quotation marks"
-_KEYWORDS = frozenset({"and", "or", "not"})
+_KEYWORDS = frozenset({"and", "or", "not", "in"})
 
 
 class FilterError(InvalidArgumentError):
@@ -154,15 +154,26 @@ class _Parser:
     def _comparison(self) -> Test:
         left = self._operand()
         tests: list[Test] = []
-        while self._token.kind == "operator":
-            compare = _OPERATORS[self._token.text]
-            self._at += 1
+        while compare := self._comparator():
             right = self._operand()
             tests.append(_compared(compare, left, right))
             left = right
         if not tests:
-            raise self._fail("a comparison: <, <=, >, >=, == or !=")
+            raise self._fail("a comparison: <, <=, >, >=, ==, !=, in or not in")
         return tests[0] if len(tests) == 1 else lambda row: all(test(row) for test in tests)
+
+    def _comparator(self) -> Callable[..., bool] | None:
+        token = self._token
+        if token.kind == "operator":
+            self._at += 1
+            return _OPERATORS[token.text]
+        if self._take("in"):
+            return _is_in
+        if self._take("not"):
+            if not self._take("in"):
+                raise self._fail("'in'")
+            return _is_not_in
+        return None
 
     def _operand(self) -> _Operand:
         token = self._token
@@ -213,7 +224,7 @@ def _near(name: str, names: Mapping[str, str]) -> str:
 
 
 def _compared(compare: Callable[..., bool], left: _Operand, right: _Operand) -> Test:
-    is_order = compare not in (operator.eq, operator.ne)
+    is_order = compare not in (operator.eq, operator.ne, _is_in, _is_not_in)
 
     def test(row: Row) -> bool:
         one, other = left(row), right(row)
@@ -227,6 +238,17 @@ def _compared(compare: Callable[..., bool], left: _Operand, right: _Operand) -> 
             return False
 
     return test
+
+
+def _is_in(one: object, other: object) -> bool:
+    """Return whether a list has an entry, or a text another one as a part."""
+    if isinstance(other, str):
+        return isinstance(one, str) and one in other
+    return isinstance(other, (list, tuple)) and one in other
+
+
+def _is_not_in(one: object, other: object) -> bool:
+    return not _is_in(one, other)
 
 
 def _is_number(value: object) -> bool:

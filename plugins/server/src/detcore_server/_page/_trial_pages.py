@@ -12,6 +12,7 @@ from detcore.database import ingest_reports
 from detcore_report import read_activities, read_view
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._charts import page_charts
+from detcore_server._page._description import DescriptionForm
 from detcore_server._page._lineage import ancestors, run_origins
 from detcore_server._page._render import PageRoute, render
 from detcore_server._page._trial_log import last_traceback, read_tail
@@ -74,6 +75,14 @@ def make_router(verifier: Verifier) -> APIRouter:
     ) -> Response:
         state.jobs.control_trial(user, trial_id, action)
         return RedirectResponse(f"/ui/trials/{trial_id}", 303)
+
+    @router.post("/ui/trials/{trial_id}/describe")
+    def describe(state: State, user: PageUser, trial_id: Id, written: DescriptionForm) -> Response:
+        state.jobs.require_owner(user, state.database.get_trial(trial_id).experiment_id)
+        state.database.update_trial(
+            trial_id, labels=written.label_list(), notes=written.plain_notes()
+        )
+        return RedirectResponse(f"/ui/trials/{trial_id}#notes", 303)
 
     return router
 

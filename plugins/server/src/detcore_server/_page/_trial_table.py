@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Column", "TrialTable", "make_table", "sort_query", "table_csv", "table_query"]
 
+_FIXED = ("trial", "state", "steps", "best", "step", "last", "labels", "notes")
 _MAX_HYPERPARAMETERS = 50
 _MAX_ROWS = 200
 _LARGEST = 1.7e308
@@ -92,10 +93,12 @@ def make_table(
     """
     hyperparameters = [axis.name for axis in view.axes if axis.name != view.metric]
     heads = [
-        ("trial", "trial", False), ("state", "state", False), ("steps", "steps", True),
+        ("trial", "trial", False), ("state", "state", False), *_heads(view, "labels"),
+        ("steps", "steps", True),
         ("best", f"best {view.metric or 'metric'}", True), ("step", "at step", True),
         ("last", "last", True),
         *((f"hparams.{name}", name, False) for name in hyperparameters[:_MAX_HYPERPARAMETERS]),
+        *_heads(view, "notes"),
     ]  # fmt: skip
     keys = [key for key, _, _ in heads]
     wanted = set(chosen) & set(keys) or set(keys)
@@ -163,8 +166,15 @@ def _values(trial: TrialView) -> dict[str, object]:
         "best": trial.value,
         "step": trial.value_step,
         "last": trial.last,
+        "labels": trial.labels,
+        "notes": trial.notes,
         **{f"hparams.{name}": value for name, value in trial.hparams.items()},
     }
+
+
+def _heads(view: ExperimentView, key: str) -> list[tuple[str, str, bool]]:
+    """Return the column of labels or notes, if a trial has some."""
+    return [(key, key, False)] if any(getattr(trial, key) for trial in view.trials) else []
 
 
 def _names(view: ExperimentView, hyperparameters: Sequence[str]) -> dict[str, str]:
@@ -181,7 +191,7 @@ def _names(view: ExperimentView, hyperparameters: Sequence[str]) -> dict[str, st
     names.update({name: f"hparams.{name}" for name in known})
     if view.metric:
         names[view.metric] = "best"
-    names.update({key: key for key in ("trial", "state", "steps", "best", "step", "last")})
+    names.update({key: key for key in _FIXED})
     names.update({f"hparams.{name}": f"hparams.{name}" for name in known})
     return names
 
@@ -196,18 +206,22 @@ def _sorted(
         if isinstance(value, (int, float)):
             # An integer may be too large for a float.
             return False, max(-_LARGEST, min(value, _LARGEST)), ""
-        return True, 0.0, str(value)
+        return True, 0.0, _text(value)
 
     def is_missing(row: tuple[TrialView, dict[str, object]]) -> bool:
         value = row[1].get(key)
-        return value is None or (isinstance(value, float) and math.isnan(value))
+        return value in (None, (), "") or (isinstance(value, float) and math.isnan(value))
 
     there = sorted((row for row in rows if not is_missing(row)), key=place, reverse=is_down)
     return [*there, *(row for row in rows if is_missing(row))]
 
 
+def _text(value: object) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)  # labels
+
+
 def _cell(value: object) -> object:
     if value is None or isinstance(value, (int, float)):
         return value
-    text = str(value)
+    text = _text(value)
     return f"'{text}" if text.startswith(_FORMULA) else text

@@ -534,11 +534,7 @@ class Chart {
       draw.fillStyle = colour("--fg");
       draw.fillText(line.label, x + 1.8 * size, y, canvas.width / perRow - 2.5 * size);
     });
-    picture.toBlob((blob) => {
-      const link = make("a", { href: URL.createObjectURL(blob), download: `${metric}-${kind}.png`.replace(/[^\w.-]+/g, "_") });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    });
+    savePicture(picture, `${metric}-${kind}.png`);
   }
 
   light(trial) {

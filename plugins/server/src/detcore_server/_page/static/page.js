@@ -283,6 +283,74 @@ document.addEventListener("submit", (event) => {
   location.search = query;
 });
 
+// -- a table as a picture ---------------------------------------------------------------------
+
+function savePicture(canvas, name) {
+  canvas.toBlob((blob) => {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name.replace(/[^\w.-]+/g, "_");
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+  });
+}
+
+const LARGEST_SIDE = 16000; // of a canvas, in pixels
+
+// Draws what is shown, word by word where the browser has put it; fields are left out.
+function drawTable(table) {
+  const frame = table.getBoundingClientRect();
+  const size = Math.min(devicePixelRatio, LARGEST_SIDE / frame.width, LARGEST_SIDE / frame.height);
+  const canvas = document.createElement("canvas");
+  [canvas.width, canvas.height] = [Math.ceil(frame.width * size), Math.ceil(frame.height * size)];
+  const draw = canvas.getContext("2d");
+  draw.setTransform(size, 0, 0, size, -frame.left * size, -frame.top * size);
+  const fill = (colour, box) => {
+    draw.fillStyle = colour;
+    draw.fillRect(box.left, box.top, box.width, box.height);
+  };
+  fill(getComputedStyle(document.body).backgroundColor, frame);
+  for (const cell of table.querySelectorAll("th, td")) {
+    const [box, style] = [cell.getBoundingClientRect(), getComputedStyle(cell)];
+    fill(style.backgroundColor, box);
+    fill(style.borderBottomColor, { left: box.left, top: box.bottom - 1, width: box.width, height: 1 });
+    const mark = getComputedStyle(cell, "::before");
+    if (mark.content === "none") continue;
+    draw.fillStyle = mark.backgroundColor;
+    draw.beginPath();
+    const radius = parseFloat(mark.width) / 2;
+    const line = (cell.firstElementChild || cell).getBoundingClientRect();
+    draw.arc(box.left + parseFloat(style.paddingLeft) + radius, line.top + line.height / 2, radius, 0, 7);
+    draw.fill();
+  }
+  draw.textBaseline = "middle";
+  const texts = document.createTreeWalker(table, NodeFilter.SHOW_TEXT);
+  while (texts.nextNode()) drawText(draw, texts.currentNode);
+  return canvas;
+}
+
+function drawText(draw, text) {
+  const [range, style] = [document.createRange(), getComputedStyle(text.parentElement)];
+  draw.fillStyle = style.color;
+  draw.font = `${style.fontStyle} ${style.fontWeight} ${style.fontSize} ${style.fontFamily}`;
+  for (const word of text.data.matchAll(/\S+/g)) {
+    range.setStart(text, word.index);
+    range.setEnd(text, word.index + word[0].length);
+    const box = range.getBoundingClientRect();
+    draw.fillText(word[0], box.left, box.top + box.height / 2);
+  }
+}
+
+document.addEventListener("click", (event) => {
+  const button = event.target instanceof Element ? event.target.closest("[data-picture]") : null;
+  const box = button && document.getElementById(button.dataset.picture);
+  if (!box) return;
+  const { scrollTop } = box;
+  box.scrollTop = 0; // the head stays in sight otherwise
+  savePicture(drawTable(box.querySelector("table")), `${document.title}.png`);
+  box.scrollTop = scrollTop;
+});
+
 // -- log-in -----------------------------------------------------------------------------------
 
 // A link from elsewhere brings no cookie with it, so that somebody who has logged in sees the form.
