@@ -35,8 +35,10 @@ _CPU = "torch"
 _GPU = "cuda"
 # Size of the state of an MT19937: 624 words and a position.
 _MT19937_BYTES = 625 * 4
-# Size of Python's in CPython, which has it inside of the object: 624 words and a position.
+# Size of Python's in CPython, which has it inside of the object: the same, and padding. An object
+# of another size holds something else, too.
 _PYTHON_BYTES = _random.Random.__basicsize__ - object.__basicsize__
+_IS_PYTHON_KNOWN = sys.implementation.name == "cpython" and 0 <= _PYTHON_BYTES - 625 * 4 < 8
 # Attributes in which datasets and transforms hold the objects that they wrap.
 _WRAPPED = ("dataset", "datasets", "transform", "transforms", "target_transform", "collate_fn")
 
@@ -151,11 +153,7 @@ class _PythonState:
         owner: Any = getattr(random.getstate, "__self__", None)
         self._owner = owner
         # Elsewhere, or with a generator of another class, these bytes need not be the state.
-        self._is_known = (
-            sys.implementation.name == "cpython"
-            and type(owner) is random.Random
-            and _PYTHON_BYTES >= 2500
-        )
+        self._is_known = _IS_PYTHON_KNOWN and type(owner) is random.Random
         if self._is_known:
             address = id(owner) + object.__basicsize__
             self._bytes = ctypes.string_at(address, _PYTHON_BYTES)
