@@ -492,6 +492,8 @@ class Field:
         is_sent: Whether documents have it.
         json: How its column keeps it, if as JSON.
         description: More about it, or None.
+        default: What it is in documents of releases that did not have it yet; None: there were no
+            such releases.
     """
 
     type: Any
@@ -501,6 +503,7 @@ class Field:
     is_sent: bool
     json: Json | None
     description: str | None
+    default: Any
 
     @property
     def holds(self) -> str | None:
@@ -512,10 +515,13 @@ class Field:
 def fields_of(record: Callable[..., object]) -> Mapping[str, Field]:
     """Return the fields of a record's class, or of a document's, by name."""
     hints = typing.get_type_hints(record, include_extras=True)
-    return {name: _field_of(hint) for name, hint in hints.items()}
+    known = getattr(record, "__dataclass_fields__", {})
+    given = {name: field.default for name, field in known.items()}
+    defaults = {name: value for name, value in given.items() if value is not dataclasses.MISSING}
+    return {name: _field_of(hint, defaults.get(name)) for name, hint in hints.items()}
 
 
-def _field_of(hint: object) -> Field:
+def _field_of(hint: object, default: object) -> Field:
     marks: list[Any] = []
     is_optional = is_list = False
     while True:
@@ -535,6 +541,7 @@ def _field_of(hint: object) -> Field:
                 is_sent=_SENT in marks,
                 json=next((mark for mark in marks if isinstance(mark, Json)), None),
                 description=next((mark for mark in marks if isinstance(mark, str)), None),
+                default=[*default] if isinstance(default, tuple) else default,
             )
 
 

@@ -472,6 +472,13 @@ def test_what_a_newer_server_adds_is_left_out() -> None:
     assert checked("log", log) == {"lines": [line], "position": 3, "is_over": False}
 
 
+def test_fields_that_an_older_server_does_not_know_have_their_default() -> None:
+    known = {"id": 1, "experiment_id": 1, "state": "ACTIVE", "error": None, "hparams": {}}
+    times = {"created_at": "2026-01-01T00:00:00+00:00", "ended_at": None}
+    trial = checked("trial", {**known, "num_restarts": 2, **times})
+    assert (trial["labels"], trial["notes"], trial["num_restarts"]) == ([], "", 2)
+
+
 def test_a_record_that_is_not_there_is_said_as_here(pair: tuple[Transport, Transport]) -> None:
     errors = [told(lambda one=one: one.get_experiment(7)) for one in pair]
     assert errors[0] == errors[1]

@@ -48,7 +48,7 @@ def checked(kind: str, answer: Any) -> Document:
         raise _wrong(kind, f"it is no object but {type(answer).__name__}")
     document: Document = {}
     for name, field in document_of(kind)[1].items():
-        value = answer.get(name)
+        value = answer.get(name, field.default)
         if not _fits(value, field):
             missing = "" if name in answer else " (it is missing)"
             raise _wrong(kind, f"its {name!r} is {type(value).__name__}{missing}")
