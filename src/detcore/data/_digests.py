@@ -219,13 +219,10 @@ class StepDigests:
             steps_completed: The step that the last of them belongs to.
             metrics: Numbers by name.
         """
-        if self._is_full:
-            return
-        first = steps_completed - len(metrics) + 1
-        for index in range(-first % self.every, len(metrics), self.every):
-            values = metrics[index]
-            packed = struct.pack(f"<{len(values)}d", *map(float, values.values()))
-            self._rows.setdefault(first + index, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
+        for step, values in enumerate(metrics, steps_completed - len(metrics) + 1):
+            if step % self.every == 0 and not self._is_full:
+                packed = struct.pack(f"<{len(values)}d", *map(float, values.values()))
+                self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
 
     def log_state(self, step: int) -> None:
         """Digest the state at a scheduling unit, at most once in 20 digests or 50 steps."""
