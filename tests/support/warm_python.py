@@ -606,7 +606,7 @@ def _end() -> None:
     try:
         sys.stdout.flush()
         sys.stderr.flush()
-    except Exception:
+    except (AttributeError, OSError, ValueError):
         return
     ctypes.CDLL(None).fflush(None)
     os._exit(_exit_code)
