@@ -453,7 +453,7 @@ def _become(
     imported: list[str],
 ) -> None:
     """Turn this process into the requested one, and run its program."""
-    global _zygote
+    global _nested, _zygote
     if message["setsid"]:
         os.setsid()
     else:
@@ -484,7 +484,8 @@ def _become(
     is_parent = words[0] in _PARENT_MODULES or os.path.basename(words[0]) in _PARENT_SCRIPTS
     if is_parent or (words[0] == "detcore" and set(words[1:2]) <= _PARENT_COMMANDS):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
+        _nested = os.fork()
+        if _nested == 0:
             ours.close()
             os.close(ready)
             null = os.open(os.devnull, os.O_RDWR)
@@ -575,6 +576,8 @@ def _write(start: int, end: int, text: str) -> None:
 
 # With which `_end` ends a forked process, when its program has ended.
 _exit_code: int | None = None
+# The zygote that a forked process has of its own.
+_nested = 0
 
 
 def _run_and_note(kind: str, words: list[str]) -> None:
@@ -598,6 +601,12 @@ def _end() -> None:
     the program still holds is finalized, which shows files that it left open. An interrupt, and
     streams that cannot be flushed, are left to Python.
     """
+    if _nested:
+        # Left alone, it would become a child of whoever forks at this moment, and stay a zombie.
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, _nested, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            os.kill(_nested, signal.SIGKILL)
+            os.waitpid(_nested, 0)
     if _exit_code is None:
         return
     if threading.active_count() == 1:
