@@ -322,18 +322,7 @@ def lint(session: nox.Session) -> None:
 def types(session: nox.Session) -> None:
     """mypy --strict on the core, the plugins, the core's tests, the server's and the suites'."""
     install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *RAY, *TORCH)
-    session.run("mypy", "src/detcore")
-    session.run("mypy", "plugins/storage/src/detcore_storage")
-    session.run("mypy", "plugins/keras/src/detcore_keras")
-    session.run("mypy", "plugins/estimator/src/detcore_estimator")
-    session.run("mypy", "plugins/horovod/src/detcore_horovod")
-    session.run("mypy", "plugins/ray/src/detcore_ray")
-    session.run("mypy", "plugins/torch/src/detcore_torch")
-    session.run("mypy", "plugins/testing/src/detcore_testing")
-    session.run("mypy", "plugins/determined/src/detcore_determined")
-    session.run("mypy", "plugins/replay/src/detcore_replay")
-    session.run("mypy", "plugins/report/src/detcore_report")
-    session.run("mypy", "plugins/server/src/detcore_server")
+    session.run("mypy", "src/detcore", *map(str, sorted(Path("plugins").glob("*/src/detcore_*"))))
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
         "plugins/testing/tests", "plugins/replay/tests", "--exclude", "tests/examples",

@@ -492,7 +492,7 @@ class Field:
         is_sent: Whether documents have it.
         json: How its column keeps it, if as JSON.
         description: More about it, or None.
-        default: What it is in documents of releases that did not have it yet; None: there were no
+        default: Its value in documents of releases that did not have it yet; None: there were no
             such releases.
     """
 

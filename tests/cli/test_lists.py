@@ -331,14 +331,26 @@ def test_trials_are_followed_on_a_terminal(search: Records, width: int) -> None:
         ("checkpoint list", ["\x1b[32mCOMPLETED"]),
     ],
 )
-def test_states_have_colours_on_a_terminal_alone(
+def test_states_have_colours_on_a_terminal(
     search: Records, command: str, coloured: list[str]
 ) -> None:
     words = [sys.executable, "-m", "detcore", *command.split()]
     home = {"DETCORE_HOME": str(search.home)}
-    here = Path.cwd()
-    _, written, _ = on_a_terminal(words, variables=home, folder=here, width=160)
+    _, written, _ = on_a_terminal(words, variables=home, folder=Path.cwd(), width=160)
     assert [found for found in coloured if found not in written] == []
+
+
+OTHERS = ("experiment list", "experiment describe 2", "checkpoint list")
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["experiment trials 1", *(pytest.param(each, marks=pytest.mark.soak) for each in OTHERS)],
+)
+def test_states_have_no_colours_elsewhere(search: Records, command: str) -> None:
+    words = [sys.executable, "-m", "detcore", *command.split()]
+    home = {"DETCORE_HOME": str(search.home)}
+    here = Path.cwd()
     _, plain, _ = on_a_terminal(words, variables={**home, "NO_COLOR": "1"}, folder=here, width=160)
     assert re.findall(r"\x1b\[3\dm", plain) == []
     assert "COMPLETED" in plain or "ERROR" in plain

@@ -166,7 +166,10 @@ def test_deep_nesting_is_refused(tmp_path: Path, constant: str) -> None:
     assert "100 levels" in str(failing(path))
 
 
-@pytest.mark.parametrize("value", ["1, ", "{}, ", "[a], ", "a: 1, "])
+@pytest.mark.parametrize(
+    "value",
+    ["1, ", "{}, ", *(pytest.param(each, marks=pytest.mark.soak) for each in ("[a], ", "a: 1, "))],
+)
 def test_too_many_values_are_refused_before_all_of_them_are_read(
     tmp_path: Path, constant: str, value: str
 ) -> None:

@@ -264,6 +264,8 @@ def test_the_next_script_settles_what_a_killed_one_left(home: Any) -> None:
         assert "without saying how" in first.error
         assert (second.name, second.state.value) == ("alive.py", "RUNNING")
         assert (third.name, third.state.value) == ("next.py", "COMPLETED")
+        while len(database.list_checkpoints(experiment_id=second.id)) < 2:
+            time.sleep(0.01)  # its reports are on their way to the database
         states = [
             [record.state for record in database.list_checkpoints(experiment_id=each.id)]
             for each in (first, second, third)

@@ -5,7 +5,9 @@ TensorFlow. `install` makes `subprocess.Popen` ask a *zygote* for each Python pr
 provide: a process that has imported detcore, its plugins and the framework, runs nothing else, and
 forks. The forked process has the parent, process id, descriptors, session, variables, command line
 and exit code of a process that was started as usual. If its command starts processes in turn, such
-as the workers of ``detcore run``, it forks a zygote for them first.
+as the workers of ``detcore run``, it forks a zygote for them first. It ends as soon as its program
+and what that left to run at exit have ended: Python would take all imported modules apart, which
+costs 0.13 s of CPU, and 0.6 s with PyTorch.
 
 Started as usual ("cold") are other programs; Python with options other than ``-W error``, ``-c``
 included; processes on a terminal; processes with variables that change how Python or a framework
@@ -16,6 +18,7 @@ with that marker.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -383,6 +386,7 @@ def _kill_with(link: socket.socket, process: subprocess.Popen[bytes]) -> None:
 
 def main() -> None:
     """Import, and fork; return in each forked process after its program has ended."""
+    atexit.register(_end)
     link = socket.socket(fileno=int(sys.argv[1]))
     base = sys.path[1:]
     _import(json.loads(link.recv(_MAX_MESSAGE_BYTES)))
@@ -449,7 +453,7 @@ def _become(
     imported: list[str],
 ) -> None:
     """Turn this process into the requested one, and run its program."""
-    global _zygote
+    global _nested, _zygote
     if message["setsid"]:
         os.setsid()
     else:
@@ -480,7 +484,8 @@ def _become(
     is_parent = words[0] in _PARENT_MODULES or os.path.basename(words[0]) in _PARENT_SCRIPTS
     if is_parent or (words[0] == "detcore" and set(words[1:2]) <= _PARENT_COMMANDS):
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if os.fork() == 0:
+        _nested = os.fork()
+        if _nested == 0:
             ours.close()
             os.close(ready)
             null = os.open(os.devnull, os.O_RDWR)
@@ -507,7 +512,7 @@ def _become(
     if message["is_strict"]:
         sys.warnoptions.append("error")
         warnings.simplefilter("error")
-    _run(message["kind"], words)
+    _run_and_note(message["kind"], words)
 
 
 _IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
@@ -567,6 +572,53 @@ def _show(words: Sequence[str], variables: Mapping[str, str]) -> None:
 def _write(start: int, end: int, text: str) -> None:
     data = os.fsencode(text)[: end - start - 1]
     ctypes.memmove(start, data.ljust(end - start, b"\0"), end - start)
+
+
+# With which `_end` ends a forked process, when its program has ended.
+_exit_code: int | None = None
+# The zygote that a forked process has of its own.
+_nested = 0
+
+
+def _run_and_note(kind: str, words: list[str]) -> None:
+    global _exit_code
+    try:
+        _run(kind, words)
+    except SystemExit as error:
+        code = 0 if error.code is None else error.code
+        _exit_code = code & 0xFF if isinstance(code, int) else 1
+        raise
+    except Exception:
+        _exit_code = 1
+        raise
+    _exit_code = 0
+
+
+def _end() -> None:
+    """End a forked process before Python takes the imported modules apart.
+
+    Registered first, it runs last: after all other threads and functions that run at exit. What
+    the program still holds is finalized, which shows files that it left open. An interrupt, and
+    streams that cannot be flushed, are left to Python.
+    """
+    if _nested:
+        # Left alone, it would become a child of whoever forks at this moment, and stay a zombie.
+        with contextlib.suppress(ChildProcessError):
+            os.waitid(os.P_PID, _nested, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            os.kill(_nested, signal.SIGKILL)
+            os.waitpid(_nested, 0)
+    if _exit_code is None:
+        return
+    if threading.active_count() == 1:
+        sys.modules["__main__"].__dict__.clear()
+    gc.collect()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):
+        return
+    ctypes.CDLL(None).fflush(None)
+    os._exit(_exit_code)
 
 
 def _run(kind: str, words: list[str]) -> None:

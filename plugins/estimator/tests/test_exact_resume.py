@@ -196,26 +196,37 @@ CASES = [
 ]
 
 
+# The seventh batch ends an epoch of the plain dataset; the twelfth ends none.
+STOPS = [
+    pytest.param(case, stop, id=f"{case.__name__}-{stop}", marks=marks)
+    for case in CASES
+    for stop, marks in (
+        (7, [] if case is Classifier else [pytest.mark.soak]),
+        (12, []),
+    )
+]
+
+
 @pytest.mark.filterwarnings("ignore:Seed 11 from outer graph")  # the trial's, in a map function
-@pytest.mark.parametrize("trial_class", CASES, ids=lambda case: case.__name__)
-def test_resumed_equals_uninterrupted(tmp_path: Path, trial_class: type[Classifier]) -> None:
+@pytest.mark.parametrize(("trial_class", "stop"), STOPS)
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, trial_class: type[Classifier], stop: int
+) -> None:
     straight = train(trial_class, tmp_path, tmp_path / "straight")
     expected = variables_in(tmp_path / "straight" / str(UNTIL))
 
-    # The seventh batch ends an epoch of the plain dataset.
-    for stop in (7, 12):
-        folder = tmp_path / f"stopped-{stop}"
-        stopped = train(trial_class, tmp_path, folder, stop_at=stop)
-        assert stopped.steps_completed == stop
-        resumed = train(trial_class, tmp_path, folder, resume=stop)
+    folder = tmp_path / "stopped"
+    stopped = train(trial_class, tmp_path, folder, stop_at=stop)
+    assert stopped.steps_completed == stop
+    resumed = train(trial_class, tmp_path, folder, resume=stop)
 
-        assert stopped.batches + resumed.batches == straight.batches
-        validations = [v for v in straight.validations if v[0] > stop]
-        assert resumed.validations == validations
-        found = variables_in(folder / str(UNTIL))
-        assert found.keys() == expected.keys()
-        for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value, err_msg=name)
+    assert stopped.batches + resumed.batches == straight.batches
+    validations = [v for v in straight.validations if v[0] > stop]
+    assert resumed.validations == validations
+    found = variables_in(folder / str(UNTIL))
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name)
 
 
 def test_runs_with_the_same_seed_are_equal_and_others_differ(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ SCRIPT = Path(__file__).parent / "worker_scenarios.py"
 # What each test compares: of one worker, and of two.
 SCENARIOS = {
     "test_two_workers_train_as_one_on_the_whole_batch": (["gradients"], ["gradients"]),
+    "test_every_other_step_trains_as_one_too": (["more_gradients"], ["more_gradients"]),
     "test_added_up_batches_train_as_one_large_batch": (["aggregated"], ["aggregated"]),
     "test_validation_does_not_depend_on_the_number_of_workers": (["validation"], ["validation"]),
     "test_uneven_shards_end_together_and_count_what_was_trained": (
@@ -95,12 +96,25 @@ def assert_same(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> None
 
 
 def test_two_workers_train_as_one_on_the_whole_batch(one: Path, two: Path) -> None:
-    (expected,) = results(one, 1, "gradients")
-    first, second = results(two, 2, "gradients")
-    assert set(first) == set(expected) >= {"sgd", "adam", "clipped", "own function", "embedding"}
+    found = check_weights(one, two, "gradients")
+    assert found >= {"sgd", "adam", "clipped", "own function", "embedding"}
+
+
+@pytest.mark.soak
+def test_every_other_step_trains_as_one_too(one: Path, two: Path) -> None:
+    found = check_weights(one, two, "more_gradients")
+    assert found >= {"scaled", "momentum", "eager", "applies", "hooks"}
+
+
+def check_weights(one: Path, two: Path, scenario: str) -> set[str]:
+    """Compare the weights of one worker and of two; return what was trained."""
+    (expected,) = results(one, 1, scenario)
+    first, second = results(two, 2, scenario)
+    assert set(first) == set(expected)
     for name, weights in expected.items():
         assert_close(first[name], weights, 1e-6)
         assert_same(first[name], second[name])
+    return {*expected}
 
 
 @pytest.mark.soak

@@ -43,7 +43,7 @@ FAULTS = {
     "hang": ("if step == 24: __import__('time').sleep(3600)", "step 24: it hangs"),
     "start": ("if not hasattr(self, 'a'): self.a = self.fail()", "KeyError: 'lost'"),
 }
-# What happens in a batch, and settings of the experiment.
+# Code of a batch, and settings of the experiment.
 KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "exception": (": self.fail()", {}),
     "nan": (": self.controller._weights[:] = np.nan", {}),

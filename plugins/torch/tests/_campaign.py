@@ -84,7 +84,7 @@ class Case:
 
     Attributes:
         family: The library.
-        task: What it trains.
+        task: Name of its training.
         workers: Processes that load data.
         ranks: Processes that train.
     """

@@ -36,8 +36,8 @@ _BY_OPTUNA = (
 )
 _EXPLAINED = (
     "Explains: groups of similar values, and how much of the variance of the trials' ranks lies "
-    "between them, less what chance would give. What two hyperparameters do only together is not "
-    "in it."
+    "between them, less what chance would give. It leaves out an effect that two "
+    "hyperparameters only have together."
 )
 
 

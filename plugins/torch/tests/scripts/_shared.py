@@ -1,4 +1,4 @@
-"""What the scripts share: their options, small data, and a ledger of the records they used."""
+"""Shared by the scripts: their options, small data, and a ledger of the records they used."""
 
 from __future__ import annotations
 
