@@ -4,7 +4,7 @@ Trials of the same model, with and without digests, are in one process and take 
 order, so that other load on the machine falls on all alike. CPU time is that of the process; read
 the ratio beside that of the null control. A unit has 100 steps.
 
-    python benchmarks/keras_digests.py [--rounds 40] [--steps 1000] [--quick]
+    python benchmarks/keras_digests.py [--rounds 40] [--steps 1000] [--model digits] [--quick]
 """
 
 from __future__ import annotations
@@ -96,18 +96,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--steps", type=int, default=1000)
-    options = parse_options(parser, rounds=1, steps=100)
+    parser.add_argument("--model", choices=WIDTHS, help="this one alone; default: all")
+    options = parse_options(parser, rounds=1, steps=100, model="digits")
     tf.config.threading.set_intra_op_parallelism_threads(1)
     tf.config.threading.set_inter_op_parallelism_threads(1)
     prepare_worker(PrepareOptions(seed=1))
-    widths = {"digits": WIDTHS["digits"]} if options.quick else WIDTHS
+    models = [options.model] if options.model else list(WIDTHS)
     left_out = {"null control: without again", "every step"} if options.quick else set()
     rows = []
     with tempfile.TemporaryDirectory(prefix="keras-digests-") as name:
-        for model, width in widths.items():
+        for model in models:
             folder = Path(name) / model
             turns = {
-                variant: Variant(folder / variant, width, every=every).cpu_s
+                variant: Variant(folder / variant, WIDTHS[model], every=every).cpu_s
                 for variant, every in VARIANTS.items()
                 if variant not in left_out
             }

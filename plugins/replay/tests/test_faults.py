@@ -85,7 +85,7 @@ def test_of_a_hundred_faults_the_step_kind_and_tensor_are_found(
 
 @pytest.mark.soak
 @pytest.mark.parametrize("first", range(0, NUM_TORCH_FAULTS, TORCH_PIECE))
-@pytest.mark.parametrize("mode", ["every step", "none"])
+@pytest.mark.parametrize("mode", MODES)
 def test_faults_in_a_model_of_three_layers_are_found(
     mode: str, first: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
