@@ -200,6 +200,7 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._asked: Step | None = None
         self._generators: Callable[[], None] | None = None
         self._resumed_generators: Callable[[], None] | None = None
+        self._is_skipping = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
@@ -223,7 +224,18 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     ) -> None:
         """Choose the batches; restore the generators, if they were saved between two epochs."""
         self._data.set_epoch(int(state.epoch))
-        if self._resumed_generators is not None and state.epoch == int(state.epoch):
+        if self._resumed_generators is None:
+            return
+        if self._is_skipping:
+            raise InvalidExperimentError(
+                f"the training data ended before the place of step {state.global_step}, from which "
+                "the run resumes.\n"
+                "Without a length of the data, the trainer counts all steps as one pass, and "
+                "cannot return into a later one.\n"
+                "Give the dataset a __len__, or let it yield enough records for all steps."
+            )
+        self._is_skipping = True
+        if state.epoch == int(state.epoch):
             self._resume_generators()
 
     def on_step_begin(
