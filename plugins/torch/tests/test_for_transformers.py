@@ -246,5 +246,5 @@ def test_a_stream_that_ends_before_the_checkpoint_is_refused(
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
     with pytest.raises(RuntimeError, match="interrupted"):
         start()
-    with pytest.raises(InvalidExperimentError, match="ended before the place of step 1[0-4]"):
+    with pytest.raises(InvalidExperimentError, match=r"before the place of step 1[0-4]"):
         start()
