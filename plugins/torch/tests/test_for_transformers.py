@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -222,12 +221,14 @@ class _Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
 def test_a_stream_that_ends_before_the_checkpoint_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
 
     from detcore_torch.for_transformers import train
 
     class Interrupted(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-        def on_step_end(self, args: object, state: Any, control: object, **_: object) -> None:
+        def on_step_end(
+            self, args: object, state: TrainerState, control: object, **_: object
+        ) -> None:
             if state.global_step == 15:
                 raise RuntimeError("interrupted")
 

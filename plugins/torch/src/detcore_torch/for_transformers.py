@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sized
+from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
 from detcore.trial import Decision, Step
@@ -406,7 +406,7 @@ def _check(trainer: Trainer) -> None:
         )
 
 
-def _check_loader(trainer: Trainer, loader: Any) -> None:
+def _check_loader(trainer: Trainer, loader: object) -> None:
     """Refuse a loader with which training could not be resumed."""
     if _is_iterable(loader):
         return
@@ -419,16 +419,16 @@ def _check_loader(trainer: Trainer, loader: Any) -> None:
         )
 
 
-def _is_iterable(loader: Any) -> bool:
+def _is_iterable(loader: object) -> bool:
     return isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset)
 
 
-def _without_accelerate(loader: Any) -> Any:
+def _without_accelerate(loader: object) -> object:
     """Return the loader of PyTorch's that Accelerate's wraps, if it is one of Accelerate's."""
     return getattr(loader, "base_dataloader", loader)
 
 
-def _steps_per_epoch(trainer: Trainer, loader: Any) -> int | None:
+def _steps_per_epoch(trainer: Trainer, loader: Sized) -> int | None:
     try:
         batches = len(loader)
     except TypeError:  # an iterable data set without a length
