@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import torch
 from _killed_scripts import Script
 from loop_runs import LoopRuns
 
-from detcore.errors import InvalidExperimentError
+from detcore.errors import DetcoreError, InvalidExperimentError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_torch"
 ARGUMENTS = (
@@ -108,9 +109,143 @@ def test_arguments_that_cannot_be_resumed_are_refused(
         ),
         ({"ignore_data_skip": True}, "ignore_data_skip=True"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size=True"),
+        ({"dataloader_in_order": False, "dataloader_num_workers": 1}, "in_order=False"),
     ):
         args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **changes)
         trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows)
-        with pytest.raises(InvalidExperimentError, match=name):
+        with pytest.raises(DetcoreError, match=name):
+            train(trainer)
+    for evaluated, loader, message in (
+        (None, rows, "has no eval_dataset"),
+        (rows, [{"input_ids": rows}], "iterates in a way that detcore does not know"),
+    ):
+        args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
+        trainer = Trainer(model, args, train_dataset=rows, eval_dataset=evaluated)
+        monkeypatch.setattr(trainer, "get_train_dataloader", lambda loader=loader: loader)
+        with pytest.raises(DetcoreError, match=message):
             train(trainer)
     assert not (tmp_path / "home").exists(), "something was recorded"
+
+
+class _Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
+    """Records of several lengths, which are made for an epoch."""
+
+    def __init__(self) -> None:
+        self.epoch = -1
+
+    def __len__(self) -> int:
+        return 37
+
+    def __getitem__(self, index: int) -> dict[str, torch.Tensor]:
+        if index >= len(self):
+            raise IndexError(index)
+        x = torch.tensor([float(index), float(self.epoch)])
+        return {"input_ids": torch.zeros(1 + index % 7), "x": x, "labels": torch.ones(1)}
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+
+def _collated(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+    return {name: torch.stack([row[name] for row in rows]) for name in ("x", "labels")}
+
+
+class _Network(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(2, 1)
+        self.seen: list[list[list[float]]] = []
+
+    def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+        if self.training:
+            self.seen.append(x.tolist())
+        found = self.layer(x)
+        return {"loss": torch.nn.functional.mse_loss(found, labels), "logits": found}
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_loader_of_the_trainer_keeps_its_batches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import Trainer, TrainingArguments
+
+    from detcore_torch.for_transformers import train
+
+    class WithOwnLoader(Trainer):  # type: ignore[misc]  # transformers is not typed
+        def get_train_dataloader(self) -> object:
+            return torch.utils.data.DataLoader(self.train_dataset, 5, collate_fn=_collated)
+
+    def trained(kind: type, settings: dict[str, object], home: str | None) -> _Network:
+        args = TrainingArguments(
+            str(tmp_path), report_to="none", use_cpu=True, save_strategy="no",
+            remove_unused_columns=False, disable_tqdm=True, per_device_train_batch_size=5,
+            gradient_accumulation_steps=3, max_steps=7, **settings,
+        )  # fmt: skip
+        torch.manual_seed(1)
+        model = _Network()
+        trainer = kind(
+            model, args, train_dataset=_Rows(), eval_dataset=_Rows(), data_collator=_collated
+        )
+        if home is None:
+            trainer.train()
+        else:
+            monkeypatch.setenv("DETCORE_HOME", str(tmp_path / home))
+            train(trainer)
+        return model
+
+    for number, (kind, settings) in enumerate(
+        (
+            (Trainer, {"train_sampling_strategy": "sequential"}),
+            (Trainer, {"train_sampling_strategy": "batch_rebalance"}),
+            (Trainer, {"train_sampling_strategy": "sequential", "dataloader_drop_last": True}),
+            (WithOwnLoader, {}),
+        )
+    ):
+        alone, found = trained(kind, settings, None), trained(kind, settings, f"home{number}")
+        # Three epochs, of which the last group of batches is smaller.
+        assert found.seen == alone.seen, settings
+        assert torch.equal(found.layer.weight, alone.layer.weight), settings
+    settings = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
+    found = trained(Trainer, settings, "home-workers")
+    assert {epoch for batch in found.seen for _, epoch in batch} == {0, 1, 2}
+
+
+class _Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
+    """Eight batches without a length."""
+
+    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
+        return (_Rows()[index % 37] for index in range(40))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_stream_that_ends_before_the_checkpoint_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
+
+    from detcore_torch.for_transformers import train
+
+    class Interrupted(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+        def on_step_end(
+            self, args: object, state: TrainerState, control: object, **_: object
+        ) -> None:
+            if state.global_step == 15:
+                raise RuntimeError("interrupted")
+
+    def start() -> None:
+        args = TrainingArguments(
+            str(tmp_path), report_to="none", use_cpu=True, save_steps=2, disable_tqdm=True,
+            remove_unused_columns=False, per_device_train_batch_size=5, max_steps=20,
+        )  # fmt: skip
+        train(
+            Trainer(
+                _Network(), args, train_dataset=_Stream(), eval_dataset=_Rows(),
+                data_collator=_collated, callbacks=[Interrupted()],
+            )
+        )  # fmt: skip
+
+    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
+    with pytest.raises(RuntimeError, match="interrupted"):
+        start()
+    with pytest.raises(InvalidExperimentError, match=r"before the place of step 1[0-4]"):
+        start()

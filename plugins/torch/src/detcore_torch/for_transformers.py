@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
@@ -37,13 +37,13 @@ from detcore_torch._torch import torch
 
 supported("transformers", (5, 20), (6,), "transformers")
 
-from accelerate.data_loader import DataLoaderShard  # noqa: E402  # after the check
-from transformers import TrainerCallback, TrainerState  # noqa: E402  # after the check
+from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard  # noqa: E402  # after it
+from transformers import Trainer, TrainerCallback, TrainerState  # noqa: E402  # after the check
 from transformers.trainer_callback import ExportableState  # noqa: E402
 from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
 
 if TYPE_CHECKING:
-    from transformers import Trainer, TrainerControl, TrainingArguments
+    from transformers import TrainerControl, TrainingArguments
 
     from detcore_torch._order import BatchOrder
 
@@ -83,13 +83,18 @@ def train(
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
-        InvalidExperimentError: If the trainer is configured in a way that cannot be resumed, or
-            ends training before the experiment's length.
+        InvalidExperimentError: If the trainer is configured in a way that cannot be resumed, has
+            no data to validate on, or ends training before the experiment's length.
+        InvalidDataTypeError: If ``get_train_dataloader`` returns no loader of PyTorch's.
+        DataError: If a loader's batches come in the order in which its processes finish.
         InvalidCheckpointError: If the checkpoint does not fit the model.
     """
     _apply(trainer, hyperparameters())
     _check(trainer)
-    steps_per_epoch = _steps_per_epoch(trainer)
+    with preserved_generators():
+        loader = trainer.get_train_dataloader()
+    _check_loader(trainer, loader)
+    steps_per_epoch = _steps_per_epoch(trainer, loader)
     plan = _plan(
         trainer.args,
         steps_per_epoch,
@@ -139,21 +144,28 @@ class _EpochData:
         args = trainer.args
         self._seed = int(args.seed if args.data_seed is None else args.data_seed)
         self._order: BatchOrder | None = None
+        self._set_epoch: Callable[[int], None] | None = None
         self._requests = EpochRequests(run.context.distributed.rank)
 
     def make_loader(self) -> DataLoaderShard:
         """Return the loader of the trainer; for a dataset with a length, one that is seeded."""
         loader = self._make_original()
-        if isinstance(loader.dataset, torch.utils.data.IterableDataset):
+        if _is_iterable(loader):
             return loader
-        description = described(loader.base_dataloader)
+        description = described(_without_accelerate(loader))
+        if hasattr(loader, "base_dataloader") and hasattr(loader.dataset, "set_epoch"):
+            self._set_epoch = loader.dataset.set_epoch  # Accelerate's loader would call it
+            # Processes that stay would keep the epoch in which they were started.
+            description.options["persistent_workers"] = False
         self._order = description.order(seed=self._seed)
         self.set_epoch(0)
-        self._requests.batch_size = loader.total_batch_size  # Accelerate's for all processes
+        size = getattr(loader, "total_batch_size", None)  # Accelerate's, for all processes
+        if size is not None:  # batches of one size
+            self._requests.batch_size = size
         made = description.fetching_loader(self._requests)
         return DataLoaderShard(
             made.dataset,
-            device=loader.device,
+            device=getattr(loader, "device", None),
             batch_size=None,
             sampler=self._requests,
             collate_fn=unchanged,
@@ -165,6 +177,8 @@ class _EpochData:
         """Choose the epoch that the loader iterates over next."""
         if self._order is not None:
             self._requests.ask(self._order, self._seed, epoch, 0, is_noted=False)
+        if self._set_epoch is not None:
+            self._set_epoch(epoch)
 
 
 class _NothingToTrain(Exception):  # no error: it leaves the trainer's loop
@@ -186,6 +200,7 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._asked: Step | None = None
         self._generators: Callable[[], None] | None = None
         self._resumed_generators: Callable[[], None] | None = None
+        self._is_skipping = False
 
     def on_train_begin(
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
@@ -209,7 +224,18 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
     ) -> None:
         """Choose the batches; restore the generators, if they were saved between two epochs."""
         self._data.set_epoch(int(state.epoch))
-        if self._resumed_generators is not None and state.epoch == int(state.epoch):
+        if self._resumed_generators is None:
+            return
+        if self._is_skipping:
+            raise InvalidExperimentError(
+                f"the training data ended before the place of step {state.global_step}, from which "
+                "the run resumes.\n"
+                "Without a length of the data, the trainer counts all steps as one pass, and "
+                "cannot return into a later one.\n"
+                "Give the dataset a __len__, or let it yield enough records for all steps."
+            )
+        self._is_skipping = True
+        if state.epoch == int(state.epoch):
             self._resume_generators()
 
     def on_step_begin(
@@ -369,10 +395,40 @@ def _check(trainer: Trainer) -> None:
             "known before training.\nSet per_device_train_batch_size instead."
         )
 
+    makes_own = any(
+        getattr(type(trainer), name) is not getattr(Trainer, name)
+        for name in ("get_eval_dataloader", "evaluate")
+    )
+    if trainer.eval_dataset is None and not makes_own:
+        raise InvalidExperimentError(
+            "the trainer has no eval_dataset, and training ends with a validation, whose metric "
+            "chooses the best checkpoint.\nGive Trainer an eval_dataset."
+        )
 
-def _steps_per_epoch(trainer: Trainer) -> int | None:
-    with preserved_generators():
-        loader = trainer.get_train_dataloader()
+
+def _check_loader(trainer: Trainer, loader: object) -> None:
+    """Refuse a loader with which training could not be resumed."""
+    if _is_iterable(loader):
+        return
+    described(_without_accelerate(loader))
+    if isinstance(loader, DataLoaderDispatcher) and trainer.args.world_size > 1:
+        raise InvalidExperimentError(
+            "TrainingArguments has accelerator_config with dispatch_batches=True, with which the "
+            "first process loads the batches of all; detcore's loader has each process load its "
+            "own.\nRemove it."
+        )
+
+
+def _is_iterable(loader: object) -> bool:
+    return isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset)
+
+
+def _without_accelerate(loader: object) -> object:
+    """Return the loader of PyTorch's that Accelerate's wraps, if it is one of Accelerate's."""
+    return getattr(loader, "base_dataloader", loader)
+
+
+def _steps_per_epoch(trainer: Trainer, loader: Sized) -> int | None:
     try:
         batches = len(loader)
     except TypeError:  # an iterable data set without a length
