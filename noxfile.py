@@ -50,8 +50,10 @@ ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
 # Where a session that runs beside others writes.
 LOGS = Path("build/logs")
 # Each environment has folders of tests of its own.
+TORCH_FAULTS = "plugins/replay/tests/test_torch_faults.py"
 NOT_BARE = (
     "tests/examples", "tests/loops", "tests/example_plugins", "plugins/horovod/tests/with_horovod",
+    TORCH_FAULTS,
 )  # fmt: skip
 DURATIONS = Path("build/durations")
 NUM_SLOWEST = 30
@@ -361,7 +363,8 @@ def torch(session: nox.Session) -> None:
         "--ignore=plugins/ray/tests/test_horovod_on_ray.py", *session.posargs,
     ):  # fmt: skip
         run_tests(
-            session, "torch", *AT_ONCE, "plugins/torch/tests", TORCH_EXAMPLES, "tests/loops",
+            session, "torch", *AT_ONCE, "plugins/torch/tests", TORCH_FAULTS, TORCH_EXAMPLES,
+            "tests/loops",
             "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks",
             *session.posargs,
         )  # fmt: skip

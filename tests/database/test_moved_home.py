@@ -64,6 +64,8 @@ def test_a_home_of_an_earlier_release_can_be_moved(
             f"UPDATE checkpoints SET storage_url = '{url}'",
             f"UPDATE trials SET trial_dir = '{home}/experiments/1/trials/1'",
             "ALTER TABLE experiments DROP COLUMN notes",
+            "ALTER TABLE trials DROP COLUMN notes",
+            "ALTER TABLE trials DROP COLUMN labels",
             "DROP INDEX ix_trials_experiment_id_control",
             "ALTER TABLE trials DROP COLUMN control",
             "UPDATE alembic_version SET version_num = '0006'",
