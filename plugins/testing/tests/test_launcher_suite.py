@@ -12,6 +12,8 @@ import pytest
 from detcore.launch import Launcher, LocalLauncher
 from detcore.types import TrialInfo
 from detcore_testing import LauncherSuite
+from detcore_testing._forked import run_forked
+from detcore_testing._launcher_access import LauncherRun
 
 
 class TestLocalLauncher(LauncherSuite):
@@ -64,3 +66,26 @@ class TestWarmLauncher(LauncherSuite):
 
     def make_launcher(self) -> Launcher:
         return self._launcher
+
+
+class _Waiting:
+    """Workers that never start, as where a cluster has no room for them."""
+
+    pids = (0, 0)
+    is_alive = False
+
+    def kill(self) -> None:
+        """Have nothing to kill."""
+
+    def close(self) -> int:
+        return 1
+
+
+def test_workers_that_have_not_started_are_abandoned_without_a_signal_to_the_tests() -> None:
+    def abandon() -> None:
+        os.setsid()  # a signal to the group of this process ends nothing else
+        run = LauncherRun(5)
+        run.begin(_Waiting())  # type: ignore[arg-type]  # all that it is asked for
+        run.abandon()
+
+    assert run_forked(abandon) == 0

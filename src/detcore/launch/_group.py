@@ -54,8 +54,8 @@ class WorkerGroup(Protocol):
     All of that happens within `poll` and `close`, which are called from one thread.
 
     Attributes:
-        pid: The process id of rank 0.
-        pids: The process ids by rank.
+        pid: The process id of rank 0; 0 before it has started.
+        pids: The process ids by rank; 0 for a worker that has not started.
         first_failed: The rank that failed first, None while none has.
         is_alive: Whether a worker is running, or `poll` has not returned all events yet. As of
             the last `poll`.

@@ -80,7 +80,6 @@ class LauncherRun:
         self.overlaps = 0
         self._taking = threading.Lock()
         self._timeout_s = timeout_s
-        self._pids: list[int] = []
         self._is_closed = False
 
     def take(self, rank: int, stream: str, line: str) -> None:
@@ -97,7 +96,6 @@ class LauncherRun:
     def begin(self, group: WorkerGroup) -> None:
         """Look after workers that have been started."""
         self.group = group
-        self._pids = list(group.pids)
 
     def printed(self, rank: int = 0, stream: str = "stdout") -> list[str]:
         """Return the lines of a rank."""
@@ -146,10 +144,9 @@ class LauncherRun:
         if self._is_closed:
             return
         self.group.kill()
-        if wait_until_gone(self._pids, 5.0):
-            for pid in self._pids:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(pid, signal.SIGKILL)
+        for pid in wait_until_gone(self.group.pids, 5.0):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
         self.finish()
 
 

@@ -65,10 +65,10 @@ class EndingClauses(LauncherAccess):
         """Let rank 1 of three fail while the others wait."""
         program = f"if RANK == 1:\n    sys.exit(5)\n{_FOR_EVER}"
         with self.started(tmp_path, program, slots=3) as run:
-            pids = list(run.group.pids)
             expect_equal(run.finish(), 5, "what close returned")
             expect_equal(run.group.first_failed, 1, "first_failed")
-            expect_equal([pid for pid in pids if is_running(pid)], [], "workers that are left")
+            left = [pid for pid in run.group.pids if is_running(pid)]
+            expect_equal(left, [], "workers that are left")
 
     @clause(
         "stubborn-workers-are-killed",
@@ -95,8 +95,12 @@ class EndingClauses(LauncherAccess):
         """Let rank 1 come back later, and rank 0 continue."""
         program = "if RANK == 1:\n    sys.exit(75)\ntell(number=1)\nask()\nprint('went on')"
         with self.started(tmp_path, program, slots=2) as run:
-            other = run.group.pids[1]
-            run.until(lambda: run.events and not is_running(other), "rank 1 has ended")
+
+            def has_ended() -> bool:
+                other = run.group.pids[1]  # 0 before it starts
+                return bool(run.events and other and not is_running(other))
+
+            run.until(has_ended, "rank 1 has ended")
             run.group.reply(go="on")
             expect_equal(run.finish(), 75, "what close returned")
             expect_equal(run.group.first_failed, None, "first_failed")

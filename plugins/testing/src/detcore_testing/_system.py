@@ -22,7 +22,12 @@ def num_descriptors() -> int:
 
 
 def is_running(pid: int) -> bool:
-    """Whether a process is there; one that has ended and was not waited for is not."""
+    """Whether a process is there; one that has ended and was not waited for is not.
+
+    Neither is 0, the id of a worker that has not started, which signals take for this group.
+    """
+    if pid <= 0:
+        return False
     try:
         os.kill(pid, 0)
     except ProcessLookupError:
