@@ -158,9 +158,8 @@ def run_twice(
     log: BinaryIO | None,
 ) -> None:
     """Run pytest, and what failed once more; see run_tests."""
-    command = [*own_process_ids(), f"{session.bin}/pytest"]
     try:
-        session.run(*command, *options, env=env, stdout=log, external=True)
+        session.run("pytest", *options, env=env, stdout=log)
     except CommandFailed:
         failed = cache / "v/cache/lastfailed"
         names = list(json.loads(failed.read_text())) if failed.exists() else []
@@ -168,23 +167,8 @@ def run_twice(
             raise
         session.warn(f"failed among the others, now alone: {', '.join(names)}")
         again = [*options, "--last-failed", "--numprocesses=0", "-rfEp"]
-        session.run(*command, *again, env=env, stdout=log, external=True)
+        session.run("pytest", *again, env=env, stdout=log)
         session.warn(f"passed only when run alone, to be looked into: {', '.join(names)}")
-
-
-def own_process_ids() -> list[str]:
-    """Return what gives a command process ids of its own, as far as this user may do that.
-
-    Tests kill processes and process groups, and so does Ray. A mistake among them, or an id that
-    another process has by now, then ends no other tests, and nothing outlives the command.
-    """
-    # The shell is the first of the new processes: it waits for those whose parent is gone.
-    shell = ["sh", "-c", '"$@"; exit $?', "sh"]
-    command = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", *shell]
-    works = shutil.which(command[0]) and not subprocess.run(
-        [*command, "true"], check=False, stderr=subprocess.DEVNULL
-    ).returncode  # fmt: skip
-    return command if works else []
 
 
 @contextlib.contextmanager
