@@ -1,4 +1,4 @@
-"""A sample of `_campaign.py`: every script in every setting, killed a few times."""
+"""A sample of `_campaign.py`: every script in one of its settings, killed a few times."""
 
 from __future__ import annotations
 
@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 from _campaign import FAMILIES, TASKS, Case
 
-CASES = [Case(*each) for each in itertools.product(FAMILIES, TASKS, (0, 2), (1, 2))]
+# Loader workers and ranks.
+SETTINGS = [(0, 1), (2, 1), (0, 2), (2, 2)]
+CASES = [
+    Case(*script, *SETTINGS[index % len(SETTINGS)])
+    for index, script in enumerate(itertools.product(FAMILIES, TASKS))
+]
 
 
 @pytest.mark.soak
@@ -21,6 +26,6 @@ def test_a_script_that_is_killed_is_exact(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    found = case.run(tmp_path / "case", kills=3)
+    found = case.run(tmp_path / "case", kills=2)
     assert found.is_exact, found
-    assert found.kills == 3
+    assert found.kills == 2
