@@ -28,7 +28,7 @@ def test_the_suite_and_its_own_tests_pass_from_a_wheel(clean: CleanEnvironment) 
     assert done.code == 0, done.output
     assert len(done.passed) > 60
     reasons = set(done.skipped.values())
-    known = ("several-workers is declined: partial_fit", "(compute_validation)")
+    known = ("several-workers is declined: partial_fit", "(compute_validation)", "state_tensors()")
     assert all(any(part in reason for part in known) for reason in reasons), reasons
 
 

@@ -362,7 +362,12 @@ class EstimatorController:
     def _open_from(self, directory: Path) -> TrainingSession:
         for hook in self._run_hooks:
             hook.on_checkpoint_load(str(directory))
-        return self._start(directory)
+        if self._training is None:
+            return self._start(directory)
+        # The graph is finalized, so its session stays.
+        self._own_files().read(self._training.session, directory)
+        self._training.take_variables()
+        return self._training
 
     def _start(self, directory: Path | None) -> TrainingSession:
         """Open the training session, with fresh variables or those of a checkpoint."""

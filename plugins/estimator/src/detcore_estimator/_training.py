@@ -179,8 +179,7 @@ class TrainingSession:
         )
         self.session = self.hooked.session
         self.saver = scaffold.saver
-        variables = training.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-        broadcast_variables(self.session, variables, distributed)
+        self.take_variables()
         training.feed.begin(self.session)
         self.set_random_counter(0)
         self._fetches = training.fetches
@@ -191,6 +190,11 @@ class TrainingSession:
             self._step = functools.partial(self.hooked.run, self._fetches)
         else:
             self._step = self.session.make_callable(self._fetches)
+
+    def take_variables(self) -> None:
+        """Let all workers have the chief's variables; all call it together."""
+        variables = self._training.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+        broadcast_variables(self.session, variables, self._distributed)
 
     def take_from_chief(self) -> None:
         """Let all workers have the chief's averages and the like; all call it together."""

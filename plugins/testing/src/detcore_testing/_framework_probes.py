@@ -151,10 +151,15 @@ def _unimportable(framework: Any) -> dict[str, str]:
 
 def _refusals(controller: Any, checkpoint: Path, folder: Path) -> dict[str, str]:
     """Return what restoring damaged checkpoints raises, by the damage."""
+    from detcore.trial import SupportsTensors
+
     empty, cut = folder / "empty", folder / "cut"
     empty.mkdir()
     shutil.copytree(checkpoint, cut)
     files = [path for path in cut.iterdir() if path.is_file() and path.name not in _OWN_FILES]
+    if isinstance(controller, SupportsTensors):  # others, such as a drawing, may not be read
+        held = {info.file for info in controller.tensors()}
+        files = [path for path in files if path.name in held] or files
     max(files, key=lambda path: path.stat().st_size).write_bytes(b"")
     told = {}
     for name, path in {"an empty folder": empty, "a checkpoint with an empty file": cut}.items():
