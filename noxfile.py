@@ -348,8 +348,7 @@ def torch(session: nox.Session) -> None:
     ):  # fmt: skip
         run_tests(
             session, "torch", *AT_ONCE, "plugins/torch/tests", TORCH_FAULTS, TORCH_EXAMPLES,
-            "tests/loops",
-            "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks",
+            "tests/loops", "tests/example_plugins", "tests/docs/test_pages.py", "tests/benchmarks",
             *session.posargs,
         )  # fmt: skip
 

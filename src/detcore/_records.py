@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from detcore._log import decode_document, decode_metrics, is_batches
+from detcore.errors import InvalidArgumentError
 from detcore.types import Control, ExperimentState, TrialState
 
 if TYPE_CHECKING:
@@ -554,6 +555,19 @@ def document_of(kind: str) -> tuple[str, Mapping[str, Field]]:
     fields = fields_of(DOCUMENTS[kind])
     line = (DOCUMENTS[kind].__doc__ or "").partition("\n")[0]
     return line, {name: field for name, field in fields.items() if field.is_sent}
+
+
+def experiment_state(value: ExperimentState | str) -> ExperimentState:
+    """Return a state that is given by its name, too.
+
+    Raises:
+        InvalidArgumentError: If there is no such state.
+    """
+    try:
+        return ExperimentState(value)
+    except ValueError:
+        known = ", ".join(each.value for each in ExperimentState)
+        raise InvalidArgumentError(f"{value!r} is no state; expected one of {known}") from None
 
 
 def read_row(record: Callable[..., _T], row: Row[Any], **more: object) -> _T:

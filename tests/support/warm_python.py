@@ -576,7 +576,7 @@ def _write(start: int, end: int, text: str) -> None:
 
 # With which `_end` ends a forked process, when its program has ended.
 _exit_code: int | None = None
-# The zygote that a forked process has of its own.
+# The zygote that a forked process started for its own processes.
 _nested = 0
 
 
@@ -602,7 +602,7 @@ def _end() -> None:
     streams that cannot be flushed, are left to Python.
     """
     if _nested:
-        # Left alone, it would become a child of whoever forks at this moment, and stay a zombie.
+        # Left alone, it would become a child of a process that forks now, and stay a zombie.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, _nested, os.WEXITED | os.WNOHANG | os.WNOWAIT)
             os.kill(_nested, signal.SIGKILL)

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document
-from detcore._records import ExperimentRecord, read_row
+from detcore._records import ExperimentRecord, experiment_state, read_row
 from detcore.database._process import is_alive
 from detcore.database._queries import (
     Queries,
@@ -40,7 +40,7 @@ from detcore.database._schema import (
 )
 from detcore.database._secrets import hide_secrets
 from detcore.database._text import MAX_INDEXED
-from detcore.errors import CheckpointStateError, InvalidArgumentError
+from detcore.errors import CheckpointStateError
 from detcore.types import ExperimentState
 
 __all__ = [
@@ -313,14 +313,6 @@ def insert_experiment(
     return experiment_id
 
 
-def _state(value: ExperimentState | str) -> ExperimentState:
-    try:
-        return ExperimentState(value)
-    except ValueError:
-        known = ", ".join(ExperimentState)
-        raise InvalidArgumentError(f"{value!r} is no state; expected one of {known}") from None
-
-
 def _filters(
     states: Iterable[ExperimentState | str] | None,
     archived: bool | None,
@@ -329,7 +321,7 @@ def _filters(
 ) -> list[ColumnElement[bool]]:
     which: list[ColumnElement[bool]] = []
     if states is not None:
-        which.append(experiments.c.state.in_([_state(state).value for state in states]))
+        which.append(experiments.c.state.in_([experiment_state(state).value for state in states]))
     if archived is not None:
         which.append(experiments.c.archived == archived)
     for label in labels:

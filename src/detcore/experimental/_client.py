@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidArgumentError
+from detcore._records import experiment_state
 from detcore.experimental._arguments import (
     check_count,
     check_id,
@@ -130,7 +130,7 @@ class Determined:
             InvalidArgumentError: If there is no such state, or the limit is less than 1.
         """
         transport = self._transport
-        wanted = None if states is None else [_state(state).value for state in states]
+        wanted = None if states is None else [experiment_state(state).value for state in states]
         if wanted == []:
             return []
         if limit is not None:
@@ -274,11 +274,3 @@ class Determined:
         """Yield the validation reports of trials, trial by trial, in the order of steps."""
         for trial_id in list(trial_ids):
             yield from self.get_trial(trial_id).stream_validation_metrics()
-
-
-def _state(state: ExperimentState | str) -> ExperimentState:
-    try:
-        return ExperimentState(state)
-    except ValueError:
-        known = ", ".join(each.value for each in ExperimentState)
-        raise InvalidArgumentError(f"{state!r} is no state; expected one of {known}") from None

@@ -91,21 +91,9 @@ class EmbeddedTransport:
         """Return a trial."""
         return make_document(self._database().get_trial(trial_id))
 
-    def update_trial(
-        self,
-        trial_id: int,
-        *,
-        notes: str | None = None,
-        labels: list[str] | None = None,
-        add_labels: list[str] | None = None,
-        remove_labels: list[str] | None = None,
-    ) -> Document:
+    def update_trial(self, trial_id: int, **changes: Unpack[_transport.TrialChanges]) -> Document:
         """Change a trial's notes or labels, and return it; None keeps a value."""
-        changed = self._database().update_trial(
-            trial_id, notes=notes, labels=labels, add_labels=add_labels or (),
-            remove_labels=remove_labels or (),
-        )  # fmt: skip
-        return make_document(changed)
+        return make_document(self._database().update_trial(trial_id, **changes))
 
     def list_metrics(
         self, trial_id: int, kind: str, *, limit: int | None, offset: int

@@ -149,21 +149,9 @@ class HttpTransport:
         """Return a trial."""
         return checked("trial", self._get(f"/trials/{trial_id}"))
 
-    def update_trial(
-        self,
-        trial_id: int,
-        *,
-        notes: str | None = None,
-        labels: list[str] | None = None,
-        add_labels: list[str] | None = None,
-        remove_labels: list[str] | None = None,
-    ) -> Document:
+    def update_trial(self, trial_id: int, **changes: Unpack[_transport.TrialChanges]) -> Document:
         """Change a trial's notes or labels, and return it; None keeps a value."""
-        sent = {
-            "notes": notes, "labels": labels, "add_labels": add_labels or [],
-            "remove_labels": remove_labels or [],
-        }  # fmt: skip
-        answer = self._change("PATCH", f"/trials/{trial_id}", sent, is_repeatable=True)
+        answer = self._change("PATCH", f"/trials/{trial_id}", {**changes}, is_repeatable=True)
         return checked("trial", answer)
 
     def list_metrics(

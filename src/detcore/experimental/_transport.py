@@ -45,6 +45,15 @@ class ModelQuery(TypedDict):
     offset: int
 
 
+class TrialChanges(TypedDict, total=False):
+    """Changes of `Transport.update_trial`; see `detcore.database.Database.update_trial`."""
+
+    notes: str | None
+    labels: list[str] | None
+    add_labels: list[str]
+    remove_labels: list[str]
+
+
 class VersionTexts(TypedDict, total=False):
     """Texts and metadata of a new version of a model; empty by default."""
 
@@ -113,15 +122,7 @@ class Transport(Protocol):
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
 
-    def update_trial(
-        self,
-        trial_id: int,
-        *,
-        notes: str | None = None,
-        labels: list[str] | None = None,
-        add_labels: list[str] | None = None,
-        remove_labels: list[str] | None = None,
-    ) -> Document:
+    def update_trial(self, trial_id: int, **changes: Unpack[TrialChanges]) -> Document:
         """Change a trial's notes or labels, and return it; None keeps a value."""
 
     def list_metrics(
