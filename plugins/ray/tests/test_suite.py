@@ -30,8 +30,12 @@ def kept(nodes: RayNodes) -> Iterator[Kept]:
     launcher.end()
 
 
+@pytest.mark.soak
 class TestRayLauncher(LauncherSuite):
-    """All clauses: the nodes are processes of this machine, and so are the workers."""
+    """All clauses, a tenth on each commit: each starts actors, which import Ray for seconds.
+
+    The nodes are processes of this machine, and so are the workers.
+    """
 
     @pytest.fixture(autouse=True)
     def _on_the_cluster(self, nodes: RayNodes, kept: Kept, request: pytest.FixtureRequest) -> None:

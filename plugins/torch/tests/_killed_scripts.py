@@ -142,6 +142,7 @@ class Script:
             warnings.resetwarnings()  # warnings of a script are not errors
             sys.argv[:] = [str(self.path), *self.arguments]
             sys.path.insert(0, str(self.path.parent))
+            _forget_accelerate()
             prepare(rank)
             objects = runpy.run_path(sys.argv[0], run_name="__main__")
             Path(f"result-{rank}.json").write_text(json.dumps(digests(_trained(objects))))
@@ -231,6 +232,13 @@ def _signal_at(step: int | None, number: int) -> None:
             time.sleep(0.01)
 
     register_optimizer_step_pre_hook(before_step)
+
+
+def _forget_accelerate() -> None:
+    """Drop how many processes Accelerate counted when this one's parent used it."""
+    state = sys.modules.get("accelerate.state")
+    if state is not None:
+        state.AcceleratorState._reset_state(reset_partial_state=True)
 
 
 def _trained(variables: Mapping[str, Any]) -> dict[str, Any]:
