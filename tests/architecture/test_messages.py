@@ -46,7 +46,11 @@ def joined_by_hand(tree: ast.Module) -> Iterator[int]:
                     and NEXT_SENTENCE.match(str(following.value))
                 ):
                     yield node.lineno
-        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "' '.join":
+        elif (
+            isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and ast.unparse(node.func) == "' '.join"
+        ):
             text = ast.unparse(node)
             if MESSAGE.search(text) and "split" in text:
                 yield node.lineno

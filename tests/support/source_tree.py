@@ -98,8 +98,12 @@ def is_forwarder(name: str) -> bool:
     return any(f"{name}.".startswith(f"{old}.") for old in FORWARDERS)
 
 
+@functools.cache
 def modules_under(folder: Path) -> list[Module]:
-    """Return all modules in a folder of packages; skeletons of one blank line are left out."""
+    """Return all modules in a folder of packages; skeletons of one blank line are left out.
+
+    Every caller gets the same ones, so that each is parsed once in a process.
+    """
     modules = []
     for path in sorted(folder.rglob("*.py")):
         if not path.read_text(encoding="utf-8").strip():
