@@ -77,6 +77,7 @@ HOROVOD_BUILD = {
     "HOROVOD_WITHOUT_MPI": "1",
     # Its own choice is eight compilers, on any machine.
     "MAKEFLAGS": f"-j{os.cpu_count()}",
+    "CMAKE_TOOLCHAIN_FILE": str(Path("tools/horovod.cmake").absolute()),
 }
 # Its CPU build is in an index of its own. A machine's configuration of pip may name one, and uv
 # does not read that; what it needs is in the lock.
