@@ -38,12 +38,15 @@ HOROVOD_PLUGIN = ["-e", "plugins/horovod"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
 REPORT = ["-e", "plugins/report"]
+REMOTE = ["-e", "plugins/remote"]
 REPLAY = ["-e", "plugins/replay"]
 SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
-HOUSE = [*CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPLAY, *REPORT, *SERVER, *TESTING]
+HOUSE = [
+    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REMOTE, *REPLAY, *REPORT, *SERVER, *TESTING,
+]  # fmt: skip
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")

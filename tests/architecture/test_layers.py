@@ -23,14 +23,13 @@ LAYERS = (
     ("_log",),
     ("_records",),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
-    ("remote",),
     ("checkpoint", "delivery", "search", "builtin"),
     ("core",),
     ("trial",),
     ("launch",),
     ("runner",),
     ("describe",),
-    ("experimental", "migrate"),
+    ("experimental", "migrate", "remote"),
     ("cli",),
     ("__main__",),
 )
@@ -143,8 +142,9 @@ def test_the_search_for_cycles_finds_one() -> None:
 
 # Plugins that are made of another one, which they require: they use its public names.
 BUILT_ON = {
-    "detcore_server": {"detcore_report"},  # the drawings of its page
-    "detcore_determined": {"detcore_server"},  # the routes of Determined's client
+    # The wire format of its client, and the drawings of its page.
+    "detcore_server": {"detcore_remote", "detcore_report"},
+    "detcore_determined": {"detcore_remote", "detcore_server"},  # the routes of Determined's client
 }
 
 

@@ -59,8 +59,8 @@ def with_distribution(
     """A distribution of detcore, and an environment with its wheel and detcore's."""
     name: str = request.param
     folder = tmp_path_factory.mktemp("installed")
-    names = [name, "detcore-report"] if name == "detcore-server" else [name]
-    sources = [ROOT / "plugins" / each.removeprefix("detcore-") for each in names]
+    needed = ["detcore-remote", "detcore-report"] if name == "detcore-server" else []
+    sources = [ROOT / "plugins" / each.removeprefix("detcore-") for each in [name, *needed]]
     wheels = [build_wheel(source, folder / source.name) for source in sources]
     return name, CleanEnvironment(folder / "environment", [detcore_wheel(), *wheels])
 

@@ -19,6 +19,8 @@ from typing import Any
 
 import pytest
 import yaml
+from detcore_remote import HandIn, PackedContext, ServerAway, Session, hand_in, read_events
+from detcore_remote._transport import HttpTransport
 from job_server import MODEL_DIR, JobServer, toy_config, wait_for
 from running_server import USER
 
@@ -33,8 +35,6 @@ from detcore.errors import (
     UnsafePathError,
 )
 from detcore.experimental import Determined, ExperimentReference
-from detcore.experimental._http import HttpTransport
-from detcore.remote import HandIn, PackedContext, ServerAway, Session, hand_in, read_events
 from detcore.runner._starting import Slots
 from detcore.types import ExperimentState
 

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 import yaml
+from detcore_remote import hand_in
+from detcore_remote._transport import HttpTransport
 from job_server import JobServer, toy_config, wait_for
 
 from detcore.database import Database, TokenRecord
 from detcore.environment import read_environment
 from detcore.experimental import Determined, EmbeddedTransport, ExperimentReference
-from detcore.experimental._http import HttpTransport
 from detcore.hooks import PluginManager
-from detcore.remote import hand_in
 from detcore.runner import experiment_folder, experiment_lock
 from detcore.types import Control, ExperimentState
 from detcore_server import ServerSettings

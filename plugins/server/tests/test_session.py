@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from detcore_remote import ServerAway, ServerRefused, Session
 
 from detcore.errors import (
     ConfigError,
@@ -23,7 +24,6 @@ from detcore.errors import (
     StorageFullError,
     UnauthenticatedError,
 )
-from detcore.remote import ServerAway, ServerRefused, Session
 
 TOKEN = "s3cret-token"
 
@@ -104,7 +104,7 @@ def answer(status: int, body: object = None, *headers: str, raw: bytes | None = 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.remote._session._BACKOFF_S", 0.001)
+    monkeypatch.setattr("detcore_remote._session._BACKOFF_S", 0.001)
 
 
 def failure(script: Script, method: str = "GET", **options: float) -> DetcoreError:
@@ -296,7 +296,7 @@ def test_a_connection_that_was_idle_is_not_used_again(monkeypatch: pytest.Monkey
         session.ask("POST", "/x")
         session.ask("POST", "/x")
         assert script.connections == 1
-        monkeypatch.setattr("detcore.remote._session._IDLE_S", -1.0)
+        monkeypatch.setattr("detcore_remote._session._IDLE_S", -1.0)
         session.ask("POST", "/x")
         assert script.connections == 2
         session.close()

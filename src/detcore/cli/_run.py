@@ -250,7 +250,7 @@ def _run_at(
 ) -> None:
     """Have a server train the experiment, as `run` does here."""
     from detcore.cli._run_remote import go_on_remotely, run_remotely, tell_detached
-    from detcore.experimental._follow import Detached, follow
+    from detcore.remote import Detached, follow
 
     display = _make_display(as_json, quiet=quiet)
     try:

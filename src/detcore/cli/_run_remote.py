@@ -12,8 +12,7 @@ from detcore.errors import ConfigError
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.experimental._follow import Detached
-    from detcore.remote import Session
+    from detcore.remote import Detached, Session
 
 __all__ = [
     "control_remotely",
@@ -36,25 +35,24 @@ def run_remotely(
 ) -> tuple[Session, int]:
     """Submit an experiment; return the session with the server, and the experiment's id."""
     from detcore.config import notices_of_code, parse_set_flags
-    from detcore.remote import HandIn, hand_in, open_session, pack
+    from detcore.remote import HandIn, submit_folder
 
     try:
         text = config.read_bytes().decode("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"the experiment file {config} cannot be read: {error}") from error
-    session = open_session(master, environment=obj.environment)
     folder = model_dir or config.absolute().parent
     overrides, variables = parse_set_flags(settings), obj.environment.config_overrides
-    context = pack(folder)
-    with context.file:
-        given = HandIn(
-            text=text,
-            name=str(config),
-            overrides=overrides,
-            environment=variables,
-            test_mode=test_mode,
-        )
-        experiment_id = hand_in(session, given, context, notice=display.notice)
+    given = HandIn(
+        text=text,
+        name=str(config),
+        overrides=overrides,
+        environment=variables,
+        test_mode=test_mode,
+    )
+    session, experiment_id = submit_folder(
+        master, folder, given, obj.environment, notice=display.notice
+    )
     unread = notices_of_code(
         text, name=str(config), code_dir=folder, overrides=overrides, environment=variables
     )

@@ -136,7 +136,7 @@ def _run(
     trial_def: type[Trial], config: Any, test: bool, folder: Path, environment: Environment
 ) -> ExperimentReference:
     from detcore.experimental._arguments import load_given
-    from detcore.experimental._follow import PrintingListener
+    from detcore.experimental._printing import PrintingListener
     from detcore.experimental._where import find_class
     from detcore.runner import RunSettings, start_experiment
     from detcore.trial import find_framework

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._distributions import import_distribution
 from detcore.errors import ConfigError, InvalidExperimentError, RunError, describe
 from detcore.experimental._arguments import given_text
-from detcore.experimental._follow import Detached, PrintingListener, follow
+from detcore.experimental._printing import PrintingListener
 from detcore.experimental._where import find_class, is_interactive, script_of
 
 if TYPE_CHECKING:
@@ -38,9 +39,9 @@ def run_remotely(
 ) -> ExperimentReference:
     """Hand an experiment in to a server, and follow it; see `detcore.experimental.create`."""
     from detcore.hooks import PluginManager
-    from detcore.remote import HandIn, hand_in, open_session, pack
     from detcore.trial import find_framework
 
+    remote = import_distribution("detcore_remote", needed_by="create(local=False)")
     folder = _folder(context_dir)
     master = master_url or environment.master
     if not master:
@@ -55,21 +56,20 @@ def run_remotely(
     text, name, overrides = given_text(
         config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
     )
-    given = HandIn(
+    given = remote.HandIn(
         text=text,
         name=name,
         overrides=overrides,
         environment=environment.config_overrides,
         test_mode=test,
     )
-    session = open_session(master, environment=environment)
-    context = pack(folder)
-    with context.file:
-        experiment_id = hand_in(session, given, context, notice=listener.notice)
+    session, experiment_id = remote.submit_folder(
+        master, folder, given, environment, notice=listener.notice
+    )
     listener.notice(f"experiment {experiment_id} was handed in to {session.url}")
     try:
-        result = follow(session, experiment_id, listener)
-    except Detached as detached:
+        result = remote.follow(session, experiment_id, listener)
+    except remote.Detached as detached:
         if is_interactive():
             raise RunError(str(detached)) from None
         print(detached, flush=True)

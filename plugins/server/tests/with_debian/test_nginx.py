@@ -19,13 +19,13 @@ from pathlib import Path
 
 import pytest
 from client_store import ClientStore
+from detcore_remote import ServerAway, ServerRefused, Session
 from running_server import PASSWORD, USER, RunningServer
 from source_tree import ROOT
 
 from detcore.database import Database, TrialLog
 from detcore.errors import DetcoreError
 from detcore.experimental import Determined
-from detcore.remote import ServerAway, ServerRefused, Session
 from detcore.types import ExperimentState, TrialState
 
 # Around the page's configuration: what lets it run as a user's process in a folder of its own.

@@ -6,17 +6,21 @@ import dataclasses
 import time
 import uuid
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DatabaseError, in_one_line
-from detcore.remote._reads import unspell_document
-from detcore.remote._refusal import ServerAway
+from detcore_remote._context import pack
+from detcore_remote._credentials import open_session
+from detcore_remote._documents import unspell_document
+from detcore_remote._refusal import ServerAway
 
 if TYPE_CHECKING:
-    from detcore.remote._context import PackedContext
-    from detcore.remote._session import Session
+    from detcore.environment import Environment
+    from detcore_remote._context import PackedContext
+    from detcore_remote._session import Session
 
-__all__ = ["HandIn", "hand_in", "read_events", "read_outcome"]
+__all__ = ["HandIn", "hand_in", "read_events", "read_outcome", "submit_folder"]
 
 _API = "/api/detcore/v1"
 # Small enough for servers behind a proxy that takes no larger bodies.
@@ -96,6 +100,32 @@ def hand_in(
         f"the server {session.url} asks for the code again and again, although it was uploaded.\n"
         "Its log says why."
     )
+
+
+def submit_folder(
+    master: str,
+    folder: Path,
+    given: HandIn,
+    environment: Environment,
+    *,
+    notice: Callable[[str], None],
+) -> tuple[Session, int]:
+    """Submit an experiment with the code in a folder; return the session and the experiment's id.
+
+    Args:
+        master: The server; see `normal_url`.
+        folder: The folder; see `pack`.
+        given: The experiment.
+        environment: The settings of this process.
+        notice: Called with each message for the user.
+
+    Raises:
+        DetcoreError: As `find_credentials`, `pack` and `hand_in` do.
+    """
+    session = open_session(master, environment=environment)
+    context = pack(folder)
+    with context.file:
+        return session, hand_in(session, given, context, notice=notice)
 
 
 def _upload(

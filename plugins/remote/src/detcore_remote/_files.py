@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -14,8 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from detcore.errors import NotFoundError, StorageError
-from detcore.experimental._http import checked
-from detcore.remote import ServerAway
 from detcore.storage import (
     DEFAULT_ALGORITHM,
     Capabilities,
@@ -27,12 +26,18 @@ from detcore.storage import (
     check_key,
     write_all,
 )
+from detcore_remote._documents import checked
+from detcore_remote._refusal import ServerAway
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Document
-    from detcore.remote import Session
+    from detcore.experimental import Document
+    from detcore_remote._session import Session
 
-__all__ = ["HttpStorage", "fetch_growth"]
+__all__ = ["HttpStorage", "checkpoint_path", "fetch_growth", "open_remote_checkpoint"]
+
+_ROOT = "/api/detcore/v1"
+# A UUID that is one part of a path, whatever a proxy does with paths.
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 
 _AT_ONCE = 4
 # How often in a row nothing more may come of a file.
@@ -203,6 +208,24 @@ class HttpStorage:
                 if tries == _TRIES:
                     raise
                 time.sleep(_BACKOFF_S * 2**tries)
+
+
+def open_remote_checkpoint(session: Session, uuid: str) -> HttpStorage:
+    """Return the files of a checkpoint behind a server, as a storage that can be read.
+
+    Raises:
+        NotFoundError: If there is no such checkpoint.
+    """
+    return HttpStorage(session, f"{_ROOT}{checkpoint_path(uuid)}/files")
+
+
+def checkpoint_path(uuid: str) -> str:
+    """Return the path of a checkpoint, unless its UUID cannot be a part of one."""
+    if not _PLAIN.fullmatch(uuid):
+        raise NotFoundError(
+            f"no checkpoint {uuid!r} is recorded.\nList them: detcore checkpoint list"
+        )
+    return f"/checkpoints/{uuid}"
 
 
 def fetch_growth(session: Session, path: str, file: Document, folder: Path) -> None:

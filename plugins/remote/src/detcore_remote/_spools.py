@@ -7,7 +7,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._log import SpoolDamagedError, SpoolHeader, is_spool_in_use, read_spool, spool_owner
+from detcore.delivery import (
+    SpoolDamagedError,
+    SpoolHeader,
+    is_spool_in_use,
+    read_spool,
+    spool_owner,
+)
 from detcore.errors import (
     DatabaseError,
     DetcoreError,
@@ -16,10 +22,10 @@ from detcore.errors import (
     UnauthenticatedError,
     in_one_line,
 )
-from detcore.remote._refusal import ServerAway
+from detcore_remote._refusal import ServerAway
 
 if TYPE_CHECKING:
-    from detcore.remote._session import Session
+    from detcore_remote._session import Session
 
 __all__ = ["SentSpool", "send_spools"]
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from detcore.environment import Environment, read_environment
 from detcore.errors import ConfigError, StorageError, UnauthenticatedError
-from detcore.remote._session import Session
+from detcore_remote._session import Session
 
 __all__ = [
     "KeptToken",

@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore import errors
-from detcore.remote._refusal import ServerAway, ServerRefused, away, refusal, untrusted
+from detcore_remote._refusal import ServerAway, ServerRefused, away, refusal, untrusted
 
 if TYPE_CHECKING:
     import urllib3
 
 __all__ = ["ServerAway", "ServerRefused", "Session"]
 
-_logger = logging.getLogger("detcore.remote")
+_logger = logging.getLogger("detcore_remote")
 
 _CONNECT_TIMEOUT_S = 5.0
 # The tries take up to 6 seconds; a server that restarts is back by then.

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from detcore._records import document_of
-from detcore.errors import InvalidArgumentError, NotFoundError
-from detcore.remote import ServerRefused, unspell_document, unspell_metrics
+from detcore.errors import InvalidArgumentError
+from detcore_remote._credentials import find_credentials, normal_url, trusted_authorities
+from detcore_remote._documents import checked, checked_list
+from detcore_remote._files import checkpoint_path, fetch_growth, open_remote_checkpoint
+from detcore_remote._reads import ServerRecords
+from detcore_remote._session import Session
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore._records import Field
     from detcore.database import Database
-    from detcore.experimental import _transport
-    from detcore.experimental._http_files import HttpStorage
-    from detcore.experimental._transport import Document
-    from detcore.remote import Session
+    from detcore.environment import Environment
+    from detcore.experimental import (
+        Document,
+        ExperimentQuery,
+        ModelQuery,
+        TrialChanges,
+        VersionTexts,
+    )
 
-__all__ = ["HttpTransport", "checked", "open_remote_checkpoint"]
+__all__ = ["HttpTransport", "connect"]
 
 _ROOT = "/api/detcore/v1"
 _PAGE_SIZE = 500
@@ -30,67 +33,31 @@ _PAGE_SIZE = 500
 _LONG_S = 1800.0
 _ACTIONS = ("activate", "pause", "cancel", "kill", "archive", "unarchive", "delete")
 _KINDS = ("training", "validation")
-# A UUID that is one part of a path, whatever a proxy does with paths.
-_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,255}")
 _PARAMETERS = {"states": "state", "labels": "label"}
 PARTS = 1000
 """Entries that a server answers at most."""
-_UNSPELL = {"document": unspell_document, "metrics": unspell_metrics}
 
 
-def checked(kind: str, answer: Any) -> Document:
-    """Return a document with its special numbers, and only the fields that its kind has.
+def connect(
+    address: str, user: str | None, password: str | None, environment: Environment
+) -> HttpTransport:
+    """Return the transport for a server; it connects and logs in only when it is used.
 
-    Raises:
-        ServerRefused: If it is none of its kind.
-    """
-    if not isinstance(answer, dict):
-        raise _wrong(kind, f"it is no object but {type(answer).__name__}")
-    document: Document = {}
-    for name, field in document_of(kind)[1].items():
-        value = answer.get(name, field.default)
-        if not _fits(value, field):
-            missing = "" if name in answer else " (it is missing)"
-            raise _wrong(kind, f"its {name!r} is {type(value).__name__}{missing}")
-        if field.document is not None and value is not None:
-            check = checked_list if field.is_list else checked
-            value = check(field.document, value)
-        elif field.holds is not None:
-            value = _UNSPELL[field.holds](value)
-        document[name] = value
-    return document
-
-
-def checked_list(kind: str, answer: Any) -> list[Document]:
-    """Return a list of documents of one kind.
+    Args:
+        address: The server; see `normal_url`.
+        user: User name there; None: see `find_credentials`.
+        password: The user's password; None: see `find_credentials`.
+        environment: The settings of this process.
 
     Raises:
-        ServerRefused: If it is none.
+        ConfigError: If the address cannot be used, or there is no file of authorities.
     """
-    if not isinstance(answer, list):
-        raise _wrong(kind, f"it is no list but {type(answer).__name__}")
-    return [checked(kind, item) for item in answer]
+    url = normal_url(address)
 
+    def token() -> str:
+        return find_credentials(url, user, environment=environment, password=password)[0]
 
-def _fits(value: Any, field: Field) -> bool:
-    """Whether JSON is what a field holds, not looking into lists and objects."""
-    if value is None or isinstance(value, bool):
-        return field.is_optional if value is None else field.type is bool
-    if field.is_list:
-        return isinstance(value, list)
-    if field.type is float:
-        return isinstance(value, int | float | (str if field.holds == "metrics" else float))
-    if field.type in (int, bool):
-        return isinstance(value, int) and field.type is int
-    is_text = isinstance(field.type, type) and issubclass(field.type, str | datetime)
-    return isinstance(value, str if is_text else Mapping)
-
-
-def _wrong(kind: str, why: str) -> ServerRefused:
-    return ServerRefused(
-        f"the server answered with what is no {kind}: {why}.\n"
-        "It is another program, or a release of detcore that does not go with this one."
-    )
+    return HttpTransport(Session(url, token, certificate=trusted_authorities(environment)))
 
 
 class HttpTransport:
@@ -118,7 +85,7 @@ class HttpTransport:
         """Return an experiment."""
         return checked("experiment", self._get(f"/experiments/{experiment_id}"))
 
-    def list_experiments(self, **query: Unpack[_transport.ExperimentQuery]) -> list[Document]:
+    def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
         return self._list("experiment", "/experiments", **_params(query))
 
@@ -149,7 +116,7 @@ class HttpTransport:
         """Return a trial."""
         return checked("trial", self._get(f"/trials/{trial_id}"))
 
-    def update_trial(self, trial_id: int, **changes: Unpack[_transport.TrialChanges]) -> Document:
+    def update_trial(self, trial_id: int, **changes: Unpack[TrialChanges]) -> Document:
         """Change a trial's notes or labels, and return it; None keeps a value."""
         answer = self._change("PATCH", f"/trials/{trial_id}", {**changes}, is_repeatable=True)
         return checked("trial", answer)
@@ -171,8 +138,6 @@ class HttpTransport:
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
-        from detcore.experimental._http_files import fetch_growth
-
         path = f"/trials/{trial_id}/event-files"
         files = self._list("file", path, limit=None, offset=0)
         for file in files:
@@ -224,18 +189,18 @@ class HttpTransport:
 
     def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
         """Add to a checkpoint's metadata, and return the checkpoint."""
-        path = f"{_checkpoint_path(uuid)}/metadata"
+        path = f"{checkpoint_path(uuid)}/metadata"
         return checked("checkpoint", self._change("PATCH", path, metadata, is_repeatable=True))
 
     def remove_checkpoint_metadata(self, uuid: str, keys: list[str]) -> Document:
         """Remove keys from a checkpoint's metadata, and return the checkpoint."""
-        path = f"{_checkpoint_path(uuid)}/metadata/remove"
+        path = f"{checkpoint_path(uuid)}/metadata/remove"
         sent = {"keys": keys}
         return checked("checkpoint", self._change("POST", path, sent, is_repeatable=True))
 
     def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
         """Delete a checkpoint's files, or those that match, and return the checkpoint."""
-        path = _checkpoint_path(uuid)
+        path = checkpoint_path(uuid)
         if globs is None:
             return checked("checkpoint", self._change("DELETE", path, timeout_s=_LONG_S))
         sent = {"globs": globs}
@@ -265,7 +230,7 @@ class HttpTransport:
             return checked("model", self._get(f"/models/{model}"))
         return checked("model", self._get("/model", {"name": model}))
 
-    def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
+    def list_models(self, **query: Unpack[ModelQuery]) -> list[Document]:
         """Return models."""
         return self._list("model", "/models", **_params(query))
 
@@ -293,7 +258,7 @@ class HttpTransport:
         self._change("DELETE", self._model(model))
 
     def register_version(
-        self, model: str | int, checkpoint_uuid: str, **given: Unpack[_transport.VersionTexts]
+        self, model: str | int, checkpoint_uuid: str, **given: Unpack[VersionTexts]
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
         # A server of an earlier release takes the UUID alone.
@@ -321,8 +286,6 @@ class HttpTransport:
 
     def records(self) -> Database:
         """Return the server's records, of which everything can be read and nothing changed."""
-        from detcore.remote import ServerRecords
-
         return cast("Database", ServerRecords(self._session))
 
     def _get(self, path: str, params: dict[str, Any] | None = None) -> Any:
@@ -368,27 +331,7 @@ class HttpTransport:
         return f"/models/{number}"
 
 
-def open_remote_checkpoint(session: Session, uuid: str) -> HttpStorage:
-    """Return the files of a checkpoint behind a server, as a storage that can be read.
-
-    Raises:
-        NotFoundError: If there is no such checkpoint.
-    """
-    from detcore.experimental._http_files import HttpStorage
-
-    return HttpStorage(session, f"{_ROOT}{_checkpoint_path(uuid)}/files")
-
-
-def _checkpoint_path(uuid: str) -> str:
-    """Return the path of a checkpoint, unless its UUID cannot be a part of one."""
-    if not _PLAIN.fullmatch(uuid):
-        raise NotFoundError(
-            f"no checkpoint {uuid!r} is recorded.\nList them: detcore checkpoint list"
-        )
-    return f"/checkpoints/{uuid}"
-
-
-def _params(query: _transport.ExperimentQuery | _transport.ModelQuery) -> dict[str, Any]:
+def _params(query: ExperimentQuery | ModelQuery) -> dict[str, Any]:
     """Return a query in the words of the server's routes."""
     return {
         _PARAMETERS.get(name, name): _word(value) if isinstance(value, bool) else value

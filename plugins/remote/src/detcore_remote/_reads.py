@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidArgumentError
-from detcore.remote._refusal import ServerRefused
+from detcore_remote._documents import unspell_document
+from detcore_remote._files import open_remote_checkpoint
+from detcore_remote._refusal import ServerRefused
 
 if TYPE_CHECKING:
     from detcore.database import LogLine
-    from detcore.remote._session import Session
+    from detcore_remote._files import HttpStorage
+    from detcore_remote._session import Session
 
-__all__ = [
-    "NUMBER",
-    "ServerRecords",
-    "spell_document",
-    "spell_metrics",
-    "unspell_document",
-    "unspell_metrics",
-]
+__all__ = ["ServerRecords"]
 
 _ROOT = "/api/detcore/v1"
 _LINES = 1000
-NUMBER = "$number"
-_SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 
 class ServerRecords:
@@ -76,6 +69,14 @@ class ServerRecords:
 
         return ask
 
+    def open_checkpoint(self, uuid: str) -> HttpStorage:
+        """Return the files of a checkpoint, as a storage that can be read.
+
+        Raises:
+            NotFoundError: If there is no such checkpoint.
+        """
+        return open_remote_checkpoint(self.session, uuid)
+
     def read_log(self, trial_id: int, position: int) -> tuple[list[LogLine], int]:
         """Return lines of a trial's log from a position on, and the position after them."""
         from detcore.database import LogLine
@@ -95,56 +96,3 @@ class ServerRecords:
             lines += found
             if len(found) < _LINES:
                 return lines, position
-
-
-def spell_metrics(value: Any) -> Any:
-    """Return metrics (numbers in dictionaries and lists) with special numbers as texts."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return _name(value)
-    if isinstance(value, dict):
-        return {key: spell_metrics(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [spell_metrics(item) for item in value]
-    return value
-
-
-def unspell_metrics(value: Any) -> Any:
-    """Return the metrics that `spell_metrics` received."""
-    if isinstance(value, str):
-        return _SPECIAL.get(value, value)
-    if isinstance(value, dict):
-        return {key: unspell_metrics(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [unspell_metrics(item) for item in value]
-    return value
-
-
-def spell_document(value: Any) -> Any:
-    """Return a document with special numbers as objects."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return {NUMBER: _name(value)}
-    if isinstance(value, dict):
-        spelled = {key: spell_document(item) for key, item in value.items()}
-        return {NUMBER: {NUMBER: spelled[NUMBER]}} if list(spelled) == [NUMBER] else spelled
-    if isinstance(value, list):
-        return [spell_document(item) for item in value]
-    return value
-
-
-def unspell_document(value: Any) -> Any:
-    """Return the document that `spell_document` received."""
-    if isinstance(value, dict):
-        if list(value) == [NUMBER]:
-            inner = value[NUMBER]
-            if isinstance(inner, str):
-                return _SPECIAL.get(inner, value)
-            if isinstance(inner, dict) and list(inner) == [NUMBER]:
-                return {NUMBER: unspell_document(inner[NUMBER])}
-        return {key: unspell_document(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [unspell_document(item) for item in value]
-    return value
-
-
-def _name(value: float) -> str:
-    return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
