@@ -35,6 +35,7 @@ STORAGE = ["-e", "plugins/storage"]
 KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 HOROVOD_PLUGIN = ["-e", "plugins/horovod"]
+METRICS = ["-e", "plugins/metrics"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
 REPORT = ["-e", "plugins/report"]
@@ -45,7 +46,8 @@ DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
 HOUSE = [
-    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REMOTE, *REPLAY, *REPORT, *SERVER, *TESTING,
+    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *METRICS, *REMOTE, *REPLAY, *REPORT, *SERVER,
+    *TESTING,
 ]  # fmt: skip
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
@@ -237,7 +239,7 @@ def quickstart(session: nox.Session) -> None:
 @nox.session(name="quickstart-torch")
 def quickstart_torch(session: nox.Session) -> None:
     """Install detcore with PyTorch and train the digits example."""
-    install_locked(session, "torch", *CORE, *STORAGE, *TORCH, *REPORT)
+    install_locked(session, "torch", *CORE, *STORAGE, *METRICS, *TORCH, *REPORT)
     install_pytorch(session)
     session.run("detcore", "run", "examples/digits_torch/const.yaml", silent=False)
     print(NEXT_STEPS.format(bin=session.bin, trial="PyTorchTrial", example="digits_torch"))
@@ -314,7 +316,8 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "src/detcore", *map(str, sorted(Path("plugins").glob("*/src/detcore_*"))))
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
-        "plugins/testing/tests", "plugins/replay/tests", "--exclude", "tests/examples",
+        "plugins/metrics/tests", "plugins/remote/tests", "plugins/testing/tests",
+        "plugins/replay/tests", "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin:plugins/replay/tests"},
     )  # fmt: skip
 
@@ -332,8 +335,8 @@ def bare(session: nox.Session) -> None:
     install_locked(session, "bare", *HOUSE)
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
-        "plugins/determined/tests", "plugins/horovod/tests", "plugins/replay/tests",
-        "plugins/report/tests",
+        "plugins/determined/tests", "plugins/horovod/tests", "plugins/metrics/tests",
+        "plugins/remote/tests", "plugins/replay/tests", "plugins/report/tests",
         "plugins/server/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from detcore.errors import RunError
 
@@ -41,7 +42,7 @@ def import_distribution(module: str, *, needed_by: str) -> ModuleType:
         raise MissingDistributionError(message, name=package) from None
 
 
-def forward_to(module: str, *, old: str, needed_by: str | None = None) -> Callable[[str], object]:
+def forward_to(module: str, *, old: str, needed_by: str | None = None) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a module of the core that has moved to another distribution.
 
     Args:
@@ -50,7 +51,7 @@ def forward_to(module: str, *, old: str, needed_by: str | None = None) -> Callab
         needed_by: Subject of the error's message where it is not installed; default: `old`.
     """
 
-    def find(name: str) -> object:
+    def find(name: str) -> Any:
         if name.startswith("__"):  # the import system looks for __path__
             raise AttributeError(f"module {old!r} has no attribute {name!r}")
         return getattr(import_distribution(module, needed_by=needed_by or old), name)

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 from client_store import ClientStore
-from detcore_remote._transport import HttpTransport
 from fake_distributions import run_python
 from http_face import make_token, served
 from source_tree import SOURCE, modules_under
@@ -26,6 +25,7 @@ from detcore.experimental import (
     ModelSortBy,
     TrialReference,
 )
+from detcore_remote._transport import HttpTransport
 
 # -- where it looks -------------------------------------------------------------------------------
 

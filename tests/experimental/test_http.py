@@ -12,17 +12,6 @@ from typing import Any
 
 import pytest
 from client_store import ClientStore
-from detcore_remote import (
-    ServerAway,
-    ServerRefused,
-    Session,
-    spell_document,
-    spell_metrics,
-    unspell_document,
-    unspell_metrics,
-)
-from detcore_remote._documents import checked
-from detcore_remote._transport import PARTS, HttpTransport
 from fault_proxy import FaultProxy, fault_proxy
 from http_face import make_token
 
@@ -38,6 +27,17 @@ from detcore.errors import (
 )
 from detcore.experimental import Determined, EmbeddedTransport, Transport, TrialReference
 from detcore.types import Control, ExperimentState
+from detcore_remote import (
+    ServerAway,
+    ServerRefused,
+    Session,
+    spell_document,
+    spell_metrics,
+    unspell_document,
+    unspell_metrics,
+)
+from detcore_remote._documents import checked
+from detcore_remote._transport import PARTS, HttpTransport
 
 
 @pytest.fixture

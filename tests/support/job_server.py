@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from detcore_remote import HandIn, PackedContext, Session, open_session, pack
 from running_server import PASSWORD, USER, RunningServer
 from toy_command import MODEL_DIR, TOY_PLUGIN
 
 from detcore.database import Database
 from detcore.environment import read_environment
+from detcore_remote import HandIn, PackedContext, Session, open_session, pack
 from detcore_server import hash_password
 from detcore_testing import DetcoreCommand
 

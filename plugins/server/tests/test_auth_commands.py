@@ -13,6 +13,12 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from running_server import PASSWORD, USER, RunningServer
+
+from detcore.cli import main
+from detcore.database import Database
+from detcore.environment import read_environment
+from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
 from detcore_remote import (
     KeptToken,
     ServerAway,
@@ -24,12 +30,6 @@ from detcore_remote import (
     normal_url,
     open_session,
 )
-from running_server import PASSWORD, USER, RunningServer
-
-from detcore.cli import main
-from detcore.database import Database
-from detcore.environment import read_environment
-from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
 from detcore_server._passwords import hash_password, is_password
 
 LATER = 9e12

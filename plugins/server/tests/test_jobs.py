@@ -19,8 +19,6 @@ from typing import Any
 
 import pytest
 import yaml
-from detcore_remote import HandIn, PackedContext, ServerAway, Session, hand_in, read_events
-from detcore_remote._transport import HttpTransport
 from job_server import MODEL_DIR, JobServer, toy_config, wait_for
 from running_server import USER
 
@@ -37,6 +35,8 @@ from detcore.errors import (
 from detcore.experimental import Determined, ExperimentReference
 from detcore.runner._starting import Slots
 from detcore.types import ExperimentState
+from detcore_remote import HandIn, PackedContext, ServerAway, Session, hand_in, read_events
+from detcore_remote._transport import HttpTransport
 
 API = "/api/detcore/v1"
 

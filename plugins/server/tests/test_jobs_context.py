@@ -10,9 +10,9 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from detcore_remote import MOST_CONTEXT_BYTES, pack
 
 from detcore.errors import ConfigError
+from detcore_remote import MOST_CONTEXT_BYTES, pack
 
 FILES = (
     "model_def.py",

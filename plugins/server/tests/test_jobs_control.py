@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import yaml
-from detcore_remote import hand_in
-from detcore_remote._transport import HttpTransport
 from job_server import JobServer, toy_config, wait_for
 
 from detcore.database import Database, TokenRecord
@@ -23,6 +21,8 @@ from detcore.experimental import Determined, EmbeddedTransport, ExperimentRefere
 from detcore.hooks import PluginManager
 from detcore.runner import experiment_folder, experiment_lock
 from detcore.types import Control, ExperimentState
+from detcore_remote import hand_in
+from detcore_remote._transport import HttpTransport
 from detcore_server import ServerSettings
 from detcore_server._job_routes import Submission
 from detcore_server._job_routes import _take as hand_in_at

@@ -16,12 +16,12 @@ from typing import Any
 
 import pytest
 from client_store import ClientStore
-from detcore_remote import Session
 from fastapi import FastAPI
 from http_face import make_token, served, served_app
 
 from detcore.database import Database
 from detcore.environment import read_environment
+from detcore_remote import Session
 
 EXAMPLES = os.environ.get("DETCORE_SCHEMA_EXAMPLES", "3")
 CONFIG = Path(__file__).with_name("schemathesis.toml")

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from detcore_remote import ServerAway, ServerRefused, Session
 
 from detcore.errors import (
     ConfigError,
@@ -24,6 +23,7 @@ from detcore.errors import (
     StorageFullError,
     UnauthenticatedError,
 )
+from detcore_remote import ServerAway, ServerRefused, Session
 
 TOKEN = "s3cret-token"
 

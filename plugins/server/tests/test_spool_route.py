@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from detcore_remote import Session, send_spools
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from reporters import make_reporters
@@ -31,6 +30,7 @@ from detcore._log.lines import header_line, record_line
 from detcore.database import Database, MetricRecord
 from detcore.database._drain import Position, drain
 from detcore.database._schema import events, metrics, spools
+from detcore_remote import Session, send_spools
 
 ROOM_BYTES = 1 << 20
 

@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from certificates import Certificate
 from click.testing import CliRunner
-from detcore_remote import Session, find_credentials
 from job_server import wait_for
 from plain_http import PlainHttp, connect_to
 from running_server import PASSWORD, USER, RunningServer
@@ -17,6 +16,7 @@ from running_server import PASSWORD, USER, RunningServer
 from detcore.cli import main
 from detcore.environment import read_environment
 from detcore.errors import DetcoreError
+from detcore_remote import Session, find_credentials
 
 
 @pytest.fixture(scope="module")

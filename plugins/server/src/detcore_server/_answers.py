@@ -6,8 +6,9 @@ import json
 from collections.abc import Iterator
 from typing import Any, BinaryIO
 
-from detcore_remote import NUMBER, spell_document, spell_metrics
 from fastapi.responses import JSONResponse, StreamingResponse
+
+from detcore_remote import NUMBER, spell_document, spell_metrics
 
 __all__ = ["FILE_CONTENT", "AsciiJson", "answer_file"]
 

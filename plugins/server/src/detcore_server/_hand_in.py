@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import anyio.to_thread
-from detcore_remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
 from fastapi import HTTPException
 
 from detcore.config import load_text, ranges
@@ -22,6 +21,7 @@ from detcore.database import keep_secrets
 from detcore.errors import RunError, StorageError, StorageFullError
 from detcore.hooks import PluginManager
 from detcore.runner import NullListener, RunSettings, check_experiment, experiment_folder
+from detcore_remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
 from detcore_server._unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:

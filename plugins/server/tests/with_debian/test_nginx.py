@@ -19,7 +19,6 @@ from pathlib import Path
 
 import pytest
 from client_store import ClientStore
-from detcore_remote import ServerAway, ServerRefused, Session
 from running_server import PASSWORD, USER, RunningServer
 from source_tree import ROOT
 
@@ -27,6 +26,7 @@ from detcore.database import Database, TrialLog
 from detcore.errors import DetcoreError
 from detcore.experimental import Determined
 from detcore.types import ExperimentState, TrialState
+from detcore_remote import ServerAway, ServerRefused, Session
 
 # Around the page's configuration: what lets it run as a user's process in a folder of its own.
 MAIN = """

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import anyio
 import anyio.to_thread
-from detcore_remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
@@ -23,6 +22,7 @@ from detcore.errors import NotFoundError
 from detcore_determined._routes._answers import Document, answer, new_router, refuse
 from detcore_determined._routes._experiments import one_experiment
 from detcore_determined._routes._places import PLACE_ID
+from detcore_remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from detcore_server import Requester
 from detcore_server.routes import (
     Id,

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from metric_splits import assert_same, reduce_split, splits, whole
 
 from detcore.errors import MetricError, MetricTypeError
-from detcore.metrics import (
+from detcore_metrics import (
     Count,
     Mean,
     MeanAbsoluteError,

@@ -10,10 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import MetricError, MetricTypeError, describe
-from detcore.metrics._exact import SumState
-from detcore.metrics._parts import Array, binary_labels, one_per_record, take_parts
-from detcore.metrics._reducer import MetricReducer
-from detcore.metrics._sums import WeightedMean
+from detcore.metrics import MetricReducer
+from detcore_metrics._exact import SumState
+from detcore_metrics._parts import Array, binary_labels, one_per_record, take_parts
+from detcore_metrics._sums import WeightedMean
 
 __all__ = ["Accuracy", "ConfusionMatrix", "F1Score", "Precision", "Recall"]
 

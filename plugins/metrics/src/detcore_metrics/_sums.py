@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from detcore.errors import MetricError
-from detcore.metrics._exact import ExactSum, SumState, merge_sums, ratio, round_sum
-from detcore.metrics._parts import take_parts, take_weights
-from detcore.metrics._reducer import MetricReducer
+from detcore.metrics import MetricReducer
+from detcore_metrics._exact import ExactSum, SumState, merge_sums, ratio, round_sum
+from detcore_metrics._parts import take_parts, take_weights
 
 __all__ = ["Count", "Mean", "Sum", "WeightedMean"]
 

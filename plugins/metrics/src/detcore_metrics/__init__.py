@@ -1,25 +1,23 @@
-"""Reduce metrics of several batches and workers to one value. Pure.
+"""Reducers for the usual metrics, the same to the last bit however records are split.
 
-NumPy is imported on the first use of a reducer that computes with it.
+NumPy is imported on the first use of a reducer.
 """
-
-from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from detcore.lazy import lazy_names
-from detcore.metrics._merge import weighted_mean
-from detcore.metrics._reducer import FunctionReducer, MetricReducer, interleave
 
 if TYPE_CHECKING:
-    from detcore.metrics._classes import Accuracy, ConfusionMatrix, F1Score, Precision, Recall
-    from detcore.metrics._ranking import AUROC, AveragePrecision, Quantiles
-    from detcore.metrics._regression import (
+    from detcore_metrics._classes import Accuracy, ConfusionMatrix, F1Score, Precision, Recall
+    from detcore_metrics._ranking import AUROC, AveragePrecision, Quantiles
+    from detcore_metrics._regression import (
         MeanAbsoluteError,
         MeanSquaredError,
         RootMeanSquaredError,
     )
-    from detcore.metrics._sums import Count, Mean, Sum
+    from detcore_metrics._sums import Count, Mean, Sum
+
+__version__ = "0.1.0"
 
 __all__ = [
     "AUROC",
@@ -28,18 +26,15 @@ __all__ = [
     "ConfusionMatrix",
     "Count",
     "F1Score",
-    "FunctionReducer",
     "Mean",
     "MeanAbsoluteError",
     "MeanSquaredError",
-    "MetricReducer",
     "Precision",
     "Quantiles",
     "Recall",
     "RootMeanSquaredError",
     "Sum",
-    "interleave",
-    "weighted_mean",
+    "__version__",
 ]
 
 __getattr__, __dir__ = lazy_names(

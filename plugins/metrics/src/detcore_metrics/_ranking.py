@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import MetricError, describe
-from detcore.metrics._exact import Floats
-from detcore.metrics._parts import binary_labels, one_per_record, take_parts
-from detcore.metrics._reducer import MetricReducer
+from detcore.metrics import MetricReducer
+from detcore_metrics._exact import Floats
+from detcore_metrics._parts import binary_labels, one_per_record, take_parts
 
 __all__ = ["AUROC", "AveragePrecision", "Quantiles"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from detcore.metrics._exact import Floats, SumState
-from detcore.metrics._parts import labels_and_predictions, take_parts
-from detcore.metrics._sums import WeightedMean
+from detcore_metrics._exact import Floats, SumState
+from detcore_metrics._parts import labels_and_predictions, take_parts
+from detcore_metrics._sums import WeightedMean
 
 __all__ = ["MeanAbsoluteError", "MeanSquaredError", "RootMeanSquaredError"]
 

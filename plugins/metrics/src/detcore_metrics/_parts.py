@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import MetricError, MetricTypeError, describe
-from detcore.metrics._exact import Floats
+from detcore_metrics._exact import Floats
 
 __all__ = [
     "Array",
