@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._records import master_option, open_client, open_records
-from detcore.errors import NotFoundError, RunError
+from detcore.cli import EXPERIMENT_ID, master_option, open_client, open_records
+from detcore.errors import NotFoundError, RunError, UnavailableError
 
 if TYPE_CHECKING:
     from types import FrameType
 
-    from detcore.cli._context import CliContext
+    from detcore.cli import CliContext
     from detcore.database import Database, TrialRecord
     from detcore.experimental import Determined
 
@@ -88,8 +87,6 @@ def _command(where: Path, rest: list[str]) -> list[str]:
 
 def _show_copies(obj: CliContext, ids: list[int], rest: list[str]) -> int:
     """Run TensorBoard on copies of a server's event files, and return its exit code."""
-    from detcore.remote import ServerAway
-
     _require_tensorboard()
     with (
         tempfile.TemporaryDirectory(prefix="detcore-tensorboard-") as name,
@@ -108,7 +105,7 @@ def _show_copies(obj: CliContext, ids: list[int], rest: list[str]) -> int:
                 while True:
                     with contextlib.suppress(subprocess.TimeoutExpired):
                         return running.wait(_FETCH_S)
-                    with contextlib.suppress(ServerAway):  # the next pass asks again
+                    with contextlib.suppress(UnavailableError):  # the next pass asks again
                         for experiment_id in ids:
                             _fetch(database, client, experiment_id, where, done)
             finally:
