@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from detcore.errors import RunError
 
@@ -42,7 +41,7 @@ def import_distribution(module: str, *, needed_by: str) -> ModuleType:
         raise MissingDistributionError(message, name=package) from None
 
 
-def forward_to(module: str, *, old: str, needed_by: str | None = None) -> Callable[[str], Any]:
+def forward_to(module: str, *, old: str, needed_by: str | None = None) -> Callable[[str], object]:
     """Return the ``__getattr__`` of a module of the core that has moved to another distribution.
 
     Args:
@@ -51,7 +50,7 @@ def forward_to(module: str, *, old: str, needed_by: str | None = None) -> Callab
         needed_by: Subject of the error's message where it is not installed; default: `old`.
     """
 
-    def find(name: str) -> Any:
+    def find(name: str) -> object:
         if name.startswith("__"):  # the import system looks for __path__
             raise AttributeError(f"module {old!r} has no attribute {name!r}")
         return getattr(import_distribution(module, needed_by=needed_by or old), name)

@@ -157,6 +157,6 @@ def _mean(pairs: Sequence[tuple[float, float]], total: float) -> float:
     return math.fsum(value * (weight / total) for value, weight in pairs)
 
 
-__getattr__ = forward_to(
+__getattr__: Callable[[str], Any] = forward_to(
     "detcore_metrics", old="detcore.metrics", needed_by="a reducer for one of the usual metrics"
 )

@@ -249,8 +249,8 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
 
 # A worker consists of these; `launch` holds its entry point.
 INSIDE = {
-    "_log", "_secrets", "checkpoint", "core", "data", "deprecation", "distributed", "environment",
-    "errors", "hooks", "lazy", "metrics", "storage", "trial", "types",
+    "_distributions", "_log", "_secrets", "checkpoint", "core", "data", "deprecation",
+    "distributed", "environment", "errors", "hooks", "lazy", "metrics", "storage", "trial", "types",
 }  # fmt: skip
 WORKER_MODULES = {
     "detcore.launch._exit_codes",
