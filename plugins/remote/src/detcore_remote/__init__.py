@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         unspell_metrics,
     )
     from detcore_remote._follow import Detached, follow
+    from detcore_remote._journal import JournalListener, journal_path, read_journal
     from detcore_remote._reads import ServerRecords
     from detcore_remote._session import ServerAway, ServerRefused, Session
     from detcore_remote._spools import send_spools
@@ -45,6 +46,7 @@ __all__ = [
     "Detached",
     "HandIn",
     "HttpTransport",
+    "JournalListener",
     "KeptToken",
     "PackedContext",
     "ServerAway",
@@ -57,6 +59,7 @@ __all__ = [
     "follow",
     "forget_token",
     "hand_in",
+    "journal_path",
     "keep_token",
     "kept_token",
     "log_in_at",
@@ -64,6 +67,7 @@ __all__ = [
     "open_session",
     "pack",
     "read_events",
+    "read_journal",
     "read_outcome",
     "send_spools",
     "spell_document",
@@ -84,6 +88,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
         "_follow": "Detached follow",
+        "_journal": "JournalListener journal_path read_journal",
         "_reads": "ServerRecords",
         "_session": "ServerAway ServerRefused Session",
         "_spools": "send_spools",

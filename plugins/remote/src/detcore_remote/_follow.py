@@ -7,8 +7,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DetcoreError
-from detcore.runner import ExperimentResult, TrialResult, replay
+from detcore.runner import ExperimentResult, TrialResult
 from detcore.types import ExperimentState
+from detcore_remote._journal import replay
 from detcore_remote._refusal import ServerAway
 from detcore_remote._submit import read_events, read_outcome
 

@@ -9,13 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.database._trial_log import LineFile
+from detcore.database import LineFile
+from detcore.describe import visible_config
 from detcore.launch import WorkerEvent
-from detcore.runner._listener import TrialStatus
+from detcore.runner import TrialStatus
 from detcore.types import TrialInfo, TrialState
 
 if TYPE_CHECKING:
-    from detcore.runner._listener import RunListener
+    from detcore.runner import RunListener
 
 __all__ = ["JournalListener", "journal_path", "read_journal", "replay"]
 
@@ -52,10 +53,8 @@ class JournalListener:
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """Write the start of a runner."""
-        from detcore._secrets import mask_config
-
         kept = {name: config.get(name) for name in ("searcher", "hyperparameters")}
-        self._write("search_started", config=mask_config(kept))
+        self._write("search_started", config=visible_config(kept))
 
     def trial_changed(self, status: TrialStatus) -> None:
         """Write the status of a trial."""
