@@ -36,6 +36,7 @@ KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 HOROVOD_PLUGIN = ["-e", "plugins/horovod"]
 METRICS = ["-e", "plugins/metrics"]
+OPTUNA = ["-e", "plugins/optuna"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
 REPORT = ["-e", "plugins/report"]
@@ -312,7 +313,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict on the core, the plugins, the core's tests, the server's and the suites'."""
-    install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *RAY, *TORCH)
+    install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *OPTUNA, *RAY, *TORCH)
     session.run("mypy", "src/detcore", *map(str, sorted(Path("plugins").glob("*/src/detcore_*"))))
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
@@ -332,7 +333,7 @@ def bare(session: nox.Session) -> None:
                 "apt-get", "install", "-qq", "-y", "--no-install-recommends", package,
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
-    install_locked(session, "bare", *HOUSE)
+    install_locked(session, "bare", *HOUSE, *OPTUNA)
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
         "plugins/determined/tests", "plugins/horovod/tests", "plugins/metrics/tests",

@@ -72,6 +72,7 @@ PLUGIN_TESTS = {
     "horovod": "plugins/horovod/tests",
     "keras": "plugins/keras/tests",
     "metrics": "plugins/metrics/tests",
+    "optuna": "tests/search plugins/testing/tests/test_searcher_suite.py",
     "ray": "plugins/ray/tests",
     "remote": "plugins/remote/tests plugins/server/tests tests/experimental",
     "replay": "plugins/replay/tests",

@@ -8,12 +8,18 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from detcore.config import ranges
+import optuna
+
 from detcore.errors import SearchError
-from detcore.search._messages import ExitReason
-from detcore.search._method import Answer, SearchSetup, TrainTo
-from detcore.search._sampling import place_values
-from detcore.search._simple import ReplacingQueue
+from detcore.search import (
+    Answer,
+    ExitReason,
+    ReplacingQueue,
+    SearchSetup,
+    TrainTo,
+    place_values,
+    ranges,
+)
 
 __all__ = ["OptunaSearch"]
 
@@ -27,21 +33,19 @@ class OptunaSearch(ReplacingQueue):
     the same events in the same order makes the same suggestions.
 
     Raises:
-        SearchError: If Optuna is not installed, or lacks the sampler or pruner.
+        SearchError: If Optuna lacks the sampler or pruner.
     """
 
     def __init__(self, setup: SearchSetup) -> None:
-        optuna = _import_optuna()
-        self._optuna = optuna
         self._setup = setup
         settings = setup.settings
         self._period = int(settings.get("pruning_period") or 0) or setup.max_length
-        self._space = _Space(optuna, setup.hyperparameters)
+        self._space = _Space(setup.hyperparameters)
         self._trials: list[Any] = []
         super().__init__(setup, self._ask, first_length=min(self._period, setup.max_length))
         if settings.get("pruner", "NopPruner") != "NopPruner":
             self.planned_length = 0
-        with _quiet(optuna):
+        with _quiet():
             sampler = _make(
                 optuna.samplers, "sampler", settings.get("sampler", "TPESampler"), setup.seed
             )
@@ -62,7 +66,7 @@ class OptunaSearch(ReplacingQueue):
         if not is_done and not asked.should_prune():
             self._invalid.accepted()
             return [TrainTo(trial, min(length + self._period, self._setup.max_length))]
-        state = self._optuna.trial.TrialState
+        state = optuna.trial.TrialState
         if is_done:
             self._study.tell(asked, metric)
         else:
@@ -71,7 +75,7 @@ class OptunaSearch(ReplacingQueue):
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         """Report a failed trial to the study; replace it if it rejected its hyperparameters."""
-        self._study.tell(self._trials[trial], state=self._optuna.trial.TrialState.FAIL)
+        self._study.tell(self._trials[trial], state=optuna.trial.TrialState.FAIL)
         return super().exited(trial, reason)
 
     def _ask(self) -> dict[str, Any]:
@@ -83,13 +87,13 @@ class OptunaSearch(ReplacingQueue):
 class _Space:
     """The hyperparameters as Optuna's distributions, named by their paths: ``optimizer.lr``."""
 
-    def __init__(self, optuna: Any, hyperparameters: Mapping[str, Any]) -> None:
+    def __init__(self, hyperparameters: Mapping[str, Any]) -> None:
         self._hyperparameters = hyperparameters
         self._ranges = {
             ".".join(map(str, place)): (place, r) for place, r in ranges(hyperparameters)
         }
         self.distributions = {
-            name: _distribution(optuna.distributions, value)
+            name: _distribution(value)
             for name, (_, value) in self._ranges.items()
             if value["type"] != "const"
         }
@@ -107,7 +111,8 @@ class _Space:
         return place_values(self._hyperparameters, values)
 
 
-def _distribution(distributions: Any, value: Mapping[str, Any]) -> Any:
+def _distribution(value: Mapping[str, Any]) -> Any:
+    distributions = optuna.distributions
     kind = value["type"]
     if kind == "categorical":
         choices = value["vals"]
@@ -132,7 +137,7 @@ def _is_choice_list(values: Sequence[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _quiet(optuna: Any) -> Iterator[None]:
+def _quiet() -> Iterator[None]:
     """Suppress Optuna's log messages and its warnings about experimental features."""
     before = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -142,17 +147,6 @@ def _quiet(optuna: Any) -> Iterator[None]:
             yield
     finally:
         optuna.logging.set_verbosity(before)
-
-
-def _import_optuna() -> Any:
-    try:
-        import optuna
-    except ImportError as error:
-        raise SearchError(
-            "searcher.name is 'optuna', and the package optuna is not installed.\n"
-            "  pip install 'detcore[optuna]'"
-        ) from error
-    return optuna
 
 
 def _make(module: Any, what: str, wanted: str | Mapping[str, Any], seed: int | None) -> Any:
