@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from detcore.database import TrialLog, read_log_page
-from detcore_remote import JournalListener, read_journal
+from detcore_remote.journal import JournalListener, read_journal
 
 PROGRAM = """
 import contextlib
@@ -17,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 from detcore.database import TrialLog
-from detcore_remote import JournalListener
+from detcore_remote.journal import JournalListener
 
 folder = Path(sys.argv[1])
 journal, log = JournalListener(folder / "journal.jsonl"), TrialLog(folder, 1)

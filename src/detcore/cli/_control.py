@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.types import Control
 
-__all__ = ["cancel", "cancel_trial", "delete", "kill", "kill_trial", "pause", "resume", "wait"]
+__all__ = [
+    "cancel",
+    "cancel_trial",
+    "control_remotely",
+    "delete",
+    "kill",
+    "kill_trial",
+    "pause",
+    "resume",
+    "wait",
+]
 
 _POLL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
@@ -161,9 +171,7 @@ def _control(
 
 def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) -> None:
     if obj.master is not None:
-        from detcore.cli._run_remote import control_trial_remotely
-
-        experiment_id, was_asked = control_trial_remotely(obj.master, trial_id, what)
+        experiment_id, was_asked = _control_trial_remotely(obj.master, trial_id, what)
     else:
         from detcore.runner import control_trial
 
@@ -182,8 +190,6 @@ def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) 
 
 def _control_at(master: str, experiment_id: int, what: str, *, as_json: bool) -> None:
     """Ask a server; its runner does it soon."""
-    from detcore.cli._run_remote import control_remotely
-
     state = control_remotely(master, experiment_id, what)
     if as_json:
         click.echo(json.dumps({"experiment_id": experiment_id, "state": state}))
@@ -302,3 +308,24 @@ def wait(
         still = " still" if code == _EXIT_TIMEOUT else ""
         click.echo(printable(f"experiment {experiment_id} is{still} {state}{error}"), err=True)
     context.exit(code)
+
+
+def control_remotely(master: str, experiment_id: int, action: str) -> str:
+    """Have a server do something with an experiment; return the state that it has then."""
+    from detcore.experimental import Determined
+
+    with Determined(master) as client:
+        experiment = client.get_experiment(experiment_id)
+        getattr(experiment, action)()
+        return "DELETED" if action == "delete" else str(experiment.state.value)
+
+
+def _control_trial_remotely(master: str, trial_id: int, action: str) -> tuple[int, bool]:
+    """Have a server end a trial; return its experiment, and whether a runner looks after that."""
+    from detcore.experimental import Determined
+
+    with Determined(master) as client:
+        trial = client.get_trial(trial_id)
+        getattr(trial, action)()
+        experiment = client.get_experiment(trial.experiment_id)
+        return experiment.id, experiment.state.value == "RUNNING"

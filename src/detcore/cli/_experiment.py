@@ -220,7 +220,7 @@ def unarchive(obj: CliContext, experiment_id: int) -> None:
 
 def _set_archived(obj: CliContext, experiment_id: int, *, archived: bool) -> None:
     if obj.master is not None:
-        from detcore.cli._run_remote import control_remotely
+        from detcore.cli._control import control_remotely
 
         control_remotely(obj.master, experiment_id, "archive" if archived else "unarchive")
     else:

@@ -1,16 +1,21 @@
-"""The lines that `create` prints while an experiment runs."""
+"""The lines that `create` prints while an experiment runs, and how it ends for its caller."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from detcore.errors import RunError
+from detcore.experimental._where import is_interactive
+
 if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
-    from detcore.runner import TrialStatus
+    from detcore.runner import ExperimentResult, TrialStatus
     from detcore.types import TrialInfo
 
-__all__ = ["PrintingListener"]
+__all__ = ["PrintingListener", "raise_unless_complete"]
+
+_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 
 
 class PrintingListener:
@@ -56,6 +61,34 @@ class PrintingListener:
 
     def tick(self) -> None:
         """Nothing is redrawn."""
+
+
+def raise_unless_complete(
+    result: ExperimentResult, *, at: str = "", was: str = "interrupted"
+) -> None:
+    """Raise, or end the script, unless an experiment is complete.
+
+    Args:
+        result: How it ended.
+        at: Options of ``detcore run`` that say where it is.
+        was: The word for a pause.
+    """
+    name = f"experiment {result.experiment_id}"
+    again = f"detcore run --resume {result.experiment_id}{at}"
+    if result.state == "COMPLETED":
+        return
+    if result.state == "PAUSED":
+        text = f"{name} was {was}; go on with it: {again}"
+        if is_interactive():
+            raise RunError(text)
+        print(text, flush=True)
+        raise SystemExit(130 if result.was_cut_short else _COME_BACK)
+    if result.state == "CANCELED":
+        raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
+    raise RunError(
+        f"{name} failed: {result.error or 'no trial was completed'}\n"
+        f"What its trials printed is above; mend the cause, then resume the experiment: {again}"
+    )
 
 
 def _say(text: str) -> None:

@@ -10,12 +10,14 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore_metrics._classes import Accuracy, ConfusionMatrix, F1Score, Precision, Recall
     from detcore_metrics._ranking import AUROC, AveragePrecision, Quantiles
-    from detcore_metrics._regression import (
+    from detcore_metrics._sums import (
+        Count,
+        Mean,
         MeanAbsoluteError,
         MeanSquaredError,
         RootMeanSquaredError,
+        Sum,
     )
-    from detcore_metrics._sums import Count, Mean, Sum
 
 __version__ = "0.1.0"
 
@@ -42,7 +44,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "_classes": "Accuracy ConfusionMatrix F1Score Precision Recall",
         "_ranking": "AUROC AveragePrecision Quantiles",
-        "_regression": "MeanAbsoluteError MeanSquaredError RootMeanSquaredError",
-        "_sums": "Count Mean Sum",
+        "_sums": "Count Mean MeanAbsoluteError MeanSquaredError RootMeanSquaredError Sum",
     },
 )

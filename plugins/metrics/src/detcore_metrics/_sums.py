@@ -1,7 +1,8 @@
-"""Compute mean, sum and number of records."""
+"""Compute means, sums, the number of records, and errors of predicted numbers."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,10 +10,18 @@ import numpy as np
 
 from detcore.errors import MetricError
 from detcore.metrics import MetricReducer
-from detcore_metrics._exact import ExactSum, SumState, merge_sums, ratio, round_sum
-from detcore_metrics._parts import take_parts, take_weights
+from detcore_metrics._exact import ExactSum, Floats, SumState, merge_sums, ratio, round_sum
+from detcore_metrics._parts import labels_and_predictions, take_parts, take_weights
 
-__all__ = ["Count", "Mean", "Sum", "WeightedMean"]
+__all__ = [
+    "Count",
+    "Mean",
+    "MeanAbsoluteError",
+    "MeanSquaredError",
+    "RootMeanSquaredError",
+    "Sum",
+    "WeightedMean",
+]
 
 
 class WeightedMean(MetricReducer):
@@ -133,3 +142,51 @@ class Count(MetricReducer):
     def reset(self) -> None:
         """Forget the batches."""
         self._count = 0
+
+
+class MeanAbsoluteError(WeightedMean):
+    """The mean of ``|prediction - label|`` (MAE).
+
+    Each batch is ``{"labels": ..., "predictions": ...}`` or ``[labels, predictions]``: two arrays
+    ``(records, ...)`` of the same shape; ``(records,)`` and ``(records, 1)`` are the same. Both are
+    taken as float64, and all elements count the same. ``"weights"`` may be added, as for `Mean`.
+
+    The result is a float, in the unit of the labels. It is NaN if a label or a prediction with a
+    weight is NaN, or without records.
+    """
+
+    def accumulate(self, metric: Any) -> tuple[SumState, SumState]:
+        """Add labels and predictions of one batch; return the exact sums of this worker."""
+        labels, predictions, weights = take_parts(
+            metric, ["labels", "predictions"], optional=["weights"]
+        )
+        labels, predictions = labels_and_predictions(labels, predictions)
+        # Overflow gives inf, and inf - inf NaN: both are then the correct mean.
+        with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+            errors = self._errors(predictions.astype(np.float64) - labels.astype(np.float64))
+        return self._add(errors, weights, name="labels")
+
+    def _errors(self, differences: Floats) -> Floats:
+        return np.abs(differences)
+
+
+class MeanSquaredError(MeanAbsoluteError):
+    """The mean of ``(prediction - label)**2`` (MSE); otherwise as `MeanAbsoluteError`.
+
+    The result is in the square of the unit of the labels.
+    """
+
+    def _errors(self, differences: Floats) -> Floats:
+        return np.square(differences)
+
+
+class RootMeanSquaredError(MeanSquaredError):
+    """The square root of the mean of ``(prediction - label)**2`` (RMSE), over all records at once.
+
+    It is not the mean of the batches' roots, which depends on the batch size. Otherwise as
+    `MeanAbsoluteError`.
+    """
+
+    def cross_slot_reduce(self, per_slot_metrics: list[tuple[SumState, SumState]]) -> float:
+        """Return the root; NaN without records."""
+        return math.sqrt(super().cross_slot_reduce(per_slot_metrics))

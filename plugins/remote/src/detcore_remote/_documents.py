@@ -7,8 +7,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from detcore.experimental import document_of
-from detcore_remote._refusal import ServerRefused
+from detcore_remote._session import ServerRefused
 
 if TYPE_CHECKING:
     from detcore.experimental import Document, Field
@@ -89,6 +88,8 @@ def checked(kind: str, answer: Any) -> Document:
     Raises:
         ServerRefused: If it is none of its kind.
     """
+    from detcore.experimental import document_of
+
     if not isinstance(answer, dict):
         raise _wrong(kind, f"it is no object but {type(answer).__name__}")
     document: Document = {}

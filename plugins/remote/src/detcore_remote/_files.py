@@ -9,10 +9,10 @@ import io
 import os
 import re
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from detcore.errors import NotFoundError, StorageError
 from detcore.storage import (
@@ -27,7 +27,7 @@ from detcore.storage import (
     write_all,
 )
 from detcore_remote._documents import checked
-from detcore_remote._refusal import ServerAway
+from detcore_remote._session import ServerAway
 
 if TYPE_CHECKING:
     from detcore.experimental import Document
@@ -125,14 +125,6 @@ class HttpStorage:
     def close(self) -> None:
         """Do nothing: the session is the caller's."""
 
-    # -- writing ----------------------------------------------------------------------------------
-
-    def put_tree(
-        self, pairs: Sequence[Pair], *, progress: Progress | None = None
-    ) -> dict[str, FileDigest]:
-        """Refuse."""
-        raise _read_only()
-
     def digest_tree(
         self,
         keys: Sequence[str],
@@ -143,30 +135,16 @@ class HttpStorage:
     ) -> dict[str, FileDigest]:
         """Read files and digest them, some at a time; their contents are not kept."""
         if make_durable:
-            raise _read_only()
+            self._refuse()
         with open(os.devnull, "wb", 0) as nowhere, ThreadPoolExecutor(_AT_ONCE) as pool:
             digests = pool.map(lambda key: self._get(key, nowhere, algorithm, progress), keys)
             return dict(zip(keys, digests, strict=True))
 
-    def create(self, key: str, data: bytes) -> None:
-        """Refuse."""
-        raise _read_only()
+    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
+        """Refuse to write."""
+        raise StorageError("the files of checkpoints behind a server are only read")
 
-    def replace(self, key: str, data: bytes) -> None:
-        """Refuse."""
-        raise _read_only()
-
-    def delete(self, keys: Iterable[str]) -> None:
-        """Refuse."""
-        raise _read_only()
-
-    def delete_tree(self, prefix: str) -> None:
-        """Refuse."""
-        raise _read_only()
-
-    def probe(self) -> None:
-        """Refuse."""
-        raise _read_only()
+    put_tree = create = replace = delete = delete_tree = probe = _refuse
 
     # -- asking -----------------------------------------------------------------------------------
 
@@ -252,7 +230,3 @@ def fetch_growth(session: Session, path: str, file: Document, folder: Path) -> N
         with session.stream(path, params=params) as pieces:
             for piece in pieces:
                 write_all(sink, piece)
-
-
-def _read_only() -> StorageError:
-    return StorageError("the files of checkpoints behind a server are only read")

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import random
+import ssl
 import time
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore import errors
-from detcore_remote._refusal import ServerAway, ServerRefused, away, refusal, untrusted
 
 if TYPE_CHECKING:
     import urllib3
@@ -34,6 +34,39 @@ _IDLE_S = 3.0
 _CHUNK_BYTES = 1 << 16
 _MOST_BYTES = 256 << 20
 _MOST_ERROR_BYTES = 1 << 20
+_SHOWN = 300
+# Attributes of errors that a server sends.
+_DETAILS = ("missing_bytes", "uuid", "rank", "ranks", "retry_after_s")
+# Where no class is named, as by a proxy.
+_BY_STATUS: dict[int, type[errors.DetcoreError]] = {
+    401: errors.UnauthenticatedError,
+    403: errors.ForbiddenError,
+    422: errors.InvalidArgumentError,
+}
+
+
+class ServerAway(errors.UnavailableError):
+    """A server did not answer: it cannot be reached, or is just being restarted.
+
+    Attributes:
+        may_have_arrived: Whether it may have carried out the request.
+    """
+
+    def __init__(self, message: str, *, may_have_arrived: bool = True) -> None:
+        super().__init__(message)
+        self.may_have_arrived = may_have_arrived
+
+
+class ServerRefused(errors.DatabaseError):
+    """A server refused a request with no more than a status, or gave no valid answer.
+
+    Attributes:
+        status: The status of its answer, or 0.
+    """
+
+    def __init__(self, message: str, *, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 class Session:
@@ -182,9 +215,9 @@ class Session:
             if answer.status >= 300:
                 soon = time.monotonic() + self._timeout_s
                 data = _read(answer, _MOST_ERROR_BYTES, deadline or soon, self.url, cut=True)
-                said = refusal(answer.status, data, f"{method} {where.partition('?')[0]}")
+                said = _refusal(answer.status, data, f"{method} {where.partition('?')[0]}")
                 if answer.status in _GATEWAY and isinstance(said, ServerRefused):
-                    raise away(self.url, f"it is answered for with {answer.status}")
+                    raise _away(self.url, f"it is answered for with {answer.status}")
                 raise said
             yield answer
         finally:
@@ -219,10 +252,10 @@ class Session:
                 timeout=urllib3.Timeout(connect=min(_CONNECT_TIMEOUT_S, left), read=left),
             )
         except urllib3.exceptions.SSLError as error:
-            raise untrusted(self.url, error) from error
+            raise _untrusted(self.url, error) from error
         except urllib3.exceptions.HTTPError as error:
             never = (urllib3.exceptions.NewConnectionError, urllib3.exceptions.ConnectTimeoutError)
-            raise away(self.url, error, may_have_arrived=not isinstance(error, never)) from error
+            raise _away(self.url, error, may_have_arrived=not isinstance(error, never)) from error
 
     def _current_token(self) -> str:
         if self._token is None and self._log_in is not None:
@@ -263,7 +296,7 @@ def _read(
         if size > most:
             break
         if time.monotonic() > deadline:
-            raise away(url, "the end of its answer does not come")
+            raise _away(url, "the end of its answer does not come")
     return b"".join(parts)
 
 
@@ -274,9 +307,9 @@ def _pieces(answer: urllib3.BaseHTTPResponse, url: str) -> Iterator[bytes]:
         while piece := answer.read1(_CHUNK_BYTES):
             yield piece
     except urllib3.exceptions.SSLError as error:
-        raise away(url, error) from error
+        raise _away(url, error) from error
     except (urllib3.exceptions.HTTPError, OSError) as error:
-        raise away(url, f"its answer breaks off ({type(error).__name__}: {error})") from error
+        raise _away(url, f"its answer breaks off ({type(error).__name__}: {error})") from error
 
 
 def _give_back(answer: urllib3.BaseHTTPResponse) -> None:
@@ -315,3 +348,83 @@ def _checked_token(token: str) -> str:
             "It is not shown here. Log in again, or correct DETCORE_TOKEN."
         )
     return token
+
+
+def _away(url: str, why: object, *, may_have_arrived: bool = True) -> ServerAway:
+    """Return the error of a server that does not answer."""
+    text = str(why)
+    if not may_have_arrived and "refused" in text:
+        text = "connection refused"
+    return ServerAway(
+        f"the server {url} does not answer: {text}\n"
+        "Is it running (detcore serve), and is the address right?",
+        may_have_arrived=may_have_arrived,
+    )
+
+
+def _untrusted(url: str, error: Exception) -> errors.DetcoreError:
+    """Return the error of a connection that cannot be encrypted."""
+    reason = error.args[0] if error.args else error
+    if isinstance(reason, ssl.SSLCertVerificationError):
+        return ServerRefused(
+            f"the certificate of {url} is not trusted: {reason.verify_message}.\n"
+            "Nothing was sent. Give the file of the authority that signed it: DETCORE_MASTER_CERT, "
+            "or certificate=."
+        )
+    if isinstance(reason, ssl.SSLError) and "WRONG_VERSION" in str(reason):
+        return ServerRefused(f"{url} does not speak TLS.\nIs it http:// instead of https://?")
+    return _away(url, reason)
+
+
+def _refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
+    """Return the error that a server answered with.
+
+    Args:
+        status: HTTP status of the answer.
+        data: Body of the answer.
+        what: The request, for messages.
+    """
+    try:
+        said = json.loads(data)
+    except (ValueError, RecursionError):
+        said = None
+    told = said.get("error") if isinstance(said, dict) else None
+    if isinstance(told, dict) and isinstance(told.get("message"), str):
+        found = _named(told)
+        if found is not None:
+            return found
+    if 300 <= status < 400:
+        return ServerRefused(
+            f"{what} is redirected ({status}), which is not followed: the token is for this "
+            "server alone.\nGive the address that it leads to, https:// included.",
+            status=status,
+        )
+    detail = told if told else said.get("detail", said) if isinstance(said, dict) else said
+    if isinstance(detail, dict) and isinstance(detail.get("message"), str):
+        detail = detail["message"]
+    text = detail if isinstance(detail, str) else json.dumps(detail) if detail else ""
+    if not text:
+        text = data[:_SHOWN].decode(errors="replace")
+    shown = errors.in_one_line(text)[:_SHOWN]
+    plain = _BY_STATUS.get(status)
+    if plain is not None:
+        return plain(f"the server refused {what}: {shown}")
+    return ServerRefused(f"the server refused {what} with {status}: {shown}", status=status)
+
+
+def _named(told: dict[str, Any]) -> errors.DetcoreError | None:
+    """Return the error of the class that a server named, if there is such a class here."""
+    name, message = told.get("type"), told["message"]
+    if name == "ServerAway":
+        return ServerAway(message)
+    kind = getattr(errors, name, None) if isinstance(name, str) else None
+    if not (isinstance(kind, type) and issubclass(kind, errors.DetcoreError)):
+        return None
+    raised = kind(message)
+    details = told.get("details")
+    if isinstance(details, dict):
+        for key in _DETAILS:
+            if key in details and hasattr(raised, key):
+                value = details[key]
+                setattr(raised, key, tuple(value) if isinstance(value, list) else value)
+    return raised

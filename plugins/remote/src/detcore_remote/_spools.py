@@ -22,7 +22,7 @@ from detcore.errors import (
     UnauthenticatedError,
     in_one_line,
 )
-from detcore_remote._refusal import ServerAway
+from detcore_remote._session import ServerAway
 
 if TYPE_CHECKING:
     from detcore_remote._session import Session

@@ -18,7 +18,7 @@ from detcore.types import TrialInfo, TrialState
 if TYPE_CHECKING:
     from detcore.runner import RunListener
 
-__all__ = ["JournalListener", "journal_path", "read_journal", "replay"]
+__all__ = ["JournalListener", "Replayer", "journal_path", "read_journal"]
 
 _NAME = "journal.jsonl"
 # The trial's log has the whole line.
@@ -125,14 +125,15 @@ def read_journal(path: Path, position: int, *, most_bytes: int) -> tuple[list[st
     return data.decode("utf-8", "replace").splitlines(), position + len(data)
 
 
-class _Replayer:
-    """Passes the lines of a journal to a listener."""
+class Replayer:
+    """Passes the lines of one journal, called with each in order, to a listener."""
 
     def __init__(self, listener: RunListener) -> None:
         self._listener = listener
         self._infos: dict[int, TrialInfo] = {}
 
     def __call__(self, line: str) -> None:
+        """Call the method of the listener that a line tells of."""
         try:
             said = json.loads(line)
             tell = getattr(self, f"_{said.pop('type')}", None)
@@ -176,8 +177,3 @@ class _Replayer:
 
     def _notice(self, text: str) -> None:
         self._listener.notice(text)
-
-
-def replay(listener: RunListener) -> _Replayer:
-    """Return a function that takes the lines of one journal, in order, and calls a listener."""
-    return _Replayer(listener)
