@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = [
     "cancel",
     "cancel_trial",
-    "control_remotely",
     "delete",
     "kill",
     "kill_trial",
@@ -143,7 +142,7 @@ def _control(
     as_json: bool,
 ) -> None:
     if obj.master is not None:
-        _control_at(obj.master, experiment_id, what, as_json=as_json)
+        _control_at(obj, experiment_id, what, as_json=as_json)
         return
     from detcore.runner import control_experiment
     from detcore.types import Control
@@ -171,7 +170,11 @@ def _control(
 
 def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) -> None:
     if obj.master is not None:
-        experiment_id, was_asked = _control_trial_remotely(obj.master, trial_id, what)
+        with open_client(obj) as client:
+            trial = client.get_trial(trial_id)
+            getattr(trial, what)()
+            experiment_id = trial.experiment_id
+            was_asked = client.get_experiment(experiment_id).state.value == "RUNNING"
     else:
         from detcore.runner import control_trial
 
@@ -188,9 +191,12 @@ def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) 
         click.echo(f"trial {trial_id} ends: experiment {experiment_id} continues without it")
 
 
-def _control_at(master: str, experiment_id: int, what: str, *, as_json: bool) -> None:
+def _control_at(obj: CliContext, experiment_id: int, what: str, *, as_json: bool) -> None:
     """Ask a server; its runner does it soon."""
-    state = control_remotely(master, experiment_id, what)
+    with open_client(obj) as client:
+        experiment = client.get_experiment(experiment_id)
+        getattr(experiment, what)()
+        state = experiment.state.value
     if as_json:
         click.echo(json.dumps({"experiment_id": experiment_id, "state": state}))
     elif state == "RUNNING":
@@ -308,24 +314,3 @@ def wait(
         still = " still" if code == _EXIT_TIMEOUT else ""
         click.echo(printable(f"experiment {experiment_id} is{still} {state}{error}"), err=True)
     context.exit(code)
-
-
-def control_remotely(master: str, experiment_id: int, action: str) -> str:
-    """Have a server do something with an experiment; return the state that it has then."""
-    from detcore.experimental import Determined
-
-    with Determined(master) as client:
-        experiment = client.get_experiment(experiment_id)
-        getattr(experiment, action)()
-        return "DELETED" if action == "delete" else str(experiment.state.value)
-
-
-def _control_trial_remotely(master: str, trial_id: int, action: str) -> tuple[int, bool]:
-    """Have a server end a trial; return its experiment, and whether a runner looks after that."""
-    from detcore.experimental import Determined
-
-    with Determined(master) as client:
-        trial = client.get_trial(trial_id)
-        getattr(trial, action)()
-        experiment = client.get_experiment(trial.experiment_id)
-        return experiment.id, experiment.state.value == "RUNNING"

@@ -327,12 +327,13 @@ def _run_remotely(
 
 def _go_on_remotely(obj: CliContext, master: str, experiment_id: int) -> Session:
     """Let a server continue an experiment, unless it runs or is complete; return the session."""
-    from detcore.cli._control import control_remotely
+    from detcore.experimental import Determined
     from detcore.remote import open_session, read_events
 
     session = open_session(master, environment=obj.environment)
     if read_events(session, experiment_id, 0)["state"] in ("PAUSED", "ERROR", "CANCELED"):
-        control_remotely(master, experiment_id, "activate")
+        with Determined(master) as client:
+            client.get_experiment(experiment_id).activate()
     return session
 
 

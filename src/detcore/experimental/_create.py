@@ -10,18 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.environment import Environment, read_environment
-from detcore.errors import (
-    ConfigError,
-    InvalidExperimentError,
-    RunError,
-    describe,
-)
+from detcore.errors import ConfigError, InvalidExperimentError, RunError, describe
 from detcore.experimental._arguments import code_folder
 from detcore.trial import ImportEnded, Trial, is_importing_trial
 
 if TYPE_CHECKING:
     from detcore.experimental._experiment import ExperimentReference
-    from detcore.hooks import PluginManager
 
 __all__ = ["create"]
 
@@ -129,13 +123,16 @@ def _run(
     trial_def: type[Trial], config: Any, test: bool, folder: Path, environment: Environment
 ) -> ExperimentReference:
     from detcore.experimental._arguments import load_given
+    from detcore.experimental._client import Determined
+    from detcore.experimental._embedded import EmbeddedTransport
     from detcore.experimental._printing import PrintingListener, raise_unless_complete
     from detcore.experimental._where import find_class
+    from detcore.hooks import PluginManager
     from detcore.runner import RunSettings, start_experiment
     from detcore.trial import find_framework
 
     listener = PrintingListener()
-    plugins = _plugins(environment)
+    plugins = PluginManager(environment)
     framework = find_framework(trial_def, plugins.frameworks())
     place = find_class(trial_def, folder)
     loaded = load_given(
@@ -153,22 +150,9 @@ def _run(
     settings = RunSettings(environment=environment, plugins=plugins, listener=listener)
     result = start_experiment(loaded, folder, settings, test_mode=test)
     raise_unless_complete(result)
-    return _reference(result.experiment_id, environment)
-
-
-def _plugins(environment: Environment) -> PluginManager:
-    from detcore.hooks import PluginManager
-
-    return PluginManager(environment)
-
-
-def _reference(experiment_id: int, environment: Environment) -> ExperimentReference:
-    from detcore.experimental._client import Determined
-    from detcore.experimental._embedded import EmbeddedTransport
-
     # A local run is recorded here, even if the environment names a master.
     client = Determined(transport=EmbeddedTransport(environment))
-    return client.get_experiment(experiment_id)
+    return client.get_experiment(result.experiment_id)
 
 
 def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentReference | None:

@@ -36,6 +36,7 @@ def run_remotely(
     environment: Environment,
 ) -> ExperimentReference:
     """Hand an experiment in to a server, and follow it; see `detcore.experimental.create`."""
+    from detcore.experimental._client import Determined
     from detcore.hooks import PluginManager
     from detcore.trial import find_framework
 
@@ -74,7 +75,7 @@ def run_remotely(
         print(detached, flush=True)
         raise SystemExit(_EXIT_DETACHED) from None
     raise_unless_complete(result, at=f" --master {session.url}", was="paused")
-    return _reference(experiment_id, master_url)
+    return Determined(master_url).get_experiment(experiment_id)
 
 
 def _folder(context_dir: str | os.PathLike[str]) -> Path:
@@ -125,9 +126,3 @@ def _checked(command: Sequence[str], folder: Path) -> list[str]:
             "command=['train.py', '--flag']"
         )
     return [inside.as_posix(), *command[1:]]
-
-
-def _reference(experiment_id: int, master_url: str | None) -> ExperimentReference:
-    from detcore.experimental._client import Determined
-
-    return Determined(master_url).get_experiment(experiment_id)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import tempfile
@@ -221,7 +222,7 @@ def forget_token(home: Path, url: str, user: str) -> None:
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            if os.name == "posix" and os.fstat(file.fileno()).st_mode & 0o077:
+            if os.fstat(file.fileno()).st_mode & 0o077:
                 raise ConfigError(
                     f"others may read {path}, which holds tokens: it is not used.\n"
                     f"Make it yours alone: chmod 600 {path}"
@@ -268,10 +269,7 @@ def _changed(home: Path) -> Iterator[dict[str, Any]]:
 def _locked(path: Path) -> Iterator[None]:
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        if os.name == "posix":
-            import fcntl
-
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
     finally:
         os.close(descriptor)

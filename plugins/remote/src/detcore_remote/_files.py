@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from detcore.experimental import Document
     from detcore_remote._session import Session
 
-__all__ = ["HttpStorage", "checkpoint_path", "fetch_growth", "open_remote_checkpoint"]
+__all__ = ["HttpStorage", "checkpoint_path", "fetch_growth"]
 
 _ROOT = "/api/detcore/v1"
 # A UUID that is one part of a path, whatever a proxy does with paths.
@@ -50,7 +50,7 @@ class HttpStorage:
 
     Args:
         session: The connection to the server.
-        path: Of the checkpoint's files.
+        uuid: The checkpoint.
 
     Attributes:
         uuid: The checkpoint.
@@ -59,9 +59,9 @@ class HttpStorage:
         DetcoreError: If there is no such checkpoint, or it cannot be read; as the server says.
     """
 
-    def __init__(self, session: Session, path: str) -> None:
+    def __init__(self, session: Session, uuid: str) -> None:
         self._session = session
-        self._path = path
+        self._path = f"{_ROOT}{checkpoint_path(uuid)}/files"
         self._url = ""
         self.uuid = ""
         self._known: dict[str, int] = {}
@@ -186,15 +186,6 @@ class HttpStorage:
                 if tries == _TRIES:
                     raise
                 time.sleep(_BACKOFF_S * 2**tries)
-
-
-def open_remote_checkpoint(session: Session, uuid: str) -> HttpStorage:
-    """Return the files of a checkpoint behind a server, as a storage that can be read.
-
-    Raises:
-        NotFoundError: If there is no such checkpoint.
-    """
-    return HttpStorage(session, f"{_ROOT}{checkpoint_path(uuid)}/files")
 
 
 def checkpoint_path(uuid: str) -> str:

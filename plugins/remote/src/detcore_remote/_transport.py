@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from detcore.errors import InvalidArgumentError
 from detcore_remote._credentials import find_credentials, normal_url, trusted_authorities
 from detcore_remote._documents import checked, checked_list, unspell_document
-from detcore_remote._files import checkpoint_path, fetch_growth, open_remote_checkpoint
+from detcore_remote._files import HttpStorage, checkpoint_path, fetch_growth
 from detcore_remote._session import ServerRefused, Session
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
         TrialChanges,
         VersionTexts,
     )
-    from detcore_remote._files import HttpStorage
 
 __all__ = ["HttpTransport", "ServerRecords", "connect"]
 
@@ -214,7 +213,7 @@ class HttpTransport:
         from detcore.checkpoint import copy_checkpoint, is_whole_copy
 
         if not is_whole_copy(Path(folder), uuid):
-            storage = open_remote_checkpoint(self._session, uuid)
+            storage = HttpStorage(self._session, uuid)
             copy_checkpoint(storage, storage.uuid, Path(folder))
 
     # -- models -----------------------------------------------------------------------------------
@@ -387,7 +386,7 @@ class ServerRecords:
         Raises:
             NotFoundError: If there is no such checkpoint.
         """
-        return open_remote_checkpoint(self.session, uuid)
+        return HttpStorage(self.session, uuid)
 
     def read_log(self, trial_id: int, position: int) -> tuple[list[LogLine], int]:
         """Return lines of a trial's log from a position on, and the position after them."""
