@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         print_table,
     )
     from detcore.cli._records import master_option, open_client, open_records
-    from detcore.cli._storage import open_named_storage
     from detcore.cli._user import read_new_password
 
 __all__ = [
@@ -42,7 +41,6 @@ __all__ = [
     "make_table",
     "master_option",
     "open_client",
-    "open_named_storage",
     "open_records",
     "print_csv",
     "print_json",
@@ -63,7 +61,6 @@ __getattr__, __dir__ = lazy_names(
             "print_line print_table"
         ),
         "_records": "master_option open_client open_records",
-        "_storage": "open_named_storage",
         "_user": "read_new_password",
     },
 )

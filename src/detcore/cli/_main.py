@@ -114,7 +114,6 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "report": "detcore-report",
     "reproduce": "detcore-replay",
     "serve": "detcore-server",
-    "storage torture": "detcore-testing",
     "tensorboard": "detcore-report",
     "top": "detcore-report",
     "ui": "detcore-server",

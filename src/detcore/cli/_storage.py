@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
+import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._groups import CommandGroup, Lazy
+from detcore.cli._groups import CommandGroup
 from detcore.cli._output import Column, print_fields, print_json, print_line, print_table
 from detcore.errors import ConfigError
 
 if TYPE_CHECKING:
+    from detcore.checkpoint.torture import CrashPoint, TortureReport
     from detcore.cli._context import CliContext
     from detcore.storage import Capabilities, Finding, StorageBackend
 
-__all__ = ["open_named_storage", "storage_group"]
+__all__ = ["storage_group"]
 
 _EXIT_FAULTY = 1
 
@@ -36,14 +40,7 @@ Exit codes:
 """
 
 
-@click.group(
-    "storage",
-    cls=CommandGroup,
-    epilog=_EXAMPLES,
-    lazy_commands={
-        "torture": Lazy(None, "Stop processes that save, delete and repair at every operation.")
-    },
-)
+@click.group("storage", cls=CommandGroup, epilog=_EXAMPLES)
 def storage_group() -> None:
     """Test a checkpoint storage."""
 
@@ -59,7 +56,7 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
     """
     from detcore.storage import check_storage
 
-    with open_named_storage(ctx.obj, where) as storage:
+    with _opened(ctx.obj, where) as storage:
         findings = list(check_storage(storage))
         capabilities = storage.capabilities
         engine = getattr(storage, "engine", None)
@@ -79,15 +76,81 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
         ctx.exit(_EXIT_FAULTY)
 
 
-@contextlib.contextmanager
-def open_named_storage(obj: CliContext, where: str, below: str = "") -> Iterator[StorageBackend]:
-    """Open the storage of a URL, a path or an experiment file during the block.
+@storage_group.command("torture")
+@click.argument("where", metavar="URL|PATH|FILE.yaml")
+@click.option(
+    "--points",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Try N crash points, spread evenly over all; default: every one.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object.")
+@click.pass_context
+def torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -> None:
+    """Stop processes that save, delete, prune, register and repair at every operation.
 
-    Args:
-        obj: The settings of the command.
-        where: A URL, a path, or the path of an experiment file (``.yaml``).
-        below: A folder in it to open instead; removed at the end.
+    After each stop the leftovers are settled, and the checkpoint is restored: it must be the old or
+    the new one. This takes some ten thousand requests, below a new prefix, which is removed again.
     """
+    from detcore.checkpoint.torture import torture_storage
+
+    start = time.monotonic()
+    progress = _Progress()
+    with _opened(ctx.obj, where, below=f"detcore-torture-{uuid.uuid4().hex}") as storage:
+        url = storage.url
+        report = torture_storage(storage, points=points, on_point=progress.step)
+    progress.clear()
+    seconds = time.monotonic() - start
+    if as_json:
+        losses = [str(loss) for loss in report.losses]
+        print_json({"url": url, "points": report.points, "totals": report.totals,
+                    "losses": losses, "seconds": round(seconds, 1)})  # fmt: skip
+    else:
+        _print_report(report, seconds)
+    if report.losses:
+        ctx.exit(_EXIT_FAULTY)
+
+
+def _print_report(report: TortureReport, seconds: float) -> None:
+    print_table(
+        [Column("scenario"), Column("crash points", align="right"), Column("of", align="right"),
+         Column("losses", align="right")],
+        [
+            [name, str(count), str(report.totals[name]),
+             str(sum(loss.scenario == name for loss in report.losses))]
+            for name, count in report.points.items()
+        ],
+    )  # fmt: skip
+    for loss in report.losses:
+        print_line(str(loss))
+    tried, total = sum(report.points.values()), sum(report.totals.values())
+    print_line(
+        f"{tried} of {total} crash points tried in {seconds:.0f} s: "
+        + (f"LOSSES at {len(report.losses)}" if report.losses else "nothing was lost")
+    )
+
+
+class _Progress:
+    """How many points were tried, on a terminal."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._is_shown = sys.stderr.isatty()
+
+    def step(self, scenario: str, point: CrashPoint) -> None:
+        """Show the next one."""
+        self._count += 1
+        if self._is_shown:
+            click.echo(f"\r\x1b[K{self._count}: {scenario}, {point}", nl=False, err=True)
+
+    def clear(self) -> None:
+        """Leave the line empty."""
+        if self._is_shown:
+            click.echo("\r\x1b[K", nl=False, err=True)
+
+
+@contextlib.contextmanager
+def _opened(obj: CliContext, where: str, below: str = "") -> Iterator[StorageBackend]:
     from detcore.storage import open_storage
 
     spec: str | Mapping[str, Any] | None = where

@@ -1,4 +1,4 @@
-"""Register ``detcore plugins new`` and ``storage torture``; imports nothing of the suites."""
+"""Register ``detcore plugins new``; imports nothing of the suites."""
 
 from __future__ import annotations
 
@@ -13,14 +13,10 @@ __all__ = ["detcore_register_commands"]
 
 
 @hookimpl
-def detcore_register_commands() -> list[click.Command]:
-    """Register commands in ``detcore plugins`` and ``detcore storage``."""
+def detcore_register_commands() -> click.Group:
+    """Register the command that writes a new plugin, in ``detcore plugins``."""
     import click
 
     from detcore_testing._scaffold import new_plugin
-    from detcore_testing._torture_command import torture
 
-    return [
-        click.Group("plugins", commands=[new_plugin], help="Added to ``detcore plugins``."),
-        click.Group("storage", commands=[torture], help="Added to ``detcore storage``."),
-    ]
+    return click.Group("plugins", commands=[new_plugin], help="Added to ``detcore plugins``.")
