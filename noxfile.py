@@ -35,15 +35,21 @@ STORAGE = ["-e", "plugins/storage"]
 KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 HOROVOD_PLUGIN = ["-e", "plugins/horovod"]
+METRICS = ["-e", "plugins/metrics"]
+OPTUNA = ["-e", "plugins/optuna"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
 REPORT = ["-e", "plugins/report"]
+REMOTE = ["-e", "plugins/remote"]
 REPLAY = ["-e", "plugins/replay"]
 SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
-HOUSE = [*CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPLAY, *REPORT, *SERVER, *TESTING]
+HOUSE = [
+    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *METRICS, *REMOTE, *REPLAY, *REPORT, *SERVER,
+    *TESTING,
+]  # fmt: skip
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
 ENVIRONMENTS = ("bare", "torch", "tensorflow-2.15", "tensorflow")
@@ -235,7 +241,7 @@ def quickstart(session: nox.Session) -> None:
 @nox.session(name="quickstart-torch")
 def quickstart_torch(session: nox.Session) -> None:
     """Install detcore with PyTorch and train the digits example."""
-    install_locked(session, "torch", *CORE, *STORAGE, *TORCH, *REPORT)
+    install_locked(session, "torch", *CORE, *STORAGE, *METRICS, *TORCH, *REPORT)
     install_pytorch(session)
     session.run("detcore", "run", "examples/digits_torch/const.yaml", silent=False)
     print(NEXT_STEPS.format(bin=session.bin, trial="PyTorchTrial", example="digits_torch"))
@@ -308,11 +314,12 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy --strict on the core, the plugins, the core's tests, the server's and the suites'."""
-    install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *RAY, *TORCH)
+    install_locked(session, "types", *HOUSE, *KERAS, *ESTIMATOR, *OPTUNA, *RAY, *TORCH)
     session.run("mypy", "src/detcore", *map(str, sorted(Path("plugins").glob("*/src/detcore_*"))))
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
-        "plugins/testing/tests", "plugins/replay/tests", "--exclude", "tests/examples",
+        "plugins/metrics/tests", "plugins/remote/tests", "plugins/testing/tests",
+        "plugins/replay/tests", "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin:plugins/replay/tests"},
     )  # fmt: skip
 
@@ -327,11 +334,11 @@ def bare(session: nox.Session) -> None:
                 "apt-get", "install", "-qq", "-y", "--no-install-recommends", package,
                 external=True, env={"DEBIAN_FRONTEND": "noninteractive"},
             )  # fmt: skip
-    install_locked(session, "bare", *HOUSE)
+    install_locked(session, "bare", *HOUSE, *OPTUNA)
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
-        "plugins/determined/tests", "plugins/horovod/tests", "plugins/replay/tests",
-        "plugins/report/tests",
+        "plugins/determined/tests", "plugins/horovod/tests", "plugins/metrics/tests",
+        "plugins/remote/tests", "plugins/replay/tests", "plugins/report/tests",
         "plugins/server/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip

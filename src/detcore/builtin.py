@@ -26,5 +26,4 @@ def detcore_register_searcher() -> list[SearcherType]:
         SearcherType(name="grid", method="detcore.search:GridSearch"),
         SearcherType(name="adaptive_asha", method="detcore.search:AdaptiveSearch"),
         SearcherType(name="async_halving", method="detcore.search:HalvingSearch"),
-        SearcherType(name="optuna", method="detcore.search:OptunaSearch"),
     ]

@@ -59,8 +59,8 @@ def with_distribution(
     """A distribution of detcore, and an environment with its wheel and detcore's."""
     name: str = request.param
     folder = tmp_path_factory.mktemp("installed")
-    names = [name, "detcore-report"] if name == "detcore-server" else [name]
-    sources = [ROOT / "plugins" / each.removeprefix("detcore-") for each in names]
+    needed = ["detcore-remote", "detcore-report"] if name == "detcore-server" else []
+    sources = [ROOT / "plugins" / each.removeprefix("detcore-") for each in [name, *needed]]
     wheels = [build_wheel(source, folder / source.name) for source in sources]
     return name, CleanEnvironment(folder / "environment", [detcore_wheel(), *wheels])
 
@@ -205,3 +205,66 @@ def test_a_notebook_shows_tables_without_drawings(with_a_trial: CleanEnvironment
         assert text in experiment
     for text in ("Trial 1 of experiment 1", "20 steps", "Best validation, at step 20", "0.05"):
         assert text in trial
+
+
+SERVER = "http://127.0.0.1:9"
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("experiment", "list", "--master", SERVER),
+        ("experiment", "pause", "1", "--master", SERVER),
+        ("logs", "1", "--master", SERVER),
+        ("plugins", "deliver", "--master", SERVER),
+        ("run", "const.yaml", "--master", SERVER),
+        ("run", "--resume", "1", "--master", SERVER),
+    ],
+)
+def test_without_its_distribution_a_server_is_not_asked(
+    arguments: tuple[str, ...], core_alone: CleanEnvironment
+) -> None:
+    (core_alone.folder / "const.yaml").write_text("name: remote\n")
+    done = core_alone.run("detcore", *arguments, cwd=core_alone.folder)
+    assert (done.returncode, done.stdout) == (1, "")
+    error = done.stderr.removeprefix("error: ")
+    assert error.startswith(("asking a server (--master, DETCORE_MASTER)", "asking the server"))
+    assert error.endswith(
+        "is part of detcore-remote, which is not installed.\n"
+        "Install it with: pip install 'detcore[remote]'\n"
+    )
+
+
+@pytest.mark.cold
+@pytest.mark.parametrize(
+    ("code", "needed_by", "extra"),
+    [
+        (f"import detcore; detcore.Client('{SERVER}')", f"asking the server {SERVER}", "remote"),
+        (
+            "from detcore.remote import Session",
+            "asking a server (--master, DETCORE_MASTER)",
+            "remote",
+        ),
+        ("from detcore.metrics import AUROC", "a reducer for one of the usual metrics", "metrics"),
+    ],
+)
+def test_names_that_moved_to_a_distribution_say_how_to_install_it(
+    code: str, needed_by: str, extra: str, core_alone: CleanEnvironment
+) -> None:
+    done = core_alone.run("python", "-c", code)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        f"MissingDistributionError: {needed_by} is part of detcore-{extra}, which is not "
+        f"installed.\nInstall it with: pip install 'detcore[{extra}]'\n"
+    )
+
+
+@pytest.mark.cold
+def test_the_client_of_a_server_works_alone(tmp_path: Path) -> None:
+    environment = CleanEnvironment(
+        tmp_path / "environment", [detcore_wheel(), detcore_wheel("remote")]
+    )
+    done = environment.run("detcore", "experiment", "list", "--master", SERVER)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"no token for the server {SERVER}" in done.stderr

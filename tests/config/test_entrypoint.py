@@ -110,5 +110,5 @@ def test_a_search_method_whose_package_is_missing(
     )
     load_config(file)
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ExperimentFileError, match=r"(?s)needs the package optuna.*detcore\[optuna"):
+    with pytest.raises(ExperimentFileError, match=r"(?s)needs detcore-optuna.*detcore\[optuna"):
         load_config(file)

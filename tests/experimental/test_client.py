@@ -25,7 +25,7 @@ from detcore.experimental import (
     ModelSortBy,
     TrialReference,
 )
-from detcore.experimental._http import HttpTransport
+from detcore_remote._transport import HttpTransport
 
 # -- where it looks -------------------------------------------------------------------------------
 

@@ -26,8 +26,8 @@ from detcore.errors import (
     NotFoundError,
 )
 from detcore.experimental import Determined, EmbeddedTransport, Transport, TrialReference
-from detcore.experimental._http import PARTS, HttpTransport, checked
-from detcore.remote import (
+from detcore.types import Control, ExperimentState
+from detcore_remote import (
     ServerAway,
     ServerRefused,
     Session,
@@ -36,7 +36,8 @@ from detcore.remote import (
     unspell_document,
     unspell_metrics,
 )
-from detcore.types import Control, ExperimentState
+from detcore_remote._documents import checked
+from detcore_remote._transport import PARTS, HttpTransport
 
 
 @pytest.fixture
@@ -336,7 +337,7 @@ def test_a_download_that_fails_leaves_nothing(
     store: ClientStore, behind_proxy: tuple[Determined, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, proxy = behind_proxy
-    monkeypatch.setattr("detcore.experimental._http_files._BACKOFF_S", 0.001)
+    monkeypatch.setattr("detcore_remote._files._BACKOFF_S", 0.001)
     checkpoint = client.get_checkpoint(store.one_checkpoint())
     proxy.choose = lambda method, target: "reset before" if "weights" in target else None
     with pytest.raises(ServerAway):

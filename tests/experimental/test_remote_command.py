@@ -10,7 +10,7 @@ import pytest
 
 from detcore import Trial
 from detcore.errors import ConfigError, InvalidExperimentError
-from detcore.experimental._follow import PrintingListener
+from detcore.experimental._printing import PrintingListener
 from detcore.experimental._remote import _checked as checked_command
 from detcore.experimental._remote import _entrypoint
 

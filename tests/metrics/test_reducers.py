@@ -98,8 +98,7 @@ def test_the_package_needs_no_numpy() -> None:
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
 
 
-def test_names_are_imported_on_first_use() -> None:
-    assert set(dir(detcore.metrics)) == set(detcore.metrics.__all__)
+def test_reducers_of_the_usual_metrics_are_found_by_their_former_names() -> None:
     assert isinstance(detcore.metrics.Mean(), MetricReducer)
-    with pytest.raises(AttributeError, match=r"'detcore\.metrics' has no attribute 'Average'"):
+    with pytest.raises(AttributeError, match="'detcore_metrics' has no attribute 'Average'"):
         _ = detcore.metrics.Average

@@ -26,9 +26,9 @@ from detcore.search import (
     event_to_json,
 )
 from detcore.search._adaptive import AdaptiveSearch
-from detcore.search._optuna import OptunaSearch
 from detcore.search._sampling import sample
 from detcore.search._simple import GridSearch, RandomSearch
+from detcore_optuna.search import OptunaSearch
 
 FAILING = {ExitReason.ERRORED: 0.05, ExitReason.INVALID_HP: 0.1, ExitReason.STOPPED: 0.02}
 GRID = {"rate": {"type": "double", "minval": 0.1, "maxval": 1.0, "count": 50}}

@@ -16,7 +16,7 @@ from toy_command import MODEL_DIR, TOY_PLUGIN
 
 from detcore.database import Database
 from detcore.environment import read_environment
-from detcore.remote import HandIn, PackedContext, Session, open_session, pack
+from detcore_remote import HandIn, PackedContext, Session, open_session, pack
 from detcore_server import hash_password
 from detcore_testing import DetcoreCommand
 

@@ -28,6 +28,7 @@ PLUGIN_SOURCES = tuple(sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples
 FORWARDERS = {
     "detcore.checkpoint.torture": "detcore_testing.torture",
     "detcore.migrate": "detcore_determined.migrate",
+    "detcore.remote": "detcore_remote",
     "detcore.testing": "detcore_testing",
 }
 

@@ -19,7 +19,7 @@ from detcore.cli import main
 from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
-from detcore.remote import (
+from detcore_remote import (
     KeptToken,
     ServerAway,
     Session,

@@ -21,7 +21,7 @@ from http_face import make_token, served, served_app
 
 from detcore.database import Database
 from detcore.environment import read_environment
-from detcore.remote import Session
+from detcore_remote import Session
 
 EXAMPLES = os.environ.get("DETCORE_SCHEMA_EXAMPLES", "3")
 CONFIG = Path(__file__).with_name("schemathesis.toml")

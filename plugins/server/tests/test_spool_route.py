@@ -30,7 +30,7 @@ from detcore._log.lines import header_line, record_line
 from detcore.database import Database, MetricRecord
 from detcore.database._drain import Position, drain
 from detcore.database._schema import events, metrics, spools
-from detcore.remote import Session, send_spools
+from detcore_remote import Session, send_spools
 
 ROOM_BYTES = 1 << 20
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         print_line,
         print_table,
     )
-    from detcore.cli._records import master_option, open_records
+    from detcore.cli._records import master_option, open_client, open_records
     from detcore.cli._user import read_new_password
 
 __all__ = [
@@ -40,6 +40,7 @@ __all__ = [
     "make_console",
     "make_table",
     "master_option",
+    "open_client",
     "open_records",
     "print_csv",
     "print_json",
@@ -59,7 +60,7 @@ __getattr__, __dir__ = lazy_names(
             "Column choose_format format_options make_console make_table print_csv print_json "
             "print_line print_table"
         ),
-        "_records": "master_option open_records",
+        "_records": "master_option open_client open_records",
         "_user": "read_new_password",
     },
 )

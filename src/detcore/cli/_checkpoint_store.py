@@ -13,7 +13,13 @@ import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import Column, format_bytes, print_json, print_line, print_table
-from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
+from detcore.cli._records import (
+    ServerRecords,
+    master_option,
+    open_client,
+    open_records,
+    uuid_shortener,
+)
 from detcore.errors import CheckpointError, CheckpointStateError, DetcoreError
 
 if TYPE_CHECKING:
@@ -58,13 +64,9 @@ class CheckpointStore:
     def storage(self, record: CheckpointRecord) -> StorageBackend:
         """Open the storage that a checkpoint is in; one behind a server can be read only."""
         from detcore.checkpoint import find_place
-        from detcore.remote import ServerRecords
 
         if isinstance(self.database, ServerRecords):
-            from detcore.experimental import open_remote_checkpoint
-
-            return open_remote_checkpoint(self.database.session, record.uuid)
-
+            return self.database.open_checkpoint(record.uuid)
         if self._plugins is None:
             self._plugins = self._obj.plugin_manager()
         home, plugins = self._home, self._plugins

@@ -26,7 +26,16 @@ if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.types import Control
 
-__all__ = ["cancel", "cancel_trial", "delete", "kill", "kill_trial", "pause", "resume", "wait"]
+__all__ = [
+    "cancel",
+    "cancel_trial",
+    "delete",
+    "kill",
+    "kill_trial",
+    "pause",
+    "resume",
+    "wait",
+]
 
 _POLL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
@@ -133,7 +142,7 @@ def _control(
     as_json: bool,
 ) -> None:
     if obj.master is not None:
-        _control_at(obj.master, experiment_id, what, as_json=as_json)
+        _control_at(obj, experiment_id, what, as_json=as_json)
         return
     from detcore.runner import control_experiment
     from detcore.types import Control
@@ -161,9 +170,11 @@ def _control(
 
 def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) -> None:
     if obj.master is not None:
-        from detcore.cli._run_remote import control_trial_remotely
-
-        experiment_id, was_asked = control_trial_remotely(obj.master, trial_id, what)
+        with open_client(obj) as client:
+            trial = client.get_trial(trial_id)
+            getattr(trial, what)()
+            experiment_id = trial.experiment_id
+            was_asked = client.get_experiment(experiment_id).state.value == "RUNNING"
     else:
         from detcore.runner import control_trial
 
@@ -180,11 +191,12 @@ def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) 
         click.echo(f"trial {trial_id} ends: experiment {experiment_id} continues without it")
 
 
-def _control_at(master: str, experiment_id: int, what: str, *, as_json: bool) -> None:
+def _control_at(obj: CliContext, experiment_id: int, what: str, *, as_json: bool) -> None:
     """Ask a server; its runner does it soon."""
-    from detcore.cli._run_remote import control_remotely
-
-    state = control_remotely(master, experiment_id, what)
+    with open_client(obj) as client:
+        experiment = client.get_experiment(experiment_id)
+        getattr(experiment, what)()
+        state = experiment.state.value
     if as_json:
         click.echo(json.dumps({"experiment_id": experiment_id, "state": state}))
     elif state == "RUNNING":

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["deliver"]
 
+_NUMBERS = ("delivered", "forgotten", "waiting", "sent_bytes", "waiting_bytes")
 _EPILOG = """
 \b
 Exit codes:
@@ -91,7 +92,8 @@ def deliver(
             _deliver(name, mailboxes, observers.get(name), dry_run=dry_run)
             for name, mailboxes in sorted(by_plugin.items())
         ]
-    _show(rows, as_json=as_json)
+    titles = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "note")
+    _show(rows, titles, as_json=as_json)
     ctx.exit(1 if any(row["waiting"] for row in rows) else 0)
 
 
@@ -126,17 +128,7 @@ def _send(
         }
         for spool in found
     ]
-    if as_json:
-        print_json(rows)
-    elif not rows:
-        print_line("nothing waits")
-    else:
-        titles = ("trial", "spool", "sent_bytes", "waiting_bytes", "note")
-        columns = [
-            Column(title, align="right" if "bytes" in title else "left", wrap=title == "note")
-            for title in titles
-        ]
-        print_table(columns, [[_cell(title, row[title]) for title in titles] for row in rows])
+    _show(rows, ("trial", "spool", "sent_bytes", "waiting_bytes", "note"), as_json=as_json)
     return 1 if any(spool.left_bytes or spool.problem for spool in found) else 0
 
 
@@ -192,20 +184,17 @@ def _trial_of(trial_dir: Path) -> int | str:
     return int(trial_dir.name) if trial_dir.name.isdigit() else trial_dir.name
 
 
-def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
+def _show(rows: list[dict[str, Any]], titles: tuple[str, ...], *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
-        return
-    if not rows:
+    elif not rows:
         print_line("nothing waits")
-        return
-    titles = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "note")
-    numbers = ("delivered", "forgotten", "waiting")
-    columns = [
-        Column(title, align="right" if title in numbers else "left", wrap=title == "note")
-        for title in titles
-    ]
-    print_table(columns, [[_cell(title, row[title]) for title in titles] for row in rows])
+    else:
+        columns = [
+            Column(title, align="right" if title in _NUMBERS else "left", wrap=title == "note")
+            for title in titles
+        ]
+        print_table(columns, [[_cell(title, row[title]) for title in titles] for row in rows])
 
 
 def _cell(title: str, value: Any) -> str:

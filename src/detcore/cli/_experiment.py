@@ -10,7 +10,7 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records, shorten_checkpoints
+from detcore.cli._records import master_option, open_client, open_records, shorten_checkpoints
 from detcore.describe import (
     can_resume,
     describe_experiment,
@@ -219,13 +219,9 @@ def unarchive(obj: CliContext, experiment_id: int) -> None:
 
 
 def _set_archived(obj: CliContext, experiment_id: int, *, archived: bool) -> None:
-    if obj.master is not None:
-        from detcore.cli._run_remote import control_remotely
-
-        control_remotely(obj.master, experiment_id, "archive" if archived else "unarchive")
-    else:
-        with open_records(obj) as database:
-            database.set_experiment_archived(experiment_id, archived)
+    with open_client(obj) as client:
+        experiment = client.get_experiment(experiment_id)
+        (experiment.archive if archived else experiment.unarchive)()
     click.echo(f"experiment {experiment_id} is {'archived' if archived else 'in lists again'}")
 
 

@@ -14,7 +14,7 @@ import click
 
 from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
 from detcore.cli._output import choose_format, format_options, printable
-from detcore.cli._records import master_option, open_records, read_log
+from detcore.cli._records import ServerRecords, master_option, open_records, read_log
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -122,7 +122,6 @@ def experiment_logs(
 def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
     """Return the last lines that a trial's workers printed."""
     from detcore.database import read_trial_log
-    from detcore.remote import ServerRecords
 
     if isinstance(database, ServerRecords):
         return database.read_log(trial.id, 0)[0][-number:]

@@ -69,10 +69,7 @@ COMMANDS = {
     "replay": Lazy(None, "Train steps of a run again, and compare them with the run."),
     "reproduce": Lazy(None, "Train a failed trial again from its bundle, and compare the failure."),
     "report": Lazy(None, "Write the records of an experiment into one HTML file."),
-    "tensorboard": Lazy(
-        "detcore.cli._tensorboard:tensorboard",
-        "Start TensorBoard on the event files of experiments.",
-    ),
+    "tensorboard": Lazy(None, "Start TensorBoard on the event files of experiments."),
     "checkpoint": Lazy(
         "detcore.cli._checkpoint:checkpoint_group",
         "List, download, verify and delete checkpoints.",
@@ -117,6 +114,7 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "report": "detcore-report",
     "reproduce": "detcore-replay",
     "serve": "detcore-server",
+    "tensorboard": "detcore-report",
     "top": "detcore-report",
     "ui": "detcore-server",
     "user create": "detcore-server",

@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
 
 import click
 
@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import Database, LogLine, TrialRecord
     from detcore.experimental import Determined
+    from detcore.storage import StorageBackend
 
 __all__ = [
+    "ServerRecords",
     "master_option",
     "open_client",
     "open_records",
@@ -27,6 +29,17 @@ __all__ = [
 ]
 
 _Command = TypeVar("_Command")
+
+
+@runtime_checkable
+class ServerRecords(Protocol):
+    """The records of a server, beyond the reading methods of a database."""
+
+    def read_log(self, trial_id: int, position: int) -> tuple[list[LogLine], int]:
+        """Return lines of a trial's log from a position on, and the position after them."""
+
+    def open_checkpoint(self, uuid: str) -> StorageBackend:
+        """Return the files of a checkpoint, as a storage that can be read."""
 
 
 def master_option(command: _Command) -> _Command:
@@ -66,12 +79,13 @@ def open_records(obj: CliContext, *, is_again: bool = False) -> Iterator[Databas
             ingest_spools(database, obj.environment.home)
             yield database
         return
-    from detcore.remote import ServerRecords, open_session
+    from detcore import remote
 
-    with contextlib.closing(open_session(obj.master, environment=obj.environment)) as session:
+    session = remote.open_session(obj.master, environment=obj.environment)
+    with contextlib.closing(session):
         if not is_again:
             click.echo(f"records of {session.url}", err=True)
-        yield cast("Database", ServerRecords(session))
+        yield cast("Database", remote.ServerRecords(session))
 
 
 @contextlib.contextmanager
@@ -110,7 +124,6 @@ def shorten_checkpoints(database: Database, trials: list[dict[str, Any]]) -> Non
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:
     """Return lines of a trial's log from a position on, and the position behind them."""
     from detcore.database import read_log_page
-    from detcore.remote import ServerRecords
 
     if isinstance(database, ServerRecords):
         return database.read_log(trial.id, position)

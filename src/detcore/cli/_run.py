@@ -13,12 +13,14 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._context import names_of_plugins
 from detcore.cli._output import printable
+from detcore.errors import ConfigError
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.config import LoadedConfig
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
+    from detcore.remote import Session
     from detcore.runner import ExperimentResult
 
 __all__ = ["run"]
@@ -249,13 +251,12 @@ def _run_at(
     quiet: bool,
 ) -> None:
     """Have a server train the experiment, as `run` does here."""
-    from detcore.cli._run_remote import go_on_remotely, run_remotely, tell_detached
-    from detcore.experimental._follow import Detached, follow
+    from detcore.remote import Detached, follow
 
     display = _make_display(as_json, quiet=quiet)
     try:
         if config is not None:
-            session, number = run_remotely(
+            session, number = _run_remotely(
                 obj,
                 master,
                 config,
@@ -266,13 +267,15 @@ def _run_at(
             )
         else:
             number = resume or 0
-            session = go_on_remotely(obj, master, number)
+            session = _go_on_remotely(obj, master, number)
         if detach:
             raise Detached(number, session.url)
         result = follow(session, number, display)
     except Detached as detached:
         display.close()
-        tell_detached(detached, as_json=as_json)
+        click.echo(str(detached), err=as_json)
+        if as_json:
+            click.echo(json.dumps({"experiment_id": number, "state": "RUNNING"}))
         raise SystemExit(0 if detach else _EXIT_INTERRUPTED) from None
     except BaseException:
         display.close()
@@ -280,6 +283,58 @@ def _run_at(
     display.close()
     _conclude(result, as_json=as_json, at=f" --master {session.url}")
     raise SystemExit(_exit_code(result))
+
+
+def _run_remotely(
+    obj: CliContext,
+    master: str,
+    config: Path,
+    model_dir: Path | None,
+    *,
+    settings: tuple[str, ...],
+    test_mode: bool,
+    display: Any,
+) -> tuple[Session, int]:
+    """Submit an experiment; return the session with the server, and the experiment's id."""
+    from detcore.config import notices_of_code, parse_set_flags
+    from detcore.remote import HandIn, hand_in, open_session, pack
+
+    try:
+        text = config.read_bytes().decode("utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"the experiment file {config} cannot be read: {error}") from error
+    folder = model_dir or config.absolute().parent
+    overrides, variables = parse_set_flags(settings), obj.environment.config_overrides
+    given = HandIn(
+        text=text,
+        name=str(config),
+        overrides=overrides,
+        environment=variables,
+        test_mode=test_mode,
+    )
+    session = open_session(master, environment=obj.environment)
+    context = pack(folder)
+    with context.file:
+        experiment_id = hand_in(session, given, context, notice=display.notice)
+    unread = notices_of_code(
+        text, name=str(config), code_dir=folder, overrides=overrides, environment=variables
+    )
+    for line in unread:
+        display.notice(line)
+    display.notice(f"experiment {experiment_id} was handed in to {session.url}")
+    return session, experiment_id
+
+
+def _go_on_remotely(obj: CliContext, master: str, experiment_id: int) -> Session:
+    """Let a server continue an experiment, unless it runs or is complete; return the session."""
+    from detcore.experimental import Determined
+    from detcore.remote import open_session, read_events
+
+    session = open_session(master, environment=obj.environment)
+    if read_events(session, experiment_id, 0)["state"] in ("PAUSED", "ERROR", "CANCELED"):
+        with Determined(master) as client:
+            client.get_experiment(experiment_id).activate()
+    return session
 
 
 def _load(

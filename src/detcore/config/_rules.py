@@ -325,9 +325,9 @@ def _slots_fit(facts: Facts) -> Iterator[Violation]:
 
 def _search_method_is_installed(facts: Facts) -> Iterator[Violation]:
     name = facts.get("searcher", "name")
-    if name == "optuna" and importlib.util.find_spec(name) is None:
+    if name == "optuna" and importlib.util.find_spec("detcore_optuna") is None:
         yield Violation(
-            "the searcher 'optuna' needs the package optuna, which is not installed",
+            "the searcher 'optuna' needs detcore-optuna, which is not installed",
             Mention(("searcher", "name")),
             help=("install it: python -m pip install 'detcore[optuna]'",),
         )

@@ -32,7 +32,7 @@ from detcore.database._reads import READS, answer_read, plain_arguments, read_re
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.database._summaries import TrialSummary
-from detcore.database._trial_log import TrialLog, read_log_page, read_trial_log
+from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
 from detcore.database._users import new_token, token_digest
 from detcore.types import ModelOrderBy, ModelSortBy
 
@@ -44,6 +44,7 @@ __all__ = [
     "DatabaseInfo",
     "EventRecord",
     "ExperimentRecord",
+    "LineFile",
     "LogFollower",
     "LogLine",
     "MetricCurve",

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore._records import Field, document_of
     from detcore.experimental import estimator, keras
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
@@ -28,11 +29,17 @@ if TYPE_CHECKING:
         TrialSortBy,
     )
     from detcore.experimental._experiment import ExperimentReference
-    from detcore.experimental._http import open_remote_checkpoint
     from detcore.experimental._instance import create_trial_instance
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
     from detcore.experimental._model import Model
-    from detcore.experimental._transport import Transport
+    from detcore.experimental._transport import (
+        Document,
+        ExperimentQuery,
+        ModelQuery,
+        Transport,
+        TrialChanges,
+        VersionTexts,
+    )
     from detcore.experimental._trial import TrialReference
 
 __all__ = [
@@ -41,29 +48,36 @@ __all__ = [
     "CheckpointSortBy",
     "CheckpointTrainingMetadata",
     "Determined",
+    "Document",
     "EmbeddedTransport",
+    "ExperimentQuery",
     "ExperimentReference",
+    "Field",
     "Model",
     "ModelOrderBy",
+    "ModelQuery",
     "ModelSortBy",
     "OrderBy",
     "TrainingMetrics",
     "Transport",
+    "TrialChanges",
     "TrialOrderBy",
     "TrialReference",
     "TrialSortBy",
     "ValidationMetrics",
+    "VersionTexts",
     "create",
     "create_trial_instance",
+    "document_of",
     "estimator",
     "keras",
-    "open_remote_checkpoint",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "": "estimator keras",
+        "detcore._records": "Field document_of",
         "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
         "_client": "Determined",
         "_create": "create",
@@ -73,11 +87,10 @@ __getattr__, __dir__ = lazy_names(
             "TrialSortBy"
         ),
         "_experiment": "ExperimentReference",
-        "_http": "open_remote_checkpoint",
         "_instance": "create_trial_instance",
         "_metrics": "TrainingMetrics ValidationMetrics",
         "_model": "Model",
-        "_transport": "Transport",
+        "_transport": "Document ExperimentQuery ModelQuery Transport TrialChanges VersionTexts",
         "_trial": "TrialReference",
     },
 )

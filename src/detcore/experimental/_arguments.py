@@ -23,12 +23,25 @@ __all__ = [
     "check_keys",
     "check_metadata",
     "check_text",
+    "code_folder",
     "given_text",
     "load_given",
 ]
 
 PLAIN_HYPERPARAMETERS: Mapping[str, Any] = {"global_batch_size": 32}
 _LENGTH: Mapping[str, int] = {"batches": 100}
+
+
+def code_folder(context_dir: str | os.PathLike[str]) -> Path:
+    """Return the folder of the code, absolute.
+
+    Raises:
+        ConfigError: If there is no such folder.
+    """
+    folder = Path(context_dir).expanduser().absolute()
+    if not folder.is_dir():
+        raise ConfigError(f"context_dir is {os.fspath(context_dir)!r}: there is no folder {folder}")
+    return folder.resolve()
 
 
 def check_metadata(metadata: Any) -> dict[str, Any]:

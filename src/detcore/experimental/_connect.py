@@ -6,10 +6,10 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore._distributions import import_distribution
 from detcore.environment import read_environment, read_variables
 
 if TYPE_CHECKING:
-    from detcore.environment import Environment
     from detcore.experimental._transport import Transport
 
 __all__ = ["connect"]
@@ -30,11 +30,12 @@ def connect(
         master: Its address; None or "": the environment's, and where that names none, the records
             of this machine (``DETCORE_DB``, or SQLite in ``DETCORE_HOME``).
         user: User name on the server.
-        password: The user's password; default: see `detcore.remote.find_credentials`.
+        password: The user's password; default: see `detcore_remote.find_credentials`.
         certificate: File of the authorities to trust (PEM); default: the environment's.
 
     Raises:
         ConfigError: If the address cannot be used, or the file is not there.
+        MissingDistributionError: If it is a server's, and detcore-remote is not installed.
     """
     environment = read_environment()
     address = master or environment.master
@@ -44,21 +45,11 @@ def connect(
         return EmbeddedTransport(environment)
     if certificate is not None:
         environment = dataclasses.replace(environment, master_certificate=certificate)
-    return _over_http(address if master else _with_port(address), user, password, environment)
-
-
-def _over_http(
-    address: str, user: str | None, password: str | None, environment: Environment
-) -> Transport:
-    from detcore.experimental._http import HttpTransport
-    from detcore.remote import Session, find_credentials, normal_url, trusted_authorities
-
-    url = normal_url(address)
-
-    def token() -> str:
-        return find_credentials(url, user, environment=environment, password=password)[0]
-
-    return HttpTransport(Session(url, token, certificate=trusted_authorities(environment)))
+    remote = import_distribution("detcore_remote", needed_by=f"asking the server {address}")
+    found: Transport = remote.connect(
+        address if master else _with_port(address), user, password, environment
+    )
+    return found
 
 
 def _with_port(address: str) -> str:

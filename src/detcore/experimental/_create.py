@@ -10,18 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.environment import Environment, read_environment
-from detcore.errors import (
-    ConfigError,
-    InvalidExperimentError,
-    RunError,
-    describe,
-)
+from detcore.errors import ConfigError, InvalidExperimentError, RunError, describe
+from detcore.experimental._arguments import code_folder
 from detcore.trial import ImportEnded, Trial, is_importing_trial
 
 if TYPE_CHECKING:
     from detcore.experimental._experiment import ExperimentReference
-    from detcore.hooks import PluginManager
-    from detcore.runner import ExperimentResult
 
 __all__ = ["create"]
 
@@ -104,7 +98,7 @@ def create(
             "create() was called in a thread, where it cannot take note of Ctrl-C and SIGTERM.\n"
             "Call it in the main thread, or run the experiment with: detcore run"
         )
-    return _run(trial_def, config, test, _folder(context_dir), environment)
+    return _run(trial_def, config, test, code_folder(context_dir or Path.cwd()), environment)
 
 
 def _check_arguments(trial_def: object, *, local: object, test: object, command: object) -> None:
@@ -125,24 +119,20 @@ def _check_arguments(trial_def: object, *, local: object, test: object, command:
         raise ConfigError(f"command is {describe(command)}; it is a list of strings, or None")
 
 
-def _folder(context_dir: str | os.PathLike[str]) -> Path:
-    folder = Path(context_dir).expanduser().absolute() if os.fspath(context_dir) else Path.cwd()
-    if not folder.is_dir():
-        raise ConfigError(f"context_dir is {os.fspath(context_dir)!r}: there is no folder {folder}")
-    return folder.resolve()
-
-
 def _run(
     trial_def: type[Trial], config: Any, test: bool, folder: Path, environment: Environment
 ) -> ExperimentReference:
     from detcore.experimental._arguments import load_given
-    from detcore.experimental._follow import PrintingListener
+    from detcore.experimental._client import Determined
+    from detcore.experimental._embedded import EmbeddedTransport
+    from detcore.experimental._printing import PrintingListener, raise_unless_complete
     from detcore.experimental._where import find_class
+    from detcore.hooks import PluginManager
     from detcore.runner import RunSettings, start_experiment
     from detcore.trial import find_framework
 
     listener = PrintingListener()
-    plugins = _plugins(environment)
+    plugins = PluginManager(environment)
     framework = find_framework(trial_def, plugins.frameworks())
     place = find_class(trial_def, folder)
     loaded = load_given(
@@ -159,44 +149,10 @@ def _run(
         listener.notice(f"the trials import {trial_def.__name__} from {place.written}")
     settings = RunSettings(environment=environment, plugins=plugins, listener=listener)
     result = start_experiment(loaded, folder, settings, test_mode=test)
-    _raise_unless_complete(result)
-    return _reference(result.experiment_id, environment)
-
-
-def _plugins(environment: Environment) -> PluginManager:
-    from detcore.hooks import PluginManager
-
-    return PluginManager(environment)
-
-
-def _reference(experiment_id: int, environment: Environment) -> ExperimentReference:
-    from detcore.experimental._client import Determined
-    from detcore.experimental._embedded import EmbeddedTransport
-
+    raise_unless_complete(result)
     # A local run is recorded here, even if the environment names a master.
     client = Determined(transport=EmbeddedTransport(environment))
-    return client.get_experiment(experiment_id)
-
-
-def _raise_unless_complete(result: ExperimentResult) -> None:
-    from detcore.experimental._where import is_interactive
-
-    name = f"experiment {result.experiment_id}"
-    again = f"detcore run --resume {result.experiment_id}"
-    if result.state == "COMPLETED":
-        return
-    if result.state == "PAUSED":
-        text = f"{name} was interrupted; go on with it: {again}"
-        if is_interactive():
-            raise RunError(text)
-        print(text, flush=True)
-        raise SystemExit(130 if result.was_cut_short else _COME_BACK)
-    if result.state == "CANCELED":
-        raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
-    raise RunError(
-        f"{name} failed: {result.error or 'no trial was completed'}\n"
-        f"What its trials printed is above; mend the cause, then resume the experiment: {again}"
-    )
+    return client.get_experiment(result.experiment_id)
 
 
 def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentReference | None:

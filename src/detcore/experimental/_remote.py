@@ -8,20 +8,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._distributions import import_distribution
 from detcore.errors import ConfigError, InvalidExperimentError, RunError, describe
-from detcore.experimental._arguments import given_text
-from detcore.experimental._follow import Detached, PrintingListener, follow
+from detcore.experimental._arguments import code_folder, given_text
+from detcore.experimental._printing import PrintingListener, raise_unless_complete
 from detcore.experimental._where import find_class, is_interactive, script_of
 
 if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.experimental._experiment import ExperimentReference
-    from detcore.runner import ExperimentResult
     from detcore.trial import Trial
 
 __all__ = ["run_remotely"]
 
-_COME_BACK = 75
 _EXIT_DETACHED = 130
 _NOTEBOOK = ".ipynb"
 
@@ -37,10 +36,11 @@ def run_remotely(
     environment: Environment,
 ) -> ExperimentReference:
     """Hand an experiment in to a server, and follow it; see `detcore.experimental.create`."""
+    from detcore.experimental._client import Determined
     from detcore.hooks import PluginManager
-    from detcore.remote import HandIn, hand_in, open_session, pack
     from detcore.trial import find_framework
 
+    remote = import_distribution("detcore_remote", needed_by="create(local=False)")
     folder = _folder(context_dir)
     master = master_url or environment.master
     if not master:
@@ -55,27 +55,27 @@ def run_remotely(
     text, name, overrides = given_text(
         config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
     )
-    given = HandIn(
+    given = remote.HandIn(
         text=text,
         name=name,
         overrides=overrides,
         environment=environment.config_overrides,
         test_mode=test,
     )
-    session = open_session(master, environment=environment)
-    context = pack(folder)
+    session = remote.open_session(master, environment=environment)
+    context = remote.pack(folder)
     with context.file:
-        experiment_id = hand_in(session, given, context, notice=listener.notice)
+        experiment_id = remote.hand_in(session, given, context, notice=listener.notice)
     listener.notice(f"experiment {experiment_id} was handed in to {session.url}")
     try:
-        result = follow(session, experiment_id, listener)
-    except Detached as detached:
+        result = remote.follow(session, experiment_id, listener)
+    except remote.Detached as detached:
         if is_interactive():
             raise RunError(str(detached)) from None
         print(detached, flush=True)
         raise SystemExit(_EXIT_DETACHED) from None
-    _raise_unless_complete(result, session.url)
-    return _reference(experiment_id, master_url)
+    raise_unless_complete(result, at=f" --master {session.url}", was="paused")
+    return Determined(master_url).get_experiment(experiment_id)
 
 
 def _folder(context_dir: str | os.PathLike[str]) -> Path:
@@ -86,10 +86,7 @@ def _folder(context_dir: str | os.PathLike[str]) -> Path:
             "Pass context_dir='.' for the current folder. To run it on this machine, pass "
             "local=True."
         )
-    folder = Path(context_dir).expanduser().absolute()
-    if not folder.is_dir():
-        raise ConfigError(f"context_dir is {os.fspath(context_dir)!r}: there is no folder {folder}")
-    return folder.resolve()
+    return code_folder(context_dir)
 
 
 def _entrypoint(
@@ -129,28 +126,3 @@ def _checked(command: Sequence[str], folder: Path) -> list[str]:
             "command=['train.py', '--flag']"
         )
     return [inside.as_posix(), *command[1:]]
-
-
-def _raise_unless_complete(result: ExperimentResult, url: str) -> None:
-    name = f"experiment {result.experiment_id}"
-    again = f"detcore run --resume {result.experiment_id} --master {url}"
-    if result.state == "COMPLETED":
-        return
-    if result.state == "PAUSED":
-        text = f"{name} was paused; go on with it: {again}"
-        if is_interactive():
-            raise RunError(text)
-        print(text, flush=True)
-        raise SystemExit(_COME_BACK)
-    if result.state == "CANCELED":
-        raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
-    raise RunError(
-        f"{name} failed: {result.error or 'no trial was completed'}\n"
-        f"What its trials printed is above; mend the cause, then resume the experiment: {again}"
-    )
-
-
-def _reference(experiment_id: int, master_url: str | None) -> ExperimentReference:
-    from detcore.experimental._client import Determined
-
-    return Determined(master_url).get_experiment(experiment_id)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["Connected", "Document", "Transport", "all_pages"]
+__all__ = [
+    "Connected",
+    "Document",
+    "ExperimentQuery",
+    "ModelQuery",
+    "Transport",
+    "TrialChanges",
+    "VersionTexts",
+    "all_pages",
+]
 
 Document: TypeAlias = "dict[str, Any]"
 

@@ -136,8 +136,8 @@ def detcore_register_searcher() -> SearcherType | list[SearcherType] | None:
     Kind: register.
 
     Returns:
-        One `SearcherType` or a list. ``single``, ``random``, ``grid``, ``adaptive_asha``,
-        ``async_halving`` and ``optuna`` are built in.
+        One `SearcherType` or a list. ``single``, ``random``, ``grid``, ``adaptive_asha``
+        and ``async_halving`` are built in.
 
     Raises:
         Exception: Any; recorded as a problem of the plugin.

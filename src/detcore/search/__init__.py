@@ -20,10 +20,9 @@ from detcore.search._messages import (
     event_to_json,
 )
 from detcore.search._method import Answer, NewTrial, SearchMethod, SearchSetup, TrainTo
-from detcore.search._optuna import OptunaSearch
-from detcore.search._sampling import sample
+from detcore.search._sampling import place_values, sample
 from detcore.search._search import PlannedTrial, Search
-from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
+from detcore.search._simple import GridSearch, RandomSearch, ReplacingQueue, SingleSearch
 
 __all__ = [
     "AdaptiveSearch",
@@ -37,9 +36,9 @@ __all__ = [
     "HalvingSearch",
     "NewTrial",
     "Operation",
-    "OptunaSearch",
     "PlannedTrial",
     "RandomSearch",
+    "ReplacingQueue",
     "Search",
     "SearchMethod",
     "SearchSetup",
@@ -49,6 +48,7 @@ __all__ = [
     "Validated",
     "event_from_json",
     "event_to_json",
+    "place_values",
     "ranges",
     "sample",
 ]

@@ -94,11 +94,11 @@ def _look(
     database: Database, usage: ProcessUsage, *, only: int | None
 ) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Return the trials that run, and their experiments, as plain values."""
-    from detcore.remote import ServerRecords
+    from detcore.database import Database
     from detcore.types import ExperimentState
 
     # The process ids of a server mean other processes here.
-    is_here = not isinstance(database, ServerRecords)
+    is_here = isinstance(database, Database)
     rows, totals = [], []
     counts = database.count_trials()
     for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):

@@ -14,8 +14,9 @@ __all__ = ["detcore_register_commands"]
 
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
-    """Register ``detcore report`` and ``detcore top``."""
+    """Register ``detcore report``, ``detcore tensorboard`` and ``detcore top``."""
     from detcore_report._commands import report
+    from detcore_report._tensorboard import tensorboard
     from detcore_report._top import top
 
-    return [report, top]
+    return [report, tensorboard, top]

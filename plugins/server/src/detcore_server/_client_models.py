@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
-from detcore.remote import document_of
+from detcore.experimental import document_of
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [

@@ -25,8 +25,8 @@ from source_tree import ROOT
 from detcore.database import Database, TrialLog
 from detcore.errors import DetcoreError
 from detcore.experimental import Determined
-from detcore.remote import ServerAway, ServerRefused, Session
 from detcore.types import ExperimentState, TrialState
+from detcore_remote import ServerAway, ServerRefused, Session
 
 # Around the page's configuration: what lets it run as a user's process in a folder of its own.
 MAIN = """

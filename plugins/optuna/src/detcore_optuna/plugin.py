@@ -1,0 +1,13 @@
+"""Hook implementations; imports Optuna when a search begins."""
+
+from __future__ import annotations
+
+from detcore.hooks import SearcherType, hookimpl
+
+__all__ = ["detcore_register_searcher"]
+
+
+@hookimpl
+def detcore_register_searcher() -> SearcherType:
+    """Register ``searcher: {name: optuna}``."""
+    return SearcherType(name="optuna", method="detcore_optuna.search:OptunaSearch")

@@ -1,0 +1,179 @@
+"""The journal of a runner, from which other processes and machines follow it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.database import LineFile
+from detcore.describe import visible_config
+from detcore.launch import WorkerEvent
+from detcore.runner import TrialStatus
+from detcore.types import TrialInfo, TrialState
+
+if TYPE_CHECKING:
+    from detcore.runner import RunListener
+
+__all__ = ["JournalListener", "Replayer", "journal_path", "read_journal"]
+
+_NAME = "journal.jsonl"
+# The trial's log has the whole line.
+_MOST_CHARACTERS = 1 << 14
+
+
+def journal_path(folder: Path) -> Path:
+    """Return the path of an experiment's journal, below the folder of its files."""
+    return folder / _NAME
+
+
+class JournalListener:
+    """A `RunListener` that appends everything it receives to a file, a JSON object per line.
+
+    Each line is written to the system at once, so it survives the death of this process. On a full
+    disk lines are lost, but the run continues. Secrets of the configuration are starred out.
+
+    Args:
+        path: The file; runners that resume the experiment append to it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._file: LineFile | None = LineFile(path)
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._file is not None:
+                self._file.close()
+                self._file = None
+
+    def search_started(self, config: Mapping[str, Any]) -> None:
+        """Write the start of a runner."""
+        kept = {name: config.get(name) for name in ("searcher", "hyperparameters")}
+        self._write("search_started", config=visible_config(kept))
+
+    def trial_changed(self, status: TrialStatus) -> None:
+        """Write the status of a trial."""
+        fields = {name: getattr(status, name) for name in status.__slots__}
+        self._write("trial_changed", **{**fields, "state": status.state.value})
+
+    def search_progress(self, progress: float, planned_length: int = 0) -> None:
+        """Write the progress of the search."""
+        self._write("search_progress", progress=progress, planned_length=planned_length)
+
+    def trial_started(self, info: TrialInfo, *, pid: int) -> None:
+        """Write the start of a trial's workers."""
+        self._write(
+            "trial_started",
+            info={
+                "experiment_id": info.experiment_id,
+                "trial_id": info.trial_id,
+                "run_id": info.run_id,
+                "hparams": info.hparams,
+                "latest_checkpoint": info.latest_checkpoint,
+                "steps_completed": info.steps_completed,
+                "slots_per_trial": info.config["resources"]["slots_per_trial"],
+            },
+            pid=pid,
+        )
+
+    def event(self, info: TrialInfo, event: WorkerEvent) -> None:
+        """Write an event of a worker."""
+        self._write("event", trial_id=info.trial_id, event=event.type, fields=event.fields)
+
+    def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
+        """Write a line of a worker."""
+        if len(line) > _MOST_CHARACTERS:
+            line = f"{line[:_MOST_CHARACTERS]} ... ({len(line)} characters)"
+        self._write("output", trial_id=info.trial_id, stream=stream, line=line, rank=rank)
+
+    def notice(self, text: str) -> None:
+        """Write it."""
+        self._write("notice", text=text)
+
+    def tick(self) -> None:
+        """Nothing is redrawn."""
+
+    def _write(self, type: str, **fields: Any) -> None:
+        line = json.dumps({"type": type, **fields}, default=str).encode()
+        with self._lock, contextlib.suppress(OSError):
+            if self._file is not None:
+                self._file.append(line)
+
+
+def read_journal(path: Path, position: int, *, most_bytes: int) -> tuple[list[str], int]:
+    """Return finished lines of a journal from a place on, and the place behind them.
+
+    Args:
+        path: The file; one that is not there has no lines.
+        position: Where to begin, in bytes: 0, or the place that an earlier call returned.
+        most_bytes: About how much to read; at least one line is returned if there is one.
+    """
+    try:
+        with path.open("rb") as file:
+            file.seek(position)
+            data = file.read(most_bytes)
+            if b"\n" not in data:
+                data += file.readline()
+    except FileNotFoundError:
+        return [], position
+    data = data[: data.rfind(b"\n") + 1]
+    return data.decode("utf-8", "replace").splitlines(), position + len(data)
+
+
+class Replayer:
+    """Passes the lines of one journal, called with each in order, to a listener."""
+
+    def __init__(self, listener: RunListener) -> None:
+        self._listener = listener
+        self._infos: dict[int, TrialInfo] = {}
+
+    def __call__(self, line: str) -> None:
+        """Call the method of the listener that a line tells of."""
+        try:
+            said = json.loads(line)
+            tell = getattr(self, f"_{said.pop('type')}", None)
+        except (ValueError, KeyError, AttributeError, TypeError):
+            return  # cut by a crash of the machine
+        if tell is not None:  # None: of a newer release
+            tell(**said)
+
+    def _search_started(self, config: dict[str, Any]) -> None:
+        self._listener.search_started(config)
+
+    def _trial_changed(self, **fields: Any) -> None:
+        self._listener.trial_changed(
+            TrialStatus(**{**fields, "state": TrialState(fields["state"])})
+        )
+
+    def _search_progress(self, progress: float, planned_length: int = 0) -> None:
+        self._listener.search_progress(progress, planned_length)
+
+    def _trial_started(self, info: dict[str, Any], pid: int) -> None:
+        slots = info.pop("slots_per_trial")
+        made = TrialInfo(
+            **info,
+            trial_seed=0,
+            config={"resources": {"slots_per_trial": slots}},
+            model_dir="",
+            trial_dir="",
+        )
+        self._infos[made.trial_id] = made
+        self._listener.trial_started(made, pid=pid)
+
+    def _event(self, trial_id: int, event: str, fields: dict[str, Any]) -> None:
+        info = self._infos.get(trial_id)
+        if info is not None:
+            self._listener.event(info, WorkerEvent(event, fields))
+
+    def _output(self, trial_id: int, stream: str, line: str, rank: int) -> None:
+        info = self._infos.get(trial_id)
+        if info is not None:
+            self._listener.output(info, stream, line, rank=rank)
+
+    def _notice(self, text: str) -> None:
+        self._listener.notice(text)
