@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from detcore.errors import InvalidCheckpointError
 from detcore.trial import capture_random_state, restore_random_state
 from detcore_keras._keras import KERAS_MAJOR, tf
 
-__all__ = ["RNG_FILE", "capture_rng", "generator_words", "restore_rng"]
+__all__ = ["RNG_FILE", "capture_rng", "generator_finder", "restore_rng"]
 
 RNG_FILE = "rng.json"
 _VERSION = 1
@@ -39,11 +40,24 @@ def capture_rng(directory: Path) -> None:
     (directory / RNG_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
-def generator_words() -> dict[str, list[int]]:
-    """Return the states of TensorFlow's and Keras's process-wide generators that exist, by name."""
-    tensorflow, keras_seed = _global_generator_state(), _keras_seed_state()
-    found = {} if tensorflow is None else {"tensorflow": tensorflow["state"]}
-    return found if keras_seed is None else {**found, "keras": keras_seed}
+def generator_finder() -> Callable[[], dict[str, Any]]:
+    """Return a function that returns the process-wide generators that exist, by name.
+
+    These are TensorFlow's and Keras's. The function imports nothing, so it is fast.
+    """
+    from tensorflow.python.ops import stateful_random_ops
+
+    find_keras = _keras_generator_finder()
+
+    def find() -> dict[str, Any]:
+        # The public `tf.random.get_global_generator` would make one with a random seed.
+        tensorflow, keras_seed = stateful_random_ops.global_generator, find_keras()
+        found = {} if tensorflow is None else {"tensorflow": tensorflow}
+        if keras_seed is not None:
+            found["keras"] = keras_seed
+        return found
+
+    return find
 
 
 def restore_rng(directory: Path) -> None:
@@ -98,10 +112,7 @@ def _restore_eager(state: dict[str, Any]) -> None:
 
 
 def _global_generator_state() -> dict[str, Any] | None:
-    from tensorflow.python.ops import stateful_random_ops
-
-    # The public `tf.random.get_global_generator` would make one with a random seed.
-    generator = stateful_random_ops.global_generator
+    generator = generator_finder()().get("tensorflow")
     if generator is None:
         return None
     words = [int(word) for word in generator.state.numpy()]
@@ -109,12 +120,10 @@ def _global_generator_state() -> dict[str, Any] | None:
 
 
 def _restore_global_generator(state: dict[str, Any] | None) -> None:
-    from tensorflow.python.ops import stateful_random_ops
-
     if state is None:
         return
     words = np.array(state["state"], np.int64)
-    generator = stateful_random_ops.global_generator
+    generator = generator_finder()().get("tensorflow")
     if generator is not None and int(generator.algorithm) == state["algorithm"]:
         # The same variable: traced graphs read this one.
         generator.state.assign(words)
@@ -124,14 +133,19 @@ def _restore_global_generator(state: dict[str, Any] | None) -> None:
         )
 
 
-def _keras_seed_state() -> list[int] | None:
+def _keras_generator_finder() -> Callable[[], Any]:
     if KERAS_MAJOR != 3:
-        return None
+        return lambda: None
     # Keras has no public name for it. Checked on 3.15.
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
 
-    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    name = seed_generator.GLOBAL_SEED_GENERATOR
+    return lambda: global_state.get_global_attribute(name)
+
+
+def _keras_seed_state() -> list[int] | None:
+    generator = _keras_generator_finder()()
     return None if generator is None else [int(word) for word in generator.state.numpy()]
 
 

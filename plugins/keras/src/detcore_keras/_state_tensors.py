@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from detcore_keras._host_memory import host_array
-from detcore_keras._random_state import generator_words
-from detcore_keras._variables import training_variables
+from detcore_keras._keras import tf
+from detcore_keras._random_state import generator_finder
+from detcore_keras._variables import raw_variable, training_variables
 
-__all__ = ["name_variables", "read_state"]
+__all__ = ["StateReader"]
 
 _PREFIXES = {
     "seeds": "random.",
@@ -25,15 +28,33 @@ _PREFIXES = {
 _ORDER = ("random.", "gradient.", "model.", "optimizer.")
 
 
-def name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
-    """Return generators, sums of gradients, weights and optimizers' variables by name.
+class StateReader:
+    """Reads generators, sums of gradients, weights and optimizers' variables as arrays by name.
 
     Metrics and counters are left out: validations, which change nothing in training, change them.
 
     Args:
-        model: The model; its variables exist.
+        model: The model, whose variables exist; None: only the process's generators are read.
         optimizers: Its optimizers.
     """
+
+    def __init__(self, model: Any = None, optimizers: Sequence[Any] = ()) -> None:
+        named = {} if model is None else _name_variables(model, optimizers)
+        self._readers = [(name, _reader(variable)) for name, variable in named.items()]
+        self._find_generators = generator_finder()
+
+    def read(self) -> dict[str, npt.NDArray[Any]]:
+        """Return the values. The arrays may share the variables' memory; see `host_array`."""
+        found = {"random.python": _python_state(), "random.numpy": _numpy_state()}
+        for name, generator in self._find_generators().items():
+            state = raw_variable(generator.state)
+            found[f"random.{name}"] = _read_handle(state.handle, state.dtype).astype(np.int64)
+        for name, read in self._readers:
+            found[name] = read()
+        return found
+
+
+def _name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
     named = []
     for item in training_variables(model, optimizers):
         prefix = _PREFIXES.get(item.group)
@@ -49,36 +70,35 @@ def name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def read_state(variables: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return the process's generators and the values of variables.
-
-    The arrays may share the variables' memory; see `host_array`.
-
-    Args:
-        variables: As `name_variables` returns them.
-    """
-    version, words, gauss = random.getstate()
-    kind, numpy_words, *rest = np.random.get_state()
-    found: dict[str, npt.NDArray[Any]] = {
-        "random.python": _joined(np.asarray(words, np.uint64), (version, gauss)),
-        "random.numpy": _joined(np.asarray(numpy_words), (kind, *rest)),
-    }
-    for name, state in generator_words().items():
-        found[f"random.{name}"] = np.asarray(state, np.int64)
-    for name, variable in variables.items():
-        found[name] = _as_array(variable)
-    return found
+def _reader(variable: Any) -> Callable[[], npt.NDArray[Any]]:
+    """Return a function that reads a variable, in a fifth of `host_array`'s time where it can."""
+    value = variable.value()
+    if "CPU" in value.device and np.dtype(value.dtype.as_numpy_dtype).isbuiltin == 1:
+        return functools.partial(_read_handle, variable.handle, value.dtype)
+    return functools.partial(_read_any, variable)
 
 
-def _joined(words: npt.NDArray[Any], rest: object) -> npt.NDArray[Any]:
-    return np.frombuffer(words.tobytes() + repr(rest).encode(), np.uint8)
+def _read_handle(handle: Any, dtype: Any) -> npt.NDArray[Any]:
+    return np.asarray(memoryview(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)))
 
 
-def _as_array(variable: Any) -> npt.NDArray[Any]:
+def _read_any(variable: Any) -> npt.NDArray[Any]:
     value = host_array(variable)
     if not value.dtype.hasobject:
         return value
     return np.frombuffer(repr(value.tolist()).encode(), np.uint8)
+
+
+def _python_state() -> npt.NDArray[np.uint8]:
+    version, words, gauss = random.getstate()
+    packed = struct.pack(f"={len(words)}Q", *words)
+    return np.frombuffer(packed + repr((version, gauss)).encode(), np.uint8)
+
+
+def _numpy_state() -> npt.NDArray[np.uint8]:
+    kind, words, *rest = np.random.get_state()
+    packed = np.asarray(words).tobytes()
+    return np.frombuffer(packed + repr((kind, *rest)).encode(), np.uint8)
 
 
 def _unused(name: str, names: dict[str, Any]) -> str:
