@@ -29,6 +29,7 @@ __all__ = [
     "own_train_function",
     "replaces_keras",
     "slow_reason",
+    "update_counter",
     "without_optionals",
 ]
 
@@ -185,10 +186,16 @@ class TrainSteps:
 
         _, arrays = tf.while_loop(lambda index, _: index < count, body, (tf.constant(0), arrays))
         stacked = {name: _stacked(name, array) for name, array in arrays.items()}
-        optimizer = getattr(self._model, "optimizer", None)
-        if optimizer is not None:
-            stacked[NUM_UPDATES] = tf.identity(raw_variable(optimizer.iterations).read_value())
+        counter = update_counter(self._model)
+        if counter is not None:
+            stacked[NUM_UPDATES] = tf.identity(counter.read_value())
         return stacked
+
+
+def update_counter(model: Any) -> Any:
+    """Return the variable that counts the updates of the model's weights; None if it has none."""
+    counter = raw_variable(getattr(getattr(model, "optimizer", None), "iterations", None))
+    return counter if isinstance(counter, tf.Variable) else None
 
 
 def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:

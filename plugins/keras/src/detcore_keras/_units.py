@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError
 from detcore_keras._data import RECORD_COUNT, batch_records, leaves
-from detcore_keras._fast_loop import NUM_UPDATES
+from detcore_keras._fast_loop import NUM_UPDATES, update_counter
 from detcore_keras._fit import keras_function
 from detcore_keras._keras import tf
 from detcore_keras._tfdata import DatasetFeed
@@ -237,8 +237,8 @@ class FastUnits(Units):
 
     def _num_updates(self) -> Any:
         """Return the updates of the weights so far, by which a failed step is found; 0: unknown."""
-        optimizer = getattr(self.model, "optimizer", None)
-        return 0 if optimizer is None else optimizer.iterations.numpy()
+        counter = update_counter(self.model)
+        return 0 if counter is None else counter.numpy()
 
     def _pace(self) -> int:
         if self._batch_s is None:
