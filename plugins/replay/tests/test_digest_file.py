@@ -52,9 +52,9 @@ def test_each_step_has_a_digest_of_ids_content_and_metrics(tmp_path: Path) -> No
 
 
 def test_the_state_is_digested_less_often_in_a_long_run(tmp_path: Path) -> None:
-    write(tmp_path, 1, 0, 7200)
-    expected = [*range(0, 800, 50), *range(800, 1600, 100), *range(1600, 3200, 200)]
-    assert list(read(tmp_path).states) == [*expected, *range(3200, 7201, 400)]
+    write(tmp_path, 1, 0, 2000)
+    expected = [*range(0, 200, 50), *range(200, 400, 100), *range(400, 800, 200)]
+    assert list(read(tmp_path).states) == [*expected, *range(800, 2001, 400)]
 
 
 def test_equal_values_have_equal_digests_whatever_their_layout(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ _ROW = struct.Struct("<QQQQ")
 _FORMAT_VERSION = 1
 # Digesting all tensors takes as long as a few short steps, so units that are shorter share one.
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
-_MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 16
+_MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
 # Of the batch in which a run failed: more ids than a batch has, and content of small records.
 _MOST_IDS, _MOST_CONTENT_BYTES = 1 << 16, 1 << 20
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
@@ -242,7 +242,7 @@ class StepDigests:
         """Digest the state at a scheduling unit, if enough steps were trained since the last time.
 
         At first that is at most once in 20 digests or 50 steps. The period doubles up to three
-        times, whenever training is 16 periods long.
+        times, whenever training is 4 periods long.
         """
         period = max(_MIN_STATE_STEPS, self.every * _MIN_STATE_DIGESTS)
         longest = period * _MOST_STATE_PERIODS
