@@ -127,12 +127,7 @@ class StepDigests:
 
     @staticmethod
     def file_name(run_id: int, *, rank: int = 0) -> str:
-        """Return the name of a worker's file in the trial's folder.
-
-        Args:
-            run_id: Counts the starts of the trial, from 1.
-            rank: Index of the worker.
-        """
+        """Return the name of a worker's file for a start of the trial, in its folder."""
         return f"digests-{run_id}-{rank}.bin" if rank else f"digests-{run_id}.bin"
 
     def describe(self, **facts: object) -> None:
@@ -241,8 +236,7 @@ class StepDigests:
     def log_state(self, step: int) -> None:
         """Digest the state at a scheduling unit, if enough steps were trained since the last time.
 
-        At first that is at most once in 20 digests or 50 steps. The period doubles up to three
-        times, whenever training is 4 periods long.
+        At first at most once in 20 digests or 50 steps; the period doubles at 4, 8 and 16 of it.
         """
         period = max(_MIN_STATE_STEPS, self.every * _MIN_STATE_DIGESTS)
         longest = period * _MOST_STATE_PERIODS
@@ -328,21 +322,18 @@ def _digest(arrays: Iterable[Any]) -> int:
         try:
             hasher.update(value)  # the fast way, of contiguous numbers
         except (TypeError, ValueError, BufferError):
-            hasher.update(_as_bytes(value))
+            array = np.ascontiguousarray(value)
+            is_text = array.dtype.hasobject
+            hasher.update(repr(array.tolist()).encode() if is_text else array.tobytes())
     return hasher.intdigest() if hasher else 0
 
 
-def _digest_array(value: Any) -> int:
-    """Return the digest of one array: that of `_digest`, without a hasher."""
+def _digest_array(value: npt.ArrayLike) -> int:
+    """Return what `_digest` returns for one array; faster for contiguous numbers."""
     try:
-        return xxhash.xxh3_64_intdigest(value)
+        return xxhash.xxh3_64_intdigest(value)  # type: ignore[arg-type]  # tried, as its type says
     except (TypeError, ValueError, BufferError):
-        return xxhash.xxh3_64_intdigest(_as_bytes(value))
-
-
-def _as_bytes(value: Any) -> bytes:
-    array = np.ascontiguousarray(value)
-    return repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
+        return _digest([value])
 
 
 def _loaded_versions() -> dict[str, str]:

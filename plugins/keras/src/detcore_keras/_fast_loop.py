@@ -192,7 +192,7 @@ class TrainSteps:
         return stacked
 
 
-def update_counter(model: Any) -> Any:
+def update_counter(model: keras.Model) -> tf.Variable | None:
     """Return the variable that counts the updates of the model's weights; None if it has none."""
     counter = raw_variable(getattr(getattr(model, "optimizer", None), "iterations", None))
     return counter if isinstance(counter, tf.Variable) else None

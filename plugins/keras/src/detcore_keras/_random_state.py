@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ import numpy as np
 
 from detcore.errors import InvalidCheckpointError
 from detcore.trial import capture_random_state, restore_random_state
-from detcore_keras._keras import KERAS_MAJOR, tf
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._variables import raw_variable
 
 __all__ = ["RNG_FILE", "capture_rng", "generator_finder", "restore_rng"]
 
@@ -40,8 +41,8 @@ def capture_rng(directory: Path) -> None:
     (directory / RNG_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
-def generator_finder() -> Callable[[], dict[str, Any]]:
-    """Return a function that returns the process-wide generators that exist, by name.
+def generator_finder() -> Callable[[], Mapping[str, tf.Variable]]:
+    """Return a function that returns the states of the process-wide generators that exist, by name.
 
     These are TensorFlow's and Keras's. The function imports nothing, so it is fast.
     """
@@ -49,13 +50,10 @@ def generator_finder() -> Callable[[], dict[str, Any]]:
 
     find_keras = _keras_generator_finder()
 
-    def find() -> dict[str, Any]:
+    def find() -> Mapping[str, tf.Variable]:
         # The public `tf.random.get_global_generator` would make one with a random seed.
-        tensorflow, keras_seed = stateful_random_ops.global_generator, find_keras()
-        found = {} if tensorflow is None else {"tensorflow": tensorflow}
-        if keras_seed is not None:
-            found["keras"] = keras_seed
-        return found
+        known = {"tensorflow": stateful_random_ops.global_generator, "keras": find_keras()}
+        return {name: raw_variable(each.state) for name, each in known.items() if each is not None}
 
     return find
 
@@ -112,7 +110,10 @@ def _restore_eager(state: dict[str, Any]) -> None:
 
 
 def _global_generator_state() -> dict[str, Any] | None:
-    generator = generator_finder()().get("tensorflow")
+    from tensorflow.python.ops import stateful_random_ops
+
+    # The public `tf.random.get_global_generator` would make one with a random seed.
+    generator = stateful_random_ops.global_generator
     if generator is None:
         return None
     words = [int(word) for word in generator.state.numpy()]
@@ -120,10 +121,12 @@ def _global_generator_state() -> dict[str, Any] | None:
 
 
 def _restore_global_generator(state: dict[str, Any] | None) -> None:
+    from tensorflow.python.ops import stateful_random_ops
+
     if state is None:
         return
     words = np.array(state["state"], np.int64)
-    generator = generator_finder()().get("tensorflow")
+    generator = stateful_random_ops.global_generator
     if generator is not None and int(generator.algorithm) == state["algorithm"]:
         # The same variable: traced graphs read this one.
         generator.state.assign(words)
@@ -133,7 +136,7 @@ def _restore_global_generator(state: dict[str, Any] | None) -> None:
         )
 
 
-def _keras_generator_finder() -> Callable[[], Any]:
+def _keras_generator_finder() -> Callable[[], keras.random.SeedGenerator | None]:
     if KERAS_MAJOR != 3:
         return lambda: None
     # Keras has no public name for it. Checked on 3.15.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 import random
 import struct
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,9 +14,11 @@ import numpy.typing as npt
 from detcore_keras._host_memory import host_array
 from detcore_keras._keras import tf
 from detcore_keras._random_state import generator_finder
-from detcore_keras._variables import raw_variable, training_variables
+from detcore_keras._variables import training_variables
 
 __all__ = ["StateReader"]
+
+_Array: TypeAlias = npt.NDArray[Any]
 
 _PREFIXES = {
     "seeds": "random.",
@@ -43,24 +45,23 @@ class StateReader:
         self._readers = [(name, _reader(variable)) for name, variable in named.items()]
         self._find_generators = generator_finder()
 
-    def read(self) -> dict[str, npt.NDArray[Any]]:
+    def read(self) -> dict[str, _Array]:
         """Return the values. The arrays may share the variables' memory; see `host_array`."""
         found = {"random.python": _python_state(), "random.numpy": _numpy_state()}
-        for name, generator in self._find_generators().items():
-            state = raw_variable(generator.state)
+        for name, state in self._find_generators().items():
             found[f"random.{name}"] = _read_handle(state.handle, state.dtype).astype(np.int64)
         for name, read in self._readers:
             found[name] = read()
         return found
 
 
-def _name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
+def _name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, tf.Variable]:
     named = []
     for item in training_variables(model, optimizers):
         prefix = _PREFIXES.get(item.group)
         if prefix is not None:
             named.append(("random." if item.is_generator else prefix, item))
-    found: dict[str, Any] = {}
+    found: dict[str, tf.Variable] = {}
     for wanted in _ORDER:
         for prefix, item in named:
             if prefix == wanted:
@@ -70,7 +71,7 @@ def _name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def _reader(variable: Any) -> Callable[[], npt.NDArray[Any]]:
+def _reader(variable: tf.Variable) -> Callable[[], _Array]:
     """Return a function that reads a variable, in a fifth of `host_array`'s time where it can."""
     value = variable.value()
     if "CPU" in value.device and np.dtype(value.dtype.as_numpy_dtype).isbuiltin == 1:
@@ -78,30 +79,30 @@ def _reader(variable: Any) -> Callable[[], npt.NDArray[Any]]:
     return functools.partial(_read_any, variable)
 
 
-def _read_handle(handle: Any, dtype: Any) -> npt.NDArray[Any]:
+def _read_handle(handle: tf.Tensor, dtype: tf.DType) -> _Array:
     return np.asarray(memoryview(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)))
 
 
-def _read_any(variable: Any) -> npt.NDArray[Any]:
+def _read_any(variable: tf.Variable) -> _Array:
     value = host_array(variable)
     if not value.dtype.hasobject:
         return value
     return np.frombuffer(repr(value.tolist()).encode(), np.uint8)
 
 
-def _python_state() -> npt.NDArray[np.uint8]:
+def _python_state() -> _Array:
     version, words, gauss = random.getstate()
     packed = struct.pack(f"={len(words)}Q", *words)
     return np.frombuffer(packed + repr((version, gauss)).encode(), np.uint8)
 
 
-def _numpy_state() -> npt.NDArray[np.uint8]:
+def _numpy_state() -> _Array:
     kind, words, *rest = np.random.get_state()
     packed = np.asarray(words).tobytes()
     return np.frombuffer(packed + repr((kind, *rest)).encode(), np.uint8)
 
 
-def _unused(name: str, names: dict[str, Any]) -> str:
+def _unused(name: str, names: Collection[str]) -> str:
     number, unused = 1, name
     while unused in names:
         number += 1

@@ -214,7 +214,7 @@ class FastUnits(Units):
             except Exception:
                 if self.digests is not None:
                     # The step that failed may have counted itself.
-                    done = int(self._num_updates()) - int(self._updates)
+                    done = self._num_updates() - int(self._updates)
                     trained = min(max(0, done), count - 1)
                     self.digests.log(self.feed.position + trained + 1, is_exact=trained == 0)
                 raise
@@ -235,10 +235,10 @@ class FastUnits(Units):
         self.callbacks.batches_done(begin, target)
         return rows
 
-    def _num_updates(self) -> Any:
+    def _num_updates(self) -> int:
         """Return the updates of the weights so far, by which a failed step is found; 0: unknown."""
         counter = update_counter(self.model)
-        return 0 if counter is None else counter.numpy()
+        return 0 if counter is None else int(counter.numpy())
 
     def _pace(self) -> int:
         if self._batch_s is None:
