@@ -1,4 +1,4 @@
-"""Trials with and without step digests that take turns; for the benchmarks of step digests."""
+"""Training with and without step digests in turns; for the benchmarks of step digests."""
 
 from __future__ import annotations
 
@@ -30,6 +30,13 @@ class DigestClock(BenchmarkClock):
         super().__init__(UNIT_STEPS)
         self.digests = digests
         self.stop = 0
+        self._others_steps = 0
+
+    def begin(self, start: int, steps: int) -> None:
+        """Begin a turn of some steps, after steps of all variants."""
+        self._others_steps += start - self.stop
+        self.stop = start + steps
+        self.next_boundary = start + UNIT_STEPS
 
     def boundary(
         self,
@@ -41,7 +48,8 @@ class DigestClock(BenchmarkClock):
     ) -> bool:
         if self.digests is not None:
             self.digests.log_metrics(steps_completed, batch_metrics or ())
-            self.digests.log_state(steps_completed)
+            # As often as if this variant had trained alone.
+            self.digests.log_state(steps_completed - self._others_steps)
             self.digests.flush()
         return super().boundary(steps_completed, training_metrics, batch_metrics)
 

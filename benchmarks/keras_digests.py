@@ -1,8 +1,8 @@
 """What step digests add to each step of a Keras trial that trains many steps in one call.
 
-Trials of the same model, with and without digests, are in one process and take turns in a random
-order, so that other load on the machine falls on all alike. CPU time is that of the process; read
-the ratio beside that of the null control. A unit has 100 steps.
+One trial trains, with and without digests in turns of a random order, so that other load on the
+machine, and the place of its tensors in memory, are the same for all. CPU time is that of the
+process; read the ratio beside that of the null control. A unit has 100 steps.
 
     python benchmarks/keras_digests.py [--rounds 40] [--steps 1000] [--model digits] [--quick]
 """
@@ -10,8 +10,10 @@ the ratio beside that of the null control. A unit has 100 steps.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -62,34 +64,36 @@ class Classifier(TFKerasTrial):
         return self.build_training_data_loader()
 
 
-class Variant:
-    """A trial with its controller and its clock."""
+class Trial:
+    """A trial that trains with one of several digests, or with none."""
 
-    def __init__(self, folder: Path, width: int, *, every: int) -> None:
+    def __init__(self, folder: Path, width: int) -> None:
+        self.folder = folder
+        plain = make_setup(folder, BATCH)
+        hparams = {**plain.hparams, "width": width}
+        setup = TrialSetup(config={}, hparams=hparams, seed=1, distributed=plain.distributed)
+        self.context = TFKerasTrialContext(setup)
+        self.controller = KerasController(Classifier(self.context), self.context)
+        self.steps = 0
+
+    def turn(self, variant: str, every: int) -> Callable[[int], float]:
+        """Return a function that trains with digests of a period, and returns the CPU seconds."""
         digests = None
         if every:
-            path = folder / "digests-1.bin"
+            path = self.folder / variant / "digests-1.bin"
             digests = StepDigests(path, run_id=1, start_step=0, every=every)
-        plain = make_setup(folder, BATCH)
-        setup = TrialSetup(
-            config={},
-            hparams={**plain.hparams, "width": width},
-            seed=1,
-            distributed=plain.distributed,
-            digests=digests,
-        )
-        context = TFKerasTrialContext(setup)
-        self.controller = KerasController(Classifier(context), context)
-        self.clock = DigestClock(digests)
-        if digests is not None:
             digests.watch(self.controller.state_tensors)
+        clock = DigestClock(digests)
 
-    def cpu_s(self, steps: int) -> float:
-        """Train, and return the CPU seconds."""
-        self.clock.stop += steps
-        began = time.process_time()
-        self.controller.run(self.clock)  # type: ignore[arg-type]  # what a run needs of a clock
-        return time.process_time() - began
+        def train(steps: int) -> float:
+            self.context.setup = dataclasses.replace(self.context.setup, digests=digests)
+            clock.begin(self.steps, steps)
+            self.steps += steps
+            began = time.process_time()
+            self.controller.run(clock)  # type: ignore[arg-type]  # what a run needs of a clock
+            return time.process_time() - began
+
+        return train
 
 
 def main() -> None:
@@ -106,9 +110,9 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="keras-digests-") as name:
         for model in models:
-            folder = Path(name) / model
+            trial = Trial(Path(name) / model, WIDTHS[model])
             turns = {
-                variant: Variant(folder / variant, WIDTHS[model], every=every).cpu_s
+                variant: trial.turn(variant, every)
                 for variant, every in VARIANTS.items()
                 if variant not in left_out
             }

@@ -142,7 +142,7 @@ sys.exit(int(sys.argv[1].split()[rank]))
     assert finished.stderr == ""
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT])
 def test_a_signal_reaches_every_worker(launch: Launch, number: signal.Signals) -> None:
     handler = f"""
 def end(number, frame):

@@ -51,6 +51,12 @@ def test_each_step_has_a_digest_of_ids_content_and_metrics(tmp_path: Path) -> No
     assert found.facts["machine"]["cpus"] >= 1
 
 
+def test_the_state_is_digested_less_often_in_a_long_run(tmp_path: Path) -> None:
+    write(tmp_path, 1, 0, 2000)
+    expected = [*range(0, 200, 50), *range(200, 400, 100), *range(400, 800, 200)]
+    assert list(read(tmp_path).states) == [*expected, *range(800, 2001, 400)]
+
+
 def test_equal_values_have_equal_digests_whatever_their_layout(tmp_path: Path) -> None:
     rows = []
     array = np.arange(12.0).reshape(3, 4)

@@ -279,6 +279,9 @@ def test_other_models_data_and_versions_are_said(runs: Runs) -> None:
         "note: the batch has another content: its data was changed since the run\n"
         f"trial {trial}, steps 1:60: the replay differs: step 1, record content\n"
     )
+    done = runs("diverge", runs.train(MODEL.replace("*= 1.0", "*= 1.01")), trial)
+    changed = "the batch has another content: its data was changed since the run"
+    assert f"note: trial {trial}, step 1: {changed}\n" in done.stdout
 
 
 def test_code_that_is_gone_is_said(runs: Runs) -> None:

@@ -152,6 +152,26 @@ def test_two_workers_are_replayed_by_two(failing: Failing) -> None:
     assert f"trial {trials[1]} differ: step 25, tensor, model.weights" in done.stdout
 
 
+@pytest.mark.soak
+def test_a_hang_of_two_workers_shows_where_both_are(failing: Failing) -> None:
+    settings = {"hang_timeout_s": 8, "resources": {"slots_per_trial": 2}}
+    done = failing.detcore("reproduce", failing.bundle(FAULTS["hang"][0], **settings))
+    assert done.code == 0, done.output
+    for rank in (0, 1):
+        pattern = rf"\| \[rank={rank}\] .*File .*model_def\.py\W, line \d+ in on_batch"
+        assert re.search(pattern, done.stdout), done.output
+
+
+@pytest.mark.soak
+def test_the_bundle_of_a_script_says_that_it_is_not_repeated(
+    failing: Failing, tmp_path: Path
+) -> None:
+    (tmp_path / "train.py").write_text("raise KeyError('lost')")
+    config = failing.detcore.config(entrypoint="python3 train.py", hyperparameters={})
+    done = failing.detcore("run", config, tmp_path, "--bundle")
+    assert "but detcore reproduce repeats trial classes only, not scripts" in done.output
+
+
 def rewrite(bundle: Path, target: Path, **changes: Any) -> Path:
     """Copy a bundle with other values in its record."""
     with zipfile.ZipFile(bundle) as old, zipfile.ZipFile(target, "w") as new:

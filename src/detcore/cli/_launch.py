@@ -83,8 +83,8 @@ def launch(
 ) -> None:
     """Run COMMAND in several worker processes.
 
-    Each line that a worker prints begins with its rank. SIGINT, SIGTERM and SIGUSR1 are passed
-    on; when one worker fails the rest are ended.
+    Each line that a worker prints begins with its rank. SIGINT, SIGTERM, SIGUSR1 and SIGQUIT are
+    passed on; when one worker fails the rest are ended.
     """
     if not command:
         raise click.UsageError("there is no COMMAND to run, such as: -- python train.py")

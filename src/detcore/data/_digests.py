@@ -36,8 +36,9 @@ _logger = logging.getLogger("detcore.data")
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.
 _ROW = struct.Struct("<QQQQ")
 _FORMAT_VERSION = 1
-# Digesting all tensors takes longer than a short step, so units that are shorter share one.
+# Digesting all tensors takes as long as a few short steps, so units that are shorter share one.
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
+_MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
 # Of the batch in which a run failed: more ids than a batch has, and content of small records.
 _MOST_IDS, _MOST_CONTENT_BYTES = 1 << 16, 1 << 20
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
@@ -114,9 +115,8 @@ class StepDigests:
             rank: Index of this worker.
             world_size: Number of workers.
         """
-        name = f"digests-{info.run_id}-{rank}.bin" if rank else f"digests-{info.run_id}.bin"
         return cls(
-            Path(info.trial_dir) / name,
+            Path(info.trial_dir) / cls.file_name(info.run_id, rank=rank),
             run_id=info.run_id,
             start_step=info.steps_completed,
             every=every,
@@ -124,6 +124,11 @@ class StepDigests:
             world_size=world_size,
             keeps_step=info.config.get("on_failure") is not None,
         )
+
+    @staticmethod
+    def file_name(run_id: int, *, rank: int = 0) -> str:
+        """Return the name of a worker's file for a start of the trial, in its folder."""
+        return f"digests-{run_id}-{rank}.bin" if rank else f"digests-{run_id}.bin"
 
     def describe(self, **facts: object) -> None:
         """Add facts about the run, such as ``threads=4``; JSON values. Before the first flush."""
@@ -219,14 +224,24 @@ class StepDigests:
             steps_completed: The step that the last of them belongs to.
             metrics: Numbers by name.
         """
-        for step, values in enumerate(metrics, steps_completed - len(metrics) + 1):
-            if step % self.every == 0 and not self._is_full:
-                packed = struct.pack(f"<{len(values)}d", *map(float, values.values()))
-                self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
+        if self._is_full:
+            return
+        before = steps_completed - len(metrics)
+        first = before - before % self.every + self.every
+        for step in range(first, steps_completed + 1, self.every):
+            values = metrics[step - before - 1].values()
+            packed = struct.pack(f"<{len(values)}d", *map(float, values))
+            self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
 
     def log_state(self, step: int) -> None:
-        """Digest the state at a scheduling unit, at most once in 20 digests or 50 steps."""
+        """Digest the state at a scheduling unit, if enough steps were trained since the last time.
+
+        At first at most once in 20 digests or 50 steps; the period doubles at 4, 8 and 16 of it.
+        """
         period = max(_MIN_STATE_STEPS, self.every * _MIN_STATE_DIGESTS)
+        longest = period * _MOST_STATE_PERIODS
+        while period < longest and step >= period * _PERIODS_BEFORE_DOUBLING:
+            period *= 2
         if step // period > self._state_step // period:
             self.digest_state(step)
 
@@ -243,12 +258,12 @@ class StepDigests:
         if tensors is None:
             assert self._tensors is not None  # one of the two
             tensors = self._tensors()
-        state = {name: _digest([value]) for name, value in tensors.items()}
-        names = tuple(state)
+        digests = [_digest_array(value) for value in tensors.values()]
+        names = tuple(tensors)
         if names != self._names:
             self._names = names
             self._file.append(pack_frame(FrameKind.NAMES, step, 0, json.dumps(names).encode()))
-        body = struct.pack(f"<{len(names)}Q", *state.values())
+        body = struct.pack(f"<{len(names)}Q", *digests)
         self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
 
     def flush(self) -> None:
@@ -311,6 +326,14 @@ def _digest(arrays: Iterable[Any]) -> int:
             is_text = array.dtype.hasobject
             hasher.update(repr(array.tolist()).encode() if is_text else array.tobytes())
     return hasher.intdigest() if hasher else 0
+
+
+def _digest_array(value: npt.ArrayLike) -> int:
+    """Return what `_digest` returns for one array; faster for contiguous numbers."""
+    try:
+        return xxhash.xxh3_64_intdigest(value)  # type: ignore[arg-type]  # tried, as its type says
+    except (TypeError, ValueError, BufferError):
+        return _digest([value])
 
 
 def _loaded_versions() -> dict[str, str]:

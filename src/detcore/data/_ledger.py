@@ -330,6 +330,7 @@ class FrameFile:
         self._descriptor: int | None = None
         self._frames: list[bytes] = []
         self._buffered_bytes = 0
+        self._size_bytes = 0  # of the file
 
     @property
     def is_begun(self) -> bool:
@@ -382,15 +383,14 @@ class FrameFile:
             ) from error
 
     def _write(self, descriptor: int, content: bytes) -> None:
-        start = os.fstat(descriptor).st_size
         view = memoryview(content)
         try:
             while view:
                 view = view[os.write(descriptor, view) :]
         except OSError as error:
             # Otherwise the next flush would write after a torn frame.
-            os.ftruncate(descriptor, start)
-            os.lseek(descriptor, start, os.SEEK_SET)
+            os.ftruncate(descriptor, self._size_bytes)
+            os.lseek(descriptor, self._size_bytes, os.SEEK_SET)
             if error.errno not in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise StorageFullError(
@@ -399,6 +399,7 @@ class FrameFile:
                 f"Free some space and resume, or turn {self._setting} off.",
                 missing_bytes=len(view),
             ) from error
+        self._size_bytes += len(content)
 
 
 def _as_ids(values: npt.ArrayLike) -> Indices:

@@ -56,9 +56,9 @@ def run_workers(
 ) -> int:
     """Run a command in several processes of this machine until all have ended.
 
-    SIGINT, SIGTERM, SIGUSR1 and SIGHUP are passed on; a second SIGINT ends all at once. Workers
-    that do not end get SIGKILL in the end; see `Workers`. When one
-    fails the rest are ended. If this process is killed, so are they.
+    SIGINT, SIGTERM, SIGUSR1, SIGQUIT and SIGHUP are passed on; a second SIGINT ends all at once.
+    Workers that do not end get SIGKILL in the end; see `Workers`. When one fails the rest are
+    ended. If this process is killed, so are they.
 
     Args:
         command: Program and arguments.
@@ -206,7 +206,8 @@ class _Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> _Signals:
-        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1]
+        # At SIGQUIT, workers with a Core API context write their stacks and continue.
+        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT]
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
             numbers.append(signal.SIGHUP)
         for number in numbers:

@@ -28,7 +28,7 @@ from detcore_keras._keras import keras, tf
 from detcore_keras._legacy import find_legacy, load_legacy_weights
 from detcore_keras._model import checked_model, model_generators, optimizers_of
 from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
-from detcore_keras._state_tensors import name_variables, read_state
+from detcore_keras._state_tensors import StateReader
 from detcore_keras._units import FastUnits, OwnFunctionUnits, SingleUnits, Units
 from detcore_keras._variables import raw_variable, training_variables, value_size
 from detcore_keras._workers import Workers
@@ -115,7 +115,7 @@ class KerasController:
         self._random: RandomState | None = None
         self._memory = HostMemory()
         self._tensors: Sequence[TensorInfo] = ()
-        self._named: Mapping[str, Any] | None = None
+        self._state_reader: StateReader | None = None
         if context.digests is not None:
             context.digests.describe(
                 threads=tf.config.threading.get_intra_op_parallelism_threads(),
@@ -204,10 +204,12 @@ class KerasController:
         """Return generators, weights and optimizers' variables as arrays by name."""
         self._build()
         self._start_together()
-        if self._named is None or not self._traced:
+        if self._state_reader is None or not self._traced:
             exists = self._traced or self._has_started or self._feed.position > 0
-            self._named = name_variables(self._model, self._optimizers()) if exists else {}
-        return read_state(self._named)
+            self._state_reader = (
+                StateReader(self._model, self._optimizers()) if exists else StateReader()
+            )
+        return self._state_reader.read()
 
     def _prepare_memory(self) -> None:
         """Allocate the memory of snapshots before the first one, if there will be any."""

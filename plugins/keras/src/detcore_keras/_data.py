@@ -193,8 +193,8 @@ class ArrayFeed:
     ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
         """Return the indices of the records of a batch, and their values."""
         rows = self._rows[self._ends[index] : self._ends[index + 1]]
-        # Slices of the block's tensors would take ten times as long.
-        return rows, [array[rows] for array in self._arrays]
+        # Slices of the block's tensors would take ten times as long, and array[rows] three times.
+        return rows, [array.take(rows, axis=0) for array in self._arrays]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""

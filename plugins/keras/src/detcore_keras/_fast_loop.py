@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidModelError
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._variables import raw_variable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
 __all__ = [
+    "NUM_UPDATES",
     "RECORD_IDS",
     "TrainSteps",
     "class_weighted",
@@ -27,11 +29,14 @@ __all__ = [
     "own_train_function",
     "replaces_keras",
     "slow_reason",
+    "update_counter",
     "without_optionals",
 ]
 
 # Key under which a step returns the ids of its records, next to the model's own metrics.
 RECORD_IDS = "detcore/record_ids"
+# Key under which a call of many steps returns the updates of the weights so far.
+NUM_UPDATES = "detcore/num_updates"
 
 
 class TrainSteps:
@@ -112,7 +117,7 @@ class TrainSteps:
 
         Returns:
             For each output of the step: its values, ``(count, ...)``. Record ids are flat,
-            ``(sum of the batch sizes,)``.
+            ``(sum of the batch sizes,)``. The updates of the weights so far are one number.
         """
         if self._many is None:
             self._many = tf.function(self._loop, autograph=False, reduce_retracing=True)
@@ -180,7 +185,17 @@ class TrainSteps:
             return index + 1, written
 
         _, arrays = tf.while_loop(lambda index, _: index < count, body, (tf.constant(0), arrays))
-        return {name: _stacked(name, array) for name, array in arrays.items()}
+        stacked = {name: _stacked(name, array) for name, array in arrays.items()}
+        counter = update_counter(self._model)
+        if counter is not None:
+            stacked[NUM_UPDATES] = tf.identity(counter.read_value())
+        return stacked
+
+
+def update_counter(model: keras.Model) -> tf.Variable | None:
+    """Return the variable that counts the updates of the model's weights; None if it has none."""
+    counter = raw_variable(getattr(getattr(model, "optimizer", None), "iterations", None))
+    return counter if isinstance(counter, tf.Variable) else None
 
 
 def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,10 @@ import numpy as np
 
 from detcore.errors import InvalidCheckpointError
 from detcore.trial import capture_random_state, restore_random_state
-from detcore_keras._keras import KERAS_MAJOR, tf
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._variables import raw_variable
 
-__all__ = ["RNG_FILE", "capture_rng", "generator_words", "restore_rng"]
+__all__ = ["RNG_FILE", "capture_rng", "generator_finder", "restore_rng"]
 
 RNG_FILE = "rng.json"
 _VERSION = 1
@@ -39,11 +41,21 @@ def capture_rng(directory: Path) -> None:
     (directory / RNG_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
 
 
-def generator_words() -> dict[str, list[int]]:
-    """Return the states of TensorFlow's and Keras's process-wide generators that exist, by name."""
-    tensorflow, keras_seed = _global_generator_state(), _keras_seed_state()
-    found = {} if tensorflow is None else {"tensorflow": tensorflow["state"]}
-    return found if keras_seed is None else {**found, "keras": keras_seed}
+def generator_finder() -> Callable[[], Mapping[str, tf.Variable]]:
+    """Return a function that returns the states of the process-wide generators that exist, by name.
+
+    These are TensorFlow's and Keras's. The function imports nothing, so it is fast.
+    """
+    from tensorflow.python.ops import stateful_random_ops
+
+    find_keras = _keras_generator_finder()
+
+    def find() -> Mapping[str, tf.Variable]:
+        # The public `tf.random.get_global_generator` would make one with a random seed.
+        known = {"tensorflow": stateful_random_ops.global_generator, "keras": find_keras()}
+        return {name: raw_variable(each.state) for name, each in known.items() if each is not None}
+
+    return find
 
 
 def restore_rng(directory: Path) -> None:
@@ -124,14 +136,19 @@ def _restore_global_generator(state: dict[str, Any] | None) -> None:
         )
 
 
-def _keras_seed_state() -> list[int] | None:
+def _keras_generator_finder() -> Callable[[], keras.random.SeedGenerator | None]:
     if KERAS_MAJOR != 3:
-        return None
+        return lambda: None
     # Keras has no public name for it. Checked on 3.15.
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
 
-    generator = global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
+    name = seed_generator.GLOBAL_SEED_GENERATOR
+    return lambda: global_state.get_global_attribute(name)
+
+
+def _keras_seed_state() -> list[int] | None:
+    generator = _keras_generator_finder()()
     return None if generator is None else [int(word) for word in generator.state.numpy()]
 
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 import random
-from collections.abc import Mapping, Sequence
-from typing import Any
+import struct
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from detcore_keras._host_memory import host_array
-from detcore_keras._random_state import generator_words
+from detcore_keras._keras import tf
+from detcore_keras._random_state import generator_finder
 from detcore_keras._variables import training_variables
 
-__all__ = ["name_variables", "read_state"]
+__all__ = ["StateReader"]
+
+_Array: TypeAlias = npt.NDArray[Any]
 
 _PREFIXES = {
     "seeds": "random.",
@@ -25,21 +30,38 @@ _PREFIXES = {
 _ORDER = ("random.", "gradient.", "model.", "optimizer.")
 
 
-def name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
-    """Return generators, sums of gradients, weights and optimizers' variables by name.
+class StateReader:
+    """Reads generators, sums of gradients, weights and optimizers' variables as arrays by name.
 
     Metrics and counters are left out: validations, which change nothing in training, change them.
 
     Args:
-        model: The model; its variables exist.
+        model: The model, whose variables exist; None: only the process's generators are read.
         optimizers: Its optimizers.
     """
+
+    def __init__(self, model: Any = None, optimizers: Sequence[Any] = ()) -> None:
+        named = {} if model is None else _name_variables(model, optimizers)
+        self._readers = [(name, _reader(variable)) for name, variable in named.items()]
+        self._find_generators = generator_finder()
+
+    def read(self) -> dict[str, _Array]:
+        """Return the values. The arrays may share the variables' memory; see `host_array`."""
+        found = {"random.python": _python_state(), "random.numpy": _numpy_state()}
+        for name, state in self._find_generators().items():
+            found[f"random.{name}"] = _read_handle(state.handle, state.dtype).astype(np.int64)
+        for name, read in self._readers:
+            found[name] = read()
+        return found
+
+
+def _name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, tf.Variable]:
     named = []
     for item in training_variables(model, optimizers):
         prefix = _PREFIXES.get(item.group)
         if prefix is not None:
             named.append(("random." if item.is_generator else prefix, item))
-    found: dict[str, Any] = {}
+    found: dict[str, tf.Variable] = {}
     for wanted in _ORDER:
         for prefix, item in named:
             if prefix == wanted:
@@ -49,39 +71,38 @@ def name_variables(model: Any, optimizers: Sequence[Any]) -> dict[str, Any]:
     return found
 
 
-def read_state(variables: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
-    """Return the process's generators and the values of variables.
-
-    The arrays may share the variables' memory; see `host_array`.
-
-    Args:
-        variables: As `name_variables` returns them.
-    """
-    version, words, gauss = random.getstate()
-    kind, numpy_words, *rest = np.random.get_state()
-    found: dict[str, npt.NDArray[Any]] = {
-        "random.python": _joined(np.asarray(words, np.uint64), (version, gauss)),
-        "random.numpy": _joined(np.asarray(numpy_words), (kind, *rest)),
-    }
-    for name, state in generator_words().items():
-        found[f"random.{name}"] = np.asarray(state, np.int64)
-    for name, variable in variables.items():
-        found[name] = _as_array(variable)
-    return found
+def _reader(variable: tf.Variable) -> Callable[[], _Array]:
+    """Return a function that reads a variable, in a fifth of `host_array`'s time where it can."""
+    value = variable.value()
+    if "CPU" in value.device and np.dtype(value.dtype.as_numpy_dtype).isbuiltin == 1:
+        return functools.partial(_read_handle, variable.handle, value.dtype)
+    return functools.partial(_read_any, variable)
 
 
-def _joined(words: npt.NDArray[Any], rest: object) -> npt.NDArray[Any]:
-    return np.frombuffer(words.tobytes() + repr(rest).encode(), np.uint8)
+def _read_handle(handle: tf.Tensor, dtype: tf.DType) -> _Array:
+    return np.asarray(memoryview(tf.raw_ops.ReadVariableOp(resource=handle, dtype=dtype)))
 
 
-def _as_array(variable: Any) -> npt.NDArray[Any]:
+def _read_any(variable: tf.Variable) -> _Array:
     value = host_array(variable)
     if not value.dtype.hasobject:
         return value
     return np.frombuffer(repr(value.tolist()).encode(), np.uint8)
 
 
-def _unused(name: str, names: dict[str, Any]) -> str:
+def _python_state() -> _Array:
+    version, words, gauss = random.getstate()
+    packed = struct.pack(f"={len(words)}Q", *words)
+    return np.frombuffer(packed + repr((version, gauss)).encode(), np.uint8)
+
+
+def _numpy_state() -> _Array:
+    kind, words, *rest = np.random.get_state()
+    packed = np.asarray(words).tobytes()
+    return np.frombuffer(packed + repr((kind, *rest)).encode(), np.uint8)
+
+
+def _unused(name: str, names: Collection[str]) -> str:
     number, unused = 1, name
     while unused in names:
         number += 1

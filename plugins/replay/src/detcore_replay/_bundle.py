@@ -10,11 +10,12 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.data import FrameKind, scan_frames
+from detcore.data import FrameKind, StepDigests, scan_frames
 from detcore.database import read_log_page
 from detcore.describe import Redactor, format_bytes, visible_config
 from detcore.environment import child_environment
 from detcore.errors import LedgerError
+from detcore.launch.worker import is_trial_class
 from detcore.trial import list_code
 from detcore_replay._bundle_file import CODE, DIGESTS, LOG, STACKS, BundleRecord, pack
 from detcore_replay._digest_file import read_step
@@ -58,9 +59,14 @@ def write_bundle(failure: TrialFailure) -> str:
     size = format_bytes(path.stat().st_size)
     names = [name for name in masked if name.startswith(CODE)]
     starred = f"; secrets are starred in its {', '.join(names)}" if names else ""
-    return (
-        f"bundle of its failure: {path} ({size}{starred}); repeat it with: detcore reproduce {path}"
+    is_repeatable = is_trial_class(info.config["entrypoint"])
+    use = (
+        f"repeat it with: detcore reproduce {path}"
+        if is_repeatable
+        else "it has log, stacks and code, but detcore reproduce repeats trial classes only, "
+        "not scripts"
     )
+    return f"bundle of its failure: {path} ({size}{starred}); {use}"
 
 
 def _read_code(folder: Path) -> dict[str, str]:
@@ -87,7 +93,7 @@ def _collect(
         if redacted != text:
             masked.append(CODE + name)
         yield CODE + name, redacted.encode("utf-8", "surrogateescape")
-    digests = trial_dir / f"digests-{info.run_id}.bin"
+    digests = trial_dir / StepDigests.file_name(info.run_id)
     if digests.exists():
         yield DIGESTS, _trim(digests, after=failure.checkpoint_steps)
 

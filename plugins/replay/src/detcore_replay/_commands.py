@@ -190,8 +190,9 @@ def reproduce(context: click.Context, bundle: Path, checkpoint: Path | None, as_
     """Train the trial of a bundle again until it fails, and compare the failure.
 
     BUNDLE is the file that a failed trial leaves with --bundle, or on_failure: bundle. Training
-    starts from the checkpoint before the failure, in a scratch folder. It runs the code in the
-    bundle: use only bundles of people whom you trust.
+    starts from the checkpoint before the failure, in a scratch folder. Failures of scripts (an
+    entrypoint that is a command) are not repeated. It runs the code in the bundle: use only bundles
+    of people whom you trust.
     """
     read = read_bundle(bundle)
     with tempfile.TemporaryDirectory(prefix="detcore-reproduce-") as scratch:

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detcore.data import FrameKind, scan_frames
+from detcore.data import FrameKind, StepDigests, scan_frames
 from detcore.errors import LedgerError
 
-__all__ = ["DigestedRun", "LastBatch", "file_name", "read_digests", "read_step"]
+__all__ = ["DigestedRun", "LastBatch", "read_digests", "read_step"]
 
 _ADVICE = "Remove the file to compare the run by replays alone."
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.
@@ -86,14 +86,9 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     return DigestedRun(facts, steps, states, last) if facts else None
 
 
-def file_name(rank: int) -> str:
-    """Return the name of a worker's file of digests in a replay."""
-    return f"digests-1-{rank}.bin" if rank else "digests-1.bin"
-
-
 def read_step(folder: Path, *, run_id: int) -> int:
     """Return the last step that a run of a trial began; 0: not known."""
-    path = Path(folder) / f"digests-{run_id}.step"
+    path = (Path(folder) / StepDigests.file_name(run_id)).with_suffix(".step")
     return int(path.read_bytes() or 0) if path.exists() else 0
 
 

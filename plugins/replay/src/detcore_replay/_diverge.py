@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DetcoreError
 from detcore_replay._before import compare_code, compare_settings, version_notes
-from detcore_replay._compare import Difference, find_first, last_equal_state, name_tensors
+from detcore_replay._compare import (
+    DATA_CHANGED,
+    Difference,
+    find_first,
+    last_equal_state,
+    name_tensors,
+)
 from detcore_replay._replay import code_of
 
 if TYPE_CHECKING:
@@ -140,9 +146,11 @@ def _note_unfaithful(run: Run, replayed: DigestedRun, replayer: Replayer) -> Non
         return
     replayer.notes += version_notes(run.label, run.digests, replayed)
     wrong = find_first(run.digests, replayed, until=max(replayed.steps, default=0))
-    if wrong is not None:
+    if wrong is not None and wrong.kind == "record content":
+        replayer.notes.append(f"{run.label}, step {wrong.step}: {DATA_CHANGED}")
+    elif wrong is not None:
         replayer.notes.append(
             f"the replay of {run.label} does not repeat the run: {wrong.kind} differs at step "
-            f"{wrong.step}{f', {wrong.tensor}' if wrong.tensor else ''}. Its data, its packages or "
-            "the machine changed since, or an operation is not deterministic"
+            f"{wrong.step}{f', {wrong.tensor}' if wrong.tensor else ''}. Its packages or the "
+            "machine changed since, or an operation is not deterministic"
         )

@@ -16,7 +16,6 @@ from detcore import core
 from detcore.data import StepDigests
 from detcore.environment import read_environment, read_variables
 from detcore.trial import find_framework, import_trial_class, open_trial
-from detcore_replay._digest_file import file_name
 from detcore_replay._failing import FailureProbe, write_outcome
 from detcore_replay._probe import Probe, ReplayEnd
 
@@ -27,7 +26,7 @@ def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
     """Train the trial that the environment names up to a step."""
     _train(
         lambda place: Probe(
-            folder / file_name(place.rank),
+            _digests_path(folder, place),
             start=start,
             stop=stop,
             saved=() if place.rank else saved,
@@ -42,7 +41,10 @@ def main_failing(folder: Path, start: int, stop: int) -> int:
     try:
         _train(
             lambda place: FailureProbe(
-                folder / file_name(place.rank), start=start, stop=stop, place=place
+                _digests_path(folder, place),
+                start=start,
+                stop=stop,
+                place=place,
             )
         )
     except Exception as error:  # noqa: BLE001  (it is the result)
@@ -50,6 +52,10 @@ def main_failing(folder: Path, start: int, stop: int) -> int:
         write_outcome(folder, error, rank=_rank())
         return 1
     return 0
+
+
+def _digests_path(folder: Path, place: core.DistributedContext) -> Path:
+    return folder / StepDigests.file_name(1, rank=place.rank)
 
 
 def _rank() -> int:

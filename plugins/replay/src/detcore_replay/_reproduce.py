@@ -33,6 +33,7 @@ _MASK = "********"
 _TAIL_LINES = 12
 _LOOK_EVERY_S, _STACKS_S = 0.2, 2.0
 _SIGNALED = 128
+_RANK, _STACK = re.compile(r"\[rank=\d+\] "), "(most recent call first)"
 _ADDRESS = re.compile(r"0x[0-9a-f]+|\*{4,}|/\S*/")
 
 
@@ -49,7 +50,7 @@ class Reproduction:
         record_ids: Ids of the records of that batch; empty: not known.
         found: The first difference of the digests before the failure, or None.
         notes: Limits of the answer.
-        tail: The last lines of its output.
+        tail: The last lines of its output; after a hang, where each worker's main thread was.
     """
 
     original: str
@@ -234,7 +235,7 @@ def _compare(
         is_hang=exit_code is None,
         found=_find_difference(original, mine, outcome.step),
         notes=tuple(notes),
-        tail=tuple(text.splitlines()[-_TAIL_LINES:]),
+        tail=_tail(text, is_hang=exit_code is None),
     )
 
 
@@ -274,6 +275,21 @@ def _describe(outcome: Outcome, exit_code: int | None) -> str:
         return f"{where}: {how}"
     place = f" ({outcome.kind} at {outcome.place})" if outcome.place else ""
     return f"{where}: {outcome.message}{place}"
+
+
+def _tail(text: str, *, is_hang: bool) -> tuple[str, ...]:
+    """Return the last lines; after a hang, the innermost calls of each worker's main thread."""
+    lines = text.splitlines()
+    stacks: dict[str, list[str]] = {}
+    for line in lines if is_hang else ():
+        # The lines of several workers alternate.
+        prefix = found[0] if (found := _RANK.match(line)) else ""
+        if _STACK in line:  # the main thread's is the last one
+            stacks[prefix] = []
+        if prefix in stacks:
+            stacks[prefix].append(line)
+    shown = [line for _, stack in sorted(stacks.items()) for line in stack[:_TAIL_LINES]]
+    return tuple(shown or lines[-_TAIL_LINES:])
 
 
 def _masked_notes(bundle: Bundle) -> list[str]:
