@@ -30,7 +30,7 @@ ASKS_LATE = """
 import sys
 from detcore.database import Database
 from detcore_server import _submission_runner
-from detcore.runner._journal import JournalListener
+from detcore_server._journal import JournalListener
 from detcore.types import Control, TrialState
 
 url, asked = sys.argv[1:]

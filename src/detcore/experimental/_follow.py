@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DetcoreError
+from detcore.launch import WorkerEvent
 from detcore.remote import ServerAway, read_events, read_outcome
-from detcore.runner import ExperimentResult, TrialResult, replay
-from detcore.types import ExperimentState
+from detcore.runner import ExperimentResult, TrialResult, TrialStatus
+from detcore.types import ExperimentState, TrialInfo, TrialState
 
 if TYPE_CHECKING:
-    from detcore.launch import WorkerEvent
     from detcore.remote import Session
-    from detcore.runner import RunListener, TrialStatus
-    from detcore.types import TrialInfo
+    from detcore.runner import RunListener
 
 __all__ = ["Detached", "PrintingListener", "follow"]
 
@@ -64,6 +64,59 @@ def follow(session: Session, experiment_id: int, listener: RunListener) -> Exper
         raise Detached(experiment_id, session.url) from None
 
 
+class _Replayer:
+    """Passes the lines of a journal to a listener."""
+
+    def __init__(self, listener: RunListener) -> None:
+        self._listener = listener
+        self._infos: dict[int, TrialInfo] = {}
+
+    def __call__(self, line: str) -> None:
+        try:
+            said = json.loads(line)
+            tell = getattr(self, f"_{said.pop('type')}", None)
+        except (ValueError, KeyError, AttributeError, TypeError):
+            return  # cut by a crash of the machine
+        if tell is not None:  # None: of a newer release
+            tell(**said)
+
+    def _search_started(self, config: dict[str, Any]) -> None:
+        self._listener.search_started(config)
+
+    def _trial_changed(self, **fields: Any) -> None:
+        self._listener.trial_changed(
+            TrialStatus(**{**fields, "state": TrialState(fields["state"])})
+        )
+
+    def _search_progress(self, progress: float, planned_length: int = 0) -> None:
+        self._listener.search_progress(progress, planned_length)
+
+    def _trial_started(self, info: dict[str, Any], pid: int) -> None:
+        slots = info.pop("slots_per_trial")
+        made = TrialInfo(
+            **info,
+            trial_seed=0,
+            config={"resources": {"slots_per_trial": slots}},
+            model_dir="",
+            trial_dir="",
+        )
+        self._infos[made.trial_id] = made
+        self._listener.trial_started(made, pid=pid)
+
+    def _event(self, trial_id: int, event: str, fields: dict[str, Any]) -> None:
+        info = self._infos.get(trial_id)
+        if info is not None:
+            self._listener.event(info, WorkerEvent(event, fields))
+
+    def _output(self, trial_id: int, stream: str, line: str, rank: int) -> None:
+        info = self._infos.get(trial_id)
+        if info is not None:
+            self._listener.output(info, stream, line, rank=rank)
+
+    def _notice(self, text: str) -> None:
+        self._listener.notice(text)
+
+
 class _Following:
     """One experiment that is followed."""
 
@@ -71,7 +124,7 @@ class _Following:
         self._session = session
         self._id = experiment_id
         self._listener = listener
-        self._tell = replay(listener)
+        self._tell = _Replayer(listener)
         self._position = 0
         self._away_since: float | None = None
         self._is_away_told = False

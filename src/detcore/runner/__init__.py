@@ -7,7 +7,6 @@ from detcore.runner._experiment import (
     resume_experiment,
     start_experiment,
 )
-from detcore.runner._journal import JournalListener, journal_path, read_journal, replay
 from detcore.runner._listener import NullListener, RunListener, TrialStatus
 from detcore.runner._settle import (
     control_experiment,
@@ -20,7 +19,6 @@ from detcore.runner._trial_logs import ExperimentResult, TrialResult, read_resul
 
 __all__ = [
     "ExperimentResult",
-    "JournalListener",
     "NullListener",
     "RunListener",
     "RunSettings",
@@ -32,10 +30,7 @@ __all__ = [
     "experiment_folder",
     "experiment_lock",
     "find_refusals",
-    "journal_path",
-    "read_journal",
     "read_results",
-    "replay",
     "resume_experiment",
     "settle_experiment",
     "start_experiment",

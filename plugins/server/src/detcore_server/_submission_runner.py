@@ -58,12 +58,8 @@ def main() -> int:
 
 
 def _run(told: RunnerInstructions) -> ExperimentResult:
-    from detcore.runner import (
-        JournalListener,
-        experiment_folder,
-        journal_path,
-        resume_experiment,
-    )
+    from detcore.runner import experiment_folder, resume_experiment
+    from detcore_server._journal import JournalListener, journal_path
 
     settings = {"DETCORE_HOME": told.home, "DETCORE_DB": told.database_url}
     environment = read_environment(child_environment(settings))

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 from detcore.database import TrialLog, read_log_page
-from detcore.runner import read_journal
-from detcore.runner._journal import JournalListener
+from detcore_server._journal import JournalListener, read_journal
 
 PROGRAM = """
 import contextlib
@@ -18,7 +17,7 @@ import signal
 import sys
 from pathlib import Path
 from detcore.database import TrialLog
-from detcore.runner._journal import JournalListener
+from detcore_server._journal import JournalListener
 
 folder = Path(sys.argv[1])
 journal, log = JournalListener(folder / "journal.jsonl"), TrialLog(folder, 1)

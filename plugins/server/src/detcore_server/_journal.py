@@ -9,15 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.database._trial_log import LineFile
-from detcore.launch import WorkerEvent
-from detcore.runner._listener import TrialStatus
-from detcore.types import TrialInfo, TrialState
+from detcore.database import LineFile
 
 if TYPE_CHECKING:
-    from detcore.runner._listener import RunListener
+    from detcore.launch import WorkerEvent
+    from detcore.runner import TrialStatus
+    from detcore.types import TrialInfo
 
-__all__ = ["JournalListener", "journal_path", "read_journal", "replay"]
+__all__ = ["JournalListener", "journal_path", "read_journal"]
 
 _NAME = "journal.jsonl"
 # The trial's log has the whole line.
@@ -52,10 +51,10 @@ class JournalListener:
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """Write the start of a runner."""
-        from detcore._secrets import mask_config
+        from detcore.describe import visible_config
 
         kept = {name: config.get(name) for name in ("searcher", "hyperparameters")}
-        self._write("search_started", config=mask_config(kept))
+        self._write("search_started", config=visible_config(kept))
 
     def trial_changed(self, status: TrialStatus) -> None:
         """Write the status of a trial."""
@@ -124,61 +123,3 @@ def read_journal(path: Path, position: int, *, most_bytes: int) -> tuple[list[st
         return [], position
     data = data[: data.rfind(b"\n") + 1]
     return data.decode("utf-8", "replace").splitlines(), position + len(data)
-
-
-class _Replayer:
-    """Passes the lines of a journal to a listener."""
-
-    def __init__(self, listener: RunListener) -> None:
-        self._listener = listener
-        self._infos: dict[int, TrialInfo] = {}
-
-    def __call__(self, line: str) -> None:
-        try:
-            said = json.loads(line)
-            tell = getattr(self, f"_{said.pop('type')}", None)
-        except (ValueError, KeyError, AttributeError, TypeError):
-            return  # cut by a crash of the machine
-        if tell is not None:  # None: of a newer release
-            tell(**said)
-
-    def _search_started(self, config: dict[str, Any]) -> None:
-        self._listener.search_started(config)
-
-    def _trial_changed(self, **fields: Any) -> None:
-        self._listener.trial_changed(
-            TrialStatus(**{**fields, "state": TrialState(fields["state"])})
-        )
-
-    def _search_progress(self, progress: float, planned_length: int = 0) -> None:
-        self._listener.search_progress(progress, planned_length)
-
-    def _trial_started(self, info: dict[str, Any], pid: int) -> None:
-        slots = info.pop("slots_per_trial")
-        made = TrialInfo(
-            **info,
-            trial_seed=0,
-            config={"resources": {"slots_per_trial": slots}},
-            model_dir="",
-            trial_dir="",
-        )
-        self._infos[made.trial_id] = made
-        self._listener.trial_started(made, pid=pid)
-
-    def _event(self, trial_id: int, event: str, fields: dict[str, Any]) -> None:
-        info = self._infos.get(trial_id)
-        if info is not None:
-            self._listener.event(info, WorkerEvent(event, fields))
-
-    def _output(self, trial_id: int, stream: str, line: str, rank: int) -> None:
-        info = self._infos.get(trial_id)
-        if info is not None:
-            self._listener.output(info, stream, line, rank=rank)
-
-    def _notice(self, text: str) -> None:
-        self._listener.notice(text)
-
-
-def replay(listener: RunListener) -> _Replayer:
-    """Return a function that takes the lines of one journal, in order, and calls a listener."""
-    return _Replayer(listener)
