@@ -268,11 +268,11 @@ def count(file: Path) -> int:
 @contextlib.contextmanager
 def detcore_server(folder: Path, reporters: int) -> Iterator[Server]:
     from detcore._log import Spool
-    from detcore.database import Database
+    from detcore_server._database import ServerDatabase
 
     file = folder / "detcore.db"
     known = []
-    with Database.open(f"sqlite:///{file}") as database:
+    with ServerDatabase.open(f"sqlite:///{file}") as database:
         user = database.create_user("bench", password_hash=None)
         experiment = database.create_experiment(
             config={"name": "bench"}, config_text=None, model_dir="/", name="bench"

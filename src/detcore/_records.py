@@ -305,69 +305,6 @@ class ModelVersionRecord:
     updated_at: datetime.datetime
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class UserRecord:
-    """A user of a server.
-
-    Attributes:
-        name: Unique.
-        password_hash: The server's hash of the password; None: this user cannot log in.
-        is_admin: Whether this user may manage the others.
-        is_active: Whether this user may log in.
-        created_at: Seconds since 1970.
-    """
-
-    id: int
-    name: str
-    password_hash: str | None = dataclasses.field(repr=False)
-    is_admin: bool
-    is_active: bool
-    created_at: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TokenRecord:
-    """The user that a token authenticates, and its scope.
-
-    Attributes:
-        trial_id: The only trial whose workers may use it; None: good for everything that the user
-            may do.
-        expires_at: Until when; seconds since 1970.
-    """
-
-    user_id: int
-    user_name: str
-    is_admin: bool
-    trial_id: int | None
-    expires_at: float
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SubmissionRecord:
-    """An experiment that was submitted to a server, and its state.
-
-    Attributes:
-        user_name: Whose it is.
-        submission_id: The identifier that its user gave it.
-        phase: ``"QUEUED"``: waits for its turn; ``"STARTED"``: a runner works on it, or will;
-            ``"ENDED"``: there is nothing to do for it.
-        test_mode: Whether it is a smoke run.
-        state: The experiment's.
-        process: The process that looks after it, or did so last.
-        control: The request to its runner, or None.
-    """
-
-    experiment_id: int
-    user_id: int
-    user_name: str
-    submission_id: str
-    phase: str
-    test_mode: bool
-    state: ExperimentState
-    process: ProcessIdentity | None
-    control: Control | None
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class LogLine:
     """A line that a worker printed.

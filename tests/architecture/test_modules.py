@@ -13,12 +13,15 @@ from pathlib import Path
 import pytest
 from source_tree import PLUGIN_SOURCES, SOURCE, modules_under
 
-MIGRATIONS = "detcore.database.migrations."
+MIGRATIONS = ".migrations."
 # Alembic runs the migration scripts itself, by their paths; they are no modules of ours to import.
-CORE_MODULES = [
-    module for module in modules_under(SOURCE) if not module.name.startswith(MIGRATIONS)
+CORE_MODULES = [module for module in modules_under(SOURCE) if MIGRATIONS not in module.name]
+PLUGIN_MODULES = [
+    module
+    for folder in PLUGIN_SOURCES
+    for module in modules_under(folder)
+    if MIGRATIONS not in module.name
 ]
-PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_under(folder)]
 ALL_MODULES = CORE_MODULES + PLUGIN_MODULES
 PUBLIC_MODULES = [
     module

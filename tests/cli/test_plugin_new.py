@@ -89,6 +89,7 @@ def test_an_experiment_can_use_all_four_at_once(tmp_path: Path) -> None:
     files = [path.name for path in (tmp_path / "detcore-other").rglob("*") if path.is_file()]
     expected = [path.name for path in folders["storage"].rglob("*") if path.is_file()]
     assert sorted(files) == sorted(expected)
+    clean.install(f"detcore-storage @ {detcore_wheel('storage').as_uri()}")
     checked = clean.run("detcore", "storage", "check", f"my-storage://{file}")
     assert checked.returncode == 0, checked.stdout + checked.stderr
 

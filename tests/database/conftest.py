@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import IO
 
 import pytest
+from databases import Places
 from postgresql_server import PostgreSQLServer, run_server
 
 from detcore.database import Database
@@ -52,28 +53,6 @@ def postgresql() -> Iterator[PostgreSQLServer]:
         server.execute("CREATE DATABASE records")
         Database.open(server.url("records")).close()
         yield server
-
-
-class Places:
-    """Makes databases that are removed after the test."""
-
-    def __init__(self, folder: Path, server: PostgreSQLServer | None) -> None:
-        self._folder = folder
-        self._server = server
-        self._made: list[str] = []
-
-    def new(self, *, empty: bool = False) -> str:
-        """Return the URL of a new database, with tables unless it is to be `empty`."""
-        if self._server is None:
-            self._made.append(str(self._folder / f"{len(self._made)}.db"))
-            return f"sqlite:///{self._made[-1]}"
-        self._made.append(self._server.create_database("template0" if empty else "records"))
-        return self._server.url(self._made[-1])
-
-    def remove(self) -> None:
-        if self._server is not None:
-            for name in self._made:
-                self._server.drop_database(name)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import uvicorn
 from fastapi import FastAPI
 
-from detcore.database import Database
 from detcore.environment import Environment
 from detcore.hooks import PluginManager
 from detcore_server import ServerSettings, make_app
+from detcore_server._database import ServerDatabase
 
 __all__ = ["make_token", "served", "served_app"]
 
@@ -28,7 +28,7 @@ _USER = "grace"
 def make_token(database_url: str, *, user: str = _USER, is_admin: bool = True) -> str:
     """Return a token of a user that is made for it, and has no password."""
     token = f"token-of-{user}"
-    with Database.open(database_url) as database:
+    with ServerDatabase.open(database_url) as database:
         made = database.create_user(user, password_hash=None, is_admin=is_admin)
         digest = hashlib.sha256(token.encode()).hexdigest()
         database.add_token(digest, user_id=made.id, expires_at=time.time() + 3600)

@@ -14,10 +14,10 @@ import yaml
 from running_server import PASSWORD, USER, RunningServer
 from toy_command import MODEL_DIR, TOY_PLUGIN
 
-from detcore.database import Database
 from detcore.environment import read_environment
 from detcore_remote import HandIn, PackedContext, Session, open_session, pack
-from detcore_server import hash_password
+from detcore_server._database import ServerDatabase
+from detcore_server._passwords import hash_password
 from detcore_testing import DetcoreCommand
 
 __all__ = ["MODEL_DIR", "JobServer", "toy_config", "wait_for"]
@@ -96,8 +96,8 @@ class JobServer:
     def url(self) -> str:
         return self.server.url
 
-    def database(self) -> Database:
-        return Database.open(self.server.database_url)
+    def database(self) -> ServerDatabase:
+        return ServerDatabase.open(self.server.database_url)
 
     def session(self, user: str = USER) -> Session:
         """Log in; anybody but ``ada`` is added first, as somebody who is no administrator."""

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from detcore._log import Spool, read_spool
-from detcore.database import Database
-from detcore_server import hash_password
+from detcore_server._database import ServerDatabase
+from detcore_server._passwords import hash_password
 
 __all__ = ["Answer", "Reporter", "make_reporters"]
 
@@ -130,7 +130,9 @@ async def _read(reader: asyncio.StreamReader) -> Answer:
 
 
 @contextlib.contextmanager
-def make_reporters(database: Database, folder: Path, count: int) -> Iterator[Sequence[Reporter]]:
+def make_reporters(
+    database: ServerDatabase, folder: Path, count: int
+) -> Iterator[Sequence[Reporter]]:
     """Yield reporters, each with a trial, a run and a token of its own."""
     user = database.create_user(f"user-{secrets.token_hex(4)}", password_hash=hash_password("x"))
     experiment = database.create_experiment(

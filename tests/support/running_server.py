@@ -11,8 +11,8 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from detcore.database import Database
-from detcore_server import hash_password
+from detcore_server._database import ServerDatabase
+from detcore_server._passwords import hash_password
 
 __all__ = ["PASSWORD", "SLOW_TO_JUDGE", "USER", "RunningServer"]
 
@@ -51,7 +51,7 @@ class RunningServer:
         self._port = "0"
         self._process: subprocess.Popen[str] | None = None
         self.url = ""
-        with Database.open(self.database_url) as database:
+        with ServerDatabase.open(self.database_url) as database:
             if not database.list_users():
                 kept = hash_password(PASSWORD)
                 database.create_user(USER, password_hash=kept, is_admin=True)

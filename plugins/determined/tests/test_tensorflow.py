@@ -12,8 +12,8 @@ from detcore_determined.migrate import (
     migrate_config,
     migrate_file,
     migrate_python,
-    needs_old_tensorflow,
 )
+from detcore_determined.migrate._python import needs_old_tensorflow
 
 SEARCH = "entrypoint: model_def:T\nsearcher: {name: single, metric: loss, "
 ESTIMATOR, LEGACY = "tensorflow.estimator", "tensorflow.keras.optimizers.legacy"

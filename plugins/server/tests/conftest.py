@@ -1,4 +1,4 @@
-"""A server in a process of its own."""
+"""Servers in processes of their own, and their records on each kind of database."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from databases import Places
+from postgresql_server import PostgreSQLServer, run_server
 from running_server import RunningServer
+
+from detcore_server._database import ServerDatabase
 
 
 @pytest.fixture
@@ -29,3 +33,28 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
     """One server for a module, with no records but its own."""
     with RunningServer(tmp_path_factory.mktemp("home")) as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PostgreSQLServer]:
+    """A server of databases, with a database `records` that has all tables and nothing in them."""
+    with run_server() as server:
+        server.execute("CREATE DATABASE records")
+        ServerDatabase.open(server.url("records")).close()
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
+    """Databases of each kind."""
+    is_sqlite = request.param == "sqlite"
+    places = Places(tmp_path, None if is_sqlite else request.getfixturevalue("postgresql"))
+    yield places
+    places.remove()
+
+
+@pytest.fixture
+def database(places: Places) -> Iterator[ServerDatabase]:
+    """Records of a server on each kind of database."""
+    with ServerDatabase.open(places.new()) as database:
+        yield database

@@ -15,9 +15,9 @@ from fastapi import HTTPException
 from plain_http import Answer, PlainHttp
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import Database, TokenRecord, token_digest
 from detcore.errors import DatabaseError
 from detcore_server._auth import find_token
+from detcore_server._database import ServerDatabase, TokenRecord, token_digest
 from detcore_server._passwords import hash_password, is_password, prehash
 from detcore_server._throttle import Throttle
 from detcore_server._tokens import TokenCache
@@ -278,7 +278,7 @@ def test_a_running_server_soon_notices_what_is_changed_beside_it(
 ) -> None:
     _, user = make_user(admin, "frank")
     assert user.ask("GET", "/me").status == 200
-    with Database.open(shared_server.database_url) as database:
+    with ServerDatabase.open(shared_server.database_url) as database:
         database.update_user("frank", is_active=False)
     deadline = time.monotonic() + 30
     while user.ask("GET", "/me").status == 200:

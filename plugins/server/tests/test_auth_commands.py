@@ -16,7 +16,6 @@ from click.testing import CliRunner, Result
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.cli import main
-from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
 from detcore_remote import (
@@ -30,6 +29,7 @@ from detcore_remote import (
     normal_url,
     open_session,
 )
+from detcore_server._database import ServerDatabase
 from detcore_server._passwords import hash_password, is_password
 
 LATER = 9e12
@@ -82,7 +82,7 @@ def test_users_are_managed_where_the_records_are(desk: Desk) -> None:
         ("bob", False, True),
     ]
     assert desk.does("list", "--csv").splitlines()[0] == "id,name,is_admin,is_active,created_at"
-    with Database.open(f"sqlite:///{desk.home / 'detcore.db'}") as database:
+    with ServerDatabase.open(f"sqlite:///{desk.home / 'detcore.db'}") as database:
         kept = {user.name: user.password_hash for user in database.list_users()}
     assert is_password(PASSWORD, kept["ada"])
     assert is_password("Other-horse-8", kept["bob"])
@@ -175,7 +175,7 @@ def test_a_token_is_kept_until_logging_out(desk: Desk, shared_server: RunningSer
 
 def test_one_changes_ones_own_password(desk: Desk, shared_server: RunningServer) -> None:
     url = shared_server.url
-    with Database.open(shared_server.database_url) as database:
+    with ServerDatabase.open(shared_server.database_url) as database:
         database.create_user("gina", password_hash=hash_password(PASSWORD))
     assert "nobody is logged in" in desk.run("change-password", url).output
     desk.does("login", url, "--user", "gina", "--password-stdin", said=PASSWORD)

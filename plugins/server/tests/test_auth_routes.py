@@ -12,10 +12,10 @@ from fastapi import routing
 from plain_http import PlainHttp
 from running_server import RunningServer
 
-from detcore.database import Database, new_token, token_digest
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 from detcore_server import ServerSettings, make_app
+from detcore_server._database import ServerDatabase, new_token, token_digest
 
 OPEN = {
     ("POST", "/api/detcore/v1/login"),
@@ -27,7 +27,6 @@ OPEN = {
     ("POST", "/ui/login"),
     ("GET", "/ui/static/{name}"),
 }
-OTHER_TRIAL = 2
 
 
 def all_routes(home: Path) -> list[tuple[str, str]]:
@@ -52,11 +51,19 @@ class Strangers:
     """Tokens that are good for nothing, or for something else."""
 
     def __init__(self, server: RunningServer) -> None:
-        with Database.open(server.database_url) as database:
+        with ServerDatabase.open(server.database_url) as database:
             ada = database.list_users()[0].id
             bob = database.create_user("mallory", password_hash="none")
             later, now = time.time() + 3600, time.time()
-            self.another_trials = self._add(database, ada, later, trial_id=OTHER_TRIAL)
+            experiment = database.create_experiment(
+                config={}, config_text=None, model_dir="/code", name="other"
+            )
+            trials = [
+                database.create_trial(experiment_id=experiment, hparams={}, seed=0)
+                for _ in range(2)
+            ]
+            # The routes are asked for the first trial.
+            self.another_trials = self._add(database, ada, later, trial_id=trials[1])
             self.of_who_may_nothing = self._add(database, bob.id, later)
             database.update_user("mallory", is_active=False)
             self.expired = self._add(database, ada, now - 1)
@@ -64,7 +71,7 @@ class Strangers:
 
     @staticmethod
     def _add(
-        database: Database, user_id: int, expires_at: float, *, trial_id: int | None = None
+        database: ServerDatabase, user_id: int, expires_at: float, *, trial_id: int | None = None
     ) -> str:
         token = new_token()
         database.add_token(

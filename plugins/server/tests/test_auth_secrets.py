@@ -11,7 +11,7 @@ import pytest
 from plain_http import PlainHttp, connect_to, read_to_the_end
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import Database, token_digest
+from detcore_server._database import ServerDatabase, token_digest
 from detcore_server._log import LOGGER, configure_logging, hide_secrets
 from detcore_server._passwords import prehash
 
@@ -24,7 +24,7 @@ def test_what_a_server_writes_holds_no_secret_also_when_it_fails(tmp_path: Path)
     home.mkdir()
     server = RunningServer(home, "--log-level", "debug")
     # A row that no release wrote: reading it is a fault of the server.
-    with Database.open(server.database_url) as database:
+    with ServerDatabase.open(server.database_url) as database:
         database.create_experiment(
             config={"name": "one"}, config_text=None, model_dir="/m", name="one"
         )
@@ -62,7 +62,7 @@ def test_what_a_server_writes_holds_no_secret_also_when_it_fails(tmp_path: Path)
             read_to_the_end(raw)
         http.ask("POST", "/api/detcore/v1/logout", token=tokens[1])
         http.close()
-        with Database.open(server.database_url) as database:
+        with ServerDatabase.open(server.database_url) as database:
             kept = [str(user.password_hash) for user in database.list_users()]
     written = server.log.read_text()
     assert f"fault {number}: GET /api/detcore/v1/experiments/1" in written

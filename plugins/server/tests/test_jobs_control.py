@@ -15,7 +15,6 @@ import pytest
 import yaml
 from job_server import JobServer, toy_config, wait_for
 
-from detcore.database import Database, TokenRecord
 from detcore.environment import read_environment
 from detcore.experimental import Determined, EmbeddedTransport, ExperimentReference
 from detcore.hooks import PluginManager
@@ -24,6 +23,7 @@ from detcore.types import Control, ExperimentState
 from detcore_remote import hand_in
 from detcore_remote._transport import HttpTransport
 from detcore_server import ServerSettings
+from detcore_server._database import ServerDatabase, TokenRecord
 from detcore_server._job_routes import Submission
 from detcore_server._job_routes import _take as hand_in_at
 from detcore_server._jobs import Jobs
@@ -38,7 +38,7 @@ def jobs(tmp_path: Path) -> Iterator[JobServer]:
 
 
 @pytest.fixture
-def database(jobs: JobServer) -> Iterator[Database]:
+def database(jobs: JobServer) -> Iterator[ServerDatabase]:
     with jobs.database() as opened:
         yield opened
 
@@ -51,7 +51,7 @@ def submit(jobs: JobServer, **changes: Any) -> ExperimentReference:
     return Determined(transport=HttpTransport(jobs.session())).get_experiment(number)
 
 
-def is_run_by_a_runner(database: Database, number: int) -> bool:
+def is_run_by_a_runner(database: ServerDatabase, number: int) -> bool:
     process = database.get_experiment(number).process
     try:
         return process is not None and "_submission_runner" in Path(
@@ -61,14 +61,14 @@ def is_run_by_a_runner(database: Database, number: int) -> bool:
         return False
 
 
-def add_asker(database: Database) -> TokenRecord:
+def add_asker(database: ServerDatabase) -> TokenRecord:
     user = database.create_user("ada", password_hash=None)
     return TokenRecord(
         user_id=user.id, user_name="ada", is_admin=False, trial_id=None, expires_at=0.0
     )
 
 
-def add_submission(database: Database, code: Path) -> tuple[int, TokenRecord]:
+def add_submission(database: ServerDatabase, code: Path) -> tuple[int, TokenRecord]:
     """Record an experiment that waits for its turn, and whose it is."""
     requester = add_asker(database)
     number, _ = database.submit_experiment(
@@ -83,7 +83,7 @@ def add_submission(database: Database, code: Path) -> tuple[int, TokenRecord]:
 
 
 def test_a_request_while_the_runner_starts_outlives_the_server(
-    jobs: JobServer, database: Database
+    jobs: JobServer, database: ServerDatabase
 ) -> None:
     experiment = submit(jobs, hyperparameters__pause_s=0.05)
 
@@ -109,7 +109,7 @@ def test_a_request_while_the_runner_starts_outlives_the_server(
 
 
 def test_one_that_is_being_paused_goes_on_when_that_is_wanted(
-    jobs: JobServer, database: Database
+    jobs: JobServer, database: ServerDatabase
 ) -> None:
     experiment = submit(jobs, hyperparameters__pause_s=1.0)
 
@@ -134,7 +134,7 @@ def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
     """Its runner ends between two looks at the records."""
     environment = read_environment({"DETCORE_HOME": str(tmp_path)})
     settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
-    with Database.open(environment.database_url) as database:
+    with ServerDatabase.open(environment.database_url) as database:
         number, requester = add_submission(database, tmp_path)
         database.request_control(number, Control.PAUSE)
         ask = database.request_control
@@ -180,7 +180,7 @@ def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
         return started[-1]
 
     monkeypatch.setattr(Jobs, "_start", start)
-    with Database.open(environment.database_url) as database:
+    with ServerDatabase.open(environment.database_url) as database:
         number, _ = add_submission(database, tmp_path)
         jobs = Jobs(settings, database, EmbeddedTransport(environment))
         jobs._look()
@@ -217,7 +217,7 @@ def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
         archive=digest,
         archive_size=len(data),
     )
-    with Database.open(environment.database_url) as database:
+    with ServerDatabase.open(environment.database_url) as database:
         requester = add_asker(database)
         transport = EmbeddedTransport(environment)
         jobs = Jobs(settings, database, transport)
@@ -245,7 +245,7 @@ def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(tmp_path: Path) 
     """They hold the experiment's lock for a while: it is done when they are gone."""
     environment = read_environment({"DETCORE_HOME": str(tmp_path)})
     settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
-    with Database.open(environment.database_url) as database:
+    with ServerDatabase.open(environment.database_url) as database:
         number, requester = add_submission(database, tmp_path)
         died = "from detcore.database import Database; import sys; Database.open(sys.argv[1])"
         died += ".set_experiment_state(1, 'RUNNING')"

@@ -16,8 +16,8 @@ from reporters import Reporter, make_reporters
 from running_server import RunningServer
 from sqlalchemy import func, select
 
-from detcore.database import Database
 from detcore.database._schema import metrics, spools
+from detcore_server._database import ServerDatabase
 
 # Of each database: how many reporters, and how often the server is killed.
 LOADS = {"sqlite": (200, 10), "postgresql": (50, 3)}
@@ -44,7 +44,7 @@ def postgresql_url() -> Iterator[str]:
 @pytest.fixture(params=LOADS)
 def load(
     request: pytest.FixtureRequest, tmp_path: Path
-) -> Iterator[tuple[RunningServer, Database, int, int]]:
+) -> Iterator[tuple[RunningServer, ServerDatabase, int, int]]:
     """A server, its database, and its load."""
     variables = {}
     if request.param == "postgresql":
@@ -53,12 +53,12 @@ def load(
     home.mkdir()
     with (
         RunningServer(home, **variables) as server,
-        Database.open(server.database_url) as database,
+        ServerDatabase.open(server.database_url) as database,
     ):
         yield server, database, *LOADS[request.param]
 
 
-def _check_at_kill(database: Database, reporters: Sequence[Reporter]) -> int:
+def _check_at_kill(database: ServerDatabase, reporters: Sequence[Reporter]) -> int:
     """Compare a database whose server is dead with what was acknowledged; return the reports."""
     count = select(metrics.c.trial_id, func.count(), func.max(metrics.c.seq))
     with database._read() as connection:
@@ -75,7 +75,7 @@ def _check_at_kill(database: Database, reporters: Sequence[Reporter]) -> int:
     return sum(found[0] for found in counted.values())
 
 
-def _check_at_end(database: Database, reporters: Sequence[Reporter]) -> int:
+def _check_at_end(database: ServerDatabase, reporters: Sequence[Reporter]) -> int:
     """Compare what is recorded with what was reported; return the number of reports."""
     recorded = collections.defaultdict(list)
     with database._read() as connection:
@@ -103,7 +103,7 @@ async def _more_answers(reporters: Sequence[Reporter]) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(600)
 def test_nothing_acknowledged_is_lost_when_the_server_is_killed_again_and_again(
-    load: tuple[RunningServer, Database, int, int], tmp_path: Path, moments: random.Random
+    load: tuple[RunningServer, ServerDatabase, int, int], tmp_path: Path, moments: random.Random
 ) -> None:
     server, database, count, kills = load
     at_kills = []

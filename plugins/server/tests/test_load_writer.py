@@ -10,50 +10,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgresql_server import PostgreSQLServer, run_server
 from sqlalchemy import event, func, select
 
 from detcore._log.lines import record_line
-from detcore.database import (
-    Database,
-    MetricRecord,
-    Position,
-    SpoolLines,
-    new_token,
-    token_digest,
-)
+from detcore.database import MetricRecord, Position, SpoolLines
 from detcore.database._schema import metrics, spools
 from detcore.environment import read_environment
 from detcore.errors import NotFoundError
 from detcore.hooks import PluginManager
 from detcore_server import ServerSettings, _writer, make_app
+from detcore_server._database import ServerDatabase, new_token, token_digest
 from detcore_server._writer import BusyError, RefusedError, Writer
 
 FIRST = 50
 
 
-@pytest.fixture(scope="module")
-def postgresql() -> Iterator[PostgreSQLServer]:
-    with run_server() as server:
-        server.execute("CREATE DATABASE records")
-        Database.open(server.url("records")).close()
-        yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def database(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Database]:
-    if request.param == "sqlite":
-        with Database.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
-            yield database
-        return
-    server: PostgreSQLServer = request.getfixturevalue("postgresql")
-    name = server.create_database("records")
-    with Database.open(server.url(name)) as database:
-        yield database
-    server.drop_database(name)
-
-
-def _trials(database: Database, count: int) -> list[int]:
+def _trials(database: ServerDatabase, count: int) -> list[int]:
     experiment = database.create_experiment(
         config={"name": "one"}, config_text=None, model_dir="/code", name="one"
     )
@@ -74,13 +46,13 @@ def _lines(trial: int, run: int, *, start: int = FIRST, data: bytes | None = Non
     return SpoolLines(owner=(trial, run), first=FIRST, start=start, data=data)
 
 
-def _count(database: Database) -> int:
+def _count(database: ServerDatabase) -> int:
     with database._read() as connection:
         return int(connection.execute(select(func.count()).select_from(metrics)).scalar() or 0)
 
 
 @contextlib.contextmanager
-def _counted(database: Database) -> Iterator[list[object]]:
+def _counted(database: ServerDatabase) -> Iterator[list[object]]:
     commits: list[object] = []
 
     def note(connection: object) -> None:
@@ -91,7 +63,7 @@ def _counted(database: Database) -> Iterator[list[object]]:
     event.remove(database._engine, "commit", note)
 
 
-def _run(database: Database, work: Callable[[Writer], Awaitable[None]]) -> None:
+def _run(database: ServerDatabase, work: Callable[[Writer], Awaitable[None]]) -> None:
     async def run() -> None:
         writer = Writer(database)
         try:
@@ -106,7 +78,7 @@ def _send(writer: Writer, trial: int, data: bytes | None = None) -> asyncio.Futu
     return writer.add(_lines(trial, 1, data=data))
 
 
-def test_what_waits_is_written_by_one_transaction(database: Database) -> None:
+def test_what_waits_is_written_by_one_transaction(database: ServerDatabase) -> None:
     trials = _trials(database, 100)
 
     async def work(writer: Writer) -> None:
@@ -122,7 +94,7 @@ def test_what_waits_is_written_by_one_transaction(database: Database) -> None:
     assert _count(database) == 100
 
 
-def test_it_is_answered_when_it_is_committed_and_not_before(database: Database) -> None:
+def test_it_is_answered_when_it_is_committed_and_not_before(database: ServerDatabase) -> None:
     [trial] = _trials(database, 1)
 
     async def work(writer: Writer) -> None:
@@ -135,7 +107,7 @@ def test_it_is_answered_when_it_is_committed_and_not_before(database: Database) 
     _run(database, work)
 
 
-def test_one_spool_in_one_transaction_several_times(database: Database) -> None:
+def test_one_spool_in_one_transaction_several_times(database: ServerDatabase) -> None:
     """Two senders, one of them further: what begins where the last one ended is taken in."""
     [trial] = _trials(database, 1)
     length = len(_line())
@@ -156,7 +128,7 @@ def test_one_spool_in_one_transaction_several_times(database: Database) -> None:
     assert _count(database) == 2
 
 
-def test_what_cannot_be_written_fails_alone(database: Database) -> None:
+def test_what_cannot_be_written_fails_alone(database: ServerDatabase) -> None:
     trials = _trials(database, 9)
     row = MetricRecord(
         trial_id=trials[4], run_id=1, seq=1, kind="training", steps_completed=1, metrics={}
@@ -182,7 +154,7 @@ def test_what_cannot_be_written_fails_alone(database: Database) -> None:
 
 @pytest.mark.parametrize(("name", "most"), [("_WAITING_PARTS", 3), ("_WAITING_BYTES", 1000)])
 def test_more_than_it_can_hold_is_refused(
-    database: Database, monkeypatch: pytest.MonkeyPatch, name: str, most: int
+    database: ServerDatabase, monkeypatch: pytest.MonkeyPatch, name: str, most: int
 ) -> None:
     [trial] = _trials(database, 1)
     monkeypatch.setattr(_writer, name, most)
@@ -205,7 +177,7 @@ def test_more_than_it_can_hold_is_refused(
     assert _count(database) == 1
 
 
-def test_at_its_end_it_writes_what_waits(database: Database) -> None:
+def test_at_its_end_it_writes_what_waits(database: ServerDatabase) -> None:
     trials = _trials(database, 20)
 
     async def run() -> None:
@@ -224,7 +196,7 @@ def test_a_request_that_finds_no_room_is_told_when_to_come_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     environment = read_environment({"DETCORE_HOME": str(tmp_path)})
-    with Database.open(environment.database_url) as database:
+    with ServerDatabase.open(environment.database_url) as database:
         user, token = database.create_user("ada", password_hash=None), new_token()
         database.add_token(token_digest(token), user_id=user.id, expires_at=2**33)
         [trial] = _trials(database, 1)

@@ -19,9 +19,9 @@ from client_store import ClientStore
 from fastapi import FastAPI
 from http_face import make_token, served, served_app
 
-from detcore.database import Database
 from detcore.environment import read_environment
 from detcore_remote import Session
+from detcore_server._database import ServerDatabase
 
 EXAMPLES = os.environ.get("DETCORE_SCHEMA_EXAMPLES", "3")
 CONFIG = Path(__file__).with_name("schemathesis.toml")
@@ -36,7 +36,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, str
     environment = read_environment(
         {"DETCORE_HOME": str(home), "DETCORE_PLUGINS": "core,determined"}
     )
-    with Database.open(environment.database_url) as database:
+    with ServerDatabase.open(environment.database_url) as database:
         # Users with small numbers are changed and switched off on the way.
         for number in range(100):
             database.create_user(f"user{number}", password_hash=None)

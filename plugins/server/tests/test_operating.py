@@ -12,25 +12,24 @@ import threading
 from pathlib import Path
 
 import pytest
-from alembic import command
-from alembic.config import Config
 from running_server import PASSWORD, USER
 from sqlalchemy import create_engine, text
 from toy_command import Detcore
 
-from detcore.database import Database, back_up, describe_database, put_back
-from detcore.database._engine import MIGRATIONS
+from detcore.database import back_up, describe_database, put_back
+from detcore.database._engine import migrate
 from detcore.database._schema import REVISIONS
 from detcore.errors import ConfigError, DatabaseError
 from detcore.experimental import Determined
-from detcore_server import hash_password
+from detcore_server._database import ServerDatabase
+from detcore_server._passwords import hash_password
 
 # -- backup ---------------------------------------------------------------------------------------
 
 WRITERS = 20
 
 
-def numbers_of(database: Database) -> dict[str, list[int]]:
+def numbers_of(database: ServerDatabase) -> dict[str, list[int]]:
     """Return what each writer has written, by its name."""
     found: dict[str, list[int]] = {f"w{index}": [] for index in range(WRITERS)}
     for model in database.list_models():
@@ -42,12 +41,12 @@ def numbers_of(database: Database) -> dict[str, list[int]]:
 
 def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'live' / 'detcore.db'}"
-    Database.open(url).close()
+    ServerDatabase.open(url).close()
     acknowledged = dict.fromkeys((f"w{index}" for index in range(WRITERS)), -1)
     going, over = threading.Barrier(WRITERS + 1), threading.Event()
 
     def write(writer: str) -> None:
-        with Database.open(url) as database:
+        with ServerDatabase.open(url) as database:
             for number in itertools.count():
                 name = f"{writer}-{number}"
                 database.create_model(name, labels=[name])
@@ -71,14 +70,14 @@ def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None
         over.set()
         for thread in threads:
             thread.join(60)
-    with Database.open(url) as database:
+    with ServerDatabase.open(url) as database:
         last = numbers_of(database)
     assert any(last[writer][-1] > before[writer] for writer in last)  # nobody waited for the end
     for number, (copy, before) in enumerate(copies):
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
         restored = f"sqlite:///{tmp_path / f'restored{number}' / 'detcore.db'}"
         put_back(copy, restored)
-        with Database.open(restored) as database:
+        with ServerDatabase.open(restored) as database:
             found = numbers_of(database)
         for writer, numbers in found.items():
             # Without a hole, and with all that was acknowledged when the copy was begun.
@@ -91,8 +90,8 @@ def test_a_backup_among_20_writers_is_whole_and_restores(tmp_path: Path) -> None
 def count_elsewhere(url: str) -> int:
     """Return how many models another process finds."""
     code = f"""
-from detcore.database import Database
-with Database.open({url!r}) as database:
+from detcore_server._database import ServerDatabase
+with ServerDatabase.open({url!r}) as database:
     print(len(database.list_models()))
 """
     found = subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.PIPE)
@@ -101,7 +100,7 @@ with Database.open({url!r}) as database:
 
 def test_a_restored_database_is_as_it_was(tmp_path: Path) -> None:
     url, copy = f"sqlite:///{tmp_path / 'detcore.db'}", tmp_path / "copy.db"
-    with Database.open(url) as database:
+    with ServerDatabase.open(url) as database:
         database.create_model("then")
         back_up(url, copy)
         database.create_model("since")
@@ -136,7 +135,7 @@ def test_the_commands(tmp_path: Path) -> None:
 
 def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'detcore.db'}"
-    Database.open(url).close()
+    ServerDatabase.open(url).close()
     copy = tmp_path / "copy.db"
     with pytest.raises(ConfigError, match="pg_dump"):
         back_up("postgresql+psycopg://ada:s3cret@host/records", copy)
@@ -186,10 +185,7 @@ def make_old(url: str) -> None:
     """Fill a database as the release before the server did."""
     engine = create_engine(url)
     with engine.begin() as connection:
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        config.attributes["connection"] = connection
-        command.upgrade(config, "0004")
+        migrate(connection, to="0004")
         for row in ROWS:
             connection.execute(text(row))
     engine.dispose()
@@ -220,7 +216,7 @@ def test_two_new_servers_start_on_an_old_database(
             line = server.stdout.readline()
             assert " at http" in line, line
             addresses.append(line.split()[-1])
-        with Database.open(url) as database:
+        with ServerDatabase.open(url) as database:
             kept = hash_password(PASSWORD)
             database.create_user(USER, password_hash=kept, is_admin=True)
         monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "elsewhere"))
@@ -242,5 +238,5 @@ def test_two_new_servers_start_on_an_old_database(
     # The copy from before is what it was, and becomes a database of today, too.
     assert describe_database(f"sqlite:///{tmp_path / 'before.db'}").schema == "0004"
     put_back(tmp_path / "before.db", url, replace=True)
-    with Database.open(url) as database:
+    with ServerDatabase.open(url) as database:
         assert database.get_model("m").metadata == {}

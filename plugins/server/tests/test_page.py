@@ -26,10 +26,11 @@ from running_server import PASSWORD, USER, RunningServer
 
 from detcore._log import Spool, spool_path
 from detcore.checkpoint import verify_checkpoint
-from detcore.database import Database, MetricRecord, TrialLog
+from detcore.database import MetricRecord, TrialLog
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
-from detcore_server import hash_password
+from detcore_server._database import ServerDatabase
+from detcore_server._passwords import hash_password
 
 
 @dataclasses.dataclass
@@ -37,7 +38,7 @@ class Site:
     """A server with records, and somebody who has logged in."""
 
     server: RunningServer
-    database: Database
+    database: ServerDatabase
     client: PageClient
 
     @property
@@ -54,7 +55,7 @@ class Site:
 def site(module_server: RunningServer) -> Iterator[Site]:
     client = PageClient(module_server.url)
     assert client.log_in().status == 303
-    with Database.open(module_server.database_url) as database:
+    with ServerDatabase.open(module_server.database_url) as database:
         yield Site(module_server, database, client)
 
 
@@ -210,7 +211,7 @@ def test_nothing_yet_says_what_to_type(server: RunningServer) -> None:
         in client.page("/ui/experiments").text
     )
     assert "detcore model create" in client.page("/ui/models").text
-    with Database.open(server.database_url) as database:
+    with ServerDatabase.open(server.database_url) as database:
         empty = database.create_experiment(
             config={"name": "e"}, config_text=None, model_dir="/code", name="e"
         )
@@ -222,7 +223,7 @@ def test_nothing_yet_says_what_to_type(server: RunningServer) -> None:
 
 
 def test_ten_thousand_experiments_are_a_page_at_a_time(server: RunningServer) -> None:
-    with Database.open(server.database_url):
+    with ServerDatabase.open(server.database_url):
         pass
     path = server.database_url.removeprefix("sqlite:///")
     with sqlite3.connect(path) as connection:

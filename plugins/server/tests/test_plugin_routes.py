@@ -36,7 +36,8 @@ def make_counter():
 
     @router.get("/mine")
     def count_mine(records: Records, requester: Requester):
-        return {requester.user_name: records.count_experiments(submitted_by=requester.user_name)}
+        mine = records.submitted_by(requester.user_name)
+        return {requester.user_name: records.count_experiments(where=mine)}
 
     @router.get("/loaves/{number}")
     def find_loaf(number: int):

@@ -16,9 +16,9 @@ from running_server import USER, RunningServer
 
 from detcore.cli import main
 from detcore.cli._context import CliContext
-from detcore.database import Database
 from detcore.environment import read_environment
 from detcore_server import ServerSettings
+from detcore_server._database import ServerDatabase
 from detcore_server._serve_command import _warnings as startup_warnings
 from detcore_server._serve_command import serve as serve_command
 
@@ -31,7 +31,7 @@ def make_home(folder: Path) -> Path:
 
 def test_who_has_logged_in_is_answered(shared_server: RunningServer) -> None:
     server = shared_server
-    with Database.open(server.database_url) as database:
+    with ServerDatabase.open(server.database_url) as database:
         number = database.create_experiment(
             config={"name": "one"}, config_text=None, model_dir="/code", name="one"
         )
@@ -112,7 +112,7 @@ def test_where_one_comes_from_is_believed_of_the_proxy_alone(
 def test_who_starts_it_is_told_what_is_missing(tmp_path: Path) -> None:
     home = make_home(tmp_path)
     server = RunningServer(home, "--host", "0.0.0.0")
-    with Database.open(server.database_url) as database:
+    with ServerDatabase.open(server.database_url) as database:
         database.update_user(USER, is_active=False)
     with server:
         assert server.url.startswith("http://127.0.0.1:")
@@ -193,17 +193,17 @@ def test_what_it_cannot_be_started_with(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("serve",), ("user", "create", "ada", "--admin"), ("user", "password", "ada")]
+    "arguments", [("serve",), ("user", "create", "ada", "--admin"), ("user", "list")]
 )
 def test_where_the_plugin_is_switched_off(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     environment = {"DETCORE_HOME": str(tmp_path)}
     result = CliRunner().invoke(main, ["--no-plugin", "server", *arguments], env=environment)
-    command = " ".join(arguments[:2])
-    assert f"'detcore {command}' is part of detcore-server, whose plugin 'server'" in result.output
+    assert (
+        f"'detcore {arguments[0]}' is part of detcore-server, whose plugin 'server'"
+        in result.output
+    )
     assert "detcore plugins info server" in result.output
     assert result.exit_code == 1
-    listed = CliRunner().invoke(main, ["--no-plugin", "server", "user", "list"], env=environment)
-    assert listed.exit_code == 0
 
 
 def test_help_lists_the_commands_for_passwords_with_the_others() -> None:

@@ -27,10 +27,11 @@ from running_server import RunningServer
 from sqlalchemy import select
 
 from detcore._log.lines import header_line, record_line
-from detcore.database import Database, MetricRecord
+from detcore.database import MetricRecord
 from detcore.database._drain import Position, drain
 from detcore.database._schema import events, metrics, spools
 from detcore_remote import Session, send_spools
+from detcore_server._database import ServerDatabase
 
 ROOM_BYTES = 1 << 20
 
@@ -64,12 +65,12 @@ class Place:
     """A server, its database, and a second one that nothing is sent to."""
 
     server: RunningServer
-    database: Database
-    drained: Database
+    database: ServerDatabase
+    drained: ServerDatabase
     sender: Sender
     folder: Path
 
-    def new_trial(self, database: Database | None = None) -> tuple[int, int]:
+    def new_trial(self, database: ServerDatabase | None = None) -> tuple[int, int]:
         database = database or self.database
         experiment = database.create_experiment(
             config={"name": "one"}, config_text=None, model_dir="/code", name="one"
@@ -83,8 +84,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     home = tmp_path_factory.mktemp("home")
     with (
         RunningServer(home) as server,
-        Database.open(server.database_url) as database,
-        Database.open(f"sqlite:///{home / 'drained.db'}") as drained,
+        ServerDatabase.open(server.database_url) as database,
+        ServerDatabase.open(f"sqlite:///{home / 'drained.db'}") as drained,
     ):
         sender = Sender(server.url, server.token())
         yield Place(server, database, drained, sender, home)
@@ -95,7 +96,7 @@ def _path(trial_id: object, run_id: object = 1) -> str:
     return f"/api/detcore/v1/trials/{trial_id}/runs/{run_id}/spool"
 
 
-def _recorded(database: Database, trial_id: int) -> dict[str, list[Any]]:
+def _recorded(database: ServerDatabase, trial_id: int) -> dict[str, list[Any]]:
     """Return what is recorded of a trial, but for the numbers of rows and the time of damage."""
     found = {}
     with database._read() as connection:
@@ -449,7 +450,7 @@ def test_a_full_disk_is_told_and_later_all_arrives(small_disk: Path, tmp_path: P
     filler = small_disk / "filler"
     with (
         RunningServer(home, DETCORE_DB=url) as server,
-        Database.open(url) as database,
+        ServerDatabase.open(url) as database,
         make_reporters(database, tmp_path, 1) as [reporter],
     ):
         for _ in range(3000):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from page_records import add_search
 
-from detcore.database import Database
+from detcore_server._database import ServerDatabase
 
 # A browser that notes what it was asked to open.
 BROWSER = (
@@ -75,7 +75,7 @@ def home(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def own_page(home: Path) -> Iterator[OwnPage]:
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with ServerDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
         add_search(database, 2, 3, name="mine")
     page = OwnPage(home, "--no-browser")
     yield page
@@ -110,7 +110,7 @@ def test_the_link_opens_the_page_once_and_nothing_is_kept(own_page: OwnPage) -> 
     code, out, err = own_page.end()
     assert (code, err) == (0, "")
     assert out.strip() == "The page has ended."
-    with Database.open(f"sqlite:///{own_page.home / 'detcore.db'}") as database:
+    with ServerDatabase.open(f"sqlite:///{own_page.home / 'detcore.db'}") as database:
         assert database.list_users() == []
         assert database.find_token(token) is None
 

@@ -21,7 +21,6 @@ from storage_servers import (
     gcs_server,
     gcs_settings,
     s3_settings,
-    seaweedfs,
 )
 
 from detcore.storage import StorageBackend, open_folder
@@ -30,12 +29,6 @@ from detcore_testing import FolderAccess, StorageSuite
 
 _ELSEWHERE = "files are in a bucket"
 _ENDPOINT = "the URL names the bucket, and not the server of the tests"
-
-
-@pytest.fixture(scope="session")
-def weed_url() -> Iterator[str]:
-    with seaweedfs() as url:
-        yield url
 
 
 @pytest.fixture(scope="session")

@@ -83,7 +83,8 @@ def test_the_workers_of_a_suite_do_not_load_pytest() -> None:
 
 
 def test_the_wheels_bring_the_suites_or_the_pip_command(tmp_path: Path) -> None:
-    clean = CleanEnvironment(tmp_path / "environment", [detcore_wheel()])
+    wheels = [detcore_wheel(), detcore_wheel("storage")]
+    clean = CleanEnvironment(tmp_path / "environment", wheels)
     suite = ("python", "-c", "from detcore.testing import StorageSuite as S; print(S.__module__)")
     alone = clean.run(*suite)
     assert alone.returncode == 1

@@ -14,6 +14,7 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore.cli._checkpoint_store import survey_checkpoints
     from detcore.cli._completion import EXPERIMENT_ID
+    from detcore.cli._groups import CommandGroup
     from detcore.cli._logs import last_lines
     from detcore.cli._output import (
         Column,
@@ -22,17 +23,18 @@ if TYPE_CHECKING:
         make_console,
         make_table,
         print_csv,
+        print_fields,
         print_json,
         print_line,
         print_table,
     )
     from detcore.cli._records import master_option, open_client, open_records
-    from detcore.cli._user import read_new_password
 
 __all__ = [
     "EXPERIMENT_ID",
     "CliContext",
     "Column",
+    "CommandGroup",
     "choose_format",
     "format_options",
     "last_lines",
@@ -43,10 +45,10 @@ __all__ = [
     "open_client",
     "open_records",
     "print_csv",
+    "print_fields",
     "print_json",
     "print_line",
     "print_table",
-    "read_new_password",
     "survey_checkpoints",
 ]
 
@@ -55,12 +57,12 @@ __getattr__, __dir__ = lazy_names(
     {
         "_checkpoint_store": "survey_checkpoints",
         "_completion": "EXPERIMENT_ID",
+        "_groups": "CommandGroup",
         "_logs": "last_lines",
         "_output": (
-            "Column choose_format format_options make_console make_table print_csv print_json "
-            "print_line print_table"
+            "Column choose_format format_options make_console make_table print_csv print_fields "
+            "print_json print_line print_table"
         ),
         "_records": "master_option open_client open_records",
-        "_user": "read_new_password",
     },
 )

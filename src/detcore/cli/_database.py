@@ -38,6 +38,7 @@ def info(obj: CliContext, as_json: bool) -> None:
                 "url": found.url,
                 "schema": found.schema,
                 "newest_schema": found.newest_schema,
+                "schemas_of_plugins": found.schemas_of_plugins,
                 **found.counts,
             }
         )
@@ -47,6 +48,7 @@ def info(obj: CliContext, as_json: bool) -> None:
         {
             "url": found.url,
             "schema": f"{schema} (upgrade to {found.newest_schema})" if needed else schema,
+            **{f"tables of {name}": schema for name, schema in found.schemas_of_plugins.items()},
             **{name: str(count) for name, count in found.counts.items()},
         }
     )
@@ -55,7 +57,7 @@ def info(obj: CliContext, as_json: bool) -> None:
 @database_group.command("upgrade")
 @click.pass_obj
 def upgrade(obj: CliContext) -> None:
-    """Bring the record store to the schema of this release, or create it.
+    """Bring the record store to the schema of this release and of the plugins, or create it.
 
     Every command and every server does so automatically; this command lets you choose the time.
     Copy the record store first: an older release refuses it afterwards.
@@ -64,12 +66,20 @@ def upgrade(obj: CliContext) -> None:
 
     url = obj.environment.database_url
     before = describe_database(url).schema
-    Database.open(url).close()
-    after = describe_database(url)
-    if before == after.schema:
-        click.echo(f"{after.url} is up to date: schema {after.schema}")
+    of_plugins = obj.plugin_manager().tables()
+    with Database.open(url) as database:
+        after = describe_database(url)
+        _print_version(after.url, "schema", before, after.schema)
+        for name, tables in sorted(of_plugins.items()):
+            earlier = database.update_tables(tables)
+            _print_version(after.url, f"tables of {name}", earlier, tables.revisions[-1])
+
+
+def _print_version(url: str, what: str, before: str | None, after: str | None) -> None:
+    if before == after:
+        click.echo(f"{url} is up to date: {what} {after}")
     else:
-        click.echo(f"{after.url}: schema {after.schema}, was {before or 'not there'}")
+        click.echo(f"{url}: {what} {after}, was {before or 'not there'}")
 
 
 @database_group.command("backup")

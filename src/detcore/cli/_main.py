@@ -79,12 +79,12 @@ COMMANDS = {
     ),
     "ui": Lazy(None, "Open a page of the records in a browser, for you alone."),
     "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
-    "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
+    "user": Lazy(None, "Manage the users of a server; log in to one."),
     "database": Lazy(
         "detcore.cli._database:database_group",
         "Copy the record store, restore it, bring it up to date.",
     ),
-    "storage": Lazy("detcore.cli._storage:storage_group", "Test a checkpoint storage."),
+    "storage": Lazy(None, "Test a checkpoint storage."),
     "config": Lazy(
         "detcore.cli._config:config_group", "Check, show and describe experiment files."
     ),
@@ -114,11 +114,11 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "report": "detcore-report",
     "reproduce": "detcore-replay",
     "serve": "detcore-server",
+    "storage": "detcore-storage",
     "tensorboard": "detcore-report",
     "top": "detcore-report",
     "ui": "detcore-server",
-    "user create": "detcore-server",
-    "user password": "detcore-server",
+    "user": "detcore-server",
 }
 """Commands of detcore's own distributions: only that distribution may register the command.
 

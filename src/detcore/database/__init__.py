@@ -10,10 +10,7 @@ from detcore._records import (
     ModelVersionRecord,
     ProcessIdentity,
     RunRecord,
-    SubmissionRecord,
-    TokenRecord,
     TrialRecord,
-    UserRecord,
 )
 from detcore.database._backup import (
     DatabaseInfo,
@@ -26,14 +23,20 @@ from detcore.database._database import Database
 from detcore.database._drain import Position, SpoolLines
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
-from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
-from detcore.database._reads import READS, answer_read, plain_arguments, read_result
+from detcore.database._reads import (
+    READS,
+    answer_question,
+    answer_read,
+    plain_arguments,
+    read_result,
+)
+from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.database._summaries import TrialSummary
+from detcore.database._text import PlainText
 from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
-from detcore.database._users import new_token, token_digest
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
@@ -54,20 +57,18 @@ __all__ = [
     "ModelSortBy",
     "ModelVersionRecord",
     "Patience",
+    "PlainText",
     "Position",
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
     "RunRecord",
     "SpoolLines",
-    "SubmissionRecord",
-    "TokenRecord",
     "TrialDraft",
     "TrialLog",
     "TrialRecord",
     "TrialSummary",
     "TrialTarget",
-    "UserRecord",
     "answer_question",
     "answer_read",
     "back_up",
@@ -76,12 +77,11 @@ __all__ = [
     "ingest_reports",
     "ingest_spools",
     "keep_secrets",
-    "new_token",
+    "metadata",
     "plain_arguments",
     "put_back",
     "read_log_page",
     "read_result",
     "read_trial_log",
     "restore_secrets",
-    "token_digest",
 ]

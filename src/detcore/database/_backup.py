@@ -17,7 +17,7 @@ from pathlib import Path
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from detcore.database._engine import make_engine
+from detcore.database._engine import PLUGIN_VERSION, make_engine, read_version, select_version
 from detcore.database._schema import REVISIONS
 from detcore.database._sqlite import check_file, copy_file, make_single
 from detcore.database._translate import shown_url
@@ -25,6 +25,7 @@ from detcore.errors import ConfigError, DatabaseError, StorageFullError
 
 __all__ = ["DatabaseInfo", "back_up", "describe_database", "put_back"]
 
+# The migrations make the last one, too; see `_schema`.
 _TABLES = ("experiments", "trials", "checkpoints", "models", "users")
 
 
@@ -37,12 +38,14 @@ class DatabaseInfo:
         schema: Version of its tables; None if it has no tables yet.
         newest_schema: The version that this detcore makes of it when it opens it.
         counts: Rows of some tables, by name.
+        schemas_of_plugins: Versions of the tables of plugins, by their names.
     """
 
     url: str
     schema: str | None
     newest_schema: str
     counts: dict[str, int]
+    schemas_of_plugins: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 def describe_database(url: str) -> DatabaseInfo:
@@ -65,10 +68,12 @@ def describe_database(url: str) -> DatabaseInfo:
                 for name in _TABLES
                 if name in names
             }
-            schema = None
-            if "alembic_version" in names:
-                found = connection.execute(text("SELECT version_num FROM alembic_version"))
-                schema = found.scalar()
+            schema = read_version(connection)
+            of_plugins = {
+                name.removeprefix(PLUGIN_VERSION): str(connection.scalar(select_version(name)))
+                for name in sorted(names)
+                if name.startswith(PLUGIN_VERSION)
+            }
     except SQLAlchemyError as error:
         raise DatabaseError(
             f"the database {shown_url(parsed)} cannot be read: {getattr(error, 'orig', error)}"
@@ -76,7 +81,11 @@ def describe_database(url: str) -> DatabaseInfo:
     finally:
         guard.dispose()
     return DatabaseInfo(
-        url=shown_url(parsed), schema=schema, newest_schema=REVISIONS[-1], counts=counts
+        url=shown_url(parsed),
+        schema=schema,
+        newest_schema=REVISIONS[-1],
+        counts=counts,
+        schemas_of_plugins=of_plugins,
     )
 
 

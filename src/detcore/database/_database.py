@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import types
+from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Engine
 
@@ -10,18 +11,21 @@ from detcore.database._checkpoints import CheckpointMetadataQueries, CheckpointQ
 from detcore.database._connections import ForkGuard
 from detcore.database._curves import CurveQueries
 from detcore.database._drain import SpoolQueries
-from detcore.database._engine import bring_up_to_date, make_engine
+from detcore.database._engine import bring_up_to_date, make_engine, read_version
 from detcore.database._experiments import DeletionQueries, DescriptionQueries, ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._models import ModelQueries
 from detcore.database._patience import Patience
 from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
-from detcore.database._submissions import SubmissionQueries
 from detcore.database._summaries import SummaryQueries
 from detcore.database._translate import shown_url
 from detcore.database._trials import TrialQueries, WorkerQueries
-from detcore.database._users import UserQueries
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+    from detcore.hooks import TablesType
 
 __all__ = ["Database"]
 
@@ -39,8 +43,6 @@ class Database(
     CurveQueries,
     DeletionQueries,
     ModelQueries,
-    UserQueries,
-    SubmissionQueries,
     WorkerQueries,
     SpoolQueries,
 ):
@@ -53,7 +55,15 @@ class Database(
     Every method may raise `DatabaseError` (it cannot be read or reached, or stayed locked for
     30 s), and those that write `StorageFullError`. The next call tries again, with a new
     connection if the server was gone.
+
+    A plugin with tables of its own derives a class, which is what `detcore_register_tables`
+    returns, and whose methods use `transaction`.
+
+    Attributes:
+        tables: Tables that are brought up to date, too, when a database is opened.
     """
+
+    tables: ClassVar[TablesType | None] = None
 
     def __init__(
         self, engine: Engine, guard: ForkGuard, *, patience: Patience | None = None
@@ -62,7 +72,7 @@ class Database(
         self._guard = guard
 
     @classmethod
-    def open(cls, url: str) -> Database:
+    def open(cls, url: str) -> Self:
         """Open a database; create it, or bring its tables up to date, where needed.
 
         Args:
@@ -76,18 +86,34 @@ class Database(
         engine, guard = make_engine(url)
         try:
             bring_up_to_date(engine)
+            if cls.tables is not None:
+                bring_up_to_date(engine, cls.tables)
         except BaseException:
             engine.dispose()
             raise
         return cls(engine, guard)
 
-    def patient(self, patience: Patience) -> Database:
+    def update_tables(self, tables: TablesType) -> str | None:
+        """Create or migrate the tables of a plugin, unless they are up to date.
+
+        Returns:
+            The version that they had; None: they were not there.
+
+        Raises:
+            DatabaseError: If a newer release of the plugin wrote them.
+        """
+        with self.transaction(write=False) as connection:
+            before = read_version(connection, tables)
+        bring_up_to_date(self._engine, tables)
+        return before
+
+    def patient(self, patience: Patience) -> Self:
         """Return the same records, for callers that wait while their server is unreachable.
 
         A call that has begun when the server goes away fails nevertheless: whether it was done is
         not known. The returned object shares these connections, and need not be closed.
         """
-        return Database(self._engine, self._guard, patience=patience)
+        return type(self)(self._engine, self._guard, patience=patience)
 
     @property
     def url(self) -> str:
@@ -98,7 +124,7 @@ class Database(
         """Close all connections. Calling it again is fine."""
         self._guard.dispose()
 
-    def __enter__(self) -> Database:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sqlalchemy import URL, Connection, Engine, create_engine, inspect, make_url, text
+from sqlalchemy import URL, Connection, Engine, TextClause, create_engine, inspect, make_url, text
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -23,18 +25,31 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from detcore.database import _postgresql, _sqlite
 from detcore.database._connections import MIGRATES, WRITE, ForkGuard
 from detcore.database._home import set_home
-from detcore.database._schema import REVISIONS
+from detcore.database._schema import REVISIONS, metadata
 from detcore.database._translate import damaged, shown_url, translate
 from detcore.errors import DatabaseError
 
-__all__ = ["MIGRATIONS", "bring_up_to_date", "make_engine", "transaction"]
+if TYPE_CHECKING:
+    from detcore.hooks import TablesType
+
+__all__ = [
+    "MIGRATIONS",
+    "PLUGIN_VERSION",
+    "bring_up_to_date",
+    "make_engine",
+    "migrate",
+    "read_version",
+    "select_version",
+    "transaction",
+]
 
 # Connections of a process: a worker needs two, a command one; servers have about 100.
 _POOL = {"pool_size": 2, "max_overflow": 8, "pool_pre_ping": True}
 MIGRATIONS = Path(__file__).parent / "migrations"
+_OWN_VERSION = "alembic_version"
+PLUGIN_VERSION = "alembic_version_"
 # Alembic's own state is global (its `op` works on one database at a time), so its guard is, too.
 _ALEMBIC = threading.Lock()
-_VERSION = text("SELECT version_num FROM alembic_version")
 
 
 def make_engine(url: str) -> tuple[Engine, ForkGuard]:
@@ -137,32 +152,88 @@ def _hidden(url: str) -> str:
     return f"{scheme}***@{tail.partition('?')[0]}" if at else url.partition("?")[0]
 
 
-def bring_up_to_date(engine: Engine) -> None:
-    """Create or migrate the tables, unless they are up to date, which one query checks.
+def bring_up_to_date(engine: Engine, tables: TablesType | None = None) -> None:
+    """Create or migrate tables, unless they are up to date, which one query checks.
 
     Any number of processes may do so at once; one does the work, the others wait for it.
 
+    Args:
+        engine: The database.
+        tables: Those of a plugin; None: those of the records.
+
     Raises:
-        DatabaseError: If a newer detcore wrote the database, or it cannot be used.
+        DatabaseError: If a newer detcore or plugin wrote the database, or it cannot be used.
     """
-    if _quick_version(engine) == REVISIONS[-1]:
+    revisions = REVISIONS if tables is None else tables.revisions
+    if _quick_version(engine, tables) == revisions[-1]:
         return
     with _ALEMBIC, transaction(engine, write=True, migrates=True) as connection:
-        version = _version(connection)
-        if version == REVISIONS[-1]:
+        version = read_version(connection, tables)
+        if version == revisions[-1]:
             return  # another process did it while this one waited
-        if version is not None and version not in REVISIONS:
-            raise DatabaseError(_too_new(engine, version))
-        if version is None and engine.dialect.name == "postgresql":
-            _postgresql.require_unicode(connection)
-        _upgrade(connection)
+        if version is not None and version not in revisions:
+            raise DatabaseError(_too_new(engine, version, tables))
+        if version is None and tables is None:
+            _require_room(connection)
+        migrate(connection, tables)
     engine.dispose()
 
 
-def _quick_version(engine: Engine) -> str | None:
+def migrate(connection: Connection, tables: TablesType | None = None, *, to: str = "head") -> None:
+    """Apply the migrations that a database lacks.
+
+    The caller's transaction holds the write lock, so that a killed migration leaves nothing.
+
+    Args:
+        connection: Of a transaction that writes.
+        tables: Those of a plugin; None: those of the records.
+        to: The last migration.
+    """
+    from alembic.migration import MigrationContext
+    from alembic.operations import Operations
+    from alembic.script import ScriptDirectory
+
+    folder = MIGRATIONS / "versions" if tables is None else _load_folder(tables)
+    # A list is not split at spaces or commas, which a text in a `Config` is.
+    scripts = ScriptDirectory(str(MIGRATIONS), version_locations=[str(folder)])
+    options = {"version_table": _version_table(tables), "target_metadata": metadata}
+    context = MigrationContext.configure(connection, opts=options)
+    since = context.get_current_revision() or "base"
+    with Operations.context(context):
+        for script in reversed(list(scripts.iterate_revisions(to, since))):
+            script.module.upgrade()
+    context.stamp(scripts, to)
+
+
+def read_version(connection: Connection, tables: TablesType | None = None) -> str | None:
+    """Return the version of the tables of the records or of a plugin; None: there are none."""
+    name = _version_table(tables)
+    if name not in inspect(connection).get_table_names():
+        return None
+    version: str | None = connection.scalar(select_version(name))
+    return version
+
+
+def _version_table(tables: TablesType | None) -> str:
+    return _OWN_VERSION if tables is None else f"{PLUGIN_VERSION}{tables.name}"
+
+
+def select_version(name: str) -> TextClause:
+    """Return the query of the version in a table of Alembic's."""
+    return text(f'SELECT version_num FROM "{name}"')
+
+
+def _load_folder(tables: TablesType) -> Path:
+    module, _, attribute = tables.migrations.partition(":")
+    folder: Path = getattr(importlib.import_module(module), attribute)
+    return folder
+
+
+def _quick_version(engine: Engine, tables: TablesType | None) -> str | None:
     try:
         with engine.connect() as connection:
-            row = connection.execute(_VERSION).fetchone()
+            version: str | None = connection.scalar(select_version(_version_table(tables)))
+            return version
     except (OperationalError, ProgrammingError) as error:
         if engine.dialect.name == "sqlite" or isinstance(error, ProgrammingError):
             return None  # no such table, most likely; the slow way finds out
@@ -171,36 +242,30 @@ def _quick_version(engine: Engine) -> str | None:
         raise translate(error, engine.url) from error
     except UnicodeDecodeError as error:
         raise damaged(engine.url, str(error)) from error
-    return None if row is None else str(row[0])
 
 
-def _version(connection: Connection) -> str | None:
-    """Return the schema version, holding the write lock, or None for a new database."""
-    names = inspect(connection).get_table_names()
-    if "alembic_version" not in names:
-        if "experiments" in names:
-            raise DatabaseError(
-                f"the database {shown_url(connection.engine.url)} has tables of other "
-                "programs: experiments.\nSet DETCORE_DB to a database of its own."
-            )
-        return None
-    row = connection.execute(_VERSION).fetchone()
-    return None if row is None else str(row[0])
+def _require_room(connection: Connection) -> None:
+    """Raise DatabaseError if the records cannot be in a database that has none."""
+    if "experiments" in inspect(connection).get_table_names():
+        raise DatabaseError(
+            f"the database {shown_url(connection.engine.url)} has tables of other "
+            "programs: experiments.\nSet DETCORE_DB to a database of its own."
+        )
+    if connection.dialect.name == "postgresql":
+        _postgresql.require_unicode(connection)
 
 
-def _upgrade(connection: Connection) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
-    config.attributes["connection"] = connection
-    command.upgrade(config, "head")
-
-
-def _too_new(engine: Engine, version: str) -> str:
+def _too_new(engine: Engine, version: str, tables: TablesType | None) -> str:
     from detcore import __version__
 
+    if tables is not None:
+        return (
+            f"the database {shown_url(engine.url)} has version {version} of the tables of the "
+            f"plugin {tables.name!r}, which is newer than this plugin knows "
+            f"({tables.revisions[-1]}).\n"
+            "A newer one wrote it, and this one could damage its records.\n"
+            f"Update the plugin: detcore plugins info {tables.name}"
+        )
     return (
         f"the database {shown_url(engine.url)} has schema {version}, which is newer than "
         f"detcore {__version__} knows ({REVISIONS[-1]}).\n"

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, select, update
+from sqlalchemy import Connection, Table, delete, func, insert, inspect, select, text, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document
-from detcore._records import ExperimentRecord, experiment_state, read_row
-from detcore.database._process import is_alive
+from detcore._records import ExperimentRecord, ProcessIdentity, experiment_state, read_row
+from detcore.database._process import identify_this_process, is_alive
 from detcore.database._queries import (
     Queries,
     change,
     checked_texts,
     now,
+    process_document,
     require,
     this_process,
     unused_id,
@@ -26,16 +27,14 @@ from detcore.database._schema import (
     experiment_labels,
     experiments,
     last_ids,
+    metadata,
     metrics,
     model_versions,
     models,
     runs,
     search_events,
     spools,
-    submissions,
-    tokens,
     trials,
-    users,
     validation_values,
 )
 from detcore.database._secrets import hide_secrets
@@ -47,18 +46,24 @@ __all__ = [
     "DeletionQueries",
     "DescriptionQueries",
     "ExperimentQueries",
-    "insert_experiment",
     "note_last_id",
 ]
 
 _LISTED = 10
+_CLAIMED = (ExperimentState.PAUSED, ExperimentState.ERROR)
 
 
 class ExperimentQueries(Queries):
     """Create, read and move on experiments."""
 
     def create_experiment(
-        self, *, config: Mapping[str, object], config_text: str | None, model_dir: str, name: str
+        self,
+        *,
+        config: Mapping[str, object],
+        config_text: str | None,
+        model_dir: str = "",
+        name: str,
+        place: Callable[[Connection, int], str] | None = None,
     ) -> int:
         """Record a new experiment, in state RUNNING under the calling process.
 
@@ -69,15 +74,21 @@ class ExperimentQueries(Queries):
             config_text: The experiment file as it was written, or None.
             model_dir: Folder of the user's code.
             name: Its name in lists.
+            place: Called in the transaction with the new id, before other processes see the record:
+                returns `model_dir`. If it raises, nothing is recorded.
 
         Returns:
             Its id, from 1.
         """
         hidden, text = hide_secrets(config, config_text)
         with self._write() as connection:
-            return insert_experiment(
+            number = _insert_experiment(
                 connection, config=hidden, config_text=text, model_dir=model_dir, name=name
             )
+            if place is not None:
+                folder = place(connection, number)
+                change(connection, experiments, "experiment", number, model_dir=folder)
+            return number
 
     def change_config(
         self,
@@ -143,7 +154,7 @@ class ExperimentQueries(Queries):
         archived: bool | None = None,
         labels: Iterable[str] = (),
         name: str = "",
-        submitted_by: str = "",
+        where: ColumnElement[bool] | None = None,
         newest_first: bool = False,
         limit: int | None = None,
         offset: int = 0,
@@ -155,12 +166,12 @@ class ExperimentQueries(Queries):
             archived: Only those that are archived, or that are not; None = all.
             labels: Only those that have all of these in their configuration.
             name: Only those with this in their name, in capitals or not.
-            submitted_by: Only those that this user submitted to a server.
+            where: Only those of which this is true: a condition on the table of experiments.
             newest_first: Whether the newest is the first one, instead of the oldest.
             limit: Maximum number of results; None = all.
             offset: How many are left out at the beginning.
         """
-        which = _filters(states, archived, labels, submitted_by)
+        which = _filters(states, archived, labels, where)
         order = experiments.c.id.desc() if newest_first else experiments.c.id
         query = select(experiments).where(*which).order_by(order)
         with self._read() as connection:
@@ -179,10 +190,10 @@ class ExperimentQueries(Queries):
         archived: bool | None = None,
         labels: Iterable[str] = (),
         name: str = "",
-        submitted_by: str = "",
+        where: ColumnElement[bool] | None = None,
     ) -> int:
         """Return how many experiments `list_experiments` has, all pages together."""
-        which = _filters(states, archived, labels, submitted_by)
+        which = _filters(states, archived, labels, where)
         with self._read() as connection:
             if name:
                 return len(_named(connection, which, name))
@@ -212,28 +223,6 @@ class ExperimentQueries(Queries):
             changed["process"] = this_process()
         with self._write() as connection:
             change(connection, experiments, "experiment", experiment_id, **changed)
-
-    def claim_experiment(self, experiment_id: int) -> bool:
-        """Take over an experiment that is PAUSED or ERROR: it is RUNNING under this process then.
-
-        Of several processes that try at once, on whatever machines, one does.
-
-        Returns:
-            Whether this process did. False also if no experiment has that id.
-        """
-        ended = (ExperimentState.PAUSED.value, ExperimentState.ERROR.value)
-        with self._write() as connection:
-            claimed = connection.execute(
-                update(experiments)
-                .where(experiments.c.id == experiment_id, experiments.c.state.in_(ended))
-                .values(
-                    state=ExperimentState.RUNNING.value,
-                    error=None,
-                    ended_at=None,
-                    process=this_process(),
-                )
-            )
-            return bool(claimed.rowcount)
 
     def experiment_is_alive(self, experiment_id: int) -> bool | None:
         """Return whether the process that runs an experiment is there.
@@ -267,12 +256,105 @@ class ExperimentQueries(Queries):
                 return record, alive
         return record, False
 
+    def claim_experiment(
+        self,
+        experiment_id: int,
+        *,
+        states: Iterable[ExperimentState] = _CLAIMED,
+        also: Callable[[Connection], object] | None = None,
+    ) -> bool:
+        """Take over an experiment that has ended: it is RUNNING under this process then.
+
+        Of several processes that try at once, on whatever machines, one does.
+
+        Args:
+            experiment_id: Which.
+            states: The states in which it can be claimed.
+            also: Called in the transaction if this process did; writes further records.
+
+        Returns:
+            Whether this process did. False also if no experiment has that id.
+        """
+        ended = [state.value for state in states]
+        with self._write() as connection:
+            claimed = connection.execute(
+                update(experiments)
+                .where(experiments.c.id == experiment_id, experiments.c.state.in_(ended))
+                .values(
+                    state=ExperimentState.RUNNING.value,
+                    error=None,
+                    ended_at=None,
+                    process=this_process(),
+                )
+            )
+            if claimed.rowcount and also is not None:
+                also(connection)
+            return bool(claimed.rowcount)
+
+    def adopt_experiment(self, experiment_id: int) -> bool:
+        """Look after a RUNNING experiment from now on, if the process that did so is gone.
+
+        Of several processes that try at once one does.
+
+        Returns:
+            Whether it is this one's now, or was so before.
+        """
+        mine = this_process()
+        with self._read() as connection:
+            known = connection.execute(
+                select(experiments.c.process).where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.state == ExperimentState.RUNNING.value,
+                )
+            ).scalar()
+        if known is None or known == mine:
+            return known == mine
+        if is_alive(ProcessIdentity.from_document(decode_document(known))) is not False:
+            return False
+        with self._write() as connection:
+            changed = connection.execute(
+                update(experiments)
+                .where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.state == ExperimentState.RUNNING.value,
+                    experiments.c.process == known,
+                )
+                .values(process=mine)
+            )
+            return bool(changed.rowcount)
+
+    def disown_experiment(self, experiment_id: int, process: ProcessIdentity) -> None:
+        """Give an adopted experiment back that could not be looked after: another one may try.
+
+        Args:
+            experiment_id: Which.
+            process: The one it was adopted from, which is gone.
+        """
+        with self._write() as connection:
+            connection.execute(
+                update(experiments)
+                .where(
+                    experiments.c.id == experiment_id,
+                    experiments.c.state == ExperimentState.RUNNING.value,
+                    experiments.c.process == this_process(),
+                )
+                .values(process=process_document(process))
+            )
+
+    def is_this_process(self, process: ProcessIdentity) -> bool:
+        """Whether a record is of the calling process."""
+        return process == identify_this_process()
+
+    def process_is_alive(self, process: ProcessIdentity) -> bool | None:
+        """Return whether the process of a record is there; None if that cannot be determined."""
+        return is_alive(process)
+
 
 def _is_alive(record: ExperimentRecord) -> bool | None:
     return False if record.process is None else is_alive(record.process)
 
 
-def insert_experiment(
+def _insert_experiment(
     connection: Connection,
     *,
     config: Mapping[str, object],
@@ -317,7 +399,7 @@ def _filters(
     states: Iterable[ExperimentState | str] | None,
     archived: bool | None,
     labels: Iterable[str],
-    submitted_by: str,
+    where: ColumnElement[bool] | None,
 ) -> list[ColumnElement[bool]]:
     which: list[ColumnElement[bool]] = []
     if states is not None:
@@ -329,9 +411,8 @@ def _filters(
             experiment_labels.c.label == label[:MAX_INDEXED]
         )
         which.append(experiments.c.id.in_(owners))
-    if submitted_by:
-        theirs = select(submissions.c.experiment_id).join(users).where(users.c.name == submitted_by)
-        which.append(experiments.c.id.in_(theirs))
+    if where is not None:
+        which.append(where)
     return which
 
 
@@ -446,13 +527,32 @@ class DeletionQueries(Queries):
                 note_last_id(connection, table)
             values = validation_values
             connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
-            for table in (metrics, events, spools, runs, tokens):
-                connection.execute(
-                    delete(table).where(table.c.trial_id.in_(select(trials.c.id).where(mine)))
-                )
-            for table in (checkpoints, search_events, experiment_labels, submissions, trials):
-                connection.execute(delete(table).where(table.c.experiment_id == experiment_id))
+            numbers = select(trials.c.id).where(mine)
+            _delete_from_other_tables(connection, experiment_id)
+            for own in (metrics, events, spools, runs):
+                connection.execute(delete(own).where(own.c.trial_id.in_(numbers)))
+            for own in (checkpoints, search_events, experiment_labels, trials):
+                connection.execute(delete(own).where(own.c.experiment_id == experiment_id))
             connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
+
+
+def _delete_from_other_tables(connection: Connection, experiment_id: int) -> None:
+    """Delete the rows of tables of plugins that refer to an experiment or one of its trials.
+
+    The plugin of a table need not be installed where an experiment is deleted.
+    """
+    there, quote = inspect(connection), connection.dialect.identifier_preparer.quote
+    which = {
+        experiments.name: "= :number",
+        trials.name: "IN (SELECT id FROM trials WHERE experiment_id = :number)",
+    }
+    for name in set(there.get_table_names()) - metadata.tables.keys():
+        for key in there.get_foreign_keys(name):
+            if key["referred_table"] in which:
+                (column,) = key["constrained_columns"]
+                condition = f"{quote(column)} {which[key['referred_table']]}"
+                statement = text(f"DELETE FROM {quote(name)} WHERE {condition}")
+                connection.execute(statement, {"number": experiment_id})
 
 
 def note_last_id(connection: Connection, table: Table) -> None:

@@ -47,13 +47,18 @@ class Queries:
         self._patience = patience
 
     def _read(self) -> AbstractContextManager[Connection]:
-        return self._transaction(write=False)
+        return self.transaction(write=False)
 
     def _write(self) -> AbstractContextManager[Connection]:
-        return self._transaction(write=True)
+        return self.transaction(write=True)
 
     @contextlib.contextmanager
-    def _transaction(self, *, write: bool) -> Iterator[Connection]:
+    def transaction(self, *, write: bool) -> Iterator[Connection]:
+        """Run a block in a transaction, for queries of the tables of plugins.
+
+        Args:
+            write: Whether it writes; such transactions wait for each other at their beginning.
+        """
         if self._patience is None:
             with transaction(self._engine, write=write) as connection:
                 yield connection

@@ -1,5 +1,8 @@
 """The tables. A change here needs a migration, and its name in `REVISIONS`.
 
+The migrations also make the tables ``users``, ``tokens`` and ``submissions``, which belong to the
+server now (`detcore_server`): earlier releases of detcore expect them in every database.
+
 Times are seconds since 1970 (UTC). JSON is kept as text that `detcore._log.lines` reads, so
 that every database holds the same bytes and NaN survives.
 """
@@ -39,10 +42,7 @@ __all__ = [
     "runs",
     "search_events",
     "spools",
-    "submissions",
-    "tokens",
     "trials",
-    "users",
     "validation_values",
 ]
 
@@ -257,45 +257,4 @@ model_versions = Table(
     Column("metadata", Text, nullable=False),
     Column("created_at", Float(53), nullable=False),
     Column("updated_at", Float(53), nullable=False),
-)
-
-# Users of a server.
-users = Table(
-    "users",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("name", PlainText, nullable=False),
-    # The hash that the server made of the password; NULL: this user cannot log in.
-    Column("password_hash", Text),
-    Column("is_admin", Boolean, nullable=False),
-    Column("is_active", Boolean, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    UniqueConstraint("name"),
-)
-
-# Tokens that authenticate users: the SHA-256 of each token, never the token.
-tokens = Table(
-    "tokens",
-    metadata,
-    Column("digest", String(64), primary_key=True),
-    Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
-    # Set: good only for the requests of this trial's workers.
-    Column("trial_id", Integer),
-    Column("created_at", Float(53), nullable=False),
-    Column("expires_at", Float(53), nullable=False, index=True),
-)
-
-# Experiments submitted to a server: the user of each, and the work left for the server.
-submissions = Table(
-    "submissions",
-    metadata,
-    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True, autoincrement=False),
-    Column("user_id", ForeignKey("users.id"), nullable=False),
-    # Made by the client, so that a repeated submission is recognized.
-    Column("submission_id", String(64), nullable=False),
-    # A `SubmissionPhase`.
-    Column("phase", String(16), nullable=False, index=True),
-    Column("test_mode", Boolean, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    UniqueConstraint("user_id", "submission_id"),
 )

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         RoutesType,
         SearcherType,
         StorageType,
+        TablesType,
         TrialFailure,
     )
 
@@ -53,6 +54,7 @@ __all__ = [
     "RoutesType",
     "SearcherType",
     "StorageType",
+    "TablesType",
     "TrialFailure",
     "describe_error",
     "diagnose",
@@ -71,7 +73,7 @@ __getattr__, __dir__ = lazy_names(
         "_problem": "PluginProblem",
         "types": (
             "CheckpointSaved EventInfo FailureActionType LauncherType RendezvousType RoutesType "
-            "SearcherType StorageType TrialFailure"
+            "SearcherType StorageType TablesType TrialFailure"
         ),
     },
 )

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         RoutesType,
         SearcherType,
         StorageType,
+        TablesType,
     )
     from detcore.types import Framework
 
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
         | SearcherType
         | FailureActionType
         | RoutesType
+        | TablesType
         | click.Command
     )
 
@@ -175,6 +177,10 @@ class PluginManager:
     def provider_of_routes(self, name: str) -> PluginEntry:
         """Return the plugin of routes from `routes`."""
         return self._runtime.provider("router", name)
+
+    def tables(self) -> dict[str, TablesType]:
+        """Return the registered tables of plugins by name."""
+        return self._runtime.items("set of tables")
 
     def settings_models(self) -> dict[str, Any]:
         """Return the arguments of `detcore.config.load_config` for plugins' settings.

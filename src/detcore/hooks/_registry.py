@@ -7,16 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from detcore.hooks import types
 from detcore.hooks._entry import PluginEntry, is_reserved
 from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
-from detcore.hooks.types import (
-    FailureActionType,
-    LauncherType,
-    RendezvousType,
-    RoutesType,
-    SearcherType,
-    StorageType,
-)
 from detcore.types import Framework
 
 __all__ = ["KINDS", "Kind", "Registration", "check_items", "command_clash", "settle", "targets_of"]
@@ -64,7 +57,7 @@ class Registration:
     def keys(self, noun: str) -> list[tuple[str, str]]:
         """Return the names that no other plugin may register as well."""
         keys = [(noun, self.name)]
-        if isinstance(self.item, StorageType):
+        if isinstance(self.item, types.StorageType):
             keys += [("URL scheme", scheme) for scheme in self.item.schemes]
         return keys
 
@@ -88,42 +81,49 @@ KINDS = (
     Kind(
         noun="storage type",
         hook="detcore_register_storage",
-        load_type=lambda: StorageType,
+        load_type=lambda: types.StorageType,
         targets=("settings", "backend"),
         texts=("schemes",),
     ),
     Kind(
         noun="launcher",
         hook="detcore_register_launcher",
-        load_type=lambda: LauncherType,
+        load_type=lambda: types.LauncherType,
         targets=("launcher",),
         optional_targets=("settings",),
     ),
     Kind(
         noun="rendezvous",
         hook="detcore_register_rendezvous",
-        load_type=lambda: RendezvousType,
+        load_type=lambda: types.RendezvousType,
         targets=("service",),
     ),
     Kind(
         noun="searcher",
         hook="detcore_register_searcher",
-        load_type=lambda: SearcherType,
+        load_type=lambda: types.SearcherType,
         targets=("method",),
         optional_targets=("settings",),
     ),
     Kind(
         noun="failure action",
         hook="detcore_register_failure_action",
-        load_type=lambda: FailureActionType,
+        load_type=lambda: types.FailureActionType,
         targets=("function",),
     ),
     Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
     Kind(
         noun="router",
         hook="detcore_register_routes",
-        load_type=lambda: RoutesType,
+        load_type=lambda: types.RoutesType,
         targets=("make_router",),
+    ),
+    Kind(
+        noun="set of tables",
+        hook="detcore_register_tables",
+        load_type=lambda: types.TablesType,
+        targets=("migrations",),
+        texts=("revisions",),
     ),
 )
 

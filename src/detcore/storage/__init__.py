@@ -1,7 +1,6 @@
 """Store checkpoint files: the `StorageBackend` protocol and its implementations."""
 
 from detcore.storage._bulk import BulkTransfers, Sink, write_all
-from detcore.storage._check import Finding, check_storage
 from detcore.storage._digest import Digester, digest_bytes, digest_file, read_whole, write_whole
 from detcore.storage._faults import RetryPolicy, is_transient, retry, retry_async, translated
 from detcore.storage._fsspec import FsspecStorage
@@ -25,7 +24,6 @@ __all__ = [
     "Digester",
     "Entry",
     "FileDigest",
-    "Finding",
     "FsspecStorage",
     "LocalStorage",
     "Pair",
@@ -34,7 +32,6 @@ __all__ = [
     "Sink",
     "StorageBackend",
     "check_key",
-    "check_storage",
     "check_targets",
     "digest_bytes",
     "digest_file",

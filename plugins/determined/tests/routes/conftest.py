@@ -10,7 +10,7 @@ from client_store import ClientStore
 from determined_client import Client, Filled, client_environment, fill
 from running_server import RunningServer
 
-from detcore.database import Database
+from detcore_server._database import ServerDatabase
 
 
 @pytest.fixture(scope="session")
@@ -23,7 +23,7 @@ def environment() -> Path:
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Filled]:
     """Records of a few experiments."""
     home = tmp_path_factory.mktemp("home")
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with ServerDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
         yield fill(ClientStore(home, database))
 
 

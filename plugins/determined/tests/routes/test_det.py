@@ -19,7 +19,7 @@ from cryptography.x509.oid import NameOID
 from determined_client import Client, Filled
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import Database
+from detcore_server._database import ServerDatabase
 
 
 def _table(text: str) -> list[dict[str, str]]:
@@ -140,7 +140,7 @@ def test_users(client: Client, served: RunningServer, tmp_path: Path) -> None:
     assert f"| {USER} " in anon.det("user", "list").replace("  ", " ")
     anon.det("user", "create", "carol", "--password", "Long-enough-1")
     anon.det("user", "edit", "carol", "--admin", "true")
-    with Database.open(served.database_url) as database:
+    with ServerDatabase.open(served.database_url) as database:
         assert database.get_user("carol").is_admin
     anon.det("user", "change-password", "carol", typed="Long-enough-2\nLong-enough-2\n")
     anon.det("user", "logout")

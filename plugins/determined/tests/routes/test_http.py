@@ -23,8 +23,9 @@ from client_store import FILES, ClientStore
 from determined_client import Filled
 from running_server import PASSWORD, USER, RunningServer
 
-from detcore.database import Database, TrialLog
+from detcore.database import TrialLog
 from detcore.types import ExperimentState
+from detcore_server._database import ServerDatabase
 
 _MIB = 1 << 20
 
@@ -215,7 +216,7 @@ def test_integers_that_no_float_holds_are_told_and_never_compared(
 def test_a_hundred_experiments_are_listed_unless_more_are_asked_for(
     tmp_path: Path,
 ) -> None:
-    with Database.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
+    with ServerDatabase.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
         store = ClientStore(tmp_path, database)
         for number in range(103):
             store.experiment(description="odd" if number % 2 else "even")
@@ -264,8 +265,8 @@ def test_states_of_what_runs(served: RunningServer, token: str, store: ClientSto
     running = store.experiment(state=ExperimentState.RUNNING)
     trial = store.trial(running, rate=1.0)
     script = (
-        "import sys; from detcore.database import Database\n"
-        "with Database.open(sys.argv[1]) as database:\n"
+        "import sys; from detcore_server._database import ServerDatabase\n"
+        "with ServerDatabase.open(sys.argv[1]) as database:\n"
         "    print(database.create_experiment(config={}, config_text=None, model_dir='', name='g'))"
     )
     done = subprocess.run(

@@ -12,19 +12,17 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore_server._app import make_app
     from detcore_server._auth import Records, Requester
-    from detcore_server._passwords import hash_password
     from detcore_server._settings import ServerSettings
 
 __version__ = "0.1.0"
 
-__all__ = ["Records", "Requester", "ServerSettings", "hash_password", "make_app"]
+__all__ = ["Records", "Requester", "ServerSettings", "make_app"]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_app": "make_app",
         "_auth": "Records Requester",
-        "_passwords": "hash_password",
         "_settings": "ServerSettings",
     },
 )

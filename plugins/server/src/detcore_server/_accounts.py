@@ -11,7 +11,7 @@ from detcore.errors import ForbiddenError, InvalidArgumentError, describe
 from detcore_server._passwords import hash_password
 
 if TYPE_CHECKING:
-    from detcore.database import TokenRecord, UserRecord
+    from detcore_server._database import TokenRecord, UserRecord
     from detcore_server._state import ServerState
 
 __all__ = [

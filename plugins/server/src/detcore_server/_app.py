@@ -32,8 +32,8 @@ from detcore_server._state import ServerState
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
-    from detcore.database import TokenRecord
     from detcore.hooks import PluginManager, RoutesType
+    from detcore_server._database import TokenRecord
     from detcore_server._settings import ServerSettings
 
 __all__ = ["make_app"]

@@ -18,9 +18,9 @@ import anyio.to_thread
 from fastapi import Depends, HTTPException, Path, Request, Response
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
-from detcore.database import Database, TokenRecord, token_digest
 from detcore.errors import DatabaseError, ForbiddenError, UnauthenticatedError
-from detcore_server._login import LoggedIn, issue_token, log_in, log_out
+from detcore_server._database import ServerDatabase, TokenRecord, token_digest
+from detcore_server._login import LoggedIn, log_in, log_out
 from detcore_server._state import ServerState
 
 __all__ = [
@@ -40,7 +40,6 @@ __all__ = [
     "clear_cookie",
     "cookie_of",
     "find_token",
-    "issue_token",
     "log_in",
     "log_out",
     "require_user",
@@ -80,11 +79,11 @@ async def _state(request: Request) -> ServerState:
 State = Annotated[ServerState, Depends(_state)]
 
 
-async def _records(state: State) -> Database:
+async def _records(state: State) -> ServerDatabase:
     return state.database
 
 
-Records = Annotated[Database, Depends(_records)]
+Records = Annotated[ServerDatabase, Depends(_records)]
 
 
 async def find_token(state: ServerState, token: str) -> TokenRecord | None:

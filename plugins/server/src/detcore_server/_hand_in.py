@@ -26,7 +26,7 @@ from detcore_server._unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:
     from detcore.config import LoadedConfig
-    from detcore.database import TokenRecord
+    from detcore_server._database import TokenRecord
     from detcore_server._settings import ServerSettings
     from detcore_server._state import ServerState
 

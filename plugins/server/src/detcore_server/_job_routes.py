@@ -10,7 +10,6 @@ import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from detcore.database import TokenRecord
 from detcore.errors import InvalidArgumentError
 from detcore.runner import experiment_folder, read_results
 from detcore.types import ExperimentState, searcher_metric
@@ -18,6 +17,7 @@ from detcore_remote.journal import journal_path, read_journal
 from detcore_server import _hand_in
 from detcore_server._answers import AsciiJson
 from detcore_server._auth import Id, Requester, State
+from detcore_server._database import TokenRecord
 from detcore_server._state import ServerState
 from detcore_server._uploads import MOST_UPLOAD_BYTES, Uploads
 

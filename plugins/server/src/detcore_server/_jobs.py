@@ -19,18 +19,18 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.database import SubmissionRecord
 from detcore.environment import child_environment
 from detcore.errors import DetcoreError, ForbiddenError, RunError
 from detcore.launch.worker import EXIT_COME_BACK
 from detcore.runner import experiment_folder, settle_experiment
 from detcore.types import Control, ExperimentState
+from detcore_server._database import SubmissionRecord
 from detcore_server._hand_in import remove_leftovers
 from detcore_server._submission_runner import RunnerInstructions
 
 if TYPE_CHECKING:
-    from detcore.database import Database, TokenRecord
     from detcore.experimental import EmbeddedTransport
+    from detcore_server._database import ServerDatabase, TokenRecord
     from detcore_server._settings import ServerSettings
 
 __all__ = ["Jobs"]
@@ -113,7 +113,7 @@ class Jobs:
     """
 
     def __init__(
-        self, settings: ServerSettings, database: Database, transport: EmbeddedTransport
+        self, settings: ServerSettings, database: ServerDatabase, transport: EmbeddedTransport
     ) -> None:
         self._settings = settings
         self._database = database

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 import anyio.to_thread
 from pydantic import BaseModel, Field
 
-from detcore.database import new_token, token_digest
 from detcore.errors import ForbiddenError, LogInThrottledError, NotFoundError
+from detcore_server._database import new_token, token_digest
 from detcore_server._passwords import is_password
 
 if TYPE_CHECKING:
-    from detcore.database import UserRecord
+    from detcore_server._database import UserRecord
     from detcore_server._state import ServerState
 
-__all__ = ["LoggedIn", "check_password", "issue_token", "log_in", "log_out"]
+__all__ = ["LoggedIn", "check_password", "log_in", "log_out"]
 
 
 class LoggedIn(BaseModel):
@@ -45,7 +45,7 @@ async def log_in(
         LogInThrottledError: If too many wrong passwords were tried.
     """
     user = await check_password(state, name, password, is_prehashed=is_prehashed, address=address)
-    return await anyio.to_thread.run_sync(_issue, state, user, None, None)
+    return await anyio.to_thread.run_sync(_issue, state, user)
 
 
 async def check_password(
@@ -82,34 +82,13 @@ def _whose(state: ServerState, name: str, password: str, is_prehashed: bool) -> 
     return user if is_right else None
 
 
-def issue_token(
-    state: ServerState,
-    user_id: int,
-    *,
-    trial_id: int | None = None,
-    lifetime_s: float | None = None,
-) -> LoggedIn:
-    """Make a token for a user, or for the workers of a trial.
-
-    Args:
-        state: The server.
-        user_id: The user.
-        trial_id: The only trial that the token is valid for.
-        lifetime_s: How long it is valid; default: the server's setting.
-    """
-    return _issue(state, state.database.get_user(user_id), trial_id, lifetime_s)
-
-
-def _issue(
-    state: ServerState, user: UserRecord, trial_id: int | None, lifetime_s: float | None
-) -> LoggedIn:
+def _issue(state: ServerState, user: UserRecord) -> LoggedIn:
     token = new_token()
-    expires_at = time.time() + (lifetime_s or state.settings.token_lifetime_s)
+    expires_at = time.time() + state.settings.token_lifetime_s
     is_noted = state.database.add_token(
         token_digest(token),
         user_id=user.id,
         expires_at=expires_at,
-        trial_id=trial_id,
         password_hash=user.password_hash,
     )
     if not is_noted:

@@ -188,7 +188,9 @@ def _warnings(obj: CliContext, settings: ServerSettings) -> list[str]:
                 "warning: without --public-url trials on other machines are not told where the "
                 "server is."
             )
-    with obj.open_database() as database:
+    from detcore_server._database import ServerDatabase
+
+    with ServerDatabase.open(obj.environment.database_url) as database:
         if not any(user.is_active for user in database.list_users()):
             lines.append(
                 "nobody may log in yet. Make a user, with the same DETCORE_HOME and DETCORE_DB: "

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from detcore.database import Database
 from detcore.experimental import EmbeddedTransport
+from detcore_server._database import ServerDatabase
 from detcore_server._jobs import Jobs
 from detcore_server._throttle import Throttle
 from detcore_server._tokens import TokenCache
@@ -44,7 +44,7 @@ class ServerState:
     """
 
     settings: ServerSettings
-    database: Database
+    database: ServerDatabase
     transport: EmbeddedTransport
     jobs: Jobs
     tokens: TokenCache = dataclasses.field(default_factory=TokenCache)
@@ -69,7 +69,7 @@ class ServerState:
         Raises:
             DatabaseError: If the database cannot be opened.
         """
-        database = Database.open(settings.environment.database_url)
+        database = ServerDatabase.open(settings.environment.database_url)
         transport = EmbeddedTransport(settings.environment)
         return cls(
             settings=settings,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from detcore.database import TokenRecord
+    from detcore_server._database import TokenRecord
 
 __all__ = ["TokenCache"]
 

@@ -6,7 +6,6 @@ from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from detcore import __version__
-from detcore.database import UserRecord
 from detcore.errors import InvalidArgumentError
 from detcore_server._accounts import (
     MAX_NAME,
@@ -26,6 +25,7 @@ from detcore_server._auth import (
     log_in,
     log_out,
 )
+from detcore_server._database import UserRecord
 from detcore_server._login import check_password
 
 __all__ = ["make_router"]

@@ -8,7 +8,7 @@ import math
 import threading
 from typing import TYPE_CHECKING
 
-from detcore.database import TokenRecord, new_token, token_digest
+from detcore_server._database import TokenRecord, new_token, token_digest
 from detcore_server._tokens import TokenCache
 
 if TYPE_CHECKING:

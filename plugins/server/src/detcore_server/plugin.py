@@ -9,14 +9,26 @@ from detcore import hookimpl
 if TYPE_CHECKING:
     import click
 
-__all__ = ["detcore_register_commands"]
+    from detcore.hooks import TablesType
+
+__all__ = ["detcore_register_commands", "detcore_register_tables"]
 
 
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
-    """Register ``detcore serve``, ``detcore ui``, and commands of ``detcore user``."""
+    """Register ``detcore serve``, ``detcore ui`` and ``detcore user``."""
     from detcore_server._serve_command import serve
     from detcore_server._ui_command import ui
     from detcore_server._user_commands import user_group
 
     return [serve, ui, user_group]
+
+
+@hookimpl
+def detcore_register_tables() -> TablesType:
+    """Register the tables of users, tokens and submissions."""
+    from detcore.hooks import TablesType
+
+    return TablesType(
+        name="server", migrations="detcore_server._tables:MIGRATIONS", revisions=("0001",)
+    )

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
         S3Settings,
         SharedFsSettings,
     )
-    from detcore_storage._shared_fs import open_directory, open_shared_fs
 
 __version__ = "0.1.0"
 
@@ -29,8 +28,6 @@ __all__ = [
     "S3Settings",
     "S3Storage",
     "SharedFsSettings",
-    "open_directory",
-    "open_shared_fs",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -39,6 +36,5 @@ __getattr__, __dir__ = lazy_names(
         "_gcs": "GcsStorage",
         "_s3": "S3Storage",
         "_settings": "DirectorySettings GcsSettings S3Settings SharedFsSettings",
-        "_shared_fs": "open_directory open_shared_fs",
     },
 )

@@ -2,10 +2,23 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from detcore import hookimpl
 from detcore.hooks import StorageType
 
-__all__ = ["detcore_register_storage"]
+if TYPE_CHECKING:
+    import click
+
+__all__ = ["detcore_register_commands", "detcore_register_storage"]
+
+
+@hookimpl
+def detcore_register_commands() -> click.Command:
+    """Register ``detcore storage``."""
+    from detcore_storage._command import storage_group
+
+    return storage_group
 
 
 @hookimpl

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from detcore.database import CheckpointRecord, TokenRecord
+from detcore.database import CheckpointRecord
 from detcore.types import searcher_metric
 from detcore_determined._routes import _enums
 from detcore_determined._routes._answers import (
@@ -171,7 +171,7 @@ def _one(state: ServerState, uuid: str) -> Document:
 
 
 def _delete(
-    state: ServerState, requester: TokenRecord, uuids: Sequence[str], globs: list[str] | None
+    state: ServerState, requester: Requester, uuids: Sequence[str], globs: list[str] | None
 ) -> None:
     # Only whole UUIDs, and only if all of them exist: deleted files cannot be restored.
     found = [state.database.get_checkpoint(uuid) for uuid in uuids]

@@ -17,7 +17,7 @@ import anyio.to_thread
 from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
-from detcore.database import TokenRecord, restore_secrets
+from detcore.database import restore_secrets
 from detcore.errors import NotFoundError
 from detcore_determined._routes._answers import Document, answer, new_router, refuse
 from detcore_determined._routes._experiments import one_experiment
@@ -163,7 +163,7 @@ def _read(body: Path, archive: Path) -> Submission:
 
 
 def _document(
-    state: ServerState, requester: TokenRecord, plain: Document, experiment_id: int | None
+    state: ServerState, requester: Requester, plain: Document, experiment_id: int | None
 ) -> Document:
     if experiment_id is None:
         experiment = _only_judged(requester, plain)
@@ -186,7 +186,7 @@ def _check(wanted: Create) -> None:
             raise refuse(400, f"detcore has no {what}. Nothing was recorded.")
 
 
-def _only_judged(requester: TokenRecord, plain: Document) -> Document:
+def _only_judged(requester: Requester, plain: Document) -> Document:
     """Return a placeholder for an experiment that was only validated."""
     return {
         "id": 0,

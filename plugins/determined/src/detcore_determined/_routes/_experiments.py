@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
-from detcore.database import ExperimentRecord, SubmissionRecord, TokenRecord
+from detcore.database import ExperimentRecord
 from detcore.types import ExperimentState, searcher_metric
 from detcore_determined._routes import _enums
 from detcore_determined._routes._answers import (
@@ -31,7 +31,7 @@ from detcore_determined._routes._documents import (
 )
 from detcore_determined._routes._places import PLACE_ID
 from detcore_server import Requester
-from detcore_server.routes import Id, ServerState, State
+from detcore_server.routes import Id, ServerState, State, SubmissionRecord
 
 __all__ = ["make_router", "one_experiment"]
 
@@ -179,7 +179,7 @@ def make_router() -> APIRouter:
     return router
 
 
-def one_experiment(state: ServerState, requester: TokenRecord, experiment_id: int) -> Document:
+def one_experiment(state: ServerState, requester: Requester, experiment_id: int) -> Document:
     """Return an experiment with the values that lists do not have: checkpoints and best trial."""
     database = state.database
     is_alive = database.experiment_is_alive(experiment_id)
@@ -227,7 +227,7 @@ def _is_over(state: ServerState, experiment_id: int) -> bool:
     return is_ended and state.database.get_experiment(experiment_id).state in _OVER
 
 
-def _list(state: ServerState, requester: TokenRecord, filters: Filters) -> Document:
+def _list(state: ServerState, requester: Requester, filters: Filters) -> Document:
     database = state.database
     submissions = {
         found.experiment_id: found for found in database.list_submissions(phases=_PHASES)
@@ -251,7 +251,7 @@ def _list(state: ServerState, requester: TokenRecord, filters: Filters) -> Docum
 
 def _select(
     state: ServerState,
-    requester: TokenRecord,
+    requester: Requester,
     filters: Filters,
     limit: int,
     submissions: Mapping[int, SubmissionRecord],
@@ -296,7 +296,7 @@ def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentR
     return state.database.observe_experiment(record.id)
 
 
-def _owner(requester: TokenRecord, submission: SubmissionRecord | None) -> tuple[int, str]:
+def _owner(requester: Requester, submission: SubmissionRecord | None) -> tuple[int, str]:
     """Return an experiment's owner; without a submission, the user who asks counts as its owner."""
     if submission is None:
         return requester.user_id, requester.user_name

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field
 
-from detcore.database import ModelRecord, ModelVersionRecord, TokenRecord
+from detcore.database import ModelRecord, ModelVersionRecord
 from detcore.errors import NotFoundError
 from detcore.types import ModelOrderBy
 from detcore_determined._routes import _enums
@@ -147,7 +147,7 @@ def _check_version(said: VersionSaid) -> None:
 
 
 def _one(
-    state: ServerState, requester: TokenRecord, model_id: int, record: ModelVersionRecord
+    state: ServerState, requester: Requester, model_id: int, record: ModelVersionRecord
 ) -> Response:
     # Read again: the number of versions has changed.
     model = state.database.get_model(model_id)
@@ -157,7 +157,7 @@ def _one(
 
 def _versions(
     state: ServerState,
-    requester: TokenRecord,
+    requester: Requester,
     model: ModelRecord,
     records: Sequence[ModelVersionRecord],
 ) -> list[Document]:

@@ -8,7 +8,7 @@ from typing import Annotated
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field, StrictInt
 
-from detcore.database import ModelRecord, TokenRecord
+from detcore.database import ModelRecord
 from detcore.errors import NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_determined._routes import _enums
@@ -179,7 +179,7 @@ def _check(said: Said) -> None:
         raise refuse(404, f"there is one workspace, {PLACE_ID} ({PLACE_NAME})")
 
 
-def _list(state: ServerState, requester: TokenRecord, filters: Filters) -> Document:
+def _list(state: ServerState, requester: Requester, filters: Filters) -> Document:
     sort = _enums.ModelSort
     is_descending = filters.order_by is _enums.Order.DESC
     records = [
@@ -212,7 +212,7 @@ def _list(state: ServerState, requester: TokenRecord, filters: Filters) -> Docum
     }
 
 
-def model_document(record: ModelRecord, requester: TokenRecord) -> Document:
+def model_document(record: ModelRecord, requester: Requester) -> Document:
     return {
         "id": record.id,
         "name": record.name,

@@ -6,7 +6,6 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from detcore.database import TokenRecord
 from detcore.types import ExperimentState
 from detcore_determined._routes._answers import (
     Document,
@@ -95,7 +94,7 @@ def _page(name: str, found: list[Document], limit: int, offset: int) -> Response
     return answer({name: found[start:end], "pagination": where})
 
 
-def _workspace(state: ServerState, requester: TokenRecord) -> Document:
+def _workspace(state: ServerState, requester: Requester) -> Document:
     return {
         "id": PLACE_ID,
         "name": PLACE_NAME,
@@ -111,7 +110,7 @@ def _workspace(state: ServerState, requester: TokenRecord) -> Document:
     }
 
 
-def _project(state: ServerState, requester: TokenRecord) -> Document:
+def _project(state: ServerState, requester: Requester) -> Document:
     total = state.database.count_experiments()
     return {
         "id": PLACE_ID,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from fastapi import APIRouter, Response
 from pydantic import BaseModel, Field
 
-from detcore.database import UserRecord
 from detcore_determined._routes._answers import (
     Document,
     Limit,
@@ -20,7 +19,7 @@ from detcore_determined._routes._answers import (
     refuse,
 )
 from detcore_server import Requester
-from detcore_server.routes import Admin, Id, State, add_user, change_user
+from detcore_server.routes import Admin, Id, State, UserRecord, add_user, change_user
 
 __all__ = ["make_router", "user_document"]
 

@@ -5,7 +5,7 @@ Works on text only: the migrated code is neither imported nor executed.
 
 from detcore_determined.migrate._config import migrate_config
 from detcore_determined.migrate._files import FileReport, find_files, migrate_file
-from detcore_determined.migrate._python import migrate_python, needs_old_tensorflow
+from detcore_determined.migrate._python import migrate_python
 from detcore_determined.migrate._report import Finding, Migrated
 
 __all__ = [
@@ -16,5 +16,4 @@ __all__ = [
     "migrate_config",
     "migrate_file",
     "migrate_python",
-    "needs_old_tensorflow",
 ]

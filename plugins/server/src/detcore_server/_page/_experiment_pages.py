@@ -45,8 +45,9 @@ from detcore_server._page._trial_table import TrialTable, make_table, table_csv
 from detcore_server._page._verify import READABLE, Verifier
 
 if TYPE_CHECKING:
-    from detcore.database import TokenRecord, TrialRecord
+    from detcore.database import TrialRecord
     from detcore_report import ExperimentView
+    from detcore_server._database import TokenRecord
     from detcore_server._state import ServerState
 
 __all__ = ["make_router"]

@@ -46,9 +46,10 @@ def make_router() -> APIRouter:
             "archived": _ARCHIVED[archived],
             "labels": [label] if label else (),
             "name": name,
-            "submitted_by": submitted_by,
         }
         database = state.database
+        if submitted_by:
+            which["where"] = database.submitted_by(submitted_by)
         paging = Paging(page, _PAGE_SIZE, database.count_experiments(**which), _query(asked))
         if sort == "name":
             found = database.list_experiments(**which)

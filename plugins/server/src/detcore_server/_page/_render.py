@@ -25,7 +25,7 @@ from detcore.errors import DetcoreError, ForbiddenError, NotFoundError
 from detcore_server._page._trial_table import sort_query, table_query
 
 if TYPE_CHECKING:
-    from detcore.database import TokenRecord
+    from detcore_server._database import TokenRecord
 
 __all__ = ["HOME", "PageRoute", "render", "static_file", "svg"]
 

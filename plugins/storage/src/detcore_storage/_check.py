@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from detcore.errors import StorageError, in_one_line
 
 if TYPE_CHECKING:
-    from detcore.storage._protocol import Entry, StorageBackend
+    from detcore.storage import Entry, StorageBackend
 
 __all__ = ["Finding", "check_storage"]
 

@@ -12,14 +12,21 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._groups import CommandGroup
-from detcore.cli._output import Column, print_fields, print_json, print_line, print_table
+from detcore.cli import (
+    Column,
+    CommandGroup,
+    print_fields,
+    print_json,
+    print_line,
+    print_table,
+)
 from detcore.errors import ConfigError
 
 if TYPE_CHECKING:
     from detcore.checkpoint.torture import CrashPoint, TortureReport
-    from detcore.cli._context import CliContext
-    from detcore.storage import Capabilities, Finding, StorageBackend
+    from detcore.cli import CliContext
+    from detcore.storage import Capabilities, StorageBackend
+    from detcore_storage._check import Finding
 
 __all__ = ["storage_group"]
 
@@ -54,7 +61,7 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
 
     Everything happens below a new prefix, which is removed again.
     """
-    from detcore.storage import check_storage
+    from detcore_storage._check import check_storage
 
     with _opened(ctx.obj, where) as storage:
         findings = list(check_storage(storage))

@@ -1,0 +1,75 @@
+"""The tables of the server: users, their tokens, and submitted experiments.
+
+The migrations of detcore made them before the server was a distribution of its own, and still do,
+because earlier releases expect them in every database. A change here needs a migration, and its
+name in `detcore_server.plugin`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
+
+from detcore.database import PlainText
+from detcore.database import metadata as records
+
+__all__ = ["MIGRATIONS", "experiments", "metadata", "submissions", "tokens", "trials", "users"]
+
+MIGRATIONS = Path(__file__).parent / "migrations"
+
+experiments = records.tables["experiments"]
+trials = records.tables["trials"]
+
+metadata = MetaData(naming_convention=records.naming_convention)
+
+users = Table(
+    "users",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", PlainText, nullable=False),
+    # The hash that the server made of the password; NULL: this user cannot log in.
+    Column("password_hash", Text),
+    Column("is_admin", Boolean, nullable=False),
+    Column("is_active", Boolean, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    UniqueConstraint("name"),
+)
+
+# Tokens that authenticate users: the SHA-256 of each token, never the token.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
+    # Set: good only for the requests of this trial's workers.
+    Column("trial_id", Integer),
+    Column("created_at", Float(53), nullable=False),
+    Column("expires_at", Float(53), nullable=False, index=True),
+)
+
+# The user of each submitted experiment, and the work left for the server.
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("experiment_id", ForeignKey(experiments.c.id), primary_key=True, autoincrement=False),
+    Column("user_id", ForeignKey("users.id"), nullable=False),
+    # Made by the client, so that a repeated submission is recognized.
+    Column("submission_id", String(64), nullable=False),
+    # A `SubmissionPhase`.
+    Column("phase", String(16), nullable=False, index=True),
+    Column("test_mode", Boolean, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    UniqueConstraint("user_id", "submission_id"),
+)

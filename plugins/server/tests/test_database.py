@@ -1,0 +1,267 @@
+"""Users, tokens and submissions among the records, and the tables that hold them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import create_engine
+
+from detcore.database import Database
+from detcore.errors import DatabaseError, NotFoundError
+from detcore.types import ExperimentState
+from detcore_server._database import ServerDatabase, new_token, token_digest
+from detcore_server._tables import metadata
+from detcore_server.plugin import detcore_register_tables
+
+if TYPE_CHECKING:
+    from databases import Places
+
+HOUR_S = 3600.0
+
+
+def add_token(
+    database: ServerDatabase,
+    user_id: int,
+    *,
+    expires_in_s: float = HOUR_S,
+    trial_id: int | None = None,
+) -> str:
+    """Note a token; return its digest."""
+    digest = token_digest(new_token())
+    assert database.add_token(
+        digest, user_id=user_id, expires_at=time.time() + expires_in_s, trial_id=trial_id
+    )
+    return digest
+
+
+def test_a_user_is_found_by_name_and_by_id(database: ServerDatabase) -> None:
+    made = database.create_user("Ada", password_hash="kept", is_admin=True)
+    assert (made.name, made.is_admin, made.is_active) == ("Ada", True, True)
+    assert database.get_user("Ada") == database.get_user(made.id) == made
+    assert "kept" not in repr(made)
+    other = database.create_user("ada", password_hash=None)
+    assert database.list_users() == [made, other]
+    with pytest.raises(NotFoundError, match=r"no user 'eve' .*\n.*detcore user list"):
+        database.get_user("eve")
+
+
+def test_a_name_is_taken_once(database: ServerDatabase) -> None:
+    first = database.create_user("ada", password_hash="one")
+    with pytest.raises(DatabaseError, match=r"a user 'ada' already"):
+        database.create_user("ada", password_hash="two")
+    assert database.list_users() == [first]
+
+
+def test_a_token_proves_its_user(database: ServerDatabase) -> None:
+    user = database.create_user("ada", password_hash="kept", is_admin=True)
+    digest = add_token(database, user.id)
+    found = database.find_token(digest)
+    assert found is not None
+    assert (found.user_id, found.user_name, found.is_admin, found.trial_id) == (
+        user.id, "ada", True, None
+    )  # fmt: skip
+    assert database.find_token(token_digest("another")) is None
+    database.remove_token(digest)
+    database.remove_token(digest)
+    assert database.find_token(digest) is None
+
+
+def test_an_expired_token_proves_nothing_and_is_forgotten(database: ServerDatabase) -> None:
+    user = database.create_user("ada", password_hash="kept")
+    old = add_token(database, user.id, expires_in_s=-1)
+    assert database.find_token(old) is None
+    add_token(database, user.id)
+    with database.transaction(write=False) as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM tokens").scalar() == 1
+
+
+@pytest.mark.parametrize("change", [{"password_hash": "other"}, {"is_active": False}])
+def test_who_has_another_password_or_may_nothing_has_no_token(
+    database: ServerDatabase, change: dict[str, object]
+) -> None:
+    user = database.create_user("ada", password_hash="kept")
+    other = database.create_user("bob", password_hash="kept")
+    mine, others = add_token(database, user.id), add_token(database, other.id)
+    database.update_user("ada", **change)
+    assert database.find_token(mine) is None
+    assert database.find_token(others) is not None
+    database.update_user("ada", is_active=True)
+    assert database.find_token(mine) is None
+
+
+def test_a_user_who_is_not_active_has_no_token_made_meanwhile(database: ServerDatabase) -> None:
+    user = database.create_user("ada", password_hash="kept")
+    database.update_user("ada", is_active=False)
+    assert database.find_token(add_token(database, user.id)) is None
+
+
+def test_a_log_in_with_a_password_that_was_just_changed_gets_no_token(
+    database: ServerDatabase,
+) -> None:
+    user = database.create_user("ada", password_hash="kept")
+    database.update_user("ada", password_hash="other")
+    digest, expires_at = token_digest(new_token()), time.time() + HOUR_S
+    assert not database.add_token(
+        digest, user_id=user.id, expires_at=expires_at, password_hash=user.password_hash
+    )
+    assert database.find_token(digest) is None
+    assert database.add_token(digest, user_id=user.id, expires_at=expires_at, password_hash="other")
+    assert database.find_token(digest) is not None
+
+
+def test_the_tokens_of_a_trial_go_with_it(database: ServerDatabase) -> None:
+    user = database.create_user("ada", password_hash="kept")
+    experiment_id = database.create_experiment(
+        config={}, config_text=None, model_dir="/m", name="n"
+    )
+    trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=1)
+    worker, own = add_token(database, user.id, trial_id=trial_id), add_token(database, user.id)
+    found = database.find_token(worker)
+    assert found is not None
+    assert found.trial_id == trial_id
+    database.delete_experiment(experiment_id)
+    assert database.find_token(worker) is None
+    assert database.find_token(own) is not None
+
+
+CONFIG = {"name": "n", "labels": ["x"], "data": {"api_token": "secret-of-mine"}}
+
+
+def submit(database: ServerDatabase, user_id: int, name: str) -> tuple[int, bool]:
+    return database.submit_experiment(
+        user_id=user_id,
+        submission_id=name,
+        test_mode=True,
+        config=CONFIG,
+        config_text="data: {api_token: secret-of-mine}",
+        place=lambda number: f"/code/{number}",
+    )
+
+
+@pytest.fixture
+def user_id(database: ServerDatabase) -> int:
+    return database.create_user("ada", password_hash=None).id
+
+
+def test_a_second_try_is_the_same_experiment(database: ServerDatabase, user_id: int) -> None:
+    number, is_new = submit(database, user_id, "one")
+    assert (submit(database, user_id, "one"), is_new) == ((number, False), True)
+    other = database.create_user("bob", password_hash=None).id
+    assert submit(database, other, "one")[0] != number  # names are each user's own
+    record = database.get_experiment(number)
+    assert (record.model_dir, record.state) == (f"/code/{number}", ExperimentState.RUNNING)
+    assert "secret-of-mine" not in f"{record.config}{record.config_text}"
+    known = database.get_submission(number)
+    assert known is not None
+    assert (known.user_name, known.phase, known.test_mode) == ("ada", "QUEUED", True)
+    assert database.find_submission(user_id, "one") == number
+    other = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    assert database.get_submission(other) is None
+    assert [row.id for row in database.list_experiments(where=database.submitted_by("ada"))] == [
+        number
+    ]
+    assert database.submitters([number, other]) == {number: "ada"}
+
+
+def test_tries_at_once_are_one_experiment(database: ServerDatabase, user_id: int) -> None:
+    found: list[tuple[int, bool]] = []
+    together = threading.Barrier(4)
+
+    def one() -> None:
+        together.wait()
+        found.append(submit(database, user_id, "at once"))
+
+    threads = [threading.Thread(target=one) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({number for number, _ in found}) == 1
+    assert sum(is_new for _, is_new in found) == 1
+
+
+def test_nothing_is_recorded_where_the_code_has_no_place(
+    database: ServerDatabase, user_id: int
+) -> None:
+    def full(number: int) -> str:
+        raise OSError(28, "No space left on device")
+
+    before = database.count_experiments()
+    with pytest.raises(OSError, match="No space"):
+        database.submit_experiment(
+            user_id=user_id,
+            submission_id="one",
+            test_mode=False,
+            config=CONFIG,
+            config_text="",
+            place=full,
+        )
+    assert database.count_experiments() == before
+    assert database.find_submission(user_id, "one") is None
+
+
+def test_it_goes_back_into_the_queue_and_is_deleted(database: ServerDatabase, user_id: int) -> None:
+    number, _ = submit(database, user_id, "one")
+    database.set_submission_phase(number, "STARTED")
+    assert not database.queue_again(number)  # it runs
+    for state in (ExperimentState.PAUSED, ExperimentState.ERROR, ExperimentState.CANCELED):
+        database.set_experiment_state(number, state, error="e")
+        database.set_submission_phase(number, "ENDED")
+        assert database.list_submissions(phases=["QUEUED", "STARTED"]) == []
+        assert database.queue_again(number)
+        (found,) = database.list_submissions(phases=["QUEUED"])
+        assert (found.experiment_id, found.state) == (number, ExperimentState.RUNNING)
+        assert database.get_experiment(number).error is None
+    database.set_experiment_state(number, ExperimentState.COMPLETED)
+    assert not database.queue_again(number)
+    other = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    database.set_experiment_state(other, ExperimentState.PAUSED)
+    assert not database.queue_again(other)  # was not submitted
+    database.delete_experiment(number)
+    assert database.find_submission(user_id, "one") is None
+
+
+def test_one_that_goes_on_again_does_not_end(database: ServerDatabase, user_id: int) -> None:
+    """Who saw it paused may be late."""
+    number, _ = submit(database, user_id, "again")
+    database.set_experiment_state(number, ExperimentState.PAUSED)
+    assert database.queue_again(number)
+    database.set_submission_phase(number, "ENDED")
+    known = database.get_submission(number)
+    assert known is not None
+    assert known.phase == "QUEUED"
+    database.set_experiment_state(number, ExperimentState.PAUSED)
+    database.set_submission_phase(number, "ENDED")
+    known = database.get_submission(number)
+    assert known is not None
+    assert known.phase == "ENDED"
+
+
+@pytest.mark.parametrize("are_there", [True, False])
+def test_the_tables_are_adopted_or_made(places: Places, are_there: bool) -> None:
+    url = places.new()
+    with Database.open(url) as records, records.transaction(write=True) as connection:
+        connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version_server")
+        if are_there:
+            row = "INSERT INTO users (name, is_admin, is_active, created_at) VALUES"
+            connection.exec_driver_sql(f"{row} ('ada', true, true, 1.0)")
+        for table in () if are_there else ("submissions", "tokens", "users"):
+            connection.exec_driver_sql(f"DROP TABLE {table}")
+    for _ in range(2):
+        with ServerDatabase.open(url) as database:
+            assert [user.name for user in database.list_users()] == ["ada"] * are_there
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        context = MigrationContext.configure(
+            connection,
+            opts={"include_name": lambda name, kind, _: kind != "table" or name in metadata.tables},
+        )
+        assert compare_metadata(context, metadata) == []
+        version = connection.exec_driver_sql("SELECT version_num FROM alembic_version_server")
+        assert version.scalar() == detcore_register_tables().revisions[-1]
+    engine.dispose()
