@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import select
 import struct
 import sys
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,7 +25,7 @@ from typing import Any
 from detcore.distributed._failure import Position
 from detcore.distributed._values import LARGE, Inline, Packed, load
 
-__all__ = ["SEGMENTS", "Board"]
+__all__ = ["SEGMENTS", "Board", "Waiter"]
 
 MAX_RANKS = 64  # one bit of the signal for each rank but the first
 SEGMENTS = 4  # segments of shared memory that a rank can lend to the others at a time
@@ -32,6 +34,9 @@ _KNOWN = 256
 _WORD = 8
 _LEASES = 64
 _SLOT = LARGE + (1 << 13)
+# Longer than a small collective takes, shorter than waking up from a sleep may take.
+_SPIN_S = 100e-6
+_MAX_PAUSE = 64
 
 
 class Board:
@@ -208,6 +213,46 @@ class Board:
 
     def _begin(self, index: int, number: int) -> int:
         return (2 * index + (number & 1)) * _SLOT
+
+
+class Waiter:
+    """Waits for descriptors: polls for a moment before it sleeps, where that pays.
+
+    Waking up takes longer than the rest of a small collective. Polling takes time from the ranks
+    that are waited for where ranks outnumber the cores, so there it sleeps at once. Where polling
+    was in vain, such as between ranks that arrive at different times, it is tried ever more rarely.
+
+    Args:
+        poller: Polls the descriptors.
+        ranks: Ranks on this machine; 0: they are on several.
+        spin_s: How long to poll.
+    """
+
+    def __init__(self, poller: select.poll, ranks: int, *, spin_s: float = _SPIN_S) -> None:
+        self._poller = poller
+        self._spin_s = spin_s if 0 < ranks <= _num_cores() else 0.0
+        self._pause = 1  # waits without polling after the next one in vain
+        self._paused = 0
+
+    def wait(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Return the events of ``poll``, at the latest after a timeout."""
+        if timeout_s <= 0 or not self._spin_s:
+            return self._poller.poll(max(timeout_s, 0) * 1000)
+        if self._paused:
+            self._paused -= 1
+            return self._poller.poll(timeout_s * 1000)
+        until = time.perf_counter() + self._spin_s
+        while not (ready := self._poller.poll(0)) and time.perf_counter() < until:
+            pass
+        if ready:
+            self._pause = 1
+            return ready
+        self._paused, self._pause = self._pause, min(2 * self._pause, _MAX_PAUSE)
+        return self._poller.poll(timeout_s * 1000)
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
 
 
 def _close_in_child(reference: weakref.ref[Board]) -> None:
