@@ -70,7 +70,8 @@ def test_workers_end_as_python_ends_them(runs: Runs, does: str) -> None:
         said = [text for stream, text in runs.trials.output if stream == "stdout"]
         assert said == ["to stdout", *(["slept", "at exit"] if does else [])]
         if not does:  # a daemon thread keeps the module's names alive, with Python's own end, too
-            assert (runs.folder / "facts.json.kept").read_text() == "written"
+            for name in ("facts.json.kept", "facts.json.left"):
+                assert (runs.folder / name).read_text() == "written"
 
 
 def test_exit_codes_and_signals_are_told(runs: Runs) -> None:

@@ -80,6 +80,8 @@ class Trial(ToyTrial):
             json.dump(facts(), file)
         global kept
         kept = Kept(self.hparams["facts"] + ".kept")
+        json.left_open = open(self.hparams["facts"] + ".left", "w")
+        json.left_open.write("written")
         if self.hparams.get("does") == "ends late":
             atexit.register(print, "at exit")
             for wait_s, is_daemon in ((0.2, False), (600, True)):

@@ -7,7 +7,9 @@ waits for its trial; see `detcore.launch._warm`.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import gc
+import io
 import logging
 import os
 import select
@@ -140,8 +142,9 @@ def _leave(code: int) -> None:
 def _end(code: int) -> NoReturn:
     """End this process as Python does, but leave the imported modules as they are.
 
-    Finalizing them costs a forked worker half of its CPU time. What the user's modules hold, such
-    as open files, is finalized. While another thread than detcore's is alive, Python does it all.
+    Finalizing them costs a forked worker half of its CPU time. What the user's modules hold is
+    finalized, and files that are open elsewhere are flushed. While another thread than detcore's is
+    alive, Python does it all.
     """
     import ctypes
 
@@ -158,6 +161,10 @@ def _end(code: int) -> NoReturn:
         if str(names.get("__file__")).startswith(folder):
             names.clear()
     gc.collect()
+    for each in gc.get_objects():
+        if issubclass(type(each), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+            with contextlib.suppress(OSError, ValueError):
+                each.flush()
     try:
         sys.stdout.flush()
         sys.stderr.flush()
