@@ -1,10 +1,11 @@
-"""What step digests, the data ledger and reports add to a step of a Keras trial, alone and together.
+"""What step digests, the data ledger and reports add to a step of a Keras trial.
 
-Trials of the digits model of `keras_digests`, trained on arrays in the fast loop, are in one process
-and take turns in a random order, so that other load on the machine falls on all alike. CPU time is
-that of the process; read the ratio beside that of the null control. A unit has 100 steps, at whose
-end a trial reports the mean of its metrics and those of each batch (log and TensorBoard file),
-digests its state, and flushes its files, as detcore's clock does. Digests are of every tenth step.
+Trials of the digits model of `keras_digests`, trained on arrays in the fast loop, are in one
+process and take turns in a random order, so that other load on the machine falls on all alike. CPU
+time is that of the process; read the ratio beside that of the null control. A unit has 100 steps,
+at whose end a trial reports the mean of its metrics and those of each batch (log and TensorBoard
+file), digests its state, and flushes its files, as detcore's clock does. Digests are of every tenth
+step.
 
     python benchmarks/keras_records.py [--rounds 40] [--steps 1000] [--quick]
 """

@@ -32,7 +32,7 @@ class Poller:
 def test_polls_then_sleeps_and_gives_up_where_polling_is_in_vain() -> None:
     descriptor = os.eventfd(0)
     poller = Poller(descriptor)
-    waiter = Waiter(poller, CORES, spin_s=0.002)  # type: ignore[arg-type]  # a poller that counts
+    waiter = Waiter(poller, CORES, spin_s=0.02)  # type: ignore[arg-type]  # a poller that counts
     in_vain = []
     for _ in range(16):
         assert waiter.wait(ASLEEP_S) == []

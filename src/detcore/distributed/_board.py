@@ -34,7 +34,6 @@ _KNOWN = 256
 _WORD = 8
 _LEASES = 64
 _SLOT = LARGE + (1 << 13)
-# Longer than a small collective takes, shorter than waking up from a sleep may take.
 _SPIN_S = 100e-6
 _MAX_PAUSE = 64
 
@@ -216,11 +215,10 @@ class Board:
 
 
 class Waiter:
-    """Waits for descriptors: polls for a moment before it sleeps, where that pays.
+    """Waits for descriptors: polls for a moment before it sleeps, if every rank has a core.
 
-    Waking up takes longer than the rest of a small collective. Polling takes time from the ranks
-    that are waited for where ranks outnumber the cores, so there it sleeps at once. Where polling
-    was in vain, such as between ranks that arrive at different times, it is tried ever more rarely.
+    Waking up takes longer than the rest of a small collective. Where polling was in vain, as
+    between ranks that arrive at different times, it is tried ever more rarely.
 
     Args:
         poller: Polls the descriptors.
@@ -230,29 +228,24 @@ class Waiter:
 
     def __init__(self, poller: select.poll, ranks: int, *, spin_s: float = _SPIN_S) -> None:
         self._poller = poller
-        self._spin_s = spin_s if 0 < ranks <= _num_cores() else 0.0
+        # A board, and with it a number of ranks, exists on Linux only.
+        has_cores = ranks > 0 and ranks <= len(os.sched_getaffinity(0))
+        self._spin_s = spin_s if has_cores else 0.0
         self._pause = 1  # waits without polling after the next one in vain
         self._paused = 0
 
     def wait(self, timeout_s: float) -> list[tuple[int, int]]:
         """Return the events of ``poll``, at the latest after a timeout."""
-        if timeout_s <= 0 or not self._spin_s:
-            return self._poller.poll(max(timeout_s, 0) * 1000)
         if self._paused:
             self._paused -= 1
-            return self._poller.poll(timeout_s * 1000)
-        until = time.perf_counter() + self._spin_s
-        while not (ready := self._poller.poll(0)) and time.perf_counter() < until:
-            pass
-        if ready:
-            self._pause = 1
-            return ready
-        self._paused, self._pause = self._pause, min(2 * self._pause, _MAX_PAUSE)
-        return self._poller.poll(timeout_s * 1000)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
+        elif timeout_s > 0 and self._spin_s:
+            until = time.perf_counter() + self._spin_s
+            while time.perf_counter() < until:
+                if ready := self._poller.poll(0):
+                    self._pause = 1
+                    return ready
+            self._paused, self._pause = self._pause, min(2 * self._pause, _MAX_PAUSE)
+        return self._poller.poll(max(timeout_s, 0) * 1000)
 
 
 def _close_in_child(reference: weakref.ref[Board]) -> None:

@@ -142,9 +142,8 @@ def _leave(code: int) -> None:
 def _end(code: int) -> NoReturn:
     """End this process as Python does, but leave the imported modules as they are.
 
-    Finalizing them costs a forked worker half of its CPU time. What the user's modules hold is
-    finalized, and files that are open elsewhere are flushed. While another thread than detcore's is
-    alive, Python does it all.
+    Finalizing them costs a forked worker half of its CPU time. Objects of the user's modules are
+    finalized, and open files are flushed. While another thread is alive, Python does it all.
     """
     import ctypes
 
