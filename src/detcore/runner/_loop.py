@@ -48,8 +48,6 @@ __all__ = ["SearchLoop"]
 
 _WAIT_MS = 100
 _TICK_EVERY_S = 0.1
-# How often progress between two events of the search is recorded.
-_PROGRESS_EVERY_S = 1.0
 # The smallest change of the progress that is reported to displays.
 _LEAST_PROGRESS = 0.001
 
@@ -90,7 +88,6 @@ class SearchLoop:
         # Progress is only displayed: waiting for the records would hold up signals to the trials.
         self._once = starter.database.patient(Patience(starter.listener.notice, longest_s=0))
         self._percent = 0
-        self._progress_at = 0.0
         self._told_progress = -1.0
         self._is_metric_checked = False
         self._tick_at = 0.0
@@ -160,16 +157,15 @@ class SearchLoop:
     def _show_progress(self, index: int, part: float) -> None:
         """Record and show how much of its length a trial has trained, 0 to 1.
 
-        It is recorded at most once for each percent of the search and each second, and not while
-        the database is away.
+        It is recorded at most once for each percent of the search, and not while the database is
+        away.
         """
         search = self._log.search
         if not search.trials[index].is_closed:
             search.trained[index] = part
         progress = search.progress
-        now = time.monotonic()
-        if int(progress * 100) != self._percent and now >= self._progress_at:
-            self._percent, self._progress_at = int(progress * 100), now + _PROGRESS_EVERY_S
+        if int(progress * 100) != self._percent:
+            self._percent = int(progress * 100)
             with contextlib.suppress(DatabaseAway):
                 self._once.set_search_progress(self._experiment_id, progress)
         if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
