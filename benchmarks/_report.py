@@ -75,6 +75,7 @@ TABLES = (
     Table("sequence-loader", "sequence_loader.py", TENSORFLOW_2_15, "--rounds 9 --keras"),
     Table("step-digests", "step_digests.py", TORCH, "--rounds 25"),
     Table("keras-digests", "keras_digests.py", TENSORFLOW, "--rounds 25"),
+    Table("keras-records", "keras_records.py", TENSORFLOW, "--rounds 40"),
     Table("torch-loader", "torch_loader.py", TORCH, "--rounds 60"),
     Table(
         "collectives", "distributed.py", BARE,

@@ -73,13 +73,15 @@ def is_secret_key(name: str) -> bool:
     if _PARTS.search(name):
         return True
     lower = name.lower().replace("-", "_")
-    # An edit changes the length by at most one, and removes at most one kind of letter. This check
-    # is a hundred times faster than `distance`, and a report checks every line of the file.
+    # An edit changes the length by at most one, and removes and adds at most one kind of letter.
+    # This check is a hundred times faster than `distance`, and a report checks every line of the
+    # file.
     near = (
         secret
         for secret, letters in _NAMES.items()
         if abs(len(lower) - len(secret)) <= _MOST_EDITS
         and len(letters.difference(lower)) <= _MOST_EDITS
+        and len(set(lower) - letters) <= _MOST_EDITS
     )
     return any(distance(lower, secret) <= _MOST_EDITS for secret in near)
 

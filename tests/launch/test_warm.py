@@ -62,6 +62,18 @@ def test_a_forked_worker_is_like_one_that_was_started_by_itself(runs: Runs) -> N
     assert not {name for name in late if name.startswith("detcore")}
 
 
+@pytest.mark.parametrize("does", ["", "ends late"])
+def test_workers_end_as_python_ends_them(runs: Runs, does: str) -> None:
+    runs.warm_up()
+    for launcher in (runs.warm, LocalLauncher()):
+        assert runs.run(launcher, does)[0] == 0
+        said = [text for stream, text in runs.trials.output if stream == "stdout"]
+        assert said == ["to stdout", *(["slept", "at exit"] if does else [])]
+        if not does:  # a daemon thread keeps the module's names alive, with Python's own end, too
+            for name in ("facts.json.kept", "facts.json.left"):
+                assert (runs.folder / name).read_text() == "written"
+
+
 def test_exit_codes_and_signals_are_told(runs: Runs) -> None:
     runs.warm_up()
     parent = runs.parent

@@ -21,7 +21,7 @@ from detcore.types import TrialInfo
 __all__ = ["CONFIG", "HPARAMS", "Runs", "Trials", "finish", "kind", "wait_for_event"]
 
 MODEL = """
-import gc, json, os, random, signal, sys, time
+import atexit, gc, json, os, random, signal, sys, threading, time
 import numpy as np
 from detcore_toy import ToyTrial
 
@@ -58,6 +58,11 @@ def facts():
     }
 
 
+def sleep(seconds):
+    time.sleep(seconds)
+    print("slept")
+
+
 class Kept:
     # Only the collector of cycles lets it go, at the end of the process.
     def __init__(self, path):
@@ -75,6 +80,13 @@ class Trial(ToyTrial):
             json.dump(facts(), file)
         global kept
         kept = Kept(self.hparams["facts"] + ".kept")
+        json.left_open = open(self.hparams["facts"] + ".left", "w")
+        json.left_open.write("written")
+        if self.hparams.get("does") == "ends late":
+            atexit.register(print, "at exit")
+            for wait_s, is_daemon in ((0.2, False), (600, True)):
+                thread = threading.Thread(target=sleep, args=(wait_s,), daemon=is_daemon)
+                thread.start()
         print("to stdout")
         print("to stderr", file=sys.stderr)
         x = np.random.default_rng(3).normal(size=(96, 3))

@@ -90,11 +90,12 @@ class EventFile:
 
 def _crc_table() -> list[int]:
     """Return the table of CRC-32C (Castagnoli), reflected."""
-    table = []
-    for crc in range(256):
+    table = [0]
+    for bit in range(8):
+        crc = 1 << bit
         for _ in range(8):
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
-        table.append(crc)
+        table += [entry ^ crc for entry in table]
     return table
 
 

@@ -410,4 +410,4 @@ def _as_ids(values: npt.ArrayLike) -> Indices:
         raise DataError(
             f"record ids are integers of at most 64 bits, not {ids.dtype}: {ids.ravel()[:3]}"
         )
-    return ids.astype(np.int64).ravel()
+    return ids.astype(np.int64, copy=False).ravel()

@@ -74,7 +74,10 @@ class SearchQueries(Queries):
             DatabaseError: If another process logged an event of the search meanwhile.
         """
         with self._write() as connection:
-            require(connection, experiments, "experiment", experiment_id)
+            if progress is None:
+                require(connection, experiments, "experiment", experiment_id)
+            else:
+                change(connection, experiments, "experiment", experiment_id, progress=progress)
             # Numbers have no gaps, and the last one is a look-up in an index.
             last = connection.execute(
                 select(func.max(search_events.c.number)).where(
@@ -116,8 +119,6 @@ class SearchQueries(Queries):
                     .where(trials.c.search_index == target.search_index)
                     .values(length=target.length, rung=target.rung)
                 )
-            if progress is not None:
-                change(connection, experiments, "experiment", experiment_id, progress=progress)
             return ids
 
     def set_search_progress(self, experiment_id: int, progress: float) -> None:

@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
+import select
 import struct
 import sys
+import time
 import weakref
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -23,7 +25,7 @@ from typing import Any
 from detcore.distributed._failure import Position
 from detcore.distributed._values import LARGE, Inline, Packed, load
 
-__all__ = ["SEGMENTS", "Board"]
+__all__ = ["SEGMENTS", "Board", "Waiter"]
 
 MAX_RANKS = 64  # one bit of the signal for each rank but the first
 SEGMENTS = 4  # segments of shared memory that a rank can lend to the others at a time
@@ -32,6 +34,8 @@ _KNOWN = 256
 _WORD = 8
 _LEASES = 64
 _SLOT = LARGE + (1 << 13)
+_SPIN_S = 100e-6
+_MAX_PAUSE = 64
 
 
 class Board:
@@ -208,6 +212,40 @@ class Board:
 
     def _begin(self, index: int, number: int) -> int:
         return (2 * index + (number & 1)) * _SLOT
+
+
+class Waiter:
+    """Waits for descriptors: polls for a moment before it sleeps, if every rank has a core.
+
+    Waking up takes longer than the rest of a small collective. Where polling was in vain, as
+    between ranks that arrive at different times, it is tried ever more rarely.
+
+    Args:
+        poller: Polls the descriptors.
+        ranks: Ranks on this machine; 0: they are on several.
+        spin_s: How long to poll.
+    """
+
+    def __init__(self, poller: select.poll, ranks: int, *, spin_s: float = _SPIN_S) -> None:
+        self._poller = poller
+        # A board, and with it a number of ranks, exists on Linux only.
+        has_cores = ranks > 0 and ranks <= len(os.sched_getaffinity(0))
+        self._spin_s = spin_s if has_cores else 0.0
+        self._pause = 1  # waits without polling after the next one in vain
+        self._paused = 0
+
+    def wait(self, timeout_s: float) -> list[tuple[int, int]]:
+        """Return the events of ``poll``, at the latest after a timeout."""
+        if self._paused:
+            self._paused -= 1
+        elif timeout_s > 0 and self._spin_s:
+            until = time.perf_counter() + self._spin_s
+            while time.perf_counter() < until:
+                if ready := self._poller.poll(0):
+                    self._pause = 1
+                    return ready
+            self._paused, self._pause = self._pause, min(2 * self._pause, _MAX_PAUSE)
+        return self._poller.poll(max(timeout_s, 0) * 1000)
 
 
 def _close_in_child(reference: weakref.ref[Board]) -> None:

@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
-from detcore.distributed._board import Board
+from detcore.distributed._board import Board, Waiter
 from detcore.distributed._failure import (
     CallSites,
     Failure,
@@ -85,6 +85,7 @@ class Hub:
         if board is not None:
             self._ring = board.ring_descriptor
             self._poller.register(self._ring, select.POLLIN)
+        self._waiter = Waiter(self._poller, 0 if board is None else board.size)
         self._watcher = threading.Thread(
             target=_watch, args=(weakref.ref(self), self._closed), daemon=True, name="detcore-peers"
         )
@@ -159,7 +160,7 @@ class Hub:
 
     def _pump(self, timeout_s: float) -> None:
         """Read the frames that have arrived."""
-        for descriptor, _ in self._poller.poll(timeout_s * 1000):
+        for descriptor, _ in self._waiter.wait(timeout_s):
             if descriptor == self._ring:
                 self._read_board()
                 continue

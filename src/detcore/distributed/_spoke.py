@@ -9,7 +9,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from detcore.distributed._board import Board
+from detcore.distributed._board import Board, Waiter
 from detcore.distributed._failure import CallSites, Failure, Position, lost, missing
 from detcore.distributed._probe import Answerer
 from detcore.distributed._segments import Segments, Shared, read_parts, send_parts
@@ -60,11 +60,13 @@ class Spoke:
         self._failure: Failure | None = None
         self._is_closing = False
         self._lock = threading.Lock()
-        self._pollers = (select.poll(), select.poll())  # for even and odd collectives
-        for number, poller in enumerate(self._pollers):
+        pollers = (select.poll(), select.poll())  # for even and odd collectives
+        for number, poller in enumerate(pollers):
             if board is not None:
                 poller.register(board.release_descriptor(number), select.POLLIN)
             poller.register(channel, select.POLLIN)
+        ranks = 0 if board is None else board.size
+        self._waiters = [Waiter(poller, ranks) for poller in pollers]
 
     def exchange(self, name: str, mode: str, value: object) -> list[Any] | None:
         """Take part in a collective; see `Hub.exchange`."""
@@ -143,10 +145,10 @@ class Spoke:
     def _wait(self, deadline: float) -> tuple[bool, Frame | None]:
         """Return whether the collective was released, or the received frame; neither if late."""
         number = self._position.number
-        poller = self._pollers[number & 1]
+        waiter = self._waiters[number & 1]
         while True:
             remaining = deadline - time.monotonic()
-            ready = poller.poll(max(min(remaining, _TICK_S), 0) * 1000)
+            ready = waiter.wait(min(remaining, _TICK_S))
             # An available result takes precedence over later events.
             if self._board is not None and self._board.is_released(number, ready):
                 return True, None

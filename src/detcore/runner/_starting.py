@@ -226,17 +226,23 @@ class TrialStarter:
 
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
-        # Checkpoints that a killed worker left half written are settled first.
-        completed = recover_checkpoints(self.database, self.storage, trial_id)
         folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
-        tell_recovered(
-            folder,
-            trial_id=trial_id,
-            run_id=trial.run_id,
-            storage=self.storage,
-            uuids=completed,
-        )
-        latest = self.database.latest_checkpoint(trial_id)
+        latest = best = None
+        if trial.run_id:  # else it has neither checkpoints nor values
+            # Checkpoints that a killed worker left half written are settled first.
+            completed = recover_checkpoints(self.database, self.storage, trial_id)
+            tell_recovered(
+                folder,
+                trial_id=trial_id,
+                run_id=trial.run_id,
+                storage=self.storage,
+                uuids=completed,
+            )
+            latest = self.database.latest_checkpoint(trial_id)
+            # Values after the checkpoint are of a run that is trained again.
+            best = self.database.best_until(
+                trial_id, self.plain, latest.steps_completed if latest else 0
+            )
         source = None if latest else self.find_source()
         return TrialInfo(
             experiment_id=self.experiment_id,
@@ -254,10 +260,7 @@ class TrialStarter:
             source_storage=source.storage if source else None,
             searcher_length=length,
             validated_metric=self._validated_metric(latest) if latest else None,
-            # Values after the checkpoint are of a run that is trained again.
-            best_validation=self.database.best_until(
-                trial_id, self.plain, latest.steps_completed if latest else 0
-            ),
+            best_validation=best,
             settings=self.settings,
             code_dir=str(self.code_dir),
         )

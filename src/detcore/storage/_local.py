@@ -279,11 +279,13 @@ class LocalStorage(FsspecStorage):
         # about to put one there.
         prefix = f"{PROBES}-"
         self._try_out(f"{prefix}{probe_name()}")
-        for path in (*self._root.glob(f"{_TEMPORARY}*"), *self._root.glob(f"{prefix}*")):
+        with os.scandir(self._root) as entries:
+            left = [each for each in entries if each.name.startswith((_TEMPORARY, prefix))]
+        for entry in left:
             with contextlib.suppress(FileNotFoundError):
-                is_old = time.time() - path.stat().st_mtime > _OLD_S
-                if is_old or is_left_over(path.name.removeprefix(prefix)):
-                    path.unlink()
+                is_old = time.time() - entry.stat().st_mtime > _OLD_S
+                if is_old or is_left_over(entry.name.removeprefix(prefix)):
+                    os.unlink(entry)
 
     @property
     def _bulk(self) -> None:
