@@ -232,7 +232,8 @@ class IndexSampler:
         kept = positions < self.num_records
         flat = positions[kept]
         records = self._order(epoch).take(flat) if self.shuffle else flat
-        return np.split(records, np.cumsum(kept.sum(axis=1))[:-1])
+        ends = np.cumsum(kept.sum(axis=1)).tolist()
+        return [records[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def _order(self, epoch: int) -> ShuffledOrder:
         latest = self._latest  # one read: another thread may replace it

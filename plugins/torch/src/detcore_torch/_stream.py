@@ -12,15 +12,16 @@ from typing import Any
 
 from detcore.errors import DataError, DetcoreError, InvalidDataTypeError, describe
 from detcore_torch._fetch import (
-    collated,
     delivered,
+    failed_collate,
     failed_dataset,
     failure,
     init_loader_process,
     unchanged,
 )
 from detcore_torch._loader import check_loader, options_of
-from detcore_torch._seeding import LoadingGenerators, seed_from, seed_generators
+from detcore_torch._loading_generators import LoadingGenerators
+from detcore_torch._seeding import seed_from, seed_generators
 from detcore_torch._torch import torch
 from detcore_torch._tree import decode, encode
 
@@ -329,8 +330,13 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         return [] if self._drop_last and len(records) < self._size else records
 
     def _made(self, records: list[Any]) -> Any:
-        given = records if self._is_batched else records[0]
-        return collated(self._collate, given, f"the next {len(records)} records")
+        try:
+            return self._collate(records if self._is_batched else records[0])
+        except DetcoreError:
+            raise
+        except Exception as error:
+            named = f"the next {len(records)} records"
+            raise failed_collate(self._collate, named, error) from error
 
     def _ids(self, records: list[Any]) -> list[int] | None:
         if self._record_id is None:
