@@ -11,6 +11,7 @@ from detcore.data._dataset_cache import (
     with_key_order,
 )
 from detcore.data._digests import StepDigests
+from detcore.data._iterator_source import IteratorSource
 from detcore.data._ledger import Frame, FrameKind, IdKind, LedgerWriter, scan_frames
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
@@ -28,6 +29,7 @@ __all__ = [
     "FrameKind",
     "IdKind",
     "IndexSampler",
+    "IteratorSource",
     "LedgerReport",
     "LedgerWriter",
     "ShuffledOrder",

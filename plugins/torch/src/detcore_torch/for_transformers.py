@@ -30,10 +30,10 @@ from detcore_torch._script import (
     generators_in,
     hyperparameters,
     open_run,
-    supported,
 )
 from detcore_torch._seeding import preserved_generators
 from detcore_torch._torch import torch
+from detcore_torch._versions import supported
 
 supported("transformers", (5, 20), (6,), "transformers")
 
