@@ -215,7 +215,8 @@ class LedgerWriter:
     cut may lose it). The first flush creates the file. Calls must come from one thread.
 
     Args:
-        path: File to write, ``ledger-<run_id>.bin`` in the trial's folder; must not exist.
+        path: File to write, ``ledger-<run_id>.bin`` in the trial's folder, with the rank after the
+            run id if there are several workers; must not exist.
         run_id: Counts the starts of the trial, from 1.
         start_step: Steps completed when the run started: those of the checkpoint it restored.
         rank: Index of this worker.

@@ -173,12 +173,14 @@ class TorchController:
 
     def _train_batch(self, unit: TrainedUnit) -> None:
         number = self._batches
-        epoch, within = divmod(number, self._epoch_length)
+        started, within = divmod(number, self._epoch_length)
         if within == 0:
-            self._callbacks.call("on_training_epoch_start", epoch)
+            self._callbacks.call("on_training_epoch_start", started)
         batch = self._feed.take()
         if self._context.ledger is not None:
-            self._context.ledger.log(number + 1, number // self._ledger_epoch_length, batch.records)
+            stream = self._place.rank + number * self._place.size
+            epoch = stream // self._ledger_epoch_length
+            self._context.ledger.log(number + 1, epoch, batch.records)
         if self._digests is not None:
             self._digests.log(number + 1, batch.records, lambda: as_arrays(batch.data))
         self._context.share_buffers()
