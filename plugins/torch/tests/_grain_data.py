@@ -15,7 +15,7 @@ if not flags.FLAGS.is_parsed():
     flags.FLAGS.mark_as_parsed()  # Grain's processes ask for flags
 
 
-class Noise(grain.transforms.RandomMap):  # type: ignore[misc]  # grain has no types
+class Noise(grain.transforms.RandomMap):
     def random_map(self, element: int, rng: np.random.Generator) -> Any:
         return np.array([element, rng.random()])
 
