@@ -174,6 +174,12 @@ def test_ranks_are_taken_together(tmp_path: Path) -> None:
         verify_ledger(tmp_path)
 
 
+def test_content_hashes_of_several_workers_are_refused(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger-1-0.bin", run_id=1, start_step=0, world_size=2)
+    with pytest.raises(LedgerError, match=r"(?s)has 2 workers.*whose records have no indices"):
+        writer.describe(IdKind.CONTENT_HASH)
+
+
 def test_steps_that_no_ledger_tells_of_are_not_proved(tmp_path: Path) -> None:
     write_run(tmp_path, 1, start=0, stop=10)
     report = verify_ledger(tmp_path, reported_steps={1: 12})

@@ -247,11 +247,19 @@ class LedgerWriter:
             left_over: Ids that each epoch leaves out on purpose, as with ``drop_last``.
 
         Raises:
-            LedgerError: If something was logged already.
+            LedgerError: If something was logged already, or the ids are content hashes and there
+                are several workers.
         """
         if self._file.is_begun:
             raise LedgerError("a ledger's ids are described before the first of them is logged")
         previous = self._header
+        if ids is IdKind.CONTENT_HASH and previous.world_size > 1:
+            raise LedgerError(
+                f"data_ledger is true, the trial has {previous.world_size} workers, and the "
+                "training data is a pipeline, whose records have no indices.\n"
+                "Whether the workers divide such data or each reads all of it is unknown.\n"
+                "Set data_ledger: false, or resources.slots_per_trial: 1, or train on arrays."
+            )
         self._header = LedgerHeader(
             run_id=previous.run_id,
             start_step=previous.start_step,
