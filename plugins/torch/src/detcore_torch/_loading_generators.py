@@ -94,7 +94,9 @@ class SeededCalls:
         self._training.numpy.use()
         return self._call(seed, function, arguments)
 
-    def _call(self, seed: int, function: Callable[..., Result], arguments: tuple[Any, ...]) -> Any:
+    def _call(
+        self, seed: int, function: Callable[..., Result], arguments: tuple[Any, ...]
+    ) -> Result:
         python, numpy = self._training.python, self._training.numpy
         while True:
             self._seed(seed)
@@ -184,7 +186,7 @@ class _NumPyState:
         is_known = type(trains) is np.random.MT19937
         if trains is not self._trains:
             self._trains = trains
-            self._training_words = _words_of(trains) if is_known else None
+            self._training_words: Any = _words_of(trains) if is_known else None
             self._kept_mark = None
         mark = _NUMPY_MARK(self._training_words) if is_known else object()
         # The words do not show the cached half of a pair of normal numbers, nor its use.

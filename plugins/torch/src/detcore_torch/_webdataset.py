@@ -107,7 +107,7 @@ class ShardStream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no
         stages = [self._seeded(index, stage) for index, stage in enumerate(self._stages)]
         invoke: Callable[..., Any] = self._dataset.invoke
         opened: list[str] = []
-        samples = iter(invoke(stages[0]))
+        samples: Iterator[Any] = iter(invoke(stages[0]))
         for index, stage in enumerate(stages[1 : self._lazy], start=1):
             if index == self._opener:
                 samples = _noted(itertools.islice(samples, first_shard, None), opened)
