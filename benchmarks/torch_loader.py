@@ -1,4 +1,4 @@
-"""What `detcore_torch.resumable` adds to each batch of a loader.
+"""Measure the time that `detcore_torch.resumable` adds to each batch of a loader.
 
 All variants are in one process and take turns of a few batches in a random order, so that other
 load on the machine falls on all alike. CPU time is that of the process and of the variant's loader
@@ -45,9 +45,22 @@ class Vectors(torch.utils.data.Dataset):  # type: ignore[misc]  # of a package w
         return self.data[index % 1024] + 0.1 * torch.randn(64), index
 
 
-def plain_loader(num_workers: int = 0) -> Any:
+def plain_loader() -> Any:
+    return torch.utils.data.DataLoader(Vectors(), BATCH, shuffle=True)
+
+
+def working_loader() -> Any:
+    """Return a loader with processes, of batches that are a number each.
+
+    Tensors would cost a hundred times what is measured here, for the memory that they share.
+    """
     return torch.utils.data.DataLoader(
-        Vectors(), BATCH, shuffle=True, num_workers=num_workers, persistent_workers=num_workers > 0
+        range(RECORDS),  # type: ignore[arg-type]  # has what a dataset needs
+        BATCH,
+        shuffle=True,
+        num_workers=2,
+        persistent_workers=True,
+        collate_fn=len,
     )
 
 
@@ -67,7 +80,7 @@ def table_loader() -> Any:
 
 LOADERS: dict[str, Callable[[], Any]] = {
     "DataLoader": plain_loader,
-    "DataLoader, 2 workers": lambda: plain_loader(2),
+    "DataLoader, 2 workers, numbers": working_loader,
     "DataLoader, TensorDataset": tensor_loader,
     "StatefulDataLoader": stateful_loader,
     "DataLoader, Hugging Face datasets": table_loader,

@@ -27,7 +27,7 @@ class IteratorSource:
 
     Args:
         data: The iterable, or a function that returns the one of an epoch. A data set that yields
-            the same order each time it is iterated over needs the function to be shuffled anew:
+            the same order each time it is iterated over needs the function to have another one:
             ``lambda epoch: dataset.seed(epoch).shuffle().batch(32)``.
         record_ids: Returns the ids, integers of at most 64 bits, of the records in a batch, for
             `records`.
@@ -107,7 +107,7 @@ class IteratorSource:
         if place.get("version") != _VERSION or len(counts) < 2 or (state is None) != (not batch):
             raise DataError(
                 f"this is not a position of version {_VERSION} in the data: {position!r:.200}.\n"
-                "seek takes what position() of an IteratorSource returned."
+                "seek takes a result of position() of an IteratorSource."
             )
         iterator = self._new_iterator(counts[0])
         if place.get("kind") != type(iterator).__qualname__:

@@ -86,7 +86,7 @@ def resumable_loader(
     record_id: Callable[[Any], Any] | None = None,
     replay: bool = False,
 ) -> ResumableLoader:
-    """Do what `resumable` does for a loader of PyTorch's."""
+    """Return a resumable loader of a loader of PyTorch's; see `resumable`."""
     if isinstance(loader, ResumableLoader):
         raise InvalidDataTypeError(
             f"the loader is {describe(loader)}, which is resumable already.\n"

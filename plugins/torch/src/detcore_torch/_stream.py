@@ -62,7 +62,7 @@ class _Item:
         is_batch: Whether there is a batch.
         batch: The batch.
         ids: Ids of its records, if known.
-        replayed: Number and name of what was read again before this item; empty for nothing.
+        replayed: Number of batches or samples that were read again before it; empty for none.
         replay_s: The time that took, in seconds.
     """
 
@@ -296,7 +296,7 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         yield _Item(me, _Part(number, True, self._state()))
 
     def _skip(self, me: int, part: _Part) -> tuple[int, str]:
-        """Begin to read; return the number of the next batch, and what was read again."""
+        """Begin to read; return the number of the next batch, and the amount read again."""
         dataset = self._dataset
         with self._training:
             seed_generators(seed_from(self._seed, self._rank, self._epoch, me))
