@@ -44,12 +44,14 @@ class TestIterDataset(GrainSuite):
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)  # each process imports Grain
 class TestProcesses(GrainSuite):
     kind = "of_processes"
     num_workers = (2,)
 
 
 @pytest.mark.soak
+@pytest.mark.timeout(1800)  # each process imports Grain
 class TestDataLoaderWithProcesses(GrainSuite):
     kind = "loader"
     num_workers = (2,)
