@@ -173,14 +173,14 @@ class TorchController:
 
     def _train_batch(self, unit: TrainedUnit) -> None:
         number = self._batches
-        started, within = divmod(number, self._epoch_length)
+        epoch, within = divmod(number, self._epoch_length)
         if within == 0:
-            self._callbacks.call("on_training_epoch_start", started)
+            self._callbacks.call("on_training_epoch_start", epoch)
         batch = self._feed.take()
         if self._context.ledger is not None:
             stream = self._place.rank + number * self._place.size
-            epoch = stream // self._ledger_epoch_length
-            self._context.ledger.log(number + 1, epoch, batch.records)
+            of_records = stream // self._ledger_epoch_length
+            self._context.ledger.log(number + 1, of_records, batch.records)
         if self._digests is not None:
             self._digests.log(number + 1, batch.records, lambda: as_arrays(batch.data))
         self._context.share_buffers()
