@@ -76,7 +76,7 @@ TABLES = (
     Table("step-digests", "step_digests.py", TORCH, "--rounds 25"),
     Table("keras-digests", "keras_digests.py", TENSORFLOW, "--rounds 25"),
     Table("keras-records", "keras_records.py", TENSORFLOW, "--rounds 40"),
-    Table("torch-loader", "torch_loader.py", TORCH, "--rounds 60"),
+    Table("torch-loader", "torch_loader.py", TORCH, "--rounds 30 --batches 150"),
     Table(
         "collectives", "distributed.py", BARE,
         "--rounds 5 --only latency,bandwidth --large-calls 2", "--peer-python",

@@ -161,9 +161,23 @@ def test_ranks_are_taken_together(tmp_path: Path) -> None:
     report = verify_ledger(tmp_path)  # 27 batches: three epochs and six batches
     assert report.is_proved
     assert [epoch.is_complete for epoch in report.epochs] == [True, True, True, False]
-    (tmp_path / "ledger-1-1.bin").unlink()
-    with pytest.raises(LedgerError, match=r"run 1 has no ledger of rank \[1\]"):
+    for rank in range(2):  # a run that was killed before its third rank wrote anything
+        write_run(tmp_path, 2, start=9, stop=12, rank=rank, world_size=3)
+    report = verify_ledger(tmp_path)
+    assert (report.missing_steps, report.is_proved) == (3, False)
+    for rank in range(3):
+        write_run(tmp_path, 3, start=9, stop=12, rank=rank, world_size=3)
+    assert verify_ledger(tmp_path).is_proved
+    for path in tmp_path.glob("ledger-*-1.bin"):
+        path.unlink()
+    with pytest.raises(LedgerError, match=r"no ledger of rank \[1\] of 3"):
         verify_ledger(tmp_path)
+
+
+def test_content_hashes_of_several_workers_are_refused(tmp_path: Path) -> None:
+    writer = LedgerWriter(tmp_path / "ledger-1-0.bin", run_id=1, start_step=0, world_size=2)
+    with pytest.raises(LedgerError, match=r"(?s)has 2 workers.*whose records have no indices"):
+        writer.describe(IdKind.CONTENT_HASH)
 
 
 def test_steps_that_no_ledger_tells_of_are_not_proved(tmp_path: Path) -> None:

@@ -126,13 +126,6 @@ def test_what_one_worker_raises_ends_all(detcore: Detcore) -> None:
     assert "the user's own mistake at batch 7" in finished.stdout
 
 
-def test_a_ledger_of_several_workers_is_refused(detcore: Detcore) -> None:
-    config = detcore.config(data_ledger=True, resources={"slots_per_trial": 2})
-    finished = detcore("run", config, MODEL_DIR)
-    assert finished.code == 1
-    assert "data_ledger is true, and the trial has 2 workers" in finished.stdout
-
-
 def sorted_checkpoints(detcore: Detcore) -> list[str]:
     paths = sorted(detcore.committed(), key=lambda path: path.stat().st_mtime)
     return [path.parent.name for path in paths]

@@ -12,6 +12,7 @@ import torch
 from _killed_scripts import Script
 from loop_runs import LoopRuns
 
+from detcore.database import Database
 from detcore.errors import DetcoreError, InvalidExperimentError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_torch"
@@ -249,3 +250,38 @@ def test_a_stream_that_ends_before_the_checkpoint_is_refused(
         start()
     with pytest.raises(InvalidExperimentError, match=r"before the place of step 1[0-4]"):
         start()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_several_validation_datasets_are_one_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With random numbers in the validation, of which training notices nothing."""
+    from transformers import Trainer, TrainingArguments
+
+    from detcore_torch.for_transformers import train
+
+    class Noisy(_Network):
+        def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
+            return super().forward(x + torch.rand(x.shape), labels)
+
+    def trained(evaluated: object, metric: str) -> torch.Tensor:
+        args = TrainingArguments(
+            str(tmp_path), report_to="none", use_cpu=True, eval_strategy="steps", eval_steps=2,
+            save_strategy="no", disable_tqdm=True, remove_unused_columns=False, max_steps=6,
+        )  # fmt: skip
+        torch.manual_seed(1)
+        model = Noisy()
+        trainer = Trainer(
+            model, args, train_dataset=_Rows(), eval_dataset=evaluated, data_collator=_collated
+        )
+        monkeypatch.setenv("DETCORE_HOME", str(tmp_path / metric))
+        train(trainer, metric=metric)
+        return model.layer.weight.detach()
+
+    several = trained({"near": _Rows(), "far": _Rows()}, "eval_far_loss")
+    assert torch.equal(several, trained(_Rows(), "eval_loss"))
+    with Database.open(f"sqlite:///{tmp_path}/eval_far_loss/detcore.db") as database:
+        rows = list(database.metrics(1, "validation"))
+    assert [row.steps_completed for row in rows] == [2, 4, 6]
+    assert all({"eval_near_loss", "eval_far_loss"} <= row.metrics.keys() for row in rows)

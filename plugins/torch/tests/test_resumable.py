@@ -142,6 +142,32 @@ def test_loading_leaves_the_generators_of_training_alone() -> None:
         assert found == expected
 
 
+class Seldom(Drawing):
+    """Records of which only some are random."""
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = {6: random.gauss, 7: np.random.normal, 8: random.uniform}
+        return index, drawn[index](0.0, 1.0) if index in drawn else 0.0
+
+
+def test_generators_are_seeded_also_if_the_first_batches_draw_nothing() -> None:
+    def take_pairs(num_workers: int, start: int = 0) -> list[Any]:
+        loader = PyTorchLoader(Seldom(), 3, shuffle=True, num_workers=num_workers)
+        made = resumable(loader, seed=5)
+        made.seek({**made.position(), "batch": start})
+        random.seed(1)
+        np.random.seed(1)
+        state = random.getstate(), repr(np.random.get_state(legacy=False))
+        pairs = [list(zip(*map(torch.Tensor.tolist, batch), strict=True)) for batch in made]
+        assert (random.getstate(), repr(np.random.get_state(legacy=False))) == state
+        return pairs
+
+    whole = take_pairs(0)
+    assert sum(noise != 0 for batch in whole for _, noise in batch) == 3
+    assert take_pairs(2) == whole
+    assert [take_pairs(0, start) for start in range(4)] == [whole[start:] for start in range(4)]
+
+
 def test_an_epoch_may_be_chosen_and_is_not_begun_again_in_its_middle() -> None:
     epochs = [list(map(torch.Tensor.tolist, loader)) for loader in [make()] * 3]
     loader = make()

@@ -37,6 +37,7 @@ def test_a_worker_that_is_killed_ends_the_others_and_the_trial_starts_again(
             "min_checkpoint_period": {"batches": 4},
             "scheduling_unit": 4,
             "max_restarts": 1,
+            "data_ledger": True,
             "resources": {"slots_per_trial": 2},
         })  # fmt: skip
         done = detcore("run", config, MODEL, "--json", timeout_s=180)
@@ -45,6 +46,9 @@ def test_a_worker_that_is_killed_ends_the_others_and_the_trial_starts_again(
         assert done.summary["trials"][0]["steps_completed"] == 12
         assert "rank 1" in done.output, done.output
         assert "SIGKILL" in done.output, done.output
+        verified = detcore("data", "verify", 1)
+        assert verified.code == 0, verified.output
+        assert "none twice, none never, across 1 restart" in verified.output
         assert not detcore.leftovers()
 
 

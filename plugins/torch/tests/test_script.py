@@ -8,7 +8,8 @@ from types import ModuleType
 import pytest
 
 from detcore.errors import PluginError, PluginNotFoundError
-from detcore_torch._script import hyperparameters, supported
+from detcore_torch._script import hyperparameters
+from detcore_torch._versions import supported
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_command() -> None:

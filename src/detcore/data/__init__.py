@@ -1,7 +1,10 @@
 """Provide a resumable order of data, data sources, the ledger, step digests, and a cache.
 
-Pure; requires only NumPy.
+Pure; requires only NumPy. Workers seldom need an `IteratorSource` and never verify ledgers, so
+these are imported on first use.
 """
+
+from typing import TYPE_CHECKING
 
 from detcore.data._dataset_cache import (
     CachedRecords,
@@ -15,7 +18,11 @@ from detcore.data._ledger import Frame, FrameKind, IdKind, LedgerWriter, scan_fr
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.data._source import DataSource
-from detcore.data._verify import EpochReport, LedgerReport, verify_ledger
+from detcore.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from detcore.data._iterator_source import IteratorSource
+    from detcore.data._verify import EpochReport, LedgerReport, verify_ledger
 
 __all__ = [
     "CacheKey",
@@ -28,6 +35,7 @@ __all__ = [
     "FrameKind",
     "IdKind",
     "IndexSampler",
+    "IteratorSource",
     "LedgerReport",
     "LedgerWriter",
     "ShuffledOrder",
@@ -38,3 +46,11 @@ __all__ = [
     "verify_ledger",
     "with_key_order",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_iterator_source": "IteratorSource",
+        "_verify": "EpochReport LedgerReport verify_ledger",
+    },
+)

@@ -215,7 +215,8 @@ class LedgerWriter:
     cut may lose it). The first flush creates the file. Calls must come from one thread.
 
     Args:
-        path: File to write, ``ledger-<run_id>.bin`` in the trial's folder; must not exist.
+        path: File to write, ``ledger-<run_id>.bin`` in the trial's folder, with the rank after the
+            run id if there are several workers; must not exist.
         run_id: Counts the starts of the trial, from 1.
         start_step: Steps completed when the run started: those of the checkpoint it restored.
         rank: Index of this worker.
@@ -246,11 +247,19 @@ class LedgerWriter:
             left_over: Ids that each epoch leaves out on purpose, as with ``drop_last``.
 
         Raises:
-            LedgerError: If something was logged already.
+            LedgerError: If something was logged already, or the ids are content hashes and there
+                are several workers.
         """
         if self._file.is_begun:
             raise LedgerError("a ledger's ids are described before the first of them is logged")
         previous = self._header
+        if ids is IdKind.CONTENT_HASH and previous.world_size > 1:
+            raise LedgerError(
+                f"data_ledger is true, the trial has {previous.world_size} workers, and the "
+                "training data is a pipeline, whose records have no indices.\n"
+                "Whether the workers divide such data or each reads all of it is unknown.\n"
+                "Set data_ledger: false, or resources.slots_per_trial: 1, or train on arrays."
+            )
         self._header = LedgerHeader(
             run_id=previous.run_id,
             start_step=previous.start_step,

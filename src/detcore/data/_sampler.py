@@ -232,8 +232,7 @@ class IndexSampler:
         flat = positions[kept]
         records = self._order(epoch).take(flat) if self.shuffle else flat
         ends = np.cumsum(kept.sum(axis=1)).tolist()
-        # A fifth of the time of np.split.
-        return [records[start:end] for start, end in zip([0, *ends], ends, strict=False)]
+        return [records[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
     def _order(self, epoch: int) -> ShuffledOrder:
         latest = self._latest  # one read: another thread may replace it

@@ -179,11 +179,11 @@ def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, in
     _check_same_data(files)
     header = files[0].header
     counted, superseded = _counted_frames(files)
-    steps = np.unique([frame.step for _, frame in counted]).astype(np.int64)
+    steps = _steps_of_all(counted, header.world_size)
     first = min(file.header.start_step for file in files) + 1
     newest = max(file.header.run_id for file in files)
     reported = [step for run_id, step in reported_steps.items() if run_id >= newest]
-    last = max(int(steps[-1]) if steps.size else first - 1, *reported, first - 1)
+    last = max((*(frame.step for _, frame in counted), *reported), default=first - 1)
     census = _census(files)
     by_epoch: dict[int, list[tuple[_File, Frame]]] = {}
     for file, frame in counted:
@@ -224,10 +224,14 @@ def _check_same_data(files: list[_File]) -> None:
         if key in seen:
             raise LedgerError(f"{file.path} and {seen[key]} are of the same run and rank {key}")
         seen[key] = file.path
-    for run_id in {file.header.run_id for file in files}:
-        absent = set(range(first.header.world_size)) - {r for i, r in seen if i == run_id}
-        if absent:
-            raise LedgerError(f"run {run_id} has no ledger of rank {sorted(absent)}")
+    # A rank of a run that was killed early may have written nothing; its steps are missing then.
+    absent = set(range(first.header.world_size)) - {rank for _, rank in seen}
+    if absent:
+        raise LedgerError(
+            f"there is no ledger of rank {sorted(absent)} of {first.header.world_size}.\n"
+            "Each worker writes one in the trial's folder, on the machine where it runs.\n"
+            "Copy all of them into one folder, and verify that."
+        )
 
 
 def _counted_frames(
@@ -246,6 +250,14 @@ def _counted_frames(
                 counts = end is None or frame.step <= end
                 (counted if counts else superseded).append((file, frame))
     return counted, superseded
+
+
+def _steps_of_all(counted: list[tuple[_File, Frame]], world_size: int) -> Indices:
+    """Return the steps that count and that each rank logged, in order."""
+    steps: list[set[int]] = [set() for _ in range(world_size)]
+    for file, frame in counted:
+        steps[file.header.rank].add(frame.step)
+    return np.array(sorted(set.intersection(*steps)), dtype=np.int64)
 
 
 def _census(files: list[_File]) -> tuple[Indices, Indices] | None:

@@ -236,17 +236,18 @@ def _open_ledger(
     if not settings.data_ledger:
         yield None
         return
-    if core.distributed.size > 1:
-        raise InvalidExperimentError(
-            f"data_ledger is true, and the trial has {core.distributed.size} workers.\n"
-            "The ledger proves what one worker read; a ledger of several is not made yet.\n"
-            "Set data_ledger: false, or resources.slots_per_trial: 1."
-        )
     from detcore.data import LedgerWriter
 
-    path = Path(info.trial_dir) / f"ledger-{info.run_id}.bin"
+    rank, world_size = core.distributed.rank, core.distributed.size
+    name = f"ledger-{info.run_id}" if world_size == 1 else f"ledger-{info.run_id}-{rank}"
     with contextlib.closing(
-        LedgerWriter(path, run_id=info.run_id, start_step=info.steps_completed)
+        LedgerWriter(
+            Path(info.trial_dir) / f"{name}.bin",
+            run_id=info.run_id,
+            start_step=info.steps_completed,
+            rank=rank,
+            world_size=world_size,
+        )
     ) as ledger:
         yield ledger
 

@@ -178,7 +178,9 @@ class TorchController:
             self._callbacks.call("on_training_epoch_start", epoch)
         batch = self._feed.take()
         if self._context.ledger is not None:
-            self._context.ledger.log(number + 1, number // self._ledger_epoch_length, batch.records)
+            stream = self._place.rank + number * self._place.size
+            of_records = stream // self._ledger_epoch_length
+            self._context.ledger.log(number + 1, of_records, batch.records)
         if self._digests is not None:
             self._digests.log(number + 1, batch.records, lambda: as_arrays(batch.data))
         self._context.share_buffers()

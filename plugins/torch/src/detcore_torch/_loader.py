@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.data import IndexSampler
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch._fetch import BatchFetcher, delivered, unchanged
+from detcore_torch._fetch import BatchFetcher, fetched, unchanged
 from detcore_torch._order import BatchOrder, BatchRequests, SamplerOrder, SingleRecords
 from detcore_torch._seeding import seed_from
 from detcore_torch._torch import torch
@@ -239,7 +239,7 @@ class BatchStream:
     def _load(self) -> Generator[Batch, None, None]:
         asked: collections.deque[Sequence[int]] = collections.deque()
         loader = self._loader.fetching_loader(self._requests(asked))
-        for data in delivered(iter(loader)):
+        for data in fetched(loader):
             yield Batch(data, asked.popleft())
 
     def _requests(self, asked: collections.deque[Sequence[int]]) -> Iterator[tuple[int, Any]]:

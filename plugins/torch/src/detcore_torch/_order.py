@@ -12,7 +12,7 @@ from detcore_torch._seeding import preserved_cpu_generators, seed_from, seed_gen
 __all__ = ["BatchOrder", "BatchRequests", "SamplerOrder", "SingleRecords"]
 
 # Asking an `IndexSampler` for many batches at a time costs far less than asking one by one.
-_BLOCK = 64
+_BLOCK = 256
 _MOST_BATCHES = 4_000_000
 
 
@@ -156,8 +156,13 @@ class BatchRequests:
         self._stop = stop
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
+        for start, found in self.blocks():
+            yield from enumerate(found, start)
+
+    def blocks(self) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield consecutive batches together, after the number of the first of them."""
         start = self._start
         while self._stop is None or start < self._stop:
             end = start + _BLOCK if self._stop is None else min(start + _BLOCK, self._stop)
-            yield from enumerate(self._order.batches(start, end), start)
+            yield start, self._order.batches(start, end)
             start = end

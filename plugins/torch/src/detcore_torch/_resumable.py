@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import collections
+import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import numpy as np
 
-from detcore.data import DataSource
+from detcore.data import DataSource, IteratorSource
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch._fetch import delivered
+from detcore_torch._fetch import fetched
 from detcore_torch._loader import DataLoader, described
 from detcore_torch._order import BatchRequests
 from detcore_torch._seeding import seed_from
 from detcore_torch._stream import StreamFeed
 from detcore_torch._torch import torch
+from detcore_torch._versions import supported
+from detcore_torch._webdataset import ShardStream, is_webdataset
 
-__all__ = ["EpochRequests", "ResumableLoader", "rank_of", "resumable"]
+__all__ = ["EpochRequests", "ResumableLoader", "rank_of", "resumable", "resumable_loader"]
 
 _VERSION = 1
 
@@ -27,37 +30,63 @@ def resumable(
     *,
     seed: int | None = None,
     rank: int | None = None,
-    record_id: Callable[[Any], int] | None = None,
+    record_id: Callable[[Any], Any] | None = None,
     replay: bool = False,
-) -> ResumableLoader:
-    """Return a loader that makes the batches of a PyTorch loader and can continue from any of them.
+) -> ResumableLoader | IteratorSource:
+    """Return a loader that makes the batches of another one and can continue from any of them.
 
-    The result is a ``torch.utils.data.DataLoader`` and a `detcore.data.DataSource`. Random numbers
-    that the dataset or ``collate_fn`` draws from ``random``, ``numpy.random``, ``torch`` or a
-    generator that is an attribute of theirs depend on the seed, the rank and the number of the
-    batch alone, whatever ``num_workers`` is. Loading does not touch the generators of training.
+    The result is a `detcore.data.DataSource`, and of a loader of PyTorch's a
+    ``torch.utils.data.DataLoader``. Random numbers that its dataset or ``collate_fn`` draws from
+    ``random``, ``numpy.random``, ``torch`` or a generator that is an attribute of theirs depend on
+    the seed, the rank and the number of the batch alone, whatever ``num_workers`` is. Loading does
+    not touch the generators of training.
 
     * A map-style dataset may have any sampler or batch sampler that yields the same number of
       batches in each epoch. Nothing is read to get to a position.
     * An ``IterableDataset`` has ``state_dict`` and ``load_state_dict``, or is read again from the
-      beginning of the epoch (`replay`).
+      beginning of the epoch (`replay`). A ``WebDataset`` continues with the sample of a shard, and
+      takes the random numbers of its shuffles from the seed and the epoch.
+    * Grain's ``DataLoader``, ``MapDataset`` and ``IterDataset`` have iterators with a state; see
+      `detcore.data.IteratorSource`, which takes them without PyTorch.
 
     Args:
-        loader: A ``torch.utils.data.DataLoader``, or torchdata's ``StatefulDataLoader``, whose
-            own state is then not used. It stays as it is.
+        loader: A ``torch.utils.data.DataLoader``, torchdata's ``StatefulDataLoader``, whose own
+            state is then not used, or one of Grain's. It stays as it is.
         seed: Seed of the order and of random records; None: ``torch.initial_seed()``, or the seed
-            in the position that `seek` goes to.
+            in the position that `seek` goes to. Not for Grain, which has seeds.
         rank: This worker, of several that draw different random numbers; None: that of a
-            ``DistributedSampler``, or of ``torch.distributed``.
+            ``DistributedSampler``, or of ``torch.distributed``. Not for Grain.
         record_id: Returns the id, an integer of at most 64 bits, of a record of an
-            ``IterableDataset``, for `ResumableLoader.records`. Map-style records have their index.
+            ``IterableDataset``, or the ids of the records in a batch of Grain's, for ``records``.
+            Map-style records have their index.
         replay: Whether to return to a position in an ``IterableDataset`` by reading it again. It
             must yield the same records when the generators are seeded the same.
 
     Raises:
-        InvalidDataTypeError: If the loader is none of PyTorch's, or its dataset has no state.
+        InvalidDataTypeError: If the loader is of another kind, or its dataset has no state.
         DataError: If training could not be resumed with the loader.
+        PluginError: If the version of Grain or WebDataset is not supported.
     """
+    if not any(kind.__module__.startswith("grain.") for kind in type(loader).__mro__):
+        return resumable_loader(loader, seed=seed, rank=rank, record_id=record_id, replay=replay)
+    supported("grain", (0, 2), (1,), "grain")
+    if seed is not None or rank is not None or replay:
+        raise DataError(
+            f"seed, rank and replay were given for {describe(loader)}, which has seeds and a "
+            "state.\nLeave them out."
+        )
+    return IteratorSource(loader, record_ids=record_id)
+
+
+def resumable_loader(
+    loader: Any,
+    *,
+    seed: int | None = None,
+    rank: int | None = None,
+    record_id: Callable[[Any], Any] | None = None,
+    replay: bool = False,
+) -> ResumableLoader:
+    """Return a resumable loader of a loader of PyTorch's; see `resumable`."""
     if isinstance(loader, ResumableLoader):
         raise InvalidDataTypeError(
             f"the loader is {describe(loader)}, which is resumable already.\n"
@@ -67,13 +96,17 @@ def resumable(
     if not isinstance(loader, torch.utils.data.DataLoader):
         raise InvalidDataTypeError(
             f"the loader is {describe(loader)}.\n"
-            "resumable takes a torch.utils.data.DataLoader.\n"
-            "Put the dataset into one: torch.utils.data.DataLoader(dataset, batch_size=...)"
+            "resumable takes a torch.utils.data.DataLoader, or a DataLoader or dataset of Grain's."
+            "\nPut the dataset into one: torch.utils.data.DataLoader(dataset, batch_size=...)"
         )
     place = rank_of(loader) if rank is None else rank
     feed: _Feed
     if isinstance(loader.dataset, torch.utils.data.IterableDataset):
-        feed = StreamFeed(loader, rank=place, record_id=record_id, replay=replay)
+        read = loader
+        if is_webdataset(loader.dataset):
+            read = copy.copy(loader)  # the same settings
+            read.__dict__["dataset"] = ShardStream(loader.dataset)
+        feed = StreamFeed(read, rank=place, record_id=record_id, replay=replay)
     elif record_id is not None or replay:
         raise DataError(
             f"record_id and replay are for an IterableDataset; the dataset is "
@@ -226,6 +259,7 @@ class IndexedFeed:
         self._rank = rank
         self._requests = EpochRequests(rank)
         self._loader = loader.fetching_loader(self._requests)
+        self._requests.as_arrays = self._loader.dataset.cuts_tensors
         self._order: tuple[int, Any] | None = None
 
     def batches(self, seed: int, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
@@ -233,7 +267,7 @@ class IndexedFeed:
         asked = self._requests.ask(self._order_of(seed), seed, epoch, start)
         # Workers have other seeds in each epoch, as PyTorch's have.
         self._loader.generator.manual_seed(seed_from(seed, self._rank, epoch))
-        for data in delivered(iter(self._loader)):
+        for data in fetched(self._loader):
             yield data, asked.popleft()
 
     def state(self, epoch: int) -> dict[str, Any]:
@@ -269,9 +303,14 @@ class EpochRequests(torch.utils.data.BatchSampler):  # type: ignore[misc]  # no 
 
     Args:
         rank: This worker.
+
+    Attributes:
+        as_arrays: Whether a request holds the array of record indices that the order returned, or
+            a list, which costs less to send to another process and to iterate over.
     """
 
     def __init__(self, rank: int) -> None:
+        self.as_arrays = False
         self._rank = rank
         self._asked: collections.deque[Any] = collections.deque()
 
@@ -287,12 +326,18 @@ class EpochRequests(torch.utils.data.BatchSampler):  # type: ignore[misc]  # no 
         return int(self._order.batches_per_epoch)
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        asked = self._asked
+        asked, place = self._asked, (self._seed, self._rank, self._epoch)
         first = self._epoch * self._order.batches_per_epoch
         stop = first + self._order.batches_per_epoch
-        for number, records in BatchRequests(self._order, first + self._start, stop):
-            asked.append(records)
-            yield seed_from(self._seed, self._rank, self._epoch, number - first), records
+        for start, found in BatchRequests(self._order, first + self._start, stop).blocks():
+            # Much cheaper for a block at a time than between the work on two batches.
+            numbers = range(start - first, start - first + len(found))
+            seeds = [seed_from(*place, number) for number in numbers]
+            if not self.as_arrays:
+                found = [item if type(item) is list else item.tolist() for item in found]
+            for seed, records in zip(seeds, found, strict=True):
+                asked.append(records)
+                yield seed, records
 
 
 def rank_of(loader: Any) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import importlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from detcore import core
 from detcore.config import load_mapping
 from detcore.environment import read_environment
-from detcore.errors import InvalidExperimentError, PluginError, PluginNotFoundError
+from detcore.errors import InvalidExperimentError
 from detcore.trial import open_clock, resumed_from
 from detcore_torch._callbacks import Callbacks
 from detcore_torch._files import StateFiles, read_json, read_tensors
@@ -24,8 +23,6 @@ from detcore_torch._tree import decode, encode
 from detcore_torch._worker_state import WorkerState, capture_worker
 
 if TYPE_CHECKING:
-    from types import ModuleType
-
     from detcore.trial import AskedClock
     from detcore.types import TensorInfo, TrialSettings
 
@@ -40,7 +37,6 @@ __all__ = [
     "hyperparameters",
     "open_run",
     "read_document",
-    "supported",
 ]
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
@@ -57,44 +53,6 @@ def hyperparameters(**defaults: Any) -> dict[str, Any]:
     if environment.trial_info is None:
         return defaults
     return {**defaults, **core.read_trial_info(environment).hparams}
-
-
-def supported(
-    name: str, oldest: tuple[int, ...], before: tuple[int, ...], extra: str
-) -> ModuleType:
-    """Import a library and check its version.
-
-    Args:
-        name: Its module.
-        oldest: The oldest supported version.
-        before: The first version that is not supported.
-        extra: The extra of detcore-torch that installs it.
-
-    Raises:
-        PluginNotFoundError: If it is not installed.
-        PluginError: If its version is not supported.
-    """
-    wanted = f"{name}>={_dotted(oldest)},<{_dotted(before)}"
-    try:
-        module = importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise PluginNotFoundError(
-            f"this part of detcore-torch needs {name}, but {error.name!r} is not installed.\n"
-            f'  pip install "detcore-torch[{extra}]"'
-        ) from error
-    parts = str(module.__version__).split(".")
-    found = tuple(int(part) for part in parts[:2] if part.isdigit())
-    if not oldest <= found < before:
-        raise PluginError(
-            f"detcore-torch supports {wanted}; this environment has {name} {module.__version__}.\n"
-            "Other versions call their callbacks in another order, so a resumed run could differ "
-            f'unnoticed.\n  pip install "{wanted}"'
-        )
-    return module
-
-
-def _dotted(version: tuple[int, ...]) -> str:
-    return ".".join(str(part) for part in version)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

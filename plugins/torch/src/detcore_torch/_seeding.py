@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import _random
 import contextlib
-import ctypes
 import hashlib
 import random
 import struct
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -19,26 +16,19 @@ from detcore.trial import capture_random_state, preserved_random_state, restore_
 from detcore_torch._torch import torch
 
 __all__ = [
-    "LoadingGenerators",
     "capture_generators",
     "find_generators",
     "preserved_cpu_generators",
     "preserved_generators",
     "restore_generators",
-    "seed_all",
     "seed_from",
     "seed_generators",
+    "seed_owned",
     "torch_states",
 ]
 
 _CPU = "torch"
 _GPU = "cuda"
-# Size of the state of an MT19937: 624 words and a position.
-_MT19937_BYTES = 625 * 4
-# Size of Python's in CPython, which has it inside of the object: the same, and padding. An object
-# of another size holds something else, too.
-_PYTHON_BYTES = _random.Random.__basicsize__ - object.__basicsize__
-_IS_PYTHON_KNOWN = sys.implementation.name == "cpython" and 0 <= _PYTHON_BYTES - 625 * 4 < 8
 # Attributes in which datasets and transforms hold the objects that they wrap.
 _WRAPPED = ("dataset", "datasets", "transform", "transforms", "target_transform", "collate_fn")
 
@@ -60,14 +50,13 @@ def seed_generators(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
 
 
-def seed_all(seed: int, generators: Iterable[Any]) -> None:
-    """Seed the process-wide generators of `seed_generators`, and generators of other owners.
+def seed_owned(seed: int, generators: Iterable[Any]) -> None:
+    """Seed generators that are not process-wide.
 
     Args:
         seed: ``0 <= seed < 2**63``.
         generators: From `find_generators`.
     """
-    seed_generators(seed)
     for generator in generators:
         if isinstance(generator, torch.Generator):
             generator.manual_seed(seed)
@@ -99,75 +88,6 @@ def find_generators(*owners: Any) -> list[Any]:
             elif name in _WRAPPED:
                 pending.append(value)
     return list(found.values())
-
-
-class LoadingGenerators:
-    """Keeps the generators of training as they are while a batch is loaded in the same process.
-
-    Used as a context for each batch: does what `preserved_cpu_generators` does, in a tenth of the
-    time. CPython needs 13 microseconds to return and set its generator's state, so the state is
-    copied as bytes and put back into the same object. NumPy needs 100, and draws from another bit
-    generator in the meantime.
-    """
-
-    def __init__(self) -> None:
-        self._numpy_bytes = b""
-        self._numpy: Any = None
-        self._loads: Any = None
-
-    def __reduce__(self) -> tuple[type[LoadingGenerators], tuple[()]]:
-        """Send nothing to another process, which has other generators."""
-        return LoadingGenerators, ()
-
-    def __enter__(self) -> None:
-        """Set the generators of training aside."""
-        self._torch = torch.default_generator.get_state()
-        self._python = _PythonState()
-        self._trains: Any = np.random.mtrand.get_bit_generator()
-        if type(self._trains) is not np.random.MT19937:
-            self._numpy = np.random.get_state(legacy=False)
-            return
-        seen = ctypes.string_at(self._trains.ctypes.state_address, _MT19937_BYTES)
-        # The cached half of a pair of normal numbers is not among these bytes.
-        if seen != self._numpy_bytes or self._numpy is not None:
-            state: Any = np.random.get_state(legacy=False)
-            self._numpy_bytes, self._numpy = seen, state if state["has_gauss"] else None
-        if self._loads is None:
-            self._loads = np.random.MT19937(0)
-        np.random.mtrand.set_bit_generator(self._loads)
-
-    def __exit__(self, *error: object) -> None:
-        """Bring them back."""
-        if np.random.mtrand.get_bit_generator() is not self._trains:
-            np.random.mtrand.set_bit_generator(self._trains)
-        if self._numpy is not None:
-            np.random.set_state(self._numpy)
-        self._python.restore()
-        torch.default_generator.set_state(self._torch)
-
-
-class _PythonState:
-    """The present state of the generator of Python's ``random`` module."""
-
-    def __init__(self) -> None:
-        owner: Any = getattr(random.getstate, "__self__", None)
-        self._owner = owner
-        # Elsewhere, or with a generator of another class, these bytes need not be the state.
-        self._is_known = _IS_PYTHON_KNOWN and type(owner) is random.Random
-        if self._is_known:
-            address = id(owner) + object.__basicsize__
-            self._bytes = ctypes.string_at(address, _PYTHON_BYTES)
-            self._next_normal = owner.gauss_next
-        else:
-            self._state = random.getstate()
-
-    def restore(self) -> None:
-        """Set the generator to this state."""
-        if self._is_known:
-            ctypes.memmove(id(self._owner) + object.__basicsize__, self._bytes, _PYTHON_BYTES)
-            self._owner.gauss_next = self._next_normal
-        else:
-            random.setstate(self._state)
 
 
 @contextlib.contextmanager

@@ -10,19 +10,23 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
+
 from detcore.errors import DataError, DetcoreError, InvalidDataTypeError, describe
 from detcore_torch._fetch import (
-    collated,
     delivered,
+    failed_collate,
     failed_dataset,
     failure,
     init_loader_process,
     unchanged,
 )
 from detcore_torch._loader import check_loader, options_of
-from detcore_torch._seeding import LoadingGenerators, seed_from, seed_generators
+from detcore_torch._loading_generators import LoadingGenerators
+from detcore_torch._seeding import seed_from, seed_generators
 from detcore_torch._torch import torch
 from detcore_torch._tree import decode, encode
+from detcore_torch._webdataset import ShardStream
 
 __all__ = ["StreamFeed"]
 
@@ -58,7 +62,7 @@ class _Item:
         is_batch: Whether there is a batch.
         batch: The batch.
         ids: Ids of its records, if known.
-        num_replayed: Batches that were read again before this item.
+        replayed: Number of batches or samples that were read again before it; empty for none.
         replay_s: The time that took, in seconds.
     """
 
@@ -67,7 +71,7 @@ class _Item:
     is_batch: bool = False
     batch: Any = None
     ids: Any = None
-    num_replayed: int = 0
+    replayed: str = ""
     replay_s: float = 0.0
 
 
@@ -89,7 +93,7 @@ class StreamFeed:
     kind = "stream"
 
     def __init__(
-        self, loader: Any, *, rank: int, record_id: Callable[[Any], int] | None, replay: bool
+        self, loader: Any, *, rank: int, record_id: Callable[[Any], Any] | None, replay: bool
     ) -> None:
         check_loader(loader)
         dataset = loader.dataset
@@ -102,7 +106,7 @@ class StreamFeed:
                 "reads the epoch again up to its place",
                 describe(dataset),
             )
-            replay = True
+            replay = not isinstance(dataset, ShardStream) or not dataset.has_place
         self._has_state = has_state and not replay
         self._user = loader
         self._stream = _Stream(loader, rank, record_id, has_state=self._has_state)
@@ -120,7 +124,7 @@ class StreamFeed:
         self._stream.start(seed, epoch, self._parts, self._turn)
         num_taken = start
         for item in delivered(iter(self._inner_loader(seed, epoch))):
-            if item.num_replayed:
+            if item.replayed:
                 self._report_replay(item)
             if item.part is not None:
                 self._parts[item.worker] = item.part
@@ -187,7 +191,8 @@ class StreamFeed:
     def leave_epoch(self) -> None:
         """Go to the beginning of an epoch, as a new iteration of the user's loader does."""
         has_live = self._has_state and not self._user.num_workers
-        is_numbered = hasattr(self._user.dataset, "set_epoch")
+        dataset = self._user.dataset
+        is_numbered = isinstance(dataset, ShardStream) or hasattr(dataset, "set_epoch")
         state = _Live if has_live and not is_numbered else None
         self._parts = [_Part(state=state) for _ in range(self._num_parts())]
         self._turn = 0
@@ -214,9 +219,9 @@ class StreamFeed:
 
     def _report_replay(self, item: _Item) -> None:
         _logger.info(
-            "process %d read %d batches of %s again to return to its place, in %.1f s",
+            "process %d read %s of %s again to return to its place, in %.1f s",
             item.worker,
-            item.num_replayed,
+            item.replayed,
             describe(self._user.dataset),
             item.replay_s,
         )
@@ -226,7 +231,7 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
     """The batches of one process; sent to worker processes with the place of each."""
 
     def __init__(
-        self, loader: Any, rank: int, record_id: Callable[[Any], int] | None, *, has_state: bool
+        self, loader: Any, rank: int, record_id: Callable[[Any], Any] | None, *, has_state: bool
     ) -> None:
         self._dataset = loader.dataset
         self._is_batched = loader.batch_size is not None
@@ -264,8 +269,9 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
             return
         if me < self._turn:
             yield _Item(me)
-        number, began = self._skip(me, part)
-        num_replayed, replay_s = number if not self._has_state else 0, time.perf_counter() - began
+        began = time.perf_counter()
+        number, replayed = self._skip(me, part)
+        replay_s = time.perf_counter() - began
         while True:
             with self._training:
                 records = self._take(me, number)
@@ -281,31 +287,34 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
                 is_batch=True,
                 batch=batch,
                 ids=ids,
-                num_replayed=num_replayed,
+                replayed=replayed,
                 replay_s=replay_s,
             )
-            num_replayed = 0
+            replayed = ""
             if has_ended:
                 return
         yield _Item(me, _Part(number, True, self._state()))
 
-    def _skip(self, me: int, part: _Part) -> tuple[int, float]:
-        """Begin to read; return the number of the next batch, and when the beginning was."""
-        began = time.perf_counter()
+    def _skip(self, me: int, part: _Part) -> tuple[int, str]:
+        """Begin to read; return the number of the next batch, and the amount read again."""
         dataset = self._dataset
         with self._training:
             seed_generators(seed_from(self._seed, self._rank, self._epoch, me))
-            if hasattr(dataset, "set_epoch"):
+            if isinstance(dataset, ShardStream):
+                dataset.begin_epoch(self._seed, self._epoch)
+            elif hasattr(dataset, "set_epoch"):
                 dataset.set_epoch(self._epoch)
             self._load(part)
             self._records = iter(dataset)
         self._may_begin_again = part.batches == 0 and part.state is not None
-        if not self._has_state:
-            for number in range(part.batches):
-                with self._training:
-                    if not self._take(me, number):
-                        raise _ended_early(dataset, self._epoch, number, part.batches)
-        return part.batches, began
+        if self._has_state:
+            num_samples = getattr(dataset, "num_read_again", 0)
+            return part.batches, f"{num_samples} samples" if num_samples else ""
+        for number in range(part.batches):
+            with self._training:
+                if not self._take(me, number):
+                    raise _ended_early(dataset, self._epoch, number, part.batches)
+        return part.batches, f"{part.batches} batches" if part.batches else ""
 
     def _load(self, part: _Part) -> None:
         if self._has_state and part.state not in (None, _Live):
@@ -329,13 +338,19 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         return [] if self._drop_last and len(records) < self._size else records
 
     def _made(self, records: list[Any]) -> Any:
-        given = records if self._is_batched else records[0]
-        return collated(self._collate, given, f"the next {len(records)} records")
+        try:
+            return self._collate(records if self._is_batched else records[0])
+        except DetcoreError:
+            raise
+        except Exception as error:
+            named = f"the next {len(records)} records"
+            raise failed_collate(self._collate, named, error) from error
 
     def _ids(self, records: list[Any]) -> list[int] | None:
         if self._record_id is None:
             return None
-        return [int(self._record_id(record)) for record in records]
+        ids = [np.ravel(self._record_id(record)) for record in records]
+        return [int(index) for found in ids for index in found]
 
     def _state(self) -> Any:
         if not self._has_state:
@@ -346,7 +361,9 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
 
 
 def _has_shuffle_buffer(dataset: Any) -> bool:
-    """Return whether a dataset of Hugging Face's shuffles in a buffer (seen in datasets 5.2)."""
+    """Return whether a dataset of a known library shuffles in a buffer (seen in datasets 5.2)."""
+    if isinstance(dataset, ShardStream):
+        return dataset.reads_shards_again or not dataset.has_place
     if not type(dataset).__module__.startswith("datasets."):
         return False
     part = getattr(dataset, "_ex_iterable", None)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
 from detcore_torch._files import StateFiles
-from detcore_torch._resumable import ResumableLoader, resumable
+from detcore_torch._resumable import ResumableLoader, resumable_loader
 from detcore_torch._script import (
     Plan,
     ScriptRun,
@@ -35,10 +35,10 @@ from detcore_torch._script import (
     hyperparameters,
     open_run,
     read_document,
-    supported,
 )
 from detcore_torch._seeding import preserved_generators
 from detcore_torch._torch import torch
+from detcore_torch._versions import supported
 
 supported("accelerate", (1, 12), (2,), "accelerate")
 
@@ -162,7 +162,7 @@ class Training:
         is_resumed = run.checkpoint is not None
         # A resumed run takes the seed of its checkpoint.
         self._data = _TrackedLoader(
-            resumable(self.original, seed=None if is_resumed else chiefs_seed)
+            resumable_loader(self.original, seed=None if is_resumed else chiefs_seed)
         )
         train_loader.base_dataloader = self._data
         if run.checkpoint is not None:

@@ -34,7 +34,7 @@ from detcore_torch._lightning_settings import (
     steps_per_epoch,
     validation_period,
 )
-from detcore_torch._resumable import ResumableLoader, resumable
+from detcore_torch._resumable import ResumableLoader, resumable_loader
 from detcore_torch._script import (
     Plan,
     ScriptRun,
@@ -46,10 +46,10 @@ from detcore_torch._script import (
     hyperparameters,
     open_run,
     read_document,
-    supported,
 )
 from detcore_torch._seeding import preserved_generators
 from detcore_torch._torch import torch
+from detcore_torch._versions import supported
 
 # The same library has two distributions.
 supported(
@@ -479,7 +479,7 @@ def _wrapped(trainer: Trainer, loader: DataLoader | None) -> _TrainingData:
     if trainer.world_size > 1:
         # Gives the loader a DistributedSampler, as Lightning does with one that it knows.
         loader = trainer._data_connector._prepare_dataloader(loader, shuffle=True, mode=None)
-    found = loader if isinstance(loader, ResumableLoader) else resumable(loader)
+    found = loader if isinstance(loader, ResumableLoader) else resumable_loader(loader)
     try:
         len(found)
     except TypeError as error:

@@ -30,10 +30,10 @@ from detcore_torch._script import (
     generators_in,
     hyperparameters,
     open_run,
-    supported,
 )
 from detcore_torch._seeding import preserved_generators
 from detcore_torch._torch import torch
+from detcore_torch._versions import supported
 
 supported("transformers", (5, 20), (6,), "transformers")
 
@@ -198,6 +198,7 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self._run = run
         self._clock = run.clock
         self._asked: Step | None = None
+        self._validated: list[dict[str, float]] = []
         self._generators: Callable[[], None] | None = None
         self._resumed_generators: Callable[[], None] | None = None
         self._is_skipping = False
@@ -278,10 +279,16 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         metrics: Mapping[str, object],
         **_: object,
     ) -> None:
-        """Report the validation metrics."""
+        """Report the validation metrics, once all of several datasets were evaluated."""
         if self._asked is not Step.VALIDATE:
             return
-        self._clock.validated(_numbers(metrics))
+        self._validated.append(_numbers(metrics))
+        data = self._trainer.eval_dataset
+        if isinstance(data, dict) and len(self._validated) < len(data):
+            return
+        found = {name: value for part in self._validated for name, value in part.items()}
+        self._validated.clear()
+        self._clock.validated(found)
         self._asked = None
         if self._generators is not None:  # within training
             self._generators()
