@@ -73,8 +73,10 @@ TABLES = (
     Table("whole-process", "whole_process.py", TENSORFLOW, "--rounds 3"),
     Table("estimator", "estimator_fit.py", TENSORFLOW_2_15, "--rounds 15", "--determined"),
     Table("sequence-loader", "sequence_loader.py", TENSORFLOW_2_15, "--rounds 9 --keras"),
-    Table("step-digests", "step_digests.py", TORCH, "--rounds 25"),
-    Table("keras-digests", "keras_digests.py", TENSORFLOW, "--rounds 25"),
+    Table("step-digests", "step_digests.py", TORCH, "--rounds 40"),
+    Table(
+        "keras-digests", "keras_digests.py", TENSORFLOW, "--model digits --rounds 150 --steps 1600"
+    ),
     Table("keras-records", "keras_records.py", TENSORFLOW, "--rounds 40"),
     Table("torch-loader", "torch_loader.py", TORCH, "--rounds 30 --batches 150"),
     Table(

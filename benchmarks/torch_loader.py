@@ -70,7 +70,9 @@ def tensor_loader() -> Any:
 
 
 def stateful_loader() -> Any:
-    return StatefulDataLoader(Vectors(), BATCH, shuffle=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # once in a process
+        return StatefulDataLoader(Vectors(), BATCH, shuffle=True)
 
 
 def table_loader() -> Any:

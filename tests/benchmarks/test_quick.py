@@ -22,7 +22,13 @@ sys.path.append(str(FOLDER))
 import _report  # noqa: E402  (from the folder above)
 
 # These train, or open their records, in the process itself instead of starting others.
-ALONE = {"async_save.py", "estimator_snapshot.py", "keras_digests.py", "store.py"}
+ALONE = {
+    "async_save.py",
+    "estimator_snapshot.py",
+    "keras_digests.py",
+    "keras_records.py",
+    "store.py",
+}
 HERE = _report.this_environment()
 
 

@@ -87,12 +87,13 @@ def test_data_that_cannot_be_resumed_is_refused_with_the_reason() -> None:
     with pytest.raises(DetcoreError, match="records of the last batch are not known"):
         plain.records()
     position = plain.position()
-    for changed, said in (
+    changes: list[tuple[dict[str, Any], str]] = [
         ({**position, "kind": "Other"}, "saved by a Other, and the data has a _Iterator"),
         ({**position, "state": {"values": {"parts": []}}}, "does not fit the data"),
         ({**position, "state": {"values": {"other": 1}}}, "does not fit the data"),
         ({**position, "state": {"text": "x"}}, "does not fit the data"),
         ({**position, "state": None}, "not a position of version 1"),
-    ):
+    ]
+    for changed, said in changes:
         with pytest.raises(DetcoreError, match=said):
             plain.seek(changed)

@@ -12,7 +12,8 @@ from detcore._log import Spool
 from detcore.database import Database, ingest_spools
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Nursery, Places, Store
+    from databases import Places
+    from tests.database.conftest import Nursery, Store
 
 KILLS = 25
 

@@ -12,7 +12,8 @@ from detcore.database._engine import migrate
 from detcore.database._schema import REVISIONS
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Nursery, Places
+    from databases import Places
+    from tests.database.conftest import Nursery
 
 ROWS = """
 INSERT INTO experiments (name, state, config, model_dir, created_at)

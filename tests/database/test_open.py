@@ -22,7 +22,8 @@ from detcore.database import Database, _engine, _schema
 from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Places, Store
+    from databases import Places
+    from tests.database.conftest import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = Path(_schema.__file__).parent

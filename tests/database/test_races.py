@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Crowd, Places, Store
+    from databases import Places
+    from tests.database.conftest import Crowd, Store
 
 COUNT = 8
 

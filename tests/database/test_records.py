@@ -21,7 +21,8 @@ from detcore.errors import ConfigError, DatabaseError, NotFoundError
 from detcore.types import ExperimentState, TrialState
 
 if TYPE_CHECKING:
-    from tests.database.conftest import Places, Store
+    from databases import Places
+    from tests.database.conftest import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -19,6 +19,7 @@ from toy_command import Detcore, Finished
 
 from detcore.errors import RunError
 from detcore_replay._bundle_file import read_bundle
+from detcore_replay._digest_file import read_digests
 
 MODEL = """
 import os
@@ -114,6 +115,16 @@ def test_other_ends_are_repeated(failing: Failing, name: str) -> None:
     done = failing.detcore("reproduce", failing.bundle(line, **changes))
     assert done.code == 0, done.output
     assert expected in done.stdout
+
+
+def test_a_kill_leaves_the_digests_up_to_the_checkpoint(failing: Failing) -> None:
+    """Although all of the training takes less time than passes between two flushes."""
+    every_step = {"reproducibility": {"step_digests": 1}}
+    bundle = read_bundle(failing.bundle(FAULTS["killed"][0], **every_step))
+    digested = read_digests(Path(bundle.info.trial_dir))
+    assert bundle.record.checkpoint_steps > 0
+    assert digested is not None
+    assert {*range(1, bundle.record.checkpoint_steps + 1)} <= digested.steps.keys()
 
 
 @pytest.mark.soak

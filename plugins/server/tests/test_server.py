@@ -193,15 +193,17 @@ def test_what_it_cannot_be_started_with(
 
 
 @pytest.mark.parametrize(
-    "arguments", [("serve",), ("user", "create", "ada", "--admin"), ("user", "list")]
+    ("command", "arguments"),
+    [("serve", ()), ("user create", ("ada", "--admin")), ("user list", ())],
 )
-def test_where_the_plugin_is_switched_off(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_where_the_plugin_is_switched_off(
+    tmp_path: Path, command: str, arguments: tuple[str, ...]
+) -> None:
     environment = {"DETCORE_HOME": str(tmp_path)}
-    result = CliRunner().invoke(main, ["--no-plugin", "server", *arguments], env=environment)
-    assert (
-        f"'detcore {arguments[0]}' is part of detcore-server, whose plugin 'server'"
-        in result.output
+    result = CliRunner().invoke(
+        main, ["--no-plugin", "server", *command.split(), *arguments], env=environment
     )
+    assert f"'detcore {command}' is part of detcore-server, whose plugin 'server'" in result.output
     assert "detcore plugins info server" in result.output
     assert result.exit_code == 1
 

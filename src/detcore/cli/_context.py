@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,15 +22,15 @@ class CliContext:
         environment: The settings from environment variables.
         disabled: Plugins switched off by ``--no-plugin``.
         allowed: The allow-list given by ``--plugins``, or None.
-        reserved: Names of detcore's commands, each with the distribution that may register it;
-            None: built in.
+        reserved: Names of detcore's commands, each with the distributions that may register it;
+            none: built in.
         master: The server whose records are shown; None: those of this home.
     """
 
     environment: Environment
     disabled: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
-    reserved: Mapping[str, str | None] = dataclasses.field(default_factory=dict)
+    reserved: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     master: str | None = None
 
     def open_database(self) -> Database:

@@ -79,7 +79,7 @@ COMMANDS = {
     ),
     "ui": Lazy(None, "Open a page of the records in a browser, for you alone."),
     "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
-    "user": Lazy(None, "Manage the users of a server; log in to one."),
+    "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
     "database": Lazy(
         "detcore.cli._database:database_group",
         "Copy the record store, restore it, bring it up to date.",
@@ -118,7 +118,15 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "tensorboard": "detcore-report",
     "top": "detcore-report",
     "ui": "detcore-server",
-    "user": "detcore-server",
+    "user activate": "detcore-server",
+    "user change-password": "detcore-remote",
+    "user create": "detcore-server",
+    "user deactivate": "detcore-server",
+    "user list": "detcore-server",
+    "user login": "detcore-remote",
+    "user logout": "detcore-remote",
+    "user password": "detcore-server",
+    "user whoami": "detcore-remote",
 }
 """Commands of detcore's own distributions: only that distribution may register the command.
 
@@ -147,8 +155,7 @@ class _Main(CommandGroup):
         """Return a command of another distribution, or one that says how to get it."""
         plugins = _plugins_of(ctx.find_root())
         name, _, inner = path.partition(" ")
-        # The other plugins are not imported: none of them may register it.
-        command = plugins.command(name) if name in plugins.declared_commands() else None
+        command = plugins.command_of(DISTRIBUTION_OF_COMMAND[path], name)
         if inner:
             command = command.get_command(ctx, inner) if isinstance(command, click.Group) else None
         if command is None:
@@ -229,13 +236,18 @@ def _make_context(params: dict[str, Any]) -> CliContext:
         environment=read_environment(),
         disabled=frozenset(params.get("no_plugin") or ()),
         allowed=None if allowed is None else _names(allowed),
-        reserved=dict.fromkeys([*COMMANDS, *ALIASES]) | _owners(),
+        reserved=_owners(),
     )
 
 
-def _owners() -> dict[str, str]:
-    """Return the distributions that may register commands, by the first word of these."""
-    return {path.partition(" ")[0]: owner for path, owner in DISTRIBUTION_OF_COMMAND.items()}
+def _owners() -> dict[str, list[str]]:
+    """Return the distributions that may register detcore's commands, by the first word of these."""
+    owners: dict[str, list[str]] = {name: [] for name in (*COMMANDS, *ALIASES)}
+    for path, owner in DISTRIBUTION_OF_COMMAND.items():
+        known = owners.setdefault(path.partition(" ")[0], [])
+        if owner not in known:
+            known.append(owner)
+    return owners
 
 
 def _names(text: str) -> frozenset[str]:

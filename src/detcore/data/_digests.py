@@ -14,6 +14,7 @@ import os
 import platform
 import struct
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -39,6 +40,7 @@ _FORMAT_VERSION = 1
 # Digesting all tensors takes as long as a few short steps, so units that are shorter share one.
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
 _MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
+_FLUSH_EVERY_S = 0.2
 # Of the batch in which a run failed: more ids than a batch has, and content of small records.
 _MOST_IDS, _MOST_CONTENT_BYTES = 1 << 16, 1 << 20
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
@@ -95,6 +97,8 @@ class StepDigests:
             "world_size": world_size,
         }
         self._rows: dict[int, list[int]] = {}
+        self._metrics: list[tuple[int, Sequence[Mapping[str, float]]]] = []
+        self._flush_at = 0.0
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
         self._state_step = start_step
@@ -169,7 +173,7 @@ class StepDigests:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
         if record_ids is not None:
-            row[0] = xxhash.xxh3_64_intdigest(np.asarray(record_ids).tobytes())
+            row[0] = _digest_array(record_ids)
         row[1] = _digest(content() if callable(content) else content)
 
     def _keep_step(self, path: Path, step: int) -> None:
@@ -224,14 +228,8 @@ class StepDigests:
             steps_completed: The step that the last of them belongs to.
             metrics: Numbers by name.
         """
-        if self._is_full:
-            return
-        before = steps_completed - len(metrics)
-        first = before - before % self.every + self.every
-        for step in range(first, steps_completed + 1, self.every):
-            values = metrics[step - before - 1].values()
-            packed = struct.pack(f"<{len(values)}d", *map(float, values))
-            self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
+        if not self._is_full:
+            self._metrics.append((steps_completed, metrics))
 
     def log_state(self, step: int) -> None:
         """Digest the state at a scheduling unit, if enough steps were trained since the last time.
@@ -266,6 +264,15 @@ class StepDigests:
         body = struct.pack(f"<{len(names)}Q", *digests)
         self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
 
+    def flush_if_due(self) -> None:
+        """Do as `flush`, if the last time was a fifth of a second ago.
+
+        After a unit of some milliseconds a flush costs more than all digests of the unit: its code
+        and data are in no cache.
+        """
+        if time.monotonic() >= self._flush_at:
+            self.flush()
+
     def flush(self) -> None:
         """Pass everything to the kernel; on a full disk, warn and record no further digests.
 
@@ -274,6 +281,7 @@ class StepDigests:
         """
         if self._is_full:
             return
+        self._flush_at = time.monotonic() + _FLUSH_EVERY_S
         try:
             self._flush()
         except (OSError, StorageFullError) as error:
@@ -285,15 +293,26 @@ class StepDigests:
             )
 
     def _flush(self) -> None:
+        for steps_completed, metrics in self._metrics:
+            self._digest_metrics(steps_completed, metrics)
+        self._metrics.clear()
         if self._rows:
             body = b"".join(_ROW.pack(step, *row) for step, row in sorted(self._rows.items()))
             self._file.append(pack_frame(FrameKind.DIGESTS, max(self._rows), 0, body))
             self._rows.clear()
         self._file.flush()
 
+    def _digest_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
+        before = steps_completed - len(metrics)
+        first = before - before % self.every + self.every
+        for step in range(first, steps_completed + 1, self.every):
+            values = metrics[step - before - 1].values()
+            packed = struct.pack(f"<{len(values)}d", *map(float, values))
+            self._rows.setdefault(step, [0, 0, 0])[2] = xxhash.xxh3_64_intdigest(packed)
+
     def close(self) -> None:
         """Flush and close; idempotent."""
-        if self._rows:
+        if self._rows or self._metrics:
             self.flush()
         if self._is_full:
             self._file.abandon()

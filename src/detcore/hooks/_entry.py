@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -142,9 +142,9 @@ class PluginEntry:
         return f"{self.name} ({self.distribution} {self.version})"
 
 
-def is_reserved(name: str, entry: PluginEntry, reserved: Mapping[str, str | None]) -> bool:
+def is_reserved(name: str, entry: PluginEntry, reserved: Mapping[str, Sequence[str]]) -> bool:
     """Whether a plugin may not register a command: it is built in, or another distribution's."""
-    return name in reserved and reserved[name] != entry.distribution
+    return name in reserved and entry.distribution not in reserved[name]
 
 
 class Observer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.errors import PluginNotFoundError, near_name
@@ -55,8 +55,8 @@ class PluginManager:
         environment: Enabled plugins (``DETCORE_PLUGINS``, ``DETCORE_DISABLE_PLUGINS``).
         disabled: Further plugins to disable.
         allowed: The only plugins to use besides the built-in one; None follows `environment`.
-        reserved_commands: Names of commands, each with the only distribution whose plugins may
-            register it; None: no plugin may.
+        reserved_commands: Names of commands, each with the distributions whose plugins may
+            register it; none: it is built in.
         on_problem: Called once with each problem when it is found; default: log a warning.
     """
 
@@ -66,7 +66,7 @@ class PluginManager:
         *,
         disabled: Iterable[str] = (),
         allowed: Iterable[str] | None = None,
-        reserved_commands: Mapping[str, str | None] | None = None,
+        reserved_commands: Mapping[str, Sequence[str]] | None = None,
         on_problem: Callable[[PluginProblem], None] | None = None,
     ) -> None:
         selection = Selection(
@@ -226,6 +226,18 @@ class PluginManager:
             if command is not None:
                 return command
         return self.commands().get(name)
+
+    def command_of(self, distribution: str, name: str) -> click.Command | None:
+        """Return the command that a usable plugin of a distribution declares, or None.
+
+        No other plugin is imported.
+        """
+        for entry in self._runtime.entries():
+            is_usable = entry.state in (PluginState.READY, PluginState.LOADED)
+            if is_usable and entry.distribution == distribution and name in entry.commands:
+                command: click.Command | None = self._runtime.items_of(entry, "command").get(name)
+                return command
+        return None
 
     # -- observers --------------------------------------------------------------------------------
 

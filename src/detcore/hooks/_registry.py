@@ -198,14 +198,15 @@ def _shorten(value: object) -> str:
 
 
 def settle(
-    kind: Kind, registrations: Sequence[Registration], reserved: Mapping[str, str | None]
+    kind: Kind, registrations: Sequence[Registration], reserved: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, Registration], list[PluginProblem]]:
     """Drop names that were registered twice, except built-in ones.
 
     Args:
         kind: The hook.
         registrations: Registrations of all plugins.
-        reserved: Names, each with the only distribution that may register it; None: none may.
+        reserved: Names, each with the distributions that may register it. Several register parts of
+            one group, which is built in.
     """
     claims: dict[tuple[str, str], list[Registration]] = {}
     for registration in registrations:
@@ -218,7 +219,7 @@ def settle(
         out.update(map(id, barred))
         problems += [command_clash(rival.entry, name, reserved[name]) for rival in barred]
         rivals = [rival for rival in rivals if rival not in barred]
-        if len(rivals) > 1:
+        if len(rivals) > 1 and len(reserved.get(name, ())) < 2:
             losers = [rival for rival in rivals if not rival.entry.is_built_in]
             out.update(map(id, losers))
             problems.append(_conflict(noun, name, rivals, losers))
@@ -233,18 +234,18 @@ def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
     return [(field, value) for field in fields if (value := getattr(item, field))]
 
 
-def command_clash(entry: PluginEntry, name: str, owner: str | None) -> PluginProblem:
+def command_clash(entry: PluginEntry, name: str, owners: Sequence[str]) -> PluginProblem:
     """Return the problem of a plugin's command that has a reserved name.
 
     Args:
         entry: The plugin.
         name: The command.
-        owner: The distribution that may register it; None: it is built in.
+        owners: The distributions that may register it; none: it is built in.
     """
-    if owner is None:
+    if not owners:
         told = "has the name of a built-in command; the built-in one is used"
     else:
-        told = f"has the name of the command of {owner}, which is used instead"
+        told = f"has the name of the command of {' and '.join(owners)}, which is used instead"
     return author_problem("command-clash", entry, f"its command {name!r} {told}")
 
 

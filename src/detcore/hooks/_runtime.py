@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.hooks._entry import PluginEntry, PluginState, is_reserved
@@ -25,15 +25,15 @@ class Runtime:
 
     Args:
         selection: The enabled plugins.
-        reserved_commands: Names of commands, each with the only distribution whose plugins may
-            register it; None: no plugin may.
+        reserved_commands: Names of commands, each with the distributions whose plugins may
+            register it; none: it is built in.
         on_problem: Called once with each problem.
     """
 
     def __init__(
         self,
         selection: Selection,
-        reserved_commands: Mapping[str, str | None],
+        reserved_commands: Mapping[str, Sequence[str]],
         on_problem: Callable[[PluginProblem], None],
     ) -> None:
         self.problems: list[PluginProblem] = []
@@ -131,7 +131,7 @@ class Runtime:
             registrations = []
             for caller in self.callers(kind.hook):
                 registrations += self._ask(kind, caller)
-            reserved = self._reserved if kind.noun == "command" else dict[str, str | None]()
+            reserved = self._reserved if kind.noun == "command" else dict[str, Sequence[str]]()
             self._settled[kind.noun], problems = settle(kind, registrations, reserved)
             for problem in problems:
                 self.report(problem)

@@ -206,6 +206,8 @@ class AskedClock:
         """
         if self._context.ledger is not None:
             self._context.ledger.flush()
+        if self._context.digests is not None:
+            self._context.digests.flush()
         self._saver.save(
             state,
             steps_completed=self.steps_completed,
@@ -267,7 +269,7 @@ class AskedClock:
         if digests is not None:
             digests.log_metrics(steps, unit.batches or ())
             digests.log_state(steps)
-            digests.flush()
+            digests.flush_if_due()
         if self._settings.stops_at_nan:
             first = steps - len(unit.batches or ()) + 1
             for batch, metrics in enumerate(unit.batches or (), first):

@@ -87,12 +87,13 @@ def test_the_workers_of_a_trial_are_refused(
     served: RunningServer, filled: Filled, token: str
 ) -> None:
     worker = "of-a-worker"
-    filled.store.database.add_token(
-        hashlib.sha256(worker.encode()).hexdigest(),
-        user_id=1,
-        expires_at=2**40,
-        trial_id=filled.trials[0],
-    )
+    with ServerDatabase.open(f"sqlite:///{filled.store.home}/detcore.db") as database:
+        database.add_token(
+            hashlib.sha256(worker.encode()).hexdigest(),
+            user_id=1,
+            expires_at=2**40,
+            trial_id=filled.trials[0],
+        )
     for path in ("/api/v1/me", f"/api/v1/trials/{filled.trials[0]}", "/api/v1/none"):
         assert _refused(served, "GET", path, token=worker)[0] == 403
 

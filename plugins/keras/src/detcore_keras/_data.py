@@ -41,6 +41,8 @@ __all__ = [
 
 # Batches of arrays are gathered and passed to TensorFlow in blocks of at most this size.
 _BLOCK_BYTES = 64 << 20
+# The records of a smaller block are kept beside its tensors, for digests of its batches.
+_KEPT_BYTES = 4 << 20
 
 _ACCEPTED = (
     "Accepted: x alone, or a tuple (x,), (x, y) or (x, y, sample_weight), of NumPy arrays or of "
@@ -153,6 +155,7 @@ class ArrayFeed:
         self.records: int | None = 0
         self._ends: npt.NDArray[np.int32] = np.zeros(1, np.int32)
         self._rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)  # of the block
+        self._kept: list[npt.NDArray[Any]] | None = None  # records of the block
         record_bytes = sum(a[:1].nbytes for a in self._arrays)
         batch_bytes = max(1, record_bytes * len(sampler.batch(0)))
         self._block_batches = max(1, _BLOCK_BYTES // batch_bytes)
@@ -163,7 +166,11 @@ class ArrayFeed:
         batches = list(self._sampler.batches(self.position, self.position + count))
         offsets = self._ends = np.cumsum([0, *map(len, batches)], dtype=np.int32)
         rows = self._rows = np.concatenate(batches)
-        leaves = tuple(floats_as_keras(array[rows]) for array in self._arrays)
+        self._kept = None
+        gathered = [array[rows] for array in self._arrays]
+        if sum(array.nbytes for array in gathered) <= _KEPT_BYTES:
+            self._kept = gathered
+        leaves = tuple(map(floats_as_keras, gathered))
         return (leaves, tf.convert_to_tensor(offsets)), count
 
     def fetch(self, inputs: Any, index: Any) -> Any:
@@ -192,7 +199,10 @@ class ArrayFeed:
         self, inputs: Any, index: int
     ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
         """Return the indices of the records of a batch, and their values."""
-        rows = self._rows[self._ends[index] : self._ends[index + 1]]
+        start, stop = self._ends[index], self._ends[index + 1]
+        rows = self._rows[start:stop]
+        if self._kept is not None:
+            return rows, [array[start:stop] for array in self._kept]
         # Slices of the block's tensors would take ten times as long, and array[rows] three times.
         return rows, [array.take(rows, axis=0) for array in self._arrays]
 

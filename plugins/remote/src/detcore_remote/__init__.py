@@ -1,33 +1,44 @@
-"""Client side of the server's HTTP API; imports no HTTP library until it is used."""
+"""Client side of the server's HTTP API.
 
-from detcore_remote._context import (
-    MOST_CONTEXT_BYTES,
-    MOST_CONTEXT_ENTRIES,
-    PackedContext,
-    pack,
-)
-from detcore_remote._credentials import (
-    KeptToken,
-    find_credentials,
-    forget_token,
-    keep_token,
-    kept_token,
-    log_in_at,
-    normal_url,
-    open_session,
-    trusted_authorities,
-)
-from detcore_remote._documents import (
-    NUMBER,
-    spell_document,
-    spell_metrics,
-    unspell_document,
-    unspell_metrics,
-)
-from detcore_remote._session import ServerAway, ServerRefused, Session
-from detcore_remote._spools import send_spools
-from detcore_remote._submit import Detached, HandIn, follow, hand_in, read_events
-from detcore_remote._transport import HttpTransport, ServerRecords, connect
+Names are imported on first use: finding the plugin must not cost what using it costs.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from detcore_remote._context import (
+        MOST_CONTEXT_BYTES,
+        MOST_CONTEXT_ENTRIES,
+        PackedContext,
+        pack,
+    )
+    from detcore_remote._credentials import (
+        KeptToken,
+        find_credentials,
+        forget_token,
+        keep_token,
+        kept_token,
+        log_in_at,
+        normal_url,
+        open_session,
+        trusted_authorities,
+    )
+    from detcore_remote._documents import (
+        NUMBER,
+        spell_document,
+        spell_metrics,
+        unspell_document,
+        unspell_metrics,
+    )
+    from detcore_remote._session import ServerAway, ServerRefused, Session
+    from detcore_remote._spools import send_spools
+    from detcore_remote._submit import Detached, HandIn, follow, hand_in, read_events
+    from detcore_remote._transport import HttpTransport, ServerRecords, connect
+    from detcore_remote._user_commands import password_option, read_new_password
 
 __version__ = "0.1.0"
 
@@ -56,7 +67,9 @@ __all__ = [
     "normal_url",
     "open_session",
     "pack",
+    "password_option",
     "read_events",
+    "read_new_password",
     "send_spools",
     "spell_document",
     "spell_metrics",
@@ -64,3 +77,20 @@ __all__ = [
     "unspell_document",
     "unspell_metrics",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
+        "_credentials": (
+            "KeptToken find_credentials forget_token keep_token kept_token log_in_at "
+            "normal_url open_session trusted_authorities"
+        ),
+        "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
+        "_session": "ServerAway ServerRefused Session",
+        "_spools": "send_spools",
+        "_submit": "Detached HandIn follow hand_in read_events",
+        "_transport": "HttpTransport ServerRecords connect",
+        "_user_commands": "password_option read_new_password",
+    },
+)
