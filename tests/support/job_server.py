@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from running_server import PASSWORD, USER, RunningServer
+from running_server import PASSWORD, USER, RunningServer, quick_hash
 from toy_command import MODEL_DIR, TOY_PLUGIN
 
 from detcore.environment import read_environment
 from detcore_remote import HandIn, PackedContext, Session, open_session, pack
 from detcore_server._database import ServerDatabase
-from detcore_server._passwords import hash_password
 from detcore_testing import DetcoreCommand
 
 __all__ = ["MODEL_DIR", "JobServer", "toy_config", "wait_for"]
@@ -105,7 +104,7 @@ class JobServer:
             return self._sessions[user]
         with self.database() as database:
             if user not in {known.name for known in database.list_users()}:
-                database.create_user(user, password_hash=hash_password(PASSWORD))
+                database.create_user(user, password_hash=quick_hash(PASSWORD))
         environ = {"DETCORE_USER": user, "DETCORE_PASSWORD": PASSWORD}
         environ["DETCORE_HOME"] = str(self.client.home)
         self._sessions[user] = open_session(self.url, user, environment=read_environment(environ))

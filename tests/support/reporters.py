@@ -15,9 +15,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from running_server import quick_hash
+
 from detcore._log import Spool, read_spool
 from detcore_server._database import ServerDatabase
-from detcore_server._passwords import hash_password
 
 __all__ = ["Answer", "Reporter", "make_reporters"]
 
@@ -134,7 +135,7 @@ def make_reporters(
     database: ServerDatabase, folder: Path, count: int
 ) -> Iterator[Sequence[Reporter]]:
     """Yield reporters, each with a trial, a run and a token of its own."""
-    user = database.create_user(f"user-{secrets.token_hex(4)}", password_hash=hash_password("x"))
+    user = database.create_user(f"user-{secrets.token_hex(4)}", password_hash=quick_hash("x"))
     experiment = database.create_experiment(
         config={"name": "load"}, config_text=None, model_dir="/code", name="load"
     )

@@ -11,10 +11,12 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from detcore_server._database import ServerDatabase
-from detcore_server._passwords import hash_password
+import argon2
 
-__all__ = ["PASSWORD", "SLOW_TO_JUDGE", "USER", "RunningServer"]
+from detcore_server._database import ServerDatabase
+from detcore_server._passwords import prehash
+
+__all__ = ["PASSWORD", "SLOW_TO_JUDGE", "USER", "RunningServer", "quick_hash"]
 
 USER = "ada"
 PASSWORD = "Correct-horse-7"
@@ -26,6 +28,11 @@ _hand_in._DEADLINE_S = 0.5
 check = _hand_in.check
 _hand_in.check = lambda *arguments: (time.sleep(3), check(*arguments))[1]
 """
+
+
+def quick_hash(password: str) -> str:
+    """Return a hash to store that is verified quickly: a hash names its costs."""
+    return argon2.PasswordHasher(time_cost=1, memory_cost=64, parallelism=1).hash(prehash(password))
 
 
 class RunningServer:
@@ -53,7 +60,7 @@ class RunningServer:
         self.url = ""
         with ServerDatabase.open(self.database_url) as database:
             if not database.list_users():
-                kept = hash_password(PASSWORD)
+                kept = quick_hash(PASSWORD)
                 database.create_user(USER, password_hash=kept, is_admin=True)
 
     @property

@@ -10,8 +10,6 @@ __all__ = ["hash_password", "is_password", "prehash"]
 
 # The earlier system's clients send SHA-512 of this and the password, never the password.
 _SALT = "GubPEmmotfiK9TMD6Zdw"
-# Verified in place of a missing hash, which takes as long.
-_NOBODY = argon2.PasswordHasher().hash("nobody's")
 
 
 def prehash(password: str) -> str:
@@ -33,10 +31,12 @@ def hash_password(password: str, *, is_prehashed: bool = False) -> str:
 
 def is_password(password: str, kept: str | None, *, is_prehashed: bool = False) -> bool:
     """Return whether a password matches a stored hash; False for None, after the same time."""
+    hasher = argon2.PasswordHasher()
+    costs = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
+    # No password has this hash.
+    unmatched = f"$argon2id$v=19${costs}${'A' * 22}${'A' * 43}"
     try:
-        argon2.PasswordHasher().verify(
-            kept or _NOBODY, password if is_prehashed else prehash(password)
-        )
+        hasher.verify(kept or unmatched, password if is_prehashed else prehash(password))
     except argon2.exceptions.VerificationError:
         return False
     return kept is not None
