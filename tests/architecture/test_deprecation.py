@@ -23,7 +23,6 @@ from detcore.deprecation import (
     deprecated_argument,
     deprecated_attributes,
     deprecated_hook,
-    find_overdue,
 )
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager, specs

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from plugin_wheels import ROOT, CleanEnvironment, build_wheel, detcore_wheel
+from plugin_wheels import CleanEnvironment, detcore_wheel, house_wheels
 
 from detcore.cli._main import DISTRIBUTION_OF_COMMAND
 
@@ -59,10 +59,8 @@ def with_distribution(
     """A distribution of detcore, and an environment with its wheel and detcore's."""
     name: str = request.param
     folder = tmp_path_factory.mktemp("installed")
-    needed = ["detcore-remote", "detcore-report"] if name == "detcore-server" else []
-    sources = [ROOT / "plugins" / each.removeprefix("detcore-") for each in [name, *needed]]
-    wheels = [build_wheel(source, folder / source.name) for source in sources]
-    return name, CleanEnvironment(folder / "environment", [detcore_wheel(), *wheels])
+    wheels = house_wheels(name.removeprefix("detcore-"))
+    return name, CleanEnvironment(folder / "environment", wheels)
 
 
 @pytest.mark.cold
@@ -246,6 +244,7 @@ def test_without_its_distribution_a_server_is_not_asked(
             "asking a server (--master, DETCORE_MASTER)",
             "remote",
         ),
+        ("from detcore.data import verify_ledger", "detcore.data.verify_ledger", "replay"),
         ("from detcore.metrics import AUROC", "a reducer for one of the usual metrics", "metrics"),
     ],
 )

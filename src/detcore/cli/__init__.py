@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from detcore.cli._output import (
         Column,
         choose_format,
+        count_of,
         format_options,
         make_console,
         make_table,
+        plain_value,
         print_csv,
         print_fields,
         print_json,
@@ -36,6 +38,7 @@ __all__ = [
     "Column",
     "CommandGroup",
     "choose_format",
+    "count_of",
     "format_options",
     "last_lines",
     "main",
@@ -44,6 +47,7 @@ __all__ = [
     "master_option",
     "open_client",
     "open_records",
+    "plain_value",
     "print_csv",
     "print_fields",
     "print_json",
@@ -60,8 +64,8 @@ __getattr__, __dir__ = lazy_names(
         "_groups": "CommandGroup",
         "_logs": "last_lines",
         "_output": (
-            "Column choose_format format_options make_console make_table print_csv print_fields "
-            "print_json print_line print_table"
+            "Column choose_format count_of format_options make_console make_table plain_value "
+            "print_csv print_fields print_json print_line print_table"
         ),
         "_records": "master_option open_client open_records",
     },

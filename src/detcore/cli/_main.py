@@ -89,7 +89,7 @@ COMMANDS = {
         "detcore.cli._config:config_group", "Check, show and describe experiment files."
     ),
     "migrate": Lazy(None, "Rewrite code and experiment files written for Determined."),
-    "data": Lazy("detcore.cli._data:data_group", "Inspect the data that a trial was trained on."),
+    "data": Lazy(None, "Inspect the data that a trial was trained on."),
     "plugins": Lazy(
         "detcore.cli._plugins:plugins_group",
         "List and describe plugins, find faults, begin a new one.",
@@ -107,6 +107,7 @@ COMMANDS = {
 # Other names that are understood, and not listed.
 ALIASES = {"plugin": "plugins"}
 DISTRIBUTION_OF_COMMAND: dict[str, str] = {
+    "data": "detcore-replay",
     "diverge": "detcore-replay",
     "migrate": "detcore-determined",
     "plugins new": "detcore-testing",

@@ -1,7 +1,7 @@
 """Provide a resumable order of data, data sources, the ledger, step digests, and a cache.
 
-Pure; requires only NumPy. Workers seldom need an `IteratorSource` and never verify ledgers, so
-these are imported on first use.
+Pure; requires only NumPy. Workers seldom need an `IteratorSource`, so it is imported on first use.
+The names that verify ledgers are in the distribution detcore-replay, and also found here.
 """
 
 from typing import TYPE_CHECKING
@@ -14,7 +14,14 @@ from detcore.data._dataset_cache import (
     with_key_order,
 )
 from detcore.data._digests import StepDigests
-from detcore.data._ledger import Frame, FrameKind, IdKind, LedgerWriter, scan_frames
+from detcore.data._ledger import (
+    Frame,
+    FrameKind,
+    IdKind,
+    LedgerHeader,
+    LedgerWriter,
+    scan_frames,
+)
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.data._source import DataSource
@@ -22,7 +29,6 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.data._iterator_source import IteratorSource
-    from detcore.data._verify import EpochReport, LedgerReport, verify_ledger
 
 __all__ = [
     "CacheKey",
@@ -30,20 +36,18 @@ __all__ = [
     "DataPosition",
     "DataSource",
     "DatasetCache",
-    "EpochReport",
     "Frame",
     "FrameKind",
     "IdKind",
     "IndexSampler",
     "IteratorSource",
-    "LedgerReport",
+    "LedgerHeader",
     "LedgerWriter",
     "ShuffledOrder",
     "StepDigests",
     "key_order",
     "scan_frames",
     "shard_range",
-    "verify_ledger",
     "with_key_order",
 ]
 
@@ -51,6 +55,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_iterator_source": "IteratorSource",
-        "_verify": "EpochReport LedgerReport verify_ledger",
+        "detcore_replay": "EpochReport LedgerReport verify_ledger",
     },
 )

@@ -26,9 +26,7 @@ __all__ = [
     "IdKind",
     "LedgerHeader",
     "LedgerWriter",
-    "ids_of",
     "pack_frame",
-    "read_frames",
     "scan_frames",
 ]
 
@@ -114,30 +112,6 @@ def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
     return pack_frame(kind, step, epoch, ids.astype("<i8", copy=False).tobytes())
 
 
-def ids_of(content: memoryview, frame: Frame) -> Indices:
-    """Return the ids in the body of a frame, without copying on little-endian machines."""
-    body = content[frame.offset : frame.offset + frame.size_bytes]
-    return np.frombuffer(body, dtype="<i8").astype(np.int64, copy=False)
-
-
-def read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, list[Frame]]:
-    """Check a file's content and return its header and the frames after it.
-
-    A torn last frame is left out. A file with a torn header has neither header nor frames: its
-    process was killed before it had logged anything.
-
-    Raises:
-        LedgerError: If the file is damaged anywhere else, with its name and the offset.
-    """
-    frames = list(scan_frames(path, content))
-    if not frames:
-        return None, []
-    first = frames[0]
-    if first.kind is not FrameKind.HEADER:
-        raise _damaged(path, 0, "it does not begin with a header")
-    return _parse_header(path, content, first), frames[1:]
-
-
 def pack_frame(kind: FrameKind, step: int, epoch: int, body: bytes) -> bytes:
     """Return a frame."""
     head = _HEAD.pack(_MAGIC, kind, len(body), step, epoch, zlib.crc32(body), 0)[:-4]
@@ -184,21 +158,6 @@ def _check_torn_head(path: Path, offset: int, head: memoryview, advice: str) -> 
         raise _damaged(path, offset, "the bytes there are not the beginning of a frame", advice)
 
 
-def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader:
-    fields: dict[str, Any] = json.loads(
-        bytes(content[frame.offset : frame.offset + frame.size_bytes])
-    )
-    version = fields.pop("format", None)
-    if version != _FORMAT_VERSION:
-        raise LedgerError(
-            f"{path} is a ledger of format {version!r}; this detcore reads {_FORMAT_VERSION}.\n"
-            "It was written by another version of detcore.\n"
-            "Verify it with the version that wrote it."
-        )
-    fields["ids"] = IdKind(fields["ids"])
-    return LedgerHeader(**fields)
-
-
 def _damaged(path: Path, offset: int, why: str, advice: str = _LEDGER_ADVICE) -> LedgerError:
     return LedgerError(
         f"{path} is damaged at offset {offset}: {why}.\n"
@@ -209,7 +168,7 @@ def _damaged(path: Path, offset: int, why: str, advice: str = _LEDGER_ADVICE) ->
 
 
 class LedgerWriter:
-    """Logs the ids of the records that each step used, as input for `verify_ledger`.
+    """Logs the ids of the records that each step used, as input for ``detcore data verify``.
 
     Data survives ``kill -9`` of the process once `flush` has returned (the kernel has it; a power
     cut may lose it). The first flush creates the file. Calls must come from one thread.

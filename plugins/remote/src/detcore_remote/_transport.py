@@ -353,7 +353,7 @@ class ServerRecords:
         Raises:
             InvalidArgumentError: For a method that changes records.
         """
-        from detcore.database import READS, plain_arguments, read_result
+        from detcore_remote._reads import READS, plain_arguments, read_result
 
         if name.startswith("_"):
             raise AttributeError(name)
