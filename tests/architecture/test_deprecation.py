@@ -26,6 +26,7 @@ from detcore.deprecation import (
 )
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager, specs
+from detcore_testing import find_overdue
 
 MESSAGE = (
     r"\.bake\(\) is deprecated since detcore 0\.2 and will be removed in detcore 0\.4; "

@@ -142,6 +142,7 @@ def test_the_search_for_cycles_finds_one() -> None:
 
 # Plugins that are made of another one, which they require: they use its public names.
 BUILT_ON = {
+    "detcore_replay": {"detcore_report"},  # the style of its page
     "detcore_testing": {"detcore_replay"},  # verifies the ledgers of data sources
     "detcore_torch": {"detcore_metrics"},  # exact means
     # The wire format of its client, and the drawings of its page.

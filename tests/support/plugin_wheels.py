@@ -94,12 +94,12 @@ def house_wheels(*plugins: str) -> list[Path]:
     Args:
         *plugins: Folders below ``plugins``.
     """
-    names = [""]
-    for plugin in plugins:
-        text = (ROOT / "plugins" / plugin / "pyproject.toml").read_text()
+    names = [*plugins]
+    for name in names:  # which grows meanwhile
+        text = (ROOT / "plugins" / name / "pyproject.toml").read_text()
         required = text.partition("\ndependencies = [")[2].partition("]\n")[0]
-        names += [plugin, *re.findall(r'"detcore-(\w+)', required)]
-    return [detcore_wheel(name) for name in dict.fromkeys(names)]
+        names += {*re.findall(r'"detcore-(\w+)', required)} - {*names}
+    return [detcore_wheel(), *map(detcore_wheel, names)]
 
 
 class CleanEnvironment:

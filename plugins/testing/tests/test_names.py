@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugin_wheels import CleanEnvironment, detcore_wheel
+from plugin_wheels import CleanEnvironment, detcore_wheel, house_wheels
 
 import detcore.checkpoint.torture
 import detcore.testing

@@ -13,7 +13,6 @@ from loop_runs import LoopRuns
 
 from detcore_replay import verify_ledger
 
-
 SCRIPTS = Path(__file__).parent / "scripts"
 
 pytestmark = [

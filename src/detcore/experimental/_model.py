@@ -100,11 +100,6 @@ class Model(Connected):
     def __repr__(self) -> str:
         return f"Model(name={self.name!r})"
 
-    def _repr_html_(self) -> str:
-        from detcore.experimental._notebook import model_html
-
-        return model_html(self)
-
     # -- versions ---------------------------------------------------------------------------------
 
     def get_version(self, version: int = 0) -> Checkpoint | None:

@@ -11,6 +11,4 @@ __version__ = "0.1.0"
 
 __all__ = ["EpochReport", "LedgerReport", "__version__", "verify_ledger"]
 
-__getattr__, __dir__ = lazy_names(
-    __name__, {"_ledger": "EpochReport LedgerReport verify_ledger"}
-)
+__getattr__, __dir__ = lazy_names(__name__, {"_ledger": "EpochReport LedgerReport verify_ledger"})
