@@ -143,10 +143,12 @@ def test_the_search_for_cycles_finds_one() -> None:
 # Plugins that are made of another one, which they require: they use its public names.
 BUILT_ON = {
     "detcore_replay": {"detcore_report"},  # the style of its page
-    "detcore_testing": {"detcore_replay"},  # verifies the ledgers of data sources
+    # Checks of ledgers, and of registered checkpoints.
+    "detcore_testing": {"detcore_registry", "detcore_replay"},
     "detcore_torch": {"detcore_metrics"},  # exact means
-    # The wire format of its client, and the drawings of its page.
-    "detcore_server": {"detcore_remote", "detcore_report"},
+    "detcore_remote": {"detcore_registry"},  # models of a server
+    # Its records, the wire format of its client, and the drawings of its page.
+    "detcore_server": {"detcore_registry", "detcore_remote", "detcore_report"},
     "detcore_determined": {"detcore_remote", "detcore_server"},  # the routes of Determined's client
 }
 

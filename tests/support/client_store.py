@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from detcore.checkpoint import CheckpointContext, CheckpointOwner
-from detcore.database import Database, MetricRecord
+from detcore.database import MetricRecord
 from detcore.distributed import DistributedContext
 from detcore.experimental import Transport
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
+from detcore_registry import RegistryDatabase
 
 __all__ = ["ClientStore", "round_trip"]
 
@@ -25,7 +26,7 @@ class ClientStore:
     """Records in a folder, written directly, and real checkpoints."""
 
     home: Path
-    database: Database
+    database: RegistryDatabase
 
     @property
     def storage(self) -> LocalStorage:

@@ -23,14 +23,22 @@ if TYPE_CHECKING:
         format_options,
         make_console,
         make_table,
+        pick,
         plain_value,
         print_csv,
         print_fields,
+        print_heading,
         print_json,
         print_line,
         print_table,
+        printable,
     )
-    from detcore.cli._records import master_option, open_client, open_records
+    from detcore.cli._records import (
+        master_option,
+        open_client,
+        open_records,
+        uuid_shortener,
+    )
 
 __all__ = [
     "EXPERIMENT_ID",
@@ -47,13 +55,17 @@ __all__ = [
     "master_option",
     "open_client",
     "open_records",
+    "pick",
     "plain_value",
     "print_csv",
     "print_fields",
+    "print_heading",
     "print_json",
     "print_line",
     "print_table",
+    "printable",
     "survey_checkpoints",
+    "uuid_shortener",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -64,9 +76,9 @@ __getattr__, __dir__ = lazy_names(
         "_groups": "CommandGroup",
         "_logs": "last_lines",
         "_output": (
-            "Column choose_format count_of format_options make_console make_table plain_value "
-            "print_csv print_fields print_json print_line print_table"
+            "Column choose_format count_of format_options make_console make_table pick plain_value "
+            "print_csv print_fields print_heading print_json print_line print_table printable"
         ),
-        "_records": "master_option open_client open_records",
+        "_records": "master_option open_client open_records uuid_shortener",
     },
 )

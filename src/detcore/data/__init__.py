@@ -14,14 +14,7 @@ from detcore.data._dataset_cache import (
     with_key_order,
 )
 from detcore.data._digests import StepDigests
-from detcore.data._ledger import (
-    Frame,
-    FrameKind,
-    IdKind,
-    LedgerHeader,
-    LedgerWriter,
-    scan_frames,
-)
+from detcore.data._ledger import FrameKind, IdKind, LedgerHeader, LedgerWriter
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.data._source import DataSource
@@ -36,7 +29,6 @@ __all__ = [
     "DataPosition",
     "DataSource",
     "DatasetCache",
-    "Frame",
     "FrameKind",
     "IdKind",
     "IndexSampler",
@@ -46,7 +38,6 @@ __all__ = [
     "ShuffledOrder",
     "StepDigests",
     "key_order",
-    "scan_frames",
     "shard_range",
     "with_key_order",
 ]
@@ -55,6 +46,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_iterator_source": "IteratorSource",
-        "detcore_replay": "EpochReport LedgerReport verify_ledger",
+        "detcore_replay": "EpochReport Frame LedgerReport scan_frames verify_ledger",
     },
 )

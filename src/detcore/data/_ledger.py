@@ -9,7 +9,7 @@ import json
 import os
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -19,14 +19,12 @@ from detcore.data._order import Indices
 from detcore.errors import DataError, LedgerError, StorageFullError
 
 __all__ = [
-    "Frame",
     "FrameFile",
     "FrameKind",
     "IdKind",
     "LedgerHeader",
     "LedgerWriter",
     "pack_frame",
-    "scan_frames",
 ]
 
 _FLUSH_AT_BYTES = 1 << 20
@@ -34,7 +32,6 @@ _MAGIC = b"DLG1"
 # magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this
 _HEAD = struct.Struct("<4sB3xQqqII")
 _FORMAT_VERSION = 1
-_LEDGER_ADVICE = "Nothing can be proved from this ledger. Train again with data_ledger: true."
 
 
 class FrameKind(enum.IntEnum):
@@ -81,25 +78,6 @@ class LedgerHeader:
     world_size: int = 1
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Frame:
-    """A frame in a file: the fields of its head, and the position of its body.
-
-    Attributes:
-        kind: The content of the body.
-        step: The step that it belongs to.
-        epoch: Pass over the data, from 0; 0 in files of step digests.
-        offset: Where the body begins in the file, in bytes.
-        size_bytes: Length of the body.
-    """
-
-    kind: FrameKind
-    step: int
-    epoch: int
-    offset: int
-    size_bytes: int
-
-
 def pack_header(header: LedgerHeader) -> bytes:
     """Return the first frame of a file."""
     fields = {"format": _FORMAT_VERSION, **dataclasses.asdict(header), "ids": header.ids.value}
@@ -115,55 +93,6 @@ def pack_frame(kind: FrameKind, step: int, epoch: int, body: bytes) -> bytes:
     """Return a frame."""
     head = _HEAD.pack(_MAGIC, kind, len(body), step, epoch, zlib.crc32(body), 0)[:-4]
     return b"".join((head, zlib.crc32(head).to_bytes(4, "little"), body))
-
-
-def scan_frames(
-    path: Path, content: memoryview, *, advice: str = _LEDGER_ADVICE
-) -> Iterator[Frame]:
-    """Iterate over the frames of a ledger or of step digests, and check each.
-
-    A torn last frame is left out: its process was killed while it wrote the frame.
-
-    Args:
-        path: The file, for messages.
-        content: Its content.
-        advice: The last line of the message about damage: what to do.
-
-    Raises:
-        LedgerError: If the file is damaged anywhere else, with its name and the offset.
-    """
-    offset = 0
-    while offset < len(content):
-        head = content[offset : offset + _HEAD.size]
-        if len(head) < _HEAD.size:
-            _check_torn_head(path, offset, head, advice)
-            return
-        magic, kind, size, step, epoch, body_crc, head_crc = _HEAD.unpack(head)
-        if magic != _MAGIC or zlib.crc32(head[:-4]) != head_crc:
-            raise _damaged(path, offset, "the head of a frame does not match its checksum", advice)
-        body = content[offset + _HEAD.size : offset + _HEAD.size + size]
-        if len(body) < size:
-            return
-        if kind not in iter(FrameKind):
-            raise _damaged(path, offset, f"there is no frame of kind {kind}", advice)
-        if zlib.crc32(body) != body_crc:
-            raise _damaged(path, offset, "the body of a frame does not match its checksum", advice)
-        yield Frame(FrameKind(kind), step, epoch, offset + _HEAD.size, size)
-        offset += _HEAD.size + size
-
-
-def _check_torn_head(path: Path, offset: int, head: memoryview, advice: str) -> None:
-    if bytes(head[: len(_MAGIC)]) != _MAGIC[: len(head)]:
-        raise _damaged(path, offset, "the bytes there are not the beginning of a frame", advice)
-
-
-def _damaged(path: Path, offset: int, why: str, advice: str = _LEDGER_ADVICE) -> LedgerError:
-    return LedgerError(
-        f"{path} is damaged at offset {offset}: {why}.\n"
-        "A process that is killed leaves at most a torn end, which is skipped; this is something "
-        "else: a failing disk, or a program that changed the file.\n"
-        f"{advice}"
-    )
 
 
 class LedgerWriter:

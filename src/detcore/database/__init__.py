@@ -1,5 +1,6 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
+from detcore._log import decode_document, encode_document
 from detcore._records import (
     CheckpointRecord,
     EventRecord,
@@ -11,6 +12,7 @@ from detcore._records import (
     ProcessIdentity,
     RunRecord,
     TrialRecord,
+    read_row,
 )
 from detcore.database._backup import (
     DatabaseInfo,
@@ -21,19 +23,22 @@ from detcore.database._backup import (
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drain import Position, SpoolLines
+from detcore.database._experiments import note_last_id
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
+from detcore.database._queries import checked_metadata, checked_texts, unused_id
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.database._summaries import TrialSummary
-from detcore.database._text import PlainText
+from detcore.database._text import MAX_INDEXED, PlainText
 from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
+    "MAX_INDEXED",
     "CheckpointRecord",
     "Database",
     "DatabaseAway",
@@ -64,14 +69,21 @@ __all__ = [
     "TrialTarget",
     "answer_question",
     "back_up",
+    "checked_metadata",
+    "checked_texts",
+    "decode_document",
     "describe_database",
+    "encode_document",
     "hide_secrets",
     "ingest_reports",
     "ingest_spools",
     "keep_secrets",
     "metadata",
+    "note_last_id",
     "put_back",
     "read_log_page",
+    "read_row",
     "read_trial_log",
     "restore_secrets",
+    "unused_id",
 ]

@@ -9,9 +9,9 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
-from detcore.database import Database
 from detcore.describe import visible_config
 from detcore.errors import InvalidArgumentError
+from detcore_registry import RegistryDatabase
 
 __all__ = ["READS", "answer_read", "plain_arguments", "read_result"]
 
@@ -61,12 +61,12 @@ def plain_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         args: Those by position.
         kwargs: Those by name.
     """
-    signature = inspect.signature(getattr(Database, name))
+    signature = inspect.signature(getattr(RegistryDatabase, name))
     bound = signature.bind(None, *args, **kwargs).arguments
     return {key: _plain(value) for key, value in bound.items() if key != "self"}
 
 
-def answer_read(database: Database, name: str, arguments: Mapping[str, Any]) -> Any:
+def answer_read(database: RegistryDatabase, name: str, arguments: Mapping[str, Any]) -> Any:
     """Call a method of a database with the arguments that `plain_arguments` returned.
 
     Returns:
@@ -104,7 +104,8 @@ def read_result(name: str, value: Any) -> Any:
     Raises:
         ValueError: If it is nothing that the method returns.
     """
-    return _adapter(typing.get_type_hints(getattr(Database, name))["return"]).validate_python(value)
+    hints = typing.get_type_hints(getattr(RegistryDatabase, name))
+    return _adapter(hints["return"]).validate_python(value)
 
 
 def _adapter(kind: Any) -> Any:

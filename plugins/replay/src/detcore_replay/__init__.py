@@ -5,10 +5,24 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore_replay._frames import Frame, scan_frames
     from detcore_replay._ledger import EpochReport, LedgerReport, verify_ledger
 
 __version__ = "0.1.0"
 
-__all__ = ["EpochReport", "LedgerReport", "__version__", "verify_ledger"]
+__all__ = [
+    "EpochReport",
+    "Frame",
+    "LedgerReport",
+    "__version__",
+    "scan_frames",
+    "verify_ledger",
+]
 
-__getattr__, __dir__ = lazy_names(__name__, {"_ledger": "EpochReport LedgerReport verify_ledger"})
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_frames": "Frame scan_frames",
+        "_ledger": "EpochReport LedgerReport verify_ledger",
+    },
+)

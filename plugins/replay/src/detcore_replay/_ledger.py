@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detcore.data import Frame, FrameKind, IdKind, LedgerHeader, scan_frames
+from detcore.data import FrameKind, IdKind, LedgerHeader
 from detcore.errors import LedgerError
+from detcore_replay._frames import Frame, scan_frames
 
 __all__ = ["EpochReport", "LedgerReport", "verify_ledger"]
 
@@ -180,8 +181,7 @@ def _read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, 
     first = frames[0]
     if first.kind is not FrameKind.HEADER:
         raise LedgerError(
-            f"{path} is damaged at offset 0: it does not begin with a header.\n"
-            "Nothing can be proved from this ledger. Train again with data_ledger: true."
+            f"{path} is damaged at offset 0: it does not begin with a header.\n{_ADVICE}"
         )
     return _parse_header(path, content, first), frames[1:]
 

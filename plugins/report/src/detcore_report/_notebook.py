@@ -94,7 +94,7 @@ def _checkpoint_html(checkpoint: Checkpoint) -> str:
 def _model_html(model: Any) -> str:
     """Return a model with its latest versions."""
     try:
-        versions = model._transport.list_versions(
+        versions = model._asked.list_versions(
             model._key, order_by=ModelOrderBy.DESCENDING.value, limit=_MOST_ROWS, offset=0
         )
     except DetcoreError as error:

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
-from detcore._log import decode_document, encode_document
-from detcore._records import ModelRecord, ModelVersionRecord, read_row
-from detcore.database._experiments import note_last_id
-from detcore.database._queries import Queries, checked_metadata, checked_texts, now, unused_id
-from detcore.database._schema import checkpoints, model_versions, models
-from detcore.database._text import MAX_INDEXED
+from detcore.database import (
+    MAX_INDEXED,
+    Database,
+    ModelRecord,
+    ModelVersionRecord,
+    checked_metadata,
+    checked_texts,
+    decode_document,
+    encode_document,
+    metadata,
+    note_last_id,
+    read_row,
+    unused_id,
+)
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
 
-__all__ = ["ModelQueries", "registrations"]
+__all__ = ["RegistryDatabase"]
 
+checkpoints = metadata.tables["checkpoints"]
+models = metadata.tables["models"]
+model_versions = metadata.tables["model_versions"]
+
+now = time.time
 _LISTED = 20
 _SORT_KEYS: dict[ModelSortBy, Any] = {
     ModelSortBy.UNSPECIFIED: lambda model: model.id,
@@ -29,8 +43,10 @@ _SORT_KEYS: dict[ModelSortBy, Any] = {
 }
 
 
-class ModelQueries(Queries):
-    """Register models and versions, and find them.
+class RegistryDatabase(Database):
+    """The records, and the model registry in them.
+
+    Its tables are in every database, because retention keeps registered checkpoints.
 
     A model is named by its name, or by its id. Every change is one transaction, whatever other
     processes do at the same time.
@@ -59,7 +75,7 @@ class ModelQueries(Queries):
         _check_name(name)
         moment = now()
         try:
-            with self._write() as connection:
+            with self.transaction(write=True) as connection:
                 created = connection.execute(
                     models.insert().values(
                         **unused_id(connection, models),
@@ -87,7 +103,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If no model has that name or id; the message lists the known ones.
         """
-        with self._read() as connection:
+        with self.transaction(write=False) as connection:
             return _read_model(connection, model)
 
     def list_models(
@@ -115,7 +131,7 @@ class ModelQueries(Queries):
             offset: How many are left out at the beginning.
         """
         wanted = set(checked_texts("labels", labels))
-        with self._read() as connection:
+        with self.transaction(write=False) as connection:
             numbers = _count_versions(connection)
             rows: Sequence[Row[Any]] = connection.execute(select(models)).fetchall()
         # Databases differ in how they compare letters beyond ASCII; Python does it one way.
@@ -166,7 +182,7 @@ class ModelQueries(Queries):
         if metadata is not None:
             changed["metadata"] = encode_document(checked_metadata(metadata))
         try:
-            with self._write() as connection:
+            with self.transaction(write=True) as connection:
                 row = _open_row(connection, model)
                 return _change_model(connection, row.id, changed)
         except IntegrityError as error:
@@ -178,7 +194,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _locked_row(connection, model)
             return _change_model(connection, row.id, {"archived": archived})
 
@@ -191,7 +207,7 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         added = checked_metadata(metadata)
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             merged = {**decode_document(row.metadata), **added}
             return _change_model(connection, row.id, {"metadata": encode_document(merged)})
@@ -205,7 +221,7 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         gone = set(checked_texts("keys", keys))
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             before = decode_document(row.metadata)
             left = {key: value for key, value in before.items() if key not in gone}
@@ -217,7 +233,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _locked_row(connection, model)
             note_last_id(connection, models)
             connection.execute(delete(model_versions).where(model_versions.c.model_id == row.id))
@@ -244,7 +260,7 @@ class ModelQueries(Queries):
         """
         moment = now()
         document = encode_document(checked_metadata(metadata or {}))
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             _require_whole(connection, checkpoint_uuid)
             number = row.last_number + 1
@@ -277,7 +293,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self._read() as connection:
+        with self.transaction(write=False) as connection:
             row = _model_row(connection, model)
             query = select(model_versions).where(model_versions.c.model_id == row.id)
             if number not in (0, -1):
@@ -297,7 +313,7 @@ class ModelQueries(Queries):
         """
         number = model_versions.c.number
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
-        with self._read() as connection:
+        with self.transaction(write=False) as connection:
             row = _model_row(connection, model)
             rows = connection.execute(
                 select(model_versions)
@@ -334,7 +350,7 @@ class ModelQueries(Queries):
         changed: dict[str, object] = {k: v for k, v in given.items() if v is not None}
         if metadata is not None:
             changed["metadata"] = encode_document(checked_metadata(metadata))
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             connection.execute(
                 update(model_versions)
@@ -352,7 +368,7 @@ class ModelQueries(Queries):
             NotFoundError: If there is no such model or version.
             DatabaseError: If the model is archived.
         """
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             _read_version(connection, row, number)
             connection.execute(
@@ -361,26 +377,6 @@ class ModelQueries(Queries):
                 )
             )
             _change_model(connection, row.id, {})
-
-    def registered_checkpoints(self) -> dict[str, list[str]]:
-        """Return the checkpoints in the registry by UUID, with ``"model version N"`` of each."""
-        with self._read() as connection:
-            return registrations(connection)
-
-
-def registrations(connection: Connection, uuid: str | None = None) -> dict[str, list[str]]:
-    """Return what checkpoints are registered as; of one of them, or of all."""
-    query = (
-        select(model_versions.c.checkpoint_uuid, models.c.name, model_versions.c.number)
-        .join(models, models.c.id == model_versions.c.model_id)
-        .order_by(models.c.id, model_versions.c.number)
-    )
-    if uuid is not None:
-        query = query.where(model_versions.c.checkpoint_uuid == uuid)
-    found: dict[str, list[str]] = {}
-    for row in connection.execute(query):
-        found.setdefault(row.checkpoint_uuid, []).append(f"{row.name} version {row.number}")
-    return found
 
 
 def _check_name(name: object) -> None:

@@ -6,16 +6,18 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from detcore.cli._groups import CommandGroup
-from detcore.cli._output import (
+from detcore.cli import (
     Column,
+    CommandGroup,
     choose_format,
     format_options,
-    format_time,
+    master_option,
+    open_client,
+    open_records,
     pick,
     print_csv,
     print_fields,
@@ -24,14 +26,16 @@ from detcore.cli._output import (
     print_line,
     print_table,
     printable,
+    uuid_shortener,
 )
-from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
+from detcore.describe import format_time
 from detcore.errors import NotFoundError
+from detcore_registry._database import RegistryDatabase
 
 if TYPE_CHECKING:
-    from detcore.cli._context import CliContext
-    from detcore.database import Database, ModelRecord, ModelVersionRecord
-    from detcore.experimental import Model
+    from detcore.cli import CliContext
+    from detcore.database import ModelRecord, ModelVersionRecord
+    from detcore_registry._model import Model
 
 __all__ = ["model_group"]
 
@@ -62,7 +66,14 @@ def model_group() -> None:
     """
 
 
-def _find(database: Database, name: str) -> ModelRecord:
+@contextlib.contextmanager
+def _open_registry(obj: CliContext) -> Iterator[RegistryDatabase]:
+    with open_records(obj) as records:
+        # Those of a server answer the questions of any class.
+        yield records.as_class(RegistryDatabase) if obj.master is None else cast(Any, records)
+
+
+def _find(database: RegistryDatabase, name: str) -> ModelRecord:
     """Return a model by its name, else by its id."""
     try:
         return database.get_model(name)
@@ -75,7 +86,7 @@ def _find(database: Database, name: str) -> ModelRecord:
 @contextlib.contextmanager
 def _open_model(obj: CliContext, name: str) -> Iterator[Model]:
     """Find a model by its name, else by its id, to change it."""
-    with open_records(obj) as database:
+    with _open_registry(obj) as database:
         record = _find(database, name)
     with open_client(obj) as client:
         yield client.get_model(record.id)
@@ -121,7 +132,7 @@ def create(
     """Add a model. Its name is unique."""
     form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
-    with open_records(obj) as database, open_client(obj) as client:
+    with _open_registry(obj) as database, open_client(obj) as client:
         model = client.create_model(name, description, given, labels)
         record = database.get_model(model.name)
     if form == "table":
@@ -165,7 +176,7 @@ def list_command(
         "created": ModelSortBy.CREATION_TIME,
         "updated": ModelSortBy.LAST_UPDATED_TIME,
     }
-    with open_records(obj) as database:
+    with _open_registry(obj) as database:
         records = database.list_models(
             sort_by=by[sort],
             order_by=ModelOrderBy.DESCENDING if descending else ModelOrderBy.ASCENDING,
@@ -192,7 +203,7 @@ def list_command(
 def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
     """Show a model and its versions, the latest first. With --csv its versions."""
     form = choose_format(as_json, as_csv)
-    with open_records(obj) as database:
+    with _open_registry(obj) as database:
         record = _find(database, name)
         versions = database.list_versions(record.id)
         short = uuid_shortener(database)
@@ -235,7 +246,7 @@ def register_version(
     """
     form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
-    with open_records(obj) as database, open_client(obj) as client:
+    with _open_registry(obj) as database, open_client(obj) as client:
         model = _find(database, name)
         whole = database.get_checkpoint(uuid).uuid
         checkpoint = client.get_model(model.id).register_version(
