@@ -180,9 +180,7 @@ def _read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, 
         return None, []
     first = frames[0]
     if first.kind is not FrameKind.HEADER:
-        raise LedgerError(
-            f"{path} is damaged at offset 0: it does not begin with a header.\n{_ADVICE}"
-        )
+        raise damaged(path, 0, "it does not begin with a header")
     return _parse_header(path, content, first), frames[1:]
 
 
