@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from detcore.data import FrameKind, IdKind, LedgerHeader
 from detcore.errors import LedgerError
-from detcore_replay._frames import Frame, scan_frames
+from detcore_replay._frames import Frame, damaged, scan_frames
 
 __all__ = ["EpochReport", "LedgerReport", "verify_ledger"]
 
