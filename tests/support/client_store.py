@@ -14,7 +14,7 @@ from detcore.distributed import DistributedContext
 from detcore.experimental import Transport
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
-from detcore_registry import RegistryDatabase
+from detcore_registry import RegistryDatabase, models_of
 
 __all__ = ["ClientStore", "round_trip"]
 
@@ -121,11 +121,12 @@ class _RoundTrip:
 
     page_size = 2
 
-    def __init__(self, inner: object) -> None:
+    def __init__(self, inner: Transport) -> None:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._inner, name)
+        found = getattr(self._inner, name, None)
+        method = found or getattr(models_of(self._inner), name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             sent = json.loads(json.dumps([args, kwargs]))

@@ -19,15 +19,11 @@ if TYPE_CHECKING:
     from detcore.cli._output import (
         Column,
         choose_format,
-        count_of,
         format_options,
         make_console,
         make_table,
-        pick,
-        plain_value,
         print_csv,
         print_fields,
-        print_heading,
         print_json,
         print_line,
         print_table,
@@ -46,7 +42,6 @@ __all__ = [
     "Column",
     "CommandGroup",
     "choose_format",
-    "count_of",
     "format_options",
     "last_lines",
     "main",
@@ -55,11 +50,8 @@ __all__ = [
     "master_option",
     "open_client",
     "open_records",
-    "pick",
-    "plain_value",
     "print_csv",
     "print_fields",
-    "print_heading",
     "print_json",
     "print_line",
     "print_table",
@@ -76,8 +68,8 @@ __getattr__, __dir__ = lazy_names(
         "_groups": "CommandGroup",
         "_logs": "last_lines",
         "_output": (
-            "Column choose_format count_of format_options make_console make_table pick plain_value "
-            "print_csv print_fields print_heading print_json print_line print_table printable"
+            "Column choose_format format_options make_console make_table "
+            "print_csv print_fields print_json print_line print_table printable"
         ),
         "_records": "master_option open_client open_records uuid_shortener",
     },

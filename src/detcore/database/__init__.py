@@ -1,6 +1,5 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
-from detcore._log import decode_document, encode_document
 from detcore._records import (
     CheckpointRecord,
     EventRecord,
@@ -33,12 +32,11 @@ from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.database._summaries import TrialSummary
-from detcore.database._text import MAX_INDEXED, PlainText
+from detcore.database._text import PlainText
 from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
-    "MAX_INDEXED",
     "CheckpointRecord",
     "Database",
     "DatabaseAway",
@@ -71,9 +69,7 @@ __all__ = [
     "back_up",
     "checked_metadata",
     "checked_texts",
-    "decode_document",
     "describe_database",
-    "encode_document",
     "hide_secrets",
     "ingest_reports",
     "ingest_spools",

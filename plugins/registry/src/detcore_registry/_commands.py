@@ -18,10 +18,8 @@ from detcore.cli import (
     master_option,
     open_client,
     open_records,
-    pick,
     print_csv,
     print_fields,
-    print_heading,
     print_json,
     print_line,
     print_table,
@@ -138,7 +136,7 @@ def create(
     if form == "table":
         click.echo(printable(f"created model {record.name} (id {record.id})"))
     else:
-        _print_records(form, pick(_MODEL_FIELDS, record))
+        _print_records(form, _pick(_MODEL_FIELDS, record))
 
 
 @model_group.command("list")
@@ -186,9 +184,9 @@ def list_command(
             archived=None if show_all else False,
         )[:limit]
     if form == "json":
-        print_json({"models": [pick(_MODEL_FIELDS, record) for record in records]})
+        print_json({"models": [_pick(_MODEL_FIELDS, record) for record in records]})
     elif form == "csv":
-        print_csv([pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
+        print_csv([_pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
     elif not records:
         click.echo("There are no such models.\nAdd one:  detcore model create NAME", err=True)
     else:
@@ -207,9 +205,9 @@ def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
         record = _find(database, name)
         versions = database.list_versions(record.id)
         short = uuid_shortener(database)
-    plain = [pick(_VERSION_FIELDS, version) for version in versions]
+    plain = [_pick(_VERSION_FIELDS, version) for version in versions]
     if form == "json":
-        print_json({**pick(_MODEL_FIELDS, record), "versions": plain})
+        print_json({**_pick(_MODEL_FIELDS, record), "versions": plain})
     elif form == "csv":
         print_csv(plain, ["number", "checkpoint_uuid"])
     else:
@@ -259,7 +257,7 @@ def register_version(
         return
     for version in versions:
         if version.number == number:
-            _print_records(form, {"model": model.name, **pick(_VERSION_FIELDS, version)})
+            _print_records(form, {"model": model.name, **_pick(_VERSION_FIELDS, version)})
 
 
 @model_group.command("set-description")
@@ -349,6 +347,10 @@ def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
     click.echo(printable(f"deleted {what}"))
 
 
+def _pick(names: tuple[str, ...], record: object) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
 def _print_records(form: str, row: dict[str, Any]) -> None:
     if form == "json":
         print_json(row)
@@ -398,7 +400,7 @@ def _print_model(
     if record.archived:
         fields["archived"] = "yes: it is not changed any more"
     print_fields(fields, indent=2)
-    print_heading("Versions")
+    print_line("\nVersions", style="bold")
     if not versions:
         print_line("none yet")
         return

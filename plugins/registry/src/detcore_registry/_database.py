@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -10,14 +11,11 @@ from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
 from detcore.database import (
-    MAX_INDEXED,
     Database,
     ModelRecord,
     ModelVersionRecord,
     checked_metadata,
     checked_texts,
-    decode_document,
-    encode_document,
     metadata,
     note_last_id,
     read_row,
@@ -34,6 +32,7 @@ model_versions = metadata.tables["model_versions"]
 
 now = time.time
 _LISTED = 20
+_MOST_LETTERS = 512
 _SORT_KEYS: dict[ModelSortBy, Any] = {
     ModelSortBy.UNSPECIFIED: lambda model: model.id,
     ModelSortBy.NAME: lambda model: (model.name.casefold(), model.name),
@@ -81,8 +80,8 @@ class RegistryDatabase(Database):
                         **unused_id(connection, models),
                         name=name,
                         description=description,
-                        metadata=encode_document(checked_metadata(metadata or {})),
-                        labels=encode_document(checked_texts("labels", labels)),
+                        metadata=_encode(checked_metadata(metadata or {})),
+                        labels=_encode(checked_texts("labels", labels)),
                         archived=False,
                         last_number=0,
                         created_at=moment,
@@ -142,7 +141,7 @@ class RegistryDatabase(Database):
         if archived is not None:
             rows = [row for row in rows if bool(row.archived) is archived]
         if wanted:
-            rows = [row for row in rows if wanted <= set(decode_document(row.labels))]
+            rows = [row for row in rows if wanted <= set(json.loads(row.labels))]
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
         rows = sorted(rows, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
         # Create records of the returned rows only; that costs more than all before.
@@ -178,9 +177,9 @@ class RegistryDatabase(Database):
         if description is not None:
             changed["description"] = description
         if labels is not None:
-            changed["labels"] = encode_document(checked_texts("labels", labels))
+            changed["labels"] = _encode(checked_texts("labels", labels))
         if metadata is not None:
-            changed["metadata"] = encode_document(checked_metadata(metadata))
+            changed["metadata"] = _encode(checked_metadata(metadata))
         try:
             with self.transaction(write=True) as connection:
                 row = _open_row(connection, model)
@@ -209,8 +208,8 @@ class RegistryDatabase(Database):
         added = checked_metadata(metadata)
         with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
-            merged = {**decode_document(row.metadata), **added}
-            return _change_model(connection, row.id, {"metadata": encode_document(merged)})
+            merged = {**json.loads(row.metadata), **added}
+            return _change_model(connection, row.id, {"metadata": _encode(merged)})
 
     def remove_model_metadata(self, model: str | int, keys: Iterable[str]) -> ModelRecord:
         """Remove top-level keys from a model's metadata; those that are not there are skipped.
@@ -223,9 +222,9 @@ class RegistryDatabase(Database):
         gone = set(checked_texts("keys", keys))
         with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
-            before = decode_document(row.metadata)
+            before = json.loads(row.metadata)
             left = {key: value for key, value in before.items() if key not in gone}
-            return _change_model(connection, row.id, {"metadata": encode_document(left)})
+            return _change_model(connection, row.id, {"metadata": _encode(left)})
 
     def delete_model(self, model: str | int) -> None:
         """Delete a model and its versions; the checkpoints stay, and are exempt no more.
@@ -259,7 +258,7 @@ class RegistryDatabase(Database):
             DatabaseError: If the model is archived.
         """
         moment = now()
-        document = encode_document(checked_metadata(metadata or {}))
+        document = _encode(checked_metadata(metadata or {}))
         with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             _require_whole(connection, checkpoint_uuid)
@@ -349,7 +348,7 @@ class RegistryDatabase(Database):
         given = {"name": name, "comment": comment, "notes": notes}
         changed: dict[str, object] = {k: v for k, v in given.items() if v is not None}
         if metadata is not None:
-            changed["metadata"] = encode_document(checked_metadata(metadata))
+            changed["metadata"] = _encode(checked_metadata(metadata))
         with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             connection.execute(
@@ -379,12 +378,16 @@ class RegistryDatabase(Database):
             _change_model(connection, row.id, {})
 
 
+def _encode(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
+
+
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise ConfigError(f"a model needs a name; it is {name!r}")
-    if len(name) > MAX_INDEXED:
+    if len(name) > _MOST_LETTERS:
         raise ConfigError(
-            f"the name of a model has {len(name)} characters, which is more than {MAX_INDEXED}: "
+            f"the name of a model has {len(name)} characters, which is more than {_MOST_LETTERS}: "
             f"{name[:40]!r}...\nPut what is long into its description."
         )
 

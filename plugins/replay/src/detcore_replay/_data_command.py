@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,7 @@ from detcore.cli import (
     EXPERIMENT_ID,
     Column,
     CommandGroup,
-    count_of,
     open_records,
-    plain_value,
     print_json,
     print_line,
     print_table,
@@ -97,7 +96,7 @@ def _print_json(experiment_id: int, reports: dict[int, LedgerReport], *, proved:
             "trial_id": trial_id,
             "is_proved": report.is_proved,
             "verdict": report.sentence(),
-            **plain_value(report),
+            **dataclasses.asdict(report),
         }
         for trial_id, report in reports.items()
     ]
@@ -112,7 +111,7 @@ def _print_report(trial_id: int, report: LedgerReport) -> None:
     )
     print_line(
         f"trial {trial_id}: steps {report.first_step} to {report.last_step}{lost}, "
-        f"{count_of(len(report.runs), 'run')}; ids are: {report.ids.value}"
+        f"{len(report.runs)} run{'s' * (len(report.runs) != 1)}; ids are: {report.ids.value}"
     )
     titles = ("EPOCH", "RECORDS", "TWICE", "NEVER")
     columns = [Column(title, align="right") for title in titles]
