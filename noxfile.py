@@ -45,11 +45,12 @@ REMOTE = ["-e", "plugins/remote"]
 REPLAY = ["-e", "plugins/replay"]
 SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
+TENSORFLOW_PLUGIN = ["-e", "plugins/tensorflow"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
 HOUSE = [
     *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *METRICS, *REGISTRY, *REMOTE, *REPLAY, *REPORT,
-    *SERVER, *TESTING,
+    *SERVER, *TENSORFLOW_PLUGIN, *TESTING,
 ]  # fmt: skip
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"

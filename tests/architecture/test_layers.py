@@ -146,6 +146,9 @@ BUILT_ON = {
     # Checks of ledgers, and of registered checkpoints.
     "detcore_testing": {"detcore_registry", "detcore_replay"},
     "detcore_torch": {"detcore_metrics"},  # exact means
+    # Cached datasets, native scripts.
+    "detcore_estimator": {"detcore_tensorflow"},
+    "detcore_keras": {"detcore_tensorflow"},
     "detcore_remote": {"detcore_registry"},  # models of a server
     # Its records, the wire format of its client, and the drawings of its page.
     "detcore_server": {"detcore_registry", "detcore_remote", "detcore_report"},
