@@ -39,16 +39,18 @@ METRICS = ["-e", "plugins/metrics"]
 OPTUNA = ["-e", "plugins/optuna"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
+REGISTRY = ["-e", "plugins/registry"]
 REPORT = ["-e", "plugins/report"]
 REMOTE = ["-e", "plugins/remote"]
 REPLAY = ["-e", "plugins/replay"]
 SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
+TENSORFLOW_PLUGIN = ["-e", "plugins/tensorflow"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
 HOUSE = [
-    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *METRICS, *REMOTE, *REPLAY, *REPORT, *SERVER,
-    *TESTING,
+    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *METRICS, *REGISTRY, *REMOTE, *REPLAY, *REPORT,
+    *SERVER, *TENSORFLOW_PLUGIN, *TESTING,
 ]  # fmt: skip
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"

@@ -2,38 +2,35 @@
 
 A deprecated name keeps working. It warns once for each place that uses it, with the version that
 deprecated it, the version that removes it, and the replacement. A test of each distribution calls
-`find_overdue`, so that a release cannot keep a name that it promised to remove. See
+`detcore_testing.find_overdue`, so that a release cannot keep a name that it promised to remove. See
 docs/api-policy.md.
 """
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import functools
 import inspect
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+from detcore._distributions import forward_to
 
 __all__ = [
     "Deprecation",
     "DetcoreDeprecationWarning",
-    "Overdue",
     "deprecated",
     "deprecated_argument",
     "deprecated_attributes",
     "deprecated_hook",
     "deprecations_of_hook",
-    "find_overdue",
 ]
 
 _Marked = TypeVar("_Marked", bound=Callable[..., Any])
 _HOOK = "__detcore_deprecations__"
-_MARKS = {"Deprecation", "deprecated", "deprecated_argument", "deprecated_hook"}
 _RELEASE = re.compile(r"\d+(\.\d+)*", re.ASCII)
 # Modules with frames between a deprecated object and the code that uses it.
 _BETWEEN = {"abc", "contextlib", "functools", "importlib._bootstrap"}
@@ -324,60 +321,6 @@ def deprecations_of_hook(specification: Callable[..., Any]) -> HookDeprecations:
     return found
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Overdue:
-    """A deprecation that is due for removal.
-
-    Attributes:
-        path: The file.
-        line: The line of the mark, from 1.
-        removed_in: The first version that should not have it; empty: the mark has no literal
-            version, so it cannot be checked.
-    """
-
-    path: Path
-    line: int
-    removed_in: str
-
-    def __str__(self) -> str:
-        if not self.removed_in:
-            return f"{self.path}:{self.line}: removed_in is not written as a text"
-        return f"{self.path}:{self.line}: to be removed in {self.removed_in}"
-
-
-def find_overdue(folder: Path, version: str) -> list[Overdue]:
-    """Return the deprecations in a folder of source that a version should not have any more.
-
-    For a test of a distribution::
-
-        assert not find_overdue(Path(detcore_bread.__file__).parent, detcore_bread.__version__)
-
-    Args:
-        folder: The source; all ``.py`` files below it are read, none is imported.
-        version: The current version; a pre-release counts as the release.
-    """
-    found = []
-    for path in sorted(folder.rglob("*.py")):
-        for call in _marks(ast.parse(path.read_text(encoding="utf-8"), str(path))):
-            value = next((item.value for item in call.keywords if item.arg == "removed_in"), None)
-            if isinstance(value, ast.Name) and value.id == "removed_in":
-                continue  # a function that passes its own argument on
-            text = value.value if isinstance(value, ast.Constant) else None
-            if not isinstance(text, str):
-                found.append(Overdue(path, call.lineno, ""))
-            elif _release(text) <= _release(version):
-                found.append(Overdue(path, call.lineno, text))
-    return found
-
-
-def _marks(tree: ast.Module) -> Iterator[ast.Call]:
-    """Yield the calls that mark something, wherever their names were imported to."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Call):
-            name = (
-                node.func.attr
-                if isinstance(node.func, ast.Attribute)
-                else (getattr(node.func, "id", ""))
-            )
-            if name in _MARKS and any(item.arg == "removed_in" for item in node.keywords):
-                yield node
+__getattr__: Callable[[str], Any] = forward_to(
+    "detcore_testing", old="detcore.deprecation", needed_by="finding overdue deprecations"
+)

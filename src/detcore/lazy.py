@@ -23,7 +23,8 @@ def lazy_names(
         package: Its ``__name__``.
         homes: By module of the package: the names that it defines, separated by spaces. Names of
             the empty module are those of modules. A key that begins with ``detcore.`` is a module
-            of detcore, in full.
+            of detcore, in full; one that begins with ``detcore_`` is a package of another
+            distribution of detcore, which need not be installed.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
@@ -31,6 +32,10 @@ def lazy_names(
         home = home_of.get(name)
         if home is None:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if home.startswith("detcore_"):
+            from detcore._distributions import import_distribution
+
+            return getattr(import_distribution(home, needed_by=f"{package}.{name}"), name)
         path = home if home.startswith("detcore.") else f"{package}.{home or name}"
         module = importlib.import_module(path)
         return getattr(module, name) if home else module

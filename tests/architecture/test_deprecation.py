@@ -23,10 +23,10 @@ from detcore.deprecation import (
     deprecated_argument,
     deprecated_attributes,
     deprecated_hook,
-    find_overdue,
 )
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager, specs
+from detcore_testing import find_overdue
 
 MESSAGE = (
     r"\.bake\(\) is deprecated since detcore 0\.2 and will be removed in detcore 0\.4; "

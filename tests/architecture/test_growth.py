@@ -14,9 +14,9 @@ from detcore.cli._output import printable
 from detcore.config import load_text
 from detcore.config._suggest import nearest
 from detcore.core._outcome import describe_cause
-from detcore.describe._text import escape
 from detcore.errors import ConfigError
 from detcore.launch._lines import LineCutter
+from detcore_report import escape
 from detcore_server._log import hide_secrets
 
 HEAD = "entrypoint: a:b\nsearcher: {name: single, metric: loss, max_length: {batches: 1}}\n"

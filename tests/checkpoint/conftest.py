@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from detcore.checkpoint import CheckpointContext, CheckpointOwner
-from detcore.database import Database
 from detcore.distributed import DistributedContext
 from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
+from detcore_registry import RegistryDatabase
 
 
 @dataclasses.dataclass
 class Desk:
     """A trial's checkpoints, and everything around them."""
 
-    database: Database
+    database: RegistryDatabase
     storage: StorageBackend
     owner: CheckpointOwner
     saved: list[Any]
@@ -36,12 +36,12 @@ class Desk:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[Database]:
-    with Database.open(f"sqlite:///{tmp_path / 'records.db'}") as opened:
+def database(tmp_path: Path) -> Iterator[RegistryDatabase]:
+    with RegistryDatabase.open(f"sqlite:///{tmp_path / 'records.db'}") as opened:
         yield opened
 
 
-def make_desk(database: Database, storage: StorageBackend) -> Desk:
+def make_desk(database: RegistryDatabase, storage: StorageBackend) -> Desk:
     experiment_id = database.create_experiment(
         config={}, config_text=None, model_dir="/", name="test"
     )
@@ -64,7 +64,7 @@ def make_desk_fixture() -> Any:
 
 
 @pytest.fixture(params=["local", "memory"])
-def desk(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> Desk:
+def desk(request: pytest.FixtureRequest, tmp_path: Path, database: RegistryDatabase) -> Desk:
     """A desk on a storage that is a folder, and on one that is not."""
     if request.param == "local":
         return make_desk(database, LocalStorage(tmp_path / "checkpoints"))
@@ -72,7 +72,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> 
 
 
 @pytest.fixture
-def local_desk(tmp_path: Path, database: Database) -> Desk:
+def local_desk(tmp_path: Path, database: RegistryDatabase) -> Desk:
     """A desk on a storage that is a folder."""
     return make_desk(database, LocalStorage(tmp_path / "checkpoints"))
 

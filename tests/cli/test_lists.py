@@ -18,9 +18,10 @@ from terminal import on_a_terminal, without_colour
 from detcore.cli._groups import CommandGroup, import_command
 from detcore.cli._main import COMMANDS
 from detcore.cli._output import print_csv
-from detcore.database import Database, TrialLog
+from detcore.database import TrialLog
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState, TrialState
+from detcore_registry import RegistryDatabase
 
 LOSSES = {1: 0.5, 2: 0.25, 3: math.nan, 4: None, 5: math.inf, 6: 0.125}
 
@@ -29,7 +30,7 @@ LOSSES = {1: 0.5, 2: 0.25, 3: math.nan, 4: None, 5: math.inf, 6: 0.125}
 def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     """A search of six trials: one with NaN, one with infinity, one without any report."""
     home = tmp_path_factory.mktemp("search") / "home"
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
         records = Records(home, database)
         experiment = records.experiment()
         for number, loss in LOSSES.items():
@@ -56,7 +57,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     """Records to add to."""
     home = tmp_path_factory.mktemp("scratch") / "home"
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
         yield Records(home, database)
 
 
@@ -259,7 +260,7 @@ def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
     assert result.stderr == f"experiment {experiment} is still RUNNING\n"
     code = (
         "import sys; from detcore.database import Database\n"
-        "with Database.open(sys.argv[1]) as database:\n"
+        "with RegistryDatabase.open(sys.argv[1]) as database:\n"
         "    print(database.create_experiment(\n"
         "        config={}, config_text=None, model_dir='/m', name='n'))\n"
     )

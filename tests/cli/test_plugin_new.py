@@ -11,7 +11,7 @@ from pathlib import Path
 import click.testing
 import pytest
 import yaml
-from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel
+from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel, house_wheels
 from source_tree import ROOT
 
 from detcore.cli import main
@@ -43,11 +43,9 @@ def write(name: str, kind: str, into: Path) -> Path:
 def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Path) -> None:
     folder = write("my-net", kind, tmp_path)
     wheel = build_wheel(folder, tmp_path / "wheels")
-    clean = CleanEnvironment(
-        tmp_path / "environment", [detcore_wheel(), detcore_wheel("testing"), wheel]
-    )
+    clean = CleanEnvironment(tmp_path / "environment", [*house_wheels("testing"), wheel])
     doctor = clean.run("detcore", "plugins", "doctor")
-    assert (doctor.returncode, doctor.stdout) == (0, "no faults in 3 plugins\n"), doctor.stdout
+    assert (doctor.returncode, doctor.stdout) == (0, "no faults in 5 plugins\n"), doctor.stdout
     listed = clean.run("detcore", "plugins", "info", "my_net").stdout
     assert "distribution:  detcore-my-net 0.1.0" in listed
     assert f"registers:     {'storage type' if kind == 'storage' else kind} my_net" in listed
@@ -86,7 +84,7 @@ def test_an_experiment_can_use_all_four_at_once(tmp_path: Path) -> None:
     states = [row["state"] for row in json.loads(kept.stdout)]
     assert "COMPLETED" in states, kept.stdout
     # The templates are in the wheel of detcore-testing.
-    clean.install(f"detcore-testing @ {detcore_wheel('testing').as_uri()}")
+    clean.install(*map(str, house_wheels("testing")), "--no-index")
     done = clean.run("detcore", "plugin", "new", "other", "--kind", "storage", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     files = [path.name for path in (tmp_path / "detcore-other").rglob("*") if path.is_file()]

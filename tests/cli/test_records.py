@@ -15,16 +15,16 @@ from terminal import on_a_terminal
 
 from detcore._log import Spool
 from detcore.cli._output import format_bytes, format_duration
-from detcore.database import Database
 from detcore.describe import summarize_config
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState
+from detcore_registry import RegistryDatabase
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Iterator[Records]:
     home = tmp_path / "home"
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
         yield Records(home, database)
 
 
@@ -59,7 +59,7 @@ def test_the_list_is_plain_columns_in_a_pipe(records: Records) -> None:
 def test_a_process_that_is_gone_is_not_shown_as_running(records: Records) -> None:
     code = (
         "import sys; from detcore.database import Database\n"
-        "with Database.open(sys.argv[1]) as database:\n"
+        "with RegistryDatabase.open(sys.argv[1]) as database:\n"
         "    e = database.create_experiment(\n"
         "        config={}, config_text=None, model_dir='/m', name='n')\n"
         "    database.start_run(database.create_trial(experiment_id=e, hparams={}, seed=0))\n"

@@ -16,7 +16,7 @@ import pytest
 from databases import Places
 from postgresql_server import PostgreSQLServer, run_server
 
-from detcore.database import Database
+from detcore_registry import RegistryDatabase
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -27,7 +27,7 @@ class Store:
 
     home: Path
     url: str
-    database: Database
+    database: RegistryDatabase
     experiment_id: int
     trial_id: int
     run_id: int
@@ -51,7 +51,7 @@ def postgresql() -> Iterator[PostgreSQLServer]:
     """A server, with a database `records` that has all tables and nothing in them."""
     with run_server() as server:
         server.execute("CREATE DATABASE records")
-        Database.open(server.url("records")).close()
+        RegistryDatabase.open(server.url("records")).close()
         yield server
 
 
@@ -65,7 +65,7 @@ def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
 
 
 def _filled(home: Path, url: str) -> Iterator[Store]:
-    with Database.open(url) as database:
+    with RegistryDatabase.open(url) as database:
         experiment = database.create_experiment(
             config={"searcher": {"metric": "loss"}}, config_text="x: 1\n", model_dir="/m", name="n"
         )

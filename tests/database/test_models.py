@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from detcore.database import Database, ModelOrderBy, ModelSortBy
+from detcore.database import ModelOrderBy, ModelSortBy
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
+from detcore_registry import RegistryDatabase
 
 if TYPE_CHECKING:
     from tests.database.conftest import Crowd, Store
@@ -36,7 +37,7 @@ def test_what_is_said_of_a_model_is_kept(store: Store) -> None:
     )
     assert (made.name, made.description, made.labels) == ("mnist", "digits", ("a", "b"))
     assert (made.metadata, made.archived, made.num_versions) == ({"team": "vision"}, False, 0)
-    with Database.open(store.url) as other:
+    with RegistryDatabase.open(store.url) as other:
         assert other.get_model("mnist") == other.get_model(made.id) == made
         changed = other.update_model("mnist", description="ten digits", labels=[])
     assert (changed.description, changed.labels) == ("ten digits", ())

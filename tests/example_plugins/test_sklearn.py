@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel
+from plugin_wheels import CleanEnvironment, build_wheel, house_wheels
 
 PLUGIN = Path(__file__).parents[2] / "examples" / "plugins" / "detcore-sklearn"
 
@@ -15,9 +15,7 @@ PLUGIN = Path(__file__).parents[2] / "examples" / "plugins" / "detcore-sklearn"
 def clean(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     folder = tmp_path_factory.mktemp("sklearn")
     wheel = build_wheel(PLUGIN, folder / "wheels")
-    return CleanEnvironment(
-        folder / "environment", [detcore_wheel(), detcore_wheel("testing"), wheel]
-    )
+    return CleanEnvironment(folder / "environment", [*house_wheels("testing"), wheel])
 
 
 @pytest.mark.soak

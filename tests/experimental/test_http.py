@@ -27,6 +27,7 @@ from detcore.errors import (
 )
 from detcore.experimental import Determined, EmbeddedTransport, Transport, TrialReference
 from detcore.types import Control, ExperimentState
+from detcore_registry import models_of
 from detcore_remote import (
     ServerAway,
     ServerRefused,
@@ -74,7 +75,7 @@ ODD = [
 
 
 def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
-    near, far = pair
+    near, far = both = models_of(pair[0]), models_of(pair[1])
     for name in ODD:
         made = far.create_model(name, name, {name: name}, [name])
         assert made["name"] == name
@@ -88,14 +89,14 @@ def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
         assert far.remove_model_metadata(name, [name])["metadata"] == {}
         assert far.get_version(name, 0) is None
         far.delete_model(name)
-        gone = [told(lambda one=one, name=name: one.get_model(name)) for one in pair]
+        gone = [told(lambda one=one, name=name: one.get_model(name)) for one in both]
         assert gone[0] == gone[1]
 
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 600])
 def test_names_are_refused_alike(pair: tuple[Transport, Transport], name: str) -> None:
-    near, far = pair
-    errors = [told(lambda one=one: one.create_model(name, "", {}, [])) for one in pair]
+    near, far = both = models_of(pair[0]), models_of(pair[1])
+    errors = [told(lambda one=one: one.create_model(name, "", {}, [])) for one in both]
     assert errors[0] == errors[1]
     assert errors[0][0] is ConfigError
     assert told(lambda: far.get_model(name)) == told(lambda: near.get_model(name))
@@ -131,7 +132,7 @@ def test_numbers_of_records_are_refused_alike(
     for call in (
         lambda one: one.get_experiment(number),
         lambda one: one.get_trial(number),
-        lambda one: one.get_model(number),
+        lambda one: models_of(one).get_model(number),
         lambda one: one.control_experiment(number, "pause"),
         lambda one: one.control_trial(number, "kill"),
     ):

@@ -463,8 +463,8 @@ def test_names_that_are_no_plugins(
     result = run_detcore("plugins", "doctor", sites=[tmp_path], variables={variable: value})
     line = next(line for line in result.stdout.splitlines() if line.startswith(variable))
     installed = (
-        "determined", "horovod", "keras", "optuna", "remote", "replay", "report", "server",
-        "storage", "testing",
+        "determined", "horovod", "keras", "optuna", "registry", "remote", "replay", "report",
+        "server", "storage", "testing",
     )  # fmt: skip
     for name in installed:
         line = line.replace(f"{name}, ", "").replace(f", {name}", "")

@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from detcore.checkpoint import CheckpointContext, CheckpointOwner
-from detcore.database import Database, MetricRecord
+from detcore.database import MetricRecord
 from detcore.distributed import DistributedContext
 from detcore.experimental import Transport
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
+from detcore_registry import RegistryDatabase, models_of
 
 __all__ = ["ClientStore", "round_trip"]
 
@@ -25,7 +26,7 @@ class ClientStore:
     """Records in a folder, written directly, and real checkpoints."""
 
     home: Path
-    database: Database
+    database: RegistryDatabase
 
     @property
     def storage(self) -> LocalStorage:
@@ -120,11 +121,12 @@ class _RoundTrip:
 
     page_size = 2
 
-    def __init__(self, inner: object) -> None:
+    def __init__(self, inner: Transport) -> None:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._inner, name)
+        found = getattr(self._inner, name, None)
+        method = found or getattr(models_of(self._inner), name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             sent = json.loads(json.dumps([args, kwargs]))

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -22,7 +23,7 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["CleanEnvironment", "PluginTests", "build_wheel", "detcore_wheel"]
+__all__ = ["CleanEnvironment", "PluginTests", "build_wheel", "detcore_wheel", "house_wheels"]
 
 ROOT = Path(__file__).parents[2]
 # Variables that would lead an environment, or the tests in it, back to where they come from.
@@ -85,6 +86,20 @@ class PluginTests:
     skipped: Mapping[str, str]
     failed: Sequence[str]
     output: str
+
+
+def house_wheels(*plugins: str) -> list[Path]:
+    """Return detcore's wheel, those of some plugins, and those that these require.
+
+    Args:
+        *plugins: Folders below ``plugins``.
+    """
+    names = [*plugins]
+    for name in names:  # which grows meanwhile
+        text = (ROOT / "plugins" / name / "pyproject.toml").read_text()
+        required = text.partition("\ndependencies = [")[2].partition("]\n")[0]
+        names += {*re.findall(r'"detcore-(\w+)', required)} - {*names}
+    return [detcore_wheel(), *map(detcore_wheel, names)]
 
 
 class CleanEnvironment:

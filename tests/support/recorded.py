@@ -13,8 +13,9 @@ import click
 from click.testing import CliRunner, Result
 
 from detcore.cli import CliContext, main
-from detcore.database import Database, MetricRecord
+from detcore.database import MetricRecord
 from detcore.environment import read_environment
+from detcore_registry import RegistryDatabase
 
 __all__ = ["CONFIG", "Records"]
 
@@ -38,7 +39,7 @@ class Records:
     """A home with records, and the commands that read them."""
 
     home: Path
-    database: Database
+    database: RegistryDatabase
 
     def __call__(self, *arguments: str) -> Result:
         obj = CliContext(environment=read_environment({"DETCORE_HOME": str(self.home)}))

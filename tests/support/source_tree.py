@@ -27,6 +27,7 @@ PLUGIN_SOURCES = tuple(sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples
 # module, or package, imports that one by its name, and has its names.
 FORWARDERS = {
     "detcore.checkpoint.torture": "detcore_testing.torture",
+    "detcore.experimental._model": "detcore_registry",
     "detcore.migrate": "detcore_determined.migrate",
     "detcore.remote": "detcore_remote",
     "detcore.testing": "detcore_testing",

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from data_pipelines import PIPELINES, SEED, Reading, as_plain
 
-from detcore.data import LedgerWriter, verify_ledger
+from detcore.data import LedgerWriter
 from detcore.errors import DataError, InvalidDataTypeError, InvalidExperimentError, LedgerError
 from detcore_estimator._feed._data import GraphFeed, check_dataset
 from detcore_estimator._tf import tf, tf1
+from detcore_replay import verify_ledger
 
 pytestmark = pytest.mark.filterwarnings("ignore:Seed 11 from outer graph:UserWarning")
 

@@ -20,12 +20,11 @@ from recorded import CONFIG, Records
 
 from detcore.checkpoint import CheckpointContext, CheckpointOwner
 from detcore.database import Database, MetricRecord, TrialLog
-from detcore.describe import escape, table  # fmt: skip
 from detcore.distributed import DistributedContext
 from detcore.errors import NotFoundError, RunError
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
-from detcore_report import Chart, Curve, chart_table, read_view
+from detcore_report import Chart, Curve, chart_table, escape, read_view, table
 from detcore_report._html import Report, page, plot_page, report_page
 from detcore_report._scales import make_axis, make_scale
 from detcore_report._view import thin

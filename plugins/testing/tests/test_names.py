@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from plugin_wheels import CleanEnvironment, detcore_wheel
+from plugin_wheels import CleanEnvironment, detcore_wheel, house_wheels
 
 import detcore.checkpoint.torture
 import detcore.testing
@@ -96,6 +96,6 @@ def test_the_wheels_bring_the_suites_or_the_pip_command(tmp_path: Path) -> None:
     alone = clean.run(*torture)
     assert (alone.returncode, alone.stdout) == (1, "")
     assert "pip install 'detcore[testing]'" in alone.stderr
-    clean.install(str(detcore_wheel("testing")), "--no-index")
+    clean.install(*map(str, house_wheels("testing")), "--no-index")
     assert clean.run(*suite).stdout == "detcore_testing._storage\n"
     assert clean.run(*torture).stdout.endswith("nothing was lost\n")

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from _killed_scripts import Kill, Script
 
-from detcore.data import LedgerReport, verify_ledger
+from detcore_replay import LedgerReport, verify_ledger
 from detcore_testing import DetcoreCommand
 
 __all__ = ["FAMILIES", "TASKS", "Case", "Outcome"]

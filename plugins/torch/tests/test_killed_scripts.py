@@ -11,7 +11,7 @@ import pytest
 from _killed_scripts import Script
 from loop_runs import LoopRuns
 
-from detcore.data import verify_ledger
+from detcore_replay import verify_ledger
 
 SCRIPTS = Path(__file__).parent / "scripts"
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from detcore.data import verify_ledger
+from detcore_replay import verify_ledger
 
 PROGRAM = Path(__file__).parent / "programs" / "two_sources.py"
 sys.path.append(str(PROGRAM.parent))

@@ -27,8 +27,14 @@ if TYPE_CHECKING:
         print_json,
         print_line,
         print_table,
+        printable,
     )
-    from detcore.cli._records import master_option, open_client, open_records
+    from detcore.cli._records import (
+        master_option,
+        open_client,
+        open_records,
+        uuid_shortener,
+    )
 
 __all__ = [
     "EXPERIMENT_ID",
@@ -49,7 +55,9 @@ __all__ = [
     "print_json",
     "print_line",
     "print_table",
+    "printable",
     "survey_checkpoints",
+    "uuid_shortener",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -60,9 +68,9 @@ __getattr__, __dir__ = lazy_names(
         "_groups": "CommandGroup",
         "_logs": "last_lines",
         "_output": (
-            "Column choose_format format_options make_console make_table print_csv print_fields "
-            "print_json print_line print_table"
+            "Column choose_format format_options make_console make_table "
+            "print_csv print_fields print_json print_line print_table printable"
         ),
-        "_records": "master_option open_client open_records",
+        "_records": "master_option open_client open_records uuid_shortener",
     },
 )

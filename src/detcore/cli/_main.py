@@ -74,9 +74,7 @@ COMMANDS = {
         "detcore.cli._checkpoint:checkpoint_group",
         "List, download, verify and delete checkpoints.",
     ),
-    "model": Lazy(
-        "detcore.cli._model:model_group", "Register checkpoints as numbered versions of models."
-    ),
+    "model": Lazy(None, "Register checkpoints as numbered versions of models."),
     "ui": Lazy(None, "Open a page of the records in a browser, for you alone."),
     "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
     "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
@@ -89,7 +87,7 @@ COMMANDS = {
         "detcore.cli._config:config_group", "Check, show and describe experiment files."
     ),
     "migrate": Lazy(None, "Rewrite code and experiment files written for Determined."),
-    "data": Lazy("detcore.cli._data:data_group", "Inspect the data that a trial was trained on."),
+    "data": Lazy(None, "Inspect the data that a trial was trained on."),
     "plugins": Lazy(
         "detcore.cli._plugins:plugins_group",
         "List and describe plugins, find faults, begin a new one.",
@@ -107,8 +105,10 @@ COMMANDS = {
 # Other names that are understood, and not listed.
 ALIASES = {"plugin": "plugins"}
 DISTRIBUTION_OF_COMMAND: dict[str, str] = {
+    "data": "detcore-replay",
     "diverge": "detcore-replay",
     "migrate": "detcore-determined",
+    "model": "detcore-registry",
     "plugins new": "detcore-testing",
     "replay": "detcore-replay",
     "report": "detcore-report",

@@ -1,20 +1,14 @@
-"""Provide a resumable order of data, data sources, the ledger, step digests, and a cache.
+"""Provide a resumable order of data, data sources, the ledger, and step digests.
 
-Pure; requires only NumPy. Workers seldom need an `IteratorSource` and never verify ledgers, so
-these are imported on first use.
+Pure; requires only NumPy. Workers seldom need an `IteratorSource`, so it is imported on first use.
+The names that verify ledgers are in the distribution detcore-replay, those of cached datasets in
+detcore-tensorflow; they are also found here.
 """
 
 from typing import TYPE_CHECKING
 
-from detcore.data._dataset_cache import (
-    CachedRecords,
-    CacheKey,
-    DatasetCache,
-    key_order,
-    with_key_order,
-)
 from detcore.data._digests import StepDigests
-from detcore.data._ledger import Frame, FrameKind, IdKind, LedgerWriter, scan_frames
+from detcore.data._ledger import FrameKind, IdKind, LedgerHeader, LedgerWriter
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.data._source import DataSource
@@ -22,35 +16,26 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.data._iterator_source import IteratorSource
-    from detcore.data._verify import EpochReport, LedgerReport, verify_ledger
 
 __all__ = [
-    "CacheKey",
-    "CachedRecords",
     "DataPosition",
     "DataSource",
-    "DatasetCache",
-    "EpochReport",
-    "Frame",
     "FrameKind",
     "IdKind",
     "IndexSampler",
     "IteratorSource",
-    "LedgerReport",
+    "LedgerHeader",
     "LedgerWriter",
     "ShuffledOrder",
     "StepDigests",
-    "key_order",
-    "scan_frames",
     "shard_range",
-    "verify_ledger",
-    "with_key_order",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_iterator_source": "IteratorSource",
-        "_verify": "EpochReport LedgerReport verify_ledger",
+        "detcore_tensorflow": "CacheKey CachedRecords DatasetCache key_order with_key_order",
+        "detcore_replay": "EpochReport Frame LedgerReport scan_frames verify_ledger",
     },
 )

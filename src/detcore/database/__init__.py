@@ -11,6 +11,7 @@ from detcore._records import (
     ProcessIdentity,
     RunRecord,
     TrialRecord,
+    read_row,
 )
 from detcore.database._backup import (
     DatabaseInfo,
@@ -21,16 +22,12 @@ from detcore.database._backup import (
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drain import Position, SpoolLines
+from detcore.database._experiments import note_last_id
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
+from detcore.database._queries import checked_metadata, checked_texts, unused_id
+from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
-from detcore.database._reads import (
-    READS,
-    answer_question,
-    answer_read,
-    plain_arguments,
-    read_result,
-)
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
@@ -40,7 +37,6 @@ from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_
 from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
-    "READS",
     "CheckpointRecord",
     "Database",
     "DatabaseAway",
@@ -70,18 +66,20 @@ __all__ = [
     "TrialSummary",
     "TrialTarget",
     "answer_question",
-    "answer_read",
     "back_up",
+    "checked_metadata",
+    "checked_texts",
     "describe_database",
     "hide_secrets",
     "ingest_reports",
     "ingest_spools",
     "keep_secrets",
     "metadata",
-    "plain_arguments",
+    "note_last_id",
     "put_back",
     "read_log_page",
-    "read_result",
+    "read_row",
     "read_trial_log",
     "restore_secrets",
+    "unused_id",
 ]

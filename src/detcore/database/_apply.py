@@ -22,11 +22,17 @@ from detcore._log.events import (
     Event,
     TrialFailed,
 )
-from detcore.database._models import registrations
-from detcore.database._schema import checkpoints, runs, trials
+from detcore.database._schema import checkpoints, model_versions, models, runs, trials
 from detcore.types import TrialState
 
-__all__ = ["APPLIED", "CheckpointChange", "apply_event", "change_checkpoint", "insert_checkpoint"]
+__all__ = [
+    "APPLIED",
+    "CheckpointChange",
+    "apply_event",
+    "change_checkpoint",
+    "insert_checkpoint",
+    "registrations",
+]
 
 CheckpointChange: TypeAlias = (
     CheckpointCommitted | CheckpointDeleting | CheckpointDeleted | CheckpointDamaged
@@ -193,3 +199,18 @@ def _fail(connection: Connection, owner: tuple[int, int], event: TrialFailed, at
             .values(state=TrialState.ERROR.value, error=event.error, ended_at=at)
         )
     return True
+
+
+def registrations(connection: Connection, uuid: str | None = None) -> dict[str, list[str]]:
+    """Return what checkpoints are registered as; of one of them, or of all."""
+    query = (
+        select(model_versions.c.checkpoint_uuid, models.c.name, model_versions.c.number)
+        .join(models, models.c.id == model_versions.c.model_id)
+        .order_by(models.c.id, model_versions.c.number)
+    )
+    if uuid is not None:
+        query = query.where(model_versions.c.checkpoint_uuid == uuid)
+    found: dict[str, list[str]] = {}
+    for row in connection.execute(query):
+        found.setdefault(row.checkpoint_uuid, []).append(f"{row.name} version {row.number}")
+    return found

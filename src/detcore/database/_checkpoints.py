@@ -23,8 +23,8 @@ from detcore.database._apply import (
     CheckpointChange,
     change_checkpoint,
     insert_checkpoint,
+    registrations,
 )
-from detcore.database._models import registrations
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
 from detcore.database._ranking import is_last_report
 from detcore.database._schema import checkpoints, metrics, validation_values
@@ -215,6 +215,11 @@ class CheckpointQueries(Queries):
         )
         with self._read() as connection:
             return int(connection.execute(query).scalar_one())
+
+    def registered_checkpoints(self) -> dict[str, list[str]]:
+        """Return the checkpoints in the registry by UUID, with ``"model version N"`` of each."""
+        with self._read() as connection:
+            return registrations(connection)
 
     def latest_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
         """Return the COMPLETED checkpoint of a trial with the most steps, the newest of equals."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import types
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from sqlalchemy import Engine
 
@@ -14,7 +14,6 @@ from detcore.database._drain import SpoolQueries
 from detcore.database._engine import bring_up_to_date, make_engine, read_version
 from detcore.database._experiments import DeletionQueries, DescriptionQueries, ExperimentQueries
 from detcore.database._metrics import MetricQueries
-from detcore.database._models import ModelQueries
 from detcore.database._patience import Patience
 from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Database"]
 
+_Derived = TypeVar("_Derived", bound="Database")
+
 
 class Database(
     ExperimentQueries,
@@ -42,11 +43,10 @@ class Database(
     SummaryQueries,
     CurveQueries,
     DeletionQueries,
-    ModelQueries,
     WorkerQueries,
     SpoolQueries,
 ):
-    """Experiments, trials, metrics, checkpoints and models, shared by all processes.
+    """Experiments, trials, metrics and checkpoints, shared by all processes.
 
     Methods may be called from any thread. Each is one transaction; when it returns, its changes
     are visible to every process and survive the death of this one. After a fork the child may
@@ -57,7 +57,8 @@ class Database(
     connection if the server was gone.
 
     A plugin with tables of its own derives a class, which is what `detcore_register_tables`
-    returns, and whose methods use `transaction`.
+    returns, and whose methods use `transaction`. `as_class` gives open records the methods of such
+    a class.
 
     Attributes:
         tables: Tables that are brought up to date, too, when a database is opened.
@@ -114,6 +115,13 @@ class Database(
         not known. The returned object shares these connections, and need not be closed.
         """
         return type(self)(self._engine, self._guard, patience=patience)
+
+    def as_class(self, cls: type[_Derived]) -> _Derived:
+        """Return the same records with the methods of a class that a plugin derives.
+
+        The returned object shares these connections, and need not be closed.
+        """
+        return cls(self._engine, self._guard, patience=self._patience)
 
     @property
     def url(self) -> str:

@@ -13,8 +13,14 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore._records import Field, document_of
+    from detcore._records import Field, document_of, make_document
     from detcore.experimental import estimator, keras
+    from detcore.experimental._arguments import (
+        check_id,
+        check_keys,
+        check_metadata,
+        check_text,
+    )
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
     from detcore.experimental._create import create
@@ -31,14 +37,14 @@ if TYPE_CHECKING:
     from detcore.experimental._experiment import ExperimentReference
     from detcore.experimental._instance import create_trial_instance
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
-    from detcore.experimental._model import Model
+    from detcore.experimental._model import Model, ModelQuery, VersionTexts
     from detcore.experimental._transport import (
+        Connected,
         Document,
         ExperimentQuery,
-        ModelQuery,
         Transport,
         TrialChanges,
-        VersionTexts,
+        all_pages,
     )
     from detcore.experimental._trial import TrialReference
 
@@ -47,6 +53,7 @@ __all__ = [
     "CheckpointOrderBy",
     "CheckpointSortBy",
     "CheckpointTrainingMetadata",
+    "Connected",
     "Determined",
     "Document",
     "EmbeddedTransport",
@@ -66,18 +73,25 @@ __all__ = [
     "TrialSortBy",
     "ValidationMetrics",
     "VersionTexts",
+    "all_pages",
+    "check_id",
+    "check_keys",
+    "check_metadata",
+    "check_text",
     "create",
     "create_trial_instance",
     "document_of",
     "estimator",
     "keras",
+    "make_document",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "": "estimator keras",
-        "detcore._records": "Field document_of",
+        "detcore._records": "Field document_of make_document",
+        "_arguments": "check_id check_keys check_metadata check_text",
         "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
         "_client": "Determined",
         "_create": "create",
@@ -89,8 +103,8 @@ __getattr__, __dir__ = lazy_names(
         "_experiment": "ExperimentReference",
         "_instance": "create_trial_instance",
         "_metrics": "TrainingMetrics ValidationMetrics",
-        "_model": "Model",
-        "_transport": "Document ExperimentQuery ModelQuery Transport TrialChanges VersionTexts",
+        "_model": "Model ModelQuery VersionTexts",
+        "_transport": "Connected Document ExperimentQuery Transport TrialChanges all_pages",
         "_trial": "TrialReference",
     },
 )

@@ -156,11 +156,6 @@ class Checkpoint(Connected):
         version = f", model={self.model_name!r} {self.model_version}" if self.model_name else ""
         return f"Checkpoint(uuid={self.uuid}, trial_id={self.trial_id}{version})"
 
-    def _repr_html_(self) -> str:
-        from detcore.experimental._notebook import checkpoint_html
-
-        return checkpoint_html(self)
-
     @property
     def steps_completed(self) -> int:
         """Batches completed when it was made."""

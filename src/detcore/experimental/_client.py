@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._distributions import import_distribution
 from detcore._records import experiment_state
 from detcore.experimental._arguments import (
     check_count,
@@ -21,13 +22,13 @@ from detcore.experimental._connect import connect
 from detcore.experimental._enums import ModelOrderBy, ModelSortBy
 from detcore.experimental._experiment import ExperimentReference
 from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
-from detcore.experimental._model import Model
 from detcore.experimental._transport import all_pages
 from detcore.experimental._trial import TrialReference
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Transport
+    from detcore.experimental._model import Model, ModelTransport
+    from detcore.experimental._transport import Document, Transport
 
 __all__ = ["Determined"]
 
@@ -194,13 +195,13 @@ class Determined:
             DatabaseError: If there is a model of that name.
             InvalidArgumentError: If an argument is of the wrong kind.
         """
-        document = self._transport.create_model(
+        document = self._ask_registry().create_model(
             check_text("name", name),
             description or "",
             check_metadata(metadata or {}),
             check_keys("labels", labels or ()),
         )
-        return Model.from_document(document, self._transport, master=self._master)
+        return self._model(document)
 
     def get_model(self, name: str | int) -> Model:
         """Return a model of the registry.
@@ -212,8 +213,8 @@ class Determined:
             NotFoundError: If there is no such model; the message lists the known ones.
         """
         model = name if isinstance(name, int) else check_text("name", name)
-        document = self._transport.get_model(model)
-        return Model.from_document(document, self._transport, master=self._master)
+        document = self._ask_registry().get_model(model)
+        return self._model(document)
 
     def get_models(
         self,
@@ -234,12 +235,12 @@ class Determined:
             labels: Only those that have all of these.
             archived: Only those that are archived, or that are not; None = all.
         """
-        transport = self._transport
+        asked = self._ask_registry()
         wanted = check_keys("labels", labels or ())
         sort, order = ModelSortBy(sort_by).value, ModelOrderBy(order_by).value
 
         def fetch(limit: int | None, offset: int) -> list[dict[str, Any]]:
-            return transport.list_models(
+            return asked.list_models(
                 sort_by=sort,
                 order_by=order,
                 name=name,
@@ -250,10 +251,7 @@ class Determined:
                 offset=offset,
             )
 
-        return [
-            Model.from_document(document, transport, master=self._master)
-            for document in all_pages(transport, fetch)
-        ]
+        return [self._model(document) for document in all_pages(self._transport, fetch)]
 
     def get_model_labels(self) -> list[str]:
         """Return the labels that models have, the most frequent first."""
@@ -262,6 +260,14 @@ class Determined:
             for label in model.labels:
                 counts[label] = counts.get(label, 0) + 1
         return sorted(counts, key=lambda label: (-counts[label], label))
+
+    def _ask_registry(self) -> ModelTransport:
+        asked: ModelTransport = _import_registry().models_of(self._transport)
+        return asked
+
+    def _model(self, document: Document) -> Model:
+        kind: type[Model] = _import_registry().Model
+        return kind.from_document(document, self._transport, master=self._master)
 
     def stream_trials_training_metrics(self, trial_ids: Iterable[int]) -> Iterator[TrainingMetrics]:
         """Yield the training reports of trials, trial by trial, in the order of steps."""
@@ -274,3 +280,7 @@ class Determined:
         """Yield the validation reports of trials, trial by trial, in the order of steps."""
         for trial_id in list(trial_ids):
             yield from self.get_trial(trial_id).stream_validation_metrics()
+
+
+def _import_registry() -> types.ModuleType:
+    return import_distribution("detcore_registry", needed_by="the model registry")

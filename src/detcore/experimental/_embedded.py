@@ -15,7 +15,7 @@ from detcore.types import ExperimentState, searcher_metric
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.database import CheckpointRecord, Database, MetricRecord, ModelVersionRecord
+    from detcore.database import CheckpointRecord, Database, MetricRecord
     from detcore.environment import Environment
     from detcore.experimental import _transport
     from detcore.experimental._transport import Document
@@ -51,14 +51,14 @@ class EmbeddedTransport:
 
     def get_experiment(self, experiment_id: int) -> Document:
         """Return an experiment."""
-        database = self._database()
+        database = self.database()
         # Asked first: a process that is gone has recorded before how it ended.
         is_alive = database.experiment_is_alive(experiment_id)
         return make_document(database.get_experiment(experiment_id), is_alive=is_alive)
 
     def list_experiments(self, **query: Unpack[_transport.ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
-        database = self._database()
+        database = self.database()
         found = database.list_experiments(**query)
         return [
             make_document(
@@ -72,11 +72,11 @@ class EmbeddedTransport:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
         from detcore.experimental import _control
 
-        _control.control(self._database(), self._environment, experiment_id, action)
+        _control.control(self.database(), self._environment, experiment_id, action)
 
     def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
         """Return the trials of an experiment by id."""
-        found = self._database().list_trials(experiment_id, limit=limit, offset=offset)
+        found = self.database().list_trials(experiment_id, limit=limit, offset=offset)
         return [make_document(record) for record in found]
 
     # -- trials -----------------------------------------------------------------------------------
@@ -85,21 +85,21 @@ class EmbeddedTransport:
         """Do one of: cancel, kill."""
         from detcore.runner import control_trial
 
-        control_trial(trial_id, action, database=self._database(), environment=self._environment)
+        control_trial(trial_id, action, database=self.database(), environment=self._environment)
 
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
-        return make_document(self._database().get_trial(trial_id))
+        return make_document(self.database().get_trial(trial_id))
 
     def update_trial(self, trial_id: int, **changes: Unpack[_transport.TrialChanges]) -> Document:
         """Change a trial's notes or labels, and return it; None keeps a value."""
-        return make_document(self._database().update_trial(trial_id, **changes))
+        return make_document(self.database().update_trial(trial_id, **changes))
 
     def list_metrics(
         self, trial_id: int, kind: str, *, limit: int | None, offset: int
     ) -> list[Document]:
         """Return the reports of a trial by steps."""
-        database = self._database()
+        database = self.database()
         owner = database.get_trial(trial_id).experiment_id
         self._take_in(database, experiment_id=owner, trial_id=trial_id)
         records = _part(database.metrics(trial_id, kind), limit, offset)
@@ -109,7 +109,7 @@ class EmbeddedTransport:
         """Return lines of a trial's log from a position on."""
         from detcore.database import read_log_page
 
-        database = self._database()
+        database = self.database()
         trial = database.get_trial(trial_id)
         _, is_alive = database.observe_experiment(trial.experiment_id)
         # Known before the lines are read, so that none which came before the end is missed.
@@ -130,13 +130,13 @@ class EmbeddedTransport:
         """Bring the event files in a folder up to date, and return how many there are."""
         from detcore.experimental._control import copy_event_files
 
-        return copy_event_files(self._database().get_trial(trial_id).trial_dir, Path(folder))
+        return copy_event_files(self.database().get_trial(trial_id).trial_dir, Path(folder))
 
     def list_event_files(self, trial_id: int) -> list[Document]:
         """Return ``name, size`` of a trial's event files, for the clients of a server."""
         from detcore.experimental._control import list_event_files
 
-        return list_event_files(self._database().get_trial(trial_id).trial_dir)
+        return list_event_files(self.database().get_trial(trial_id).trial_dir)
 
     def open_event_file(self, trial_id: int, name: str) -> tuple[BinaryIO, int]:
         """Open an event file of a trial, and return it with its size.
@@ -146,28 +146,28 @@ class EmbeddedTransport:
         """
         from detcore.experimental._control import open_event_file
 
-        return open_event_file(self._database().get_trial(trial_id), name)
+        return open_event_file(self.database().get_trial(trial_id), name)
 
     # -- checkpoints ------------------------------------------------------------------------------
 
     def get_checkpoint(self, uuid: str) -> Document:
         """Return a checkpoint by its UUID, or by a beginning of it."""
-        database = self._database()
+        database = self.database()
         record = database.get_checkpoint(uuid)
         self._take_in(database, experiment_id=record.experiment_id, trial_id=record.trial_id)
         return self._one(database, record)
 
     def list_checkpoints(self, trial_id: int, *, limit: int | None, offset: int) -> list[Document]:
         """Return the COMPLETED checkpoints of a trial, oldest first."""
-        database = self._database()
+        database = self.database()
         owner = database.get_trial(trial_id).experiment_id
         self._take_in(database, experiment_id=owner, trial_id=trial_id)
         records = database.list_checkpoints(trial_id=trial_id, states=[_COMPLETED])
-        return self._with_validations(database, _part(records, limit, offset))
+        return self.checkpoint_documents(database, _part(records, limit, offset))
 
     def latest_checkpoint(self, trial_id: int) -> Document | None:
         """Return the COMPLETED checkpoint of a trial with the most steps."""
-        database = self._database()
+        database = self.database()
         owner = database.get_trial(trial_id).experiment_id
         self._take_in(database, experiment_id=owner, trial_id=trial_id)
         record = database.latest_checkpoint(trial_id)
@@ -184,7 +184,7 @@ class EmbeddedTransport:
         distinct_trials: bool,
     ) -> Document:
         """Return COMPLETED checkpoints, the best first."""
-        database = self._database()
+        database = self.database()
         owner = experiment_id
         if owner is None:
             owner = database.get_trial(trial_id or 0).experiment_id
@@ -214,19 +214,19 @@ class EmbeddedTransport:
 
     def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
         """Add to a checkpoint's metadata, and return the checkpoint."""
-        database = self._database()
+        database = self.database()
         return self._one(database, database.add_checkpoint_metadata(uuid, metadata))
 
     def remove_checkpoint_metadata(self, uuid: str, keys: list[str]) -> Document:
         """Remove keys from a checkpoint's metadata, and return the checkpoint."""
-        database = self._database()
+        database = self.database()
         return self._one(database, database.remove_checkpoint_metadata(uuid, keys))
 
     def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
         """Delete a checkpoint's files, or those that match, and return the checkpoint."""
         from detcore.experimental._control import delete_files
 
-        database = self._database()
+        database = self.database()
         delete_files(database, self._environment, uuid, globs)
         return self._one(database, database.get_checkpoint(uuid))
 
@@ -236,7 +236,7 @@ class EmbeddedTransport:
         from detcore.experimental._control import download_files
 
         if not is_whole_copy(Path(folder), uuid):
-            download_files(self._database(), self._environment, uuid, Path(folder))
+            download_files(self.database(), self._environment, uuid, Path(folder))
 
     def list_files(self, uuid: str) -> Document:
         """Return the stored files of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
@@ -248,7 +248,7 @@ class EmbeddedTransport:
         """
         from detcore.experimental._control import list_files
 
-        return list_files(self._database(), self._environment, uuid)
+        return list_files(self.database(), self._environment, uuid)
 
     def open_file(self, uuid: str, name: str) -> tuple[BinaryIO, int]:
         """Open a stored file of a checkpoint, and return it with its size.
@@ -259,79 +259,7 @@ class EmbeddedTransport:
         """
         from detcore.experimental._control import open_file
 
-        return open_file(self._database(), self._environment, uuid, name)
-
-    # -- models -----------------------------------------------------------------------------------
-
-    def create_model(
-        self, name: str, description: str, metadata: Document, labels: list[str]
-    ) -> Document:
-        """Add a model."""
-        return make_document(
-            self._database().create_model(
-                name, description=description, metadata=metadata, labels=labels
-            )
-        )
-
-    def get_model(self, model: str | int) -> Document:
-        """Return a model by its name or its id."""
-        return make_document(self._database().get_model(model))
-
-    def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
-        """Return models."""
-        return [make_document(record) for record in self._database().list_models(**query)]
-
-    def update_model(
-        self, model: str | int, *, description: str | None, labels: list[str] | None
-    ) -> Document:
-        """Change a model's description or labels; None keeps a value."""
-        return make_document(
-            self._database().update_model(model, description=description, labels=labels)
-        )
-
-    def set_model_archived(self, model: str | int, archived: bool) -> Document:
-        """Put a model away, or bring it back."""
-        return make_document(self._database().set_model_archived(model, archived))
-
-    def add_model_metadata(self, model: str | int, metadata: Document) -> Document:
-        """Add to a model's metadata."""
-        return make_document(self._database().add_model_metadata(model, metadata))
-
-    def remove_model_metadata(self, model: str | int, keys: list[str]) -> Document:
-        """Remove keys from a model's metadata."""
-        return make_document(self._database().remove_model_metadata(model, keys))
-
-    def delete_model(self, model: str | int) -> None:
-        """Delete a model and its versions; checkpoints stay."""
-        self._database().delete_model(model)
-
-    def register_version(
-        self, model: str | int, checkpoint_uuid: str, **given: Unpack[_transport.VersionTexts]
-    ) -> Document:
-        """Make a checkpoint the next version of a model, and return the version."""
-        database = self._database()
-        record = database.register_version(model, checkpoint_uuid, **given)
-        return self._versions(database, model, [record])[0]
-
-    def get_version(self, model: str | int, number: int) -> Document | None:
-        """Return a version of a model, 0 for the latest; None if it does not exist."""
-        database = self._database()
-        record = database.get_version(model, number)
-        return None if record is None else self._versions(database, model, [record])[0]
-
-    def list_versions(
-        self, model: str | int, *, order_by: int, limit: int | None, offset: int
-    ) -> list[Document]:
-        """Return the versions of a model by number."""
-        from detcore.database import ModelOrderBy
-
-        database = self._database()
-        records = database.list_versions(model, order_by=ModelOrderBy(order_by))
-        return self._versions(database, model, _part(records, limit, offset))
-
-    def delete_version(self, model: str | int, number: int) -> None:
-        """Delete a version of a model; its checkpoint stays."""
-        self._database().delete_version(model, number)
+        return open_file(self.database(), self._environment, uuid, name)
 
     # -- shared -----------------------------------------------------------------------------------
 
@@ -339,11 +267,12 @@ class EmbeddedTransport:
         """Return the records, with everything in them that workers have reported so far."""
         from detcore.database import ingest_spools
 
-        database = self._database()
+        database = self.database()
         ingest_spools(database, self._environment.home)
         return database
 
-    def _database(self) -> Database:
+    def database(self) -> Database:
+        """Return the records, opened."""
         with self._lock:
             if self._opened is None:
                 from detcore.database import Database
@@ -359,11 +288,12 @@ class EmbeddedTransport:
         ingest_reports(database, home, experiment_id=experiment_id, trial_id=trial_id)
 
     def _one(self, database: Database, record: CheckpointRecord) -> Document:
-        return self._with_validations(database, [record])[0]
+        return self.checkpoint_documents(database, [record])[0]
 
-    def _with_validations(
+    def checkpoint_documents(
         self, database: Database, records: Sequence[CheckpointRecord]
     ) -> list[Document]:
+        """Return checkpoints with the validations at their steps."""
         validations = database.checkpoint_validations([record.uuid for record in records])
         return self._documents(
             database, [(record, validations.get(record.uuid)) for record in records]
@@ -390,18 +320,6 @@ class EmbeddedTransport:
                 and {"metrics": dict(validation.metrics), "n_records": validation.n_records},
             )
             for record, validation in pairs
-        ]
-
-    def _versions(
-        self, database: Database, model: str | int, records: Sequence[ModelVersionRecord]
-    ) -> list[Document]:
-        name = database.get_model(model).name
-        checkpoints = self._with_validations(
-            database, [database.get_checkpoint(record.checkpoint_uuid) for record in records]
-        )
-        return [
-            make_document(record, model_name=name, checkpoint=checkpoint)
-            for record, checkpoint in zip(records, checkpoints, strict=True)
         ]
 
 

@@ -56,11 +56,6 @@ class ExperimentReference(Connected):
     def __repr__(self) -> str:
         return f"ExperimentReference(id={self.id})"
 
-    def _repr_html_(self) -> str | None:
-        from detcore.experimental._notebook import experiment_html
-
-        return experiment_html(self)
-
     @property
     def experiment_id(self) -> int:
         """Its id."""

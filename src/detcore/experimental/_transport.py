@@ -12,10 +12,8 @@ __all__ = [
     "Connected",
     "Document",
     "ExperimentQuery",
-    "ModelQuery",
     "Transport",
     "TrialChanges",
-    "VersionTexts",
     "all_pages",
 ]
 
@@ -37,23 +35,6 @@ class ExperimentQuery(TypedDict):
     offset: int
 
 
-class ModelQuery(TypedDict):
-    """Which models `Transport.list_models` returns, and in which order.
-
-    ``sort_by`` is a `ModelSortBy`, ``order_by`` an `OrderBy`; for the others see the parameters of
-    `detcore.database.Database.list_models`.
-    """
-
-    sort_by: int
-    order_by: int
-    name: str
-    description: str
-    labels: list[str]
-    archived: bool | None
-    limit: int | None
-    offset: int
-
-
 class TrialChanges(TypedDict, total=False):
     """Changes of `Transport.update_trial`; see `detcore.database.Database.update_trial`."""
 
@@ -61,15 +42,6 @@ class TrialChanges(TypedDict, total=False):
     labels: list[str] | None
     add_labels: list[str]
     remove_labels: list[str]
-
-
-class VersionTexts(TypedDict, total=False):
-    """Texts and metadata of a new version of a model; empty by default."""
-
-    name: str
-    comment: str
-    notes: str
-    metadata: Document | None
 
 
 class Transport(Protocol):
@@ -89,12 +61,10 @@ class Transport(Protocol):
     - report: ``trial_id, run_id, steps_completed, metrics, batch_metrics, n_records, reported_at``;
     - checkpoint: ``uuid, experiment_id, trial_id, state, steps_completed, metadata, resources,
       experiment_config, hparams, started_at, committed_at`` and ``validation``: ``metrics,
-      n_records`` of the validation at its step, or None;
-    - model: ``id, name, description, metadata, labels, archived, num_versions, created_at,
-      updated_at``;
-    - version: ``model_id, model_name, number, checkpoint`` (a document), ``created_at``.
+      n_records`` of the validation at its step, or None.
 
-    A transport may have one more method: ``records()`` returns a `detcore.database.Database`, or
+    A transport of the model registry has the methods of `detcore_registry.ModelTransport`, too. It
+    may have one more method: ``records()`` returns a `detcore.database.Database`, or
     an object that answers the questions of one. Notebooks draw experiments and trials from it, and
     show their ``repr`` without it.
 
@@ -198,52 +168,6 @@ class Transport(Protocol):
     def download_checkpoint(self, uuid: str, folder: str) -> None:
         """Put a checkpoint's files into a folder of this machine, unless they are there."""
 
-    # -- models -----------------------------------------------------------------------------------
-
-    def create_model(
-        self, name: str, description: str, metadata: Document, labels: list[str]
-    ) -> Document:
-        """Add a model."""
-
-    def get_model(self, model: str | int) -> Document:
-        """Return a model by its name or its id."""
-
-    def list_models(self, **query: Unpack[ModelQuery]) -> list[Document]:
-        """Return models."""
-
-    def update_model(
-        self, model: str | int, *, description: str | None, labels: list[str] | None
-    ) -> Document:
-        """Change a model's description or labels; None keeps a value."""
-
-    def set_model_archived(self, model: str | int, archived: bool) -> Document:
-        """Put a model away, or bring it back."""
-
-    def add_model_metadata(self, model: str | int, metadata: Document) -> Document:
-        """Add to a model's metadata."""
-
-    def remove_model_metadata(self, model: str | int, keys: list[str]) -> Document:
-        """Remove keys from a model's metadata."""
-
-    def delete_model(self, model: str | int) -> None:
-        """Delete a model and its versions; checkpoints stay."""
-
-    def register_version(
-        self, model: str | int, checkpoint_uuid: str, **given: Unpack[VersionTexts]
-    ) -> Document:
-        """Make a checkpoint the next version of a model, and return the version."""
-
-    def get_version(self, model: str | int, number: int) -> Document | None:
-        """Return a version of a model, 0 for the latest; None if it does not exist."""
-
-    def list_versions(
-        self, model: str | int, *, order_by: int, limit: int | None, offset: int
-    ) -> list[Document]:
-        """Return the versions of a model by number."""
-
-    def delete_version(self, model: str | int, number: int) -> None:
-        """Delete a version of a model; its checkpoint stays."""
-
 
 class Connected:
     """An object that asks a store: the one it came from, or else the one `connect` finds.
@@ -263,6 +187,24 @@ class Connected:
 
             self._given_transport = connect(self.master)
         return self._given_transport
+
+    def _repr_html_(self) -> str | None:
+        """Return the object as HTML, for notebooks, or how to get it; None: by its ``repr``."""
+        from detcore._distributions import (
+            MissingDistributionError,
+            import_distribution,
+            install_command,
+        )
+
+        try:
+            report = import_distribution("detcore_report", needed_by="its page")
+        except MissingDistributionError:
+            import html
+
+            how = html.escape(install_command("detcore-report"))
+            return f"<pre>{html.escape(repr(self))}</pre><p>Tables and curves: {how}</p>"
+        shown: str | None = report.notebook_html(self)
+        return shown
 
 
 def all_pages(

@@ -67,11 +67,6 @@ class TrialReference(Connected):
     def __repr__(self) -> str:
         return f"TrialReference(id={self.id})"
 
-    def _repr_html_(self) -> str | None:
-        from detcore.experimental._notebook import trial_html
-
-        return trial_html(self)
-
     @property
     def trial_id(self) -> int:
         """Its id."""

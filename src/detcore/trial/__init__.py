@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         resumed_from,
         run_trial,
     )
-    from detcore.trial._native import NativeStart, start_native
     from detcore.trial._random import (
         capture_random_state,
         preserved_random_state,
@@ -63,7 +62,6 @@ __all__ = [
     "InstanceCheckpoints",
     "InstanceRecord",
     "LoopingController",
-    "NativeStart",
     "Outcome",
     "PrepareOptions",
     "SavesState",
@@ -96,7 +94,6 @@ __all__ = [
     "restore_random_state",
     "resumed_from",
     "run_trial",
-    "start_native",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -111,7 +108,7 @@ __getattr__, __dir__ = lazy_names(
         ),
         "_instance": "InstanceCheckpoints InstanceRecord checkpoint_folder read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
-        "_native": "NativeStart start_native",
+        "detcore_tensorflow": "NativeStart start_native",
         "_random": "capture_random_state preserved_random_state restore_random_state",
         "_resolve": (
             "ImportEnded check_requirements find_framework import_object import_trial_class "

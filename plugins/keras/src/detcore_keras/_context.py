@@ -14,6 +14,7 @@ from detcore.errors import (
     InvalidModelError,
     describe,
 )
+from detcore_tensorflow import CachingContext
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -219,83 +220,12 @@ class TFKerasTrialContext(TrialContext):
         self._fit_settings.update(given)
 
 
-class TFKerasExperimentalContext:
+class TFKerasExperimentalContext(CachingContext):
     """Features that may still change; `TFKerasTrialContext` has one as ``experimental``."""
 
     def __init__(self, context: TFKerasTrialContext) -> None:
+        super().__init__(context)
         self._context = context
-        self.is_caching_training_data = False
-
-    def cache_train_dataset(
-        self,
-        dataset_id: str,
-        dataset_version: str,
-        shuffle: bool = False,
-        skip_shuffle_at_epoch_end: bool = False,
-    ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        """Decorate a function that makes the training dataset, so that it runs once.
-
-        The first call writes the records to the cache folder, under `dataset_id` and
-        `dataset_version`; later calls, including those in other trials and experiments, read them
-        from there. The decorated function takes no arguments and returns a ``tf.data.Dataset`` of
-        records. Batch and augment the result of the decorated function, and never ``repeat()``
-        inside it.
-
-        Like with every other dataset, training continues where a checkpoint left it. Nothing is
-        ever removed from the cache folder.
-
-        Args:
-            dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
-            dataset_version: Its version; change it when the function changes.
-            shuffle: Whether to read the records in an order derived from the trial's seed.
-            skip_shuffle_at_epoch_end: Whether all epochs have the same order.
-
-        Returns:
-            A decorator.
-
-        Raises:
-            CheckFailedError: If it is used twice, or together with ``context.wrap_dataset``.
-            UnsafePathError: If a name has characters that are not valid in a file name.
-        """
-        from detcore.data import CacheKey
-
-        if self.is_caching_training_data:
-            raise CheckFailedError(
-                "context.experimental.cache_train_dataset was used twice in this trial.\n"
-                "A trial has one training dataset.\n"
-                "Use cache_validation_dataset for the validation data."
-            )
-        if self._context.wrapped_datasets:
-            raise CheckFailedError(
-                "context.experimental.cache_train_dataset was used after context.wrap_dataset.\n"
-                "A cached dataset is already sharded.\n"
-                "Use one of the two for all datasets of a trial."
-            )
-        key = CacheKey.checked(dataset_id, dataset_version, part="train")
-        self.is_caching_training_data = True
-        return self._decorator(key, shuffle, reshuffle=not skip_shuffle_at_epoch_end, train=True)
-
-    def cache_validation_dataset(
-        self, dataset_id: str, dataset_version: str, shuffle: bool = False
-    ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
-        """Decorate a function that makes the validation dataset; see `cache_train_dataset`.
-
-        Args:
-            dataset_id: Name of the data; letters, digits, ``.``, ``_`` and ``-``.
-            dataset_version: Its version; change it when the function changes.
-            shuffle: Whether to read the records in an order derived from the trial's seed, the same
-                in each validation.
-
-        Returns:
-            A decorator.
-
-        Raises:
-            UnsafePathError: If a name has characters that are not valid in a file name.
-        """
-        from detcore.data import CacheKey
-
-        key = CacheKey.checked(dataset_id, dataset_version, part="val")
-        return self._decorator(key, shuffle, reshuffle=False, train=False)
 
     def _decorator(
         self, key: Any, shuffle: bool, *, reshuffle: bool, train: bool

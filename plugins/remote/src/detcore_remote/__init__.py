@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         unspell_document,
         unspell_metrics,
     )
+    from detcore_remote._reads import answer_read
     from detcore_remote._session import ServerAway, ServerRefused, Session
     from detcore_remote._spools import send_spools
     from detcore_remote._submit import Detached, HandIn, follow, hand_in, read_events
@@ -56,6 +57,7 @@ __all__ = [
     "ServerRefused",
     "Session",
     "__version__",
+    "answer_read",
     "connect",
     "find_credentials",
     "follow",
@@ -87,6 +89,7 @@ __getattr__, __dir__ = lazy_names(
             "normal_url open_session trusted_authorities"
         ),
         "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
+        "_reads": "answer_read",
         "_session": "ServerAway ServerRefused Session",
         "_spools": "send_spools",
         "_submit": "Detached HandIn follow hand_in read_events",

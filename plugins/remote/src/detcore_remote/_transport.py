@@ -20,10 +20,9 @@ if TYPE_CHECKING:
     from detcore.experimental import (
         Document,
         ExperimentQuery,
-        ModelQuery,
         TrialChanges,
-        VersionTexts,
     )
+    from detcore_registry import ModelQuery, VersionTexts
 
 __all__ = ["HttpTransport", "ServerRecords", "connect"]
 
@@ -62,7 +61,7 @@ def connect(
 
 
 class HttpTransport:
-    """Asks a server; see `Transport`. Raises the errors that the server raised.
+    """Asks a server; see `Transport`, `ModelTransport`. Raises the errors that it raised.
 
     Args:
         session: The connection to it.
@@ -353,7 +352,7 @@ class ServerRecords:
         Raises:
             InvalidArgumentError: For a method that changes records.
         """
-        from detcore.database import READS, plain_arguments, read_result
+        from detcore_remote._reads import READS, plain_arguments, read_result
 
         if name.startswith("_"):
             raise AttributeError(name)

@@ -1,5 +1,28 @@
-"""Replay steps of a trial, and find where two runs part."""
+"""Replay steps of a trial, find where two runs part, and verify the ledger of its data."""
+
+from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from detcore_replay._frames import Frame, scan_frames
+    from detcore_replay._ledger import EpochReport, LedgerReport, verify_ledger
 
 __version__ = "0.1.0"
 
-__all__ = ["__version__"]
+__all__ = [
+    "EpochReport",
+    "Frame",
+    "LedgerReport",
+    "__version__",
+    "scan_frames",
+    "verify_ledger",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_frames": "Frame scan_frames",
+        "_ledger": "EpochReport LedgerReport verify_ledger",
+    },
+)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.data import FrameKind, StepDigests, scan_frames
+from detcore.data import FrameKind, StepDigests
 from detcore.database import read_log_page
 from detcore.describe import Redactor, format_bytes, visible_config
 from detcore.environment import child_environment
@@ -19,6 +19,7 @@ from detcore.launch.worker import is_trial_class
 from detcore.trial import list_code
 from detcore_replay._bundle_file import CODE, DIGESTS, LOG, STACKS, BundleRecord, pack
 from detcore_replay._digest_file import read_step
+from detcore_replay._frames import scan_frames
 
 if TYPE_CHECKING:
     from detcore.hooks import TrialFailure

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detcore.data import FrameKind, StepDigests, scan_frames
+from detcore.data import FrameKind, StepDigests
 from detcore.errors import LedgerError
+from detcore_replay._frames import scan_frames
 
 __all__ = ["DigestedRun", "LastBatch", "read_digests", "read_step"]
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore.describe import escape, format_number, page, table
+from detcore.describe import format_number
 from detcore_replay._printing import describe_difference
+from detcore_report import escape, page, table
 
 if TYPE_CHECKING:
     from detcore_replay._compare import Difference

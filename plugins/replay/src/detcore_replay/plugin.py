@@ -16,10 +16,11 @@ __all__ = ["detcore_register_commands", "detcore_register_failure_action"]
 
 @hookimpl
 def detcore_register_commands() -> list[click.Command]:
-    """Register ``detcore replay``, ``detcore diverge`` and ``detcore reproduce``."""
+    """Register ``detcore replay``, ``diverge``, ``reproduce`` and ``data``."""
     from detcore_replay._commands import diverge, replay, reproduce
+    from detcore_replay._data_command import data_group
 
-    return [replay, diverge, reproduce]
+    return [replay, diverge, reproduce, data_group]
 
 
 @hookimpl

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from detcore_report._commands import plot_experiment
     from detcore_report._html import experiment_part, trial_part
     from detcore_report._importance import importance_table
+    from detcore_report._notebook import notebook_html
+    from detcore_report._parts import STYLE, cut, escape, fragment, page, table
     from detcore_report._scatter import draw_scatters
     from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
     from detcore_report._text_plot import draw_text_plot
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "STYLE",
     "Activity",
     "Chart",
     "Curve",
@@ -37,17 +40,23 @@ __all__ = [
     "ProcessUsage",
     "TrialView",
     "chart_table",
+    "cut",
     "draw_chart",
     "draw_parallel",
     "draw_scatters",
     "draw_text_plot",
+    "escape",
     "experiment_part",
+    "fragment",
     "importance_table",
     "legend",
+    "notebook_html",
+    "page",
     "plot_experiment",
     "read_activities",
     "read_view",
     "select_trials",
+    "table",
     "time_left",
     "trial_classes",
     "trial_part",
@@ -61,6 +70,8 @@ __getattr__, __dir__ = lazy_names(
         "_commands": "plot_experiment",
         "_html": "experiment_part trial_part",
         "_importance": "importance_table",
+        "_notebook": "notebook_html",
+        "_parts": "STYLE cut escape fragment page table",
         "_scatter": "draw_scatters",
         "_svg": "draw_chart draw_parallel legend trial_classes",
         "_text_plot": "draw_text_plot",

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore.describe import cut, format_number, table
+from detcore.describe import format_number
+from detcore_report._parts import cut, table
 
 if TYPE_CHECKING:
     from detcore_report._view import Chart, Curve, ExperimentView

@@ -9,20 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.describe import (
-    cut,
     describe_state,
-    escape,
     format_bytes,
     format_duration,
     format_number,
     format_time,
-    fragment,
     summarize_config,
-    table,
     took_s,
 )
-from detcore.describe import page as plain_page
 from detcore_report._importance import importance_table
+from detcore_report._parts import cut, escape, fragment, table
+from detcore_report._parts import page as plain_page
 from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
 
 if TYPE_CHECKING:

@@ -15,7 +15,8 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from detcore.describe import cut, format_number, table
+from detcore.describe import format_number
+from detcore_report._parts import cut, table
 from detcore_report._scales import number_of
 
 if TYPE_CHECKING:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.describe import cut, format_number
+from detcore.describe import format_number
 from detcore.errors import RunError
+from detcore_report._parts import cut
 from detcore_report._svg import name_lines
 from detcore_report._view import ExperimentView, thin
 

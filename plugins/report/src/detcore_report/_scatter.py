@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from detcore.describe import cut, escape
+from detcore_report._parts import cut, escape
 from detcore_report._scales import Axis
 from detcore_report._svg import Place, draw_frame, that_fit, trial_classes, trial_line
 

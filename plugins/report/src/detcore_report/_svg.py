@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from detcore.describe import cut, escape, format_number
+from detcore.describe import format_number
+from detcore_report._parts import cut, escape
 from detcore_report._scales import Axis, Scale
 from detcore_report._view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView, thin
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from detcore.checkpoint import CheckpointContext, CheckpointOwner
 from detcore.distributed import DistributedContext
 from detcore.errors import PeerLostError
+from detcore_registry import RegistryDatabase
 from detcore_testing._crash import CrashingDatabase, CrashingStorage, Fuse, tear
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ class Bench:
         prepared: Checkpoints that the scenario made beforehand, by name.
     """
 
-    database: Database
+    database: RegistryDatabase
     storage: StorageBackend
     trial_id: int
     experiment_id: int
@@ -135,7 +136,7 @@ class Process:
         self.bench = bench
         self.fuse = fuse
         self.storage = cast("StorageBackend", CrashingStorage(bench.storage, fuse))
-        self.database = cast("Database", CrashingDatabase(bench.database, fuse))
+        self.database = cast("RegistryDatabase", CrashingDatabase(bench.database, fuse))
 
     def survivor(self) -> Process:
         """Return another process of the job, which is not stopped."""
@@ -176,8 +177,8 @@ def make_bench(
     )
     trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
     bench = Bench(
-        database=database, storage=storage, trial_id=trial_id, experiment_id=experiment_id,
-        old="", folder=place, prepared={},
+        database=database.as_class(RegistryDatabase), storage=storage, trial_id=trial_id,
+        experiment_id=experiment_id, old="", folder=place, prepared={},
     )  # fmt: skip
     try:
         bench = dataclasses.replace(bench, old=Process(bench, Fuse()).upload(OLD))
@@ -200,7 +201,7 @@ def open_bench(facts: Mapping[str, Any], database: Database, storage: StorageBac
         storage: Its storage, opened here.
     """
     given = {**facts, "folder": Path(facts["folder"])}
-    return Bench(database=database, storage=storage, **given)
+    return Bench(database=database.as_class(RegistryDatabase), storage=storage, **given)
 
 
 def model_name(bench: Bench) -> str:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from detcore.data import DataSource, IdKind, LedgerWriter, verify_ledger
+from detcore.data import DataSource, IdKind, LedgerWriter
 from detcore.errors import DataError
+from detcore_replay import verify_ledger
 from detcore_testing._clauses import Suite, clause
 from detcore_testing._expect import expect, expect_equal, expect_error
 from detcore_testing._forked import run_forked

@@ -11,7 +11,7 @@ from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel, Field
 
-from detcore.database import answer_read, ingest_reports
+from detcore.database import ingest_reports
 from detcore.describe import (
     can_resume,
     describe_experiment,
@@ -21,6 +21,7 @@ from detcore.describe import (
     took_s,
 )
 from detcore.types import TrialState
+from detcore_remote import answer_read
 from detcore_report import (
     draw_parallel,
     draw_scatters,

@@ -18,8 +18,8 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 
-from detcore.describe import cut
 from detcore.errors import InvalidArgumentError
+from detcore_report import cut
 
 __all__ = ["FilterError", "parse_filter"]
 

@@ -7,7 +7,8 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from detcore.describe import cut, format_number, sort_key
+from detcore.describe import format_number, sort_key
+from detcore_report import cut
 
 if TYPE_CHECKING:
     from detcore_report import ExperimentView, TrialView

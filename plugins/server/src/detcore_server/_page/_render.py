@@ -20,8 +20,9 @@ from fastapi.routing import APIRoute
 from markupsafe import Markup
 from starlette.exceptions import HTTPException
 
-from detcore.describe import STYLE, cut, escape, format_bytes, format_duration, format_number
+from detcore.describe import format_bytes, format_duration, format_number
 from detcore.errors import DetcoreError, ForbiddenError, NotFoundError
+from detcore_report import STYLE, cut, escape
 from detcore_server._page._trial_table import sort_query, table_query
 
 if TYPE_CHECKING:

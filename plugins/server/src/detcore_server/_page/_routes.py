@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from detcore.describe import cut
 from detcore.errors import NotFoundError
+from detcore_report import cut
 from detcore_server._auth import PageUser
 from detcore_server._page import (
     _across_pages,

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import mmap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from detcore.data._ledger import (
-    Frame,
-    FrameKind,
-    IdKind,
-    LedgerHeader,
-    ids_of,
-    read_frames,
-)
-from detcore.data._order import Indices
+from detcore.data import FrameKind, IdKind, LedgerHeader
 from detcore.errors import LedgerError
+from detcore_replay._frames import Frame, damaged, scan_frames
 
 __all__ = ["EpochReport", "LedgerReport", "verify_ledger"]
 
 _EXAMPLES = 5
+_FORMAT_VERSION = 1
+Indices = npt.NDArray[np.int64]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,8 +162,47 @@ def _open(path: Path) -> _File | None:
     with path.open("rb") as file:
         # Unmapped with its last user: closing it here would fail while an array refers to it.
         content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-    header, frames = read_frames(path, content)
+    header, frames = _read_frames(path, content)
     return None if header is None else _File(path, header, frames, content)
+
+
+def _read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, list[Frame]]:
+    """Check a file's content and return its header and the frames after it.
+
+    A torn last frame is left out. A file with a torn header has neither header nor frames: its
+    process was killed before it had logged anything.
+
+    Raises:
+        LedgerError: If the file is damaged anywhere else, with its name and the offset.
+    """
+    frames = list(scan_frames(path, content))
+    if not frames:
+        return None, []
+    first = frames[0]
+    if first.kind is not FrameKind.HEADER:
+        raise damaged(path, 0, "it does not begin with a header")
+    return _parse_header(path, content, first), frames[1:]
+
+
+def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader:
+    fields: dict[str, Any] = json.loads(
+        bytes(content[frame.offset : frame.offset + frame.size_bytes])
+    )
+    version = fields.pop("format", None)
+    if version != _FORMAT_VERSION:
+        raise LedgerError(
+            f"{path} is a ledger of format {version!r}; this detcore reads {_FORMAT_VERSION}.\n"
+            "It was written by another version of detcore.\n"
+            "Verify it with the version that wrote it."
+        )
+    fields["ids"] = IdKind(fields["ids"])
+    return LedgerHeader(**fields)
+
+
+def _ids_of(content: memoryview, frame: Frame) -> Indices:
+    """Return the ids in the body of a frame, without copying on little-endian machines."""
+    body = content[frame.offset : frame.offset + frame.size_bytes]
+    return np.frombuffer(body, dtype="<i8").astype(np.int64, copy=False)
 
 
 def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, int]) -> LedgerReport:
@@ -265,7 +301,7 @@ def _census(files: list[_File]) -> tuple[Indices, Indices] | None:
     found: tuple[Indices, Indices] | None = None
     for run_id in sorted({file.header.run_id for file in files}):
         parts = [
-            ids_of(file.content, frame)
+            _ids_of(file.content, frame)
             for file in files
             for frame in file.frames
             if file.header.run_id == run_id and frame.kind is FrameKind.CENSUS
@@ -298,7 +334,7 @@ def _report_epoch(
     went_on: bool,
 ) -> EpochReport:
     header = frames[0][0].header
-    used = np.concatenate([ids_of(file.content, frame) for file, frame in frames])
+    used = np.concatenate([_ids_of(file.content, frame) for file, frame in frames])
     ids, times = np.unique(used, return_counts=True)
     if census is None and header.num_records is not None:
         _check_range(epoch, ids, header.num_records)

@@ -13,16 +13,14 @@ from typing import TYPE_CHECKING, Any
 from detcore import core
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidExperimentError, describe
-from detcore.trial._context import TrialSetup
-from detcore.trial._loop import open_trial, prepare_process
+from detcore.trial import TrialSetup, open_trial, prepare_process
 from detcore.types import Framework, TrialInfo
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
     from detcore.core import ScriptExperiment
     from detcore.distributed import DistributedContext
-    from detcore.trial._context import TrialContext
-    from detcore.trial._trial import Trial
+    from detcore.trial import Trial, TrialContext
 
 __all__ = ["NativeStart", "start_native"]
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
-from detcore.data import CacheKey, DatasetCache, key_order, with_key_order
 from detcore.errors import DataError, UnsafePathError
+from detcore_tensorflow import CacheKey, DatasetCache, key_order, with_key_order
 
 KEY = CacheKey.checked("numbers", "1", part="train")
 
@@ -84,7 +84,7 @@ def test_what_a_killed_process_left_is_removed(tmp_path: Path) -> None:
     script = f"""
 import os, signal
 from pathlib import Path
-from detcore.data import CacheKey, DatasetCache
+from detcore_tensorflow import CacheKey, DatasetCache
 def write(folder):
     folder.mkdir()
     os.kill(os.getpid(), signal.SIGKILL)

@@ -16,8 +16,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detcore.data import IdKind, IndexSampler, LedgerReport, LedgerWriter, verify_ledger
+from detcore.data import IdKind, IndexSampler, LedgerWriter
 from detcore.errors import DataError, LedgerError, StorageFullError
+from detcore_replay import LedgerReport, verify_ledger
 
 NUM_RECORDS = 50
 SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2

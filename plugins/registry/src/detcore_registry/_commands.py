@@ -6,32 +6,34 @@ import contextlib
 import json
 import sys
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from detcore.cli._groups import CommandGroup
-from detcore.cli._output import (
+from detcore.cli import (
     Column,
+    CommandGroup,
     choose_format,
     format_options,
-    format_time,
-    pick,
+    master_option,
+    open_client,
+    open_records,
     print_csv,
     print_fields,
-    print_heading,
     print_json,
     print_line,
     print_table,
     printable,
+    uuid_shortener,
 )
-from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
+from detcore.describe import format_time
 from detcore.errors import NotFoundError
+from detcore_registry._database import RegistryDatabase
 
 if TYPE_CHECKING:
-    from detcore.cli._context import CliContext
-    from detcore.database import Database, ModelRecord, ModelVersionRecord
-    from detcore.experimental import Model
+    from detcore.cli import CliContext
+    from detcore.database import ModelRecord, ModelVersionRecord
+    from detcore_registry._model import Model
 
 __all__ = ["model_group"]
 
@@ -62,7 +64,14 @@ def model_group() -> None:
     """
 
 
-def _find(database: Database, name: str) -> ModelRecord:
+@contextlib.contextmanager
+def _open_registry(obj: CliContext) -> Iterator[RegistryDatabase]:
+    with open_records(obj) as records:
+        # Those of a server answer the questions of any class.
+        yield records.as_class(RegistryDatabase) if obj.master is None else cast(Any, records)
+
+
+def _find(database: RegistryDatabase, name: str) -> ModelRecord:
     """Return a model by its name, else by its id."""
     try:
         return database.get_model(name)
@@ -75,7 +84,7 @@ def _find(database: Database, name: str) -> ModelRecord:
 @contextlib.contextmanager
 def _open_model(obj: CliContext, name: str) -> Iterator[Model]:
     """Find a model by its name, else by its id, to change it."""
-    with open_records(obj) as database:
+    with _open_registry(obj) as database:
         record = _find(database, name)
     with open_client(obj) as client:
         yield client.get_model(record.id)
@@ -121,13 +130,13 @@ def create(
     """Add a model. Its name is unique."""
     form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
-    with open_records(obj) as database, open_client(obj) as client:
+    with _open_registry(obj) as database, open_client(obj) as client:
         model = client.create_model(name, description, given, labels)
         record = database.get_model(model.name)
     if form == "table":
         click.echo(printable(f"created model {record.name} (id {record.id})"))
     else:
-        _print_records(form, pick(_MODEL_FIELDS, record))
+        _print_records(form, _pick(_MODEL_FIELDS, record))
 
 
 @model_group.command("list")
@@ -165,7 +174,7 @@ def list_command(
         "created": ModelSortBy.CREATION_TIME,
         "updated": ModelSortBy.LAST_UPDATED_TIME,
     }
-    with open_records(obj) as database:
+    with _open_registry(obj) as database:
         records = database.list_models(
             sort_by=by[sort],
             order_by=ModelOrderBy.DESCENDING if descending else ModelOrderBy.ASCENDING,
@@ -175,9 +184,9 @@ def list_command(
             archived=None if show_all else False,
         )[:limit]
     if form == "json":
-        print_json({"models": [pick(_MODEL_FIELDS, record) for record in records]})
+        print_json({"models": [_pick(_MODEL_FIELDS, record) for record in records]})
     elif form == "csv":
-        print_csv([pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
+        print_csv([_pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
     elif not records:
         click.echo("There are no such models.\nAdd one:  detcore model create NAME", err=True)
     else:
@@ -192,13 +201,13 @@ def list_command(
 def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
     """Show a model and its versions, the latest first. With --csv its versions."""
     form = choose_format(as_json, as_csv)
-    with open_records(obj) as database:
+    with _open_registry(obj) as database:
         record = _find(database, name)
         versions = database.list_versions(record.id)
         short = uuid_shortener(database)
-    plain = [pick(_VERSION_FIELDS, version) for version in versions]
+    plain = [_pick(_VERSION_FIELDS, version) for version in versions]
     if form == "json":
-        print_json({**pick(_MODEL_FIELDS, record), "versions": plain})
+        print_json({**_pick(_MODEL_FIELDS, record), "versions": plain})
     elif form == "csv":
         print_csv(plain, ["number", "checkpoint_uuid"])
     else:
@@ -235,7 +244,7 @@ def register_version(
     """
     form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
-    with open_records(obj) as database, open_client(obj) as client:
+    with _open_registry(obj) as database, open_client(obj) as client:
         model = _find(database, name)
         whole = database.get_checkpoint(uuid).uuid
         checkpoint = client.get_model(model.id).register_version(
@@ -248,7 +257,7 @@ def register_version(
         return
     for version in versions:
         if version.number == number:
-            _print_records(form, {"model": model.name, **pick(_VERSION_FIELDS, version)})
+            _print_records(form, {"model": model.name, **_pick(_VERSION_FIELDS, version)})
 
 
 @model_group.command("set-description")
@@ -338,6 +347,10 @@ def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
     click.echo(printable(f"deleted {what}"))
 
 
+def _pick(names: tuple[str, ...], record: object) -> dict[str, Any]:
+    return {name: getattr(record, name) for name in names}
+
+
 def _print_records(form: str, row: dict[str, Any]) -> None:
     if form == "json":
         print_json(row)
@@ -387,7 +400,7 @@ def _print_model(
     if record.archived:
         fields["archived"] = "yes: it is not changed any more"
     print_fields(fields, indent=2)
-    print_heading("Versions")
+    print_line("\nVersions", style="bold")
     if not versions:
         print_line("none yet")
         return

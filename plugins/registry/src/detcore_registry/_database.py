@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
-from detcore._log import decode_document, encode_document
-from detcore._records import ModelRecord, ModelVersionRecord, read_row
-from detcore.database._experiments import note_last_id
-from detcore.database._queries import Queries, checked_metadata, checked_texts, now, unused_id
-from detcore.database._schema import checkpoints, model_versions, models
-from detcore.database._text import MAX_INDEXED
+from detcore.database import (
+    Database,
+    ModelRecord,
+    ModelVersionRecord,
+    checked_metadata,
+    checked_texts,
+    metadata,
+    note_last_id,
+    read_row,
+    unused_id,
+)
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
 
-__all__ = ["ModelQueries", "registrations"]
+__all__ = ["RegistryDatabase"]
 
+checkpoints = metadata.tables["checkpoints"]
+models = metadata.tables["models"]
+model_versions = metadata.tables["model_versions"]
+
+now = time.time
 _LISTED = 20
+_MOST_LETTERS = 512
 _SORT_KEYS: dict[ModelSortBy, Any] = {
     ModelSortBy.UNSPECIFIED: lambda model: model.id,
     ModelSortBy.NAME: lambda model: (model.name.casefold(), model.name),
@@ -29,8 +42,10 @@ _SORT_KEYS: dict[ModelSortBy, Any] = {
 }
 
 
-class ModelQueries(Queries):
-    """Register models and versions, and find them.
+class RegistryDatabase(Database):
+    """The records, and the model registry in them.
+
+    Its tables are in every database, because retention keeps registered checkpoints.
 
     A model is named by its name, or by its id. Every change is one transaction, whatever other
     processes do at the same time.
@@ -59,14 +74,14 @@ class ModelQueries(Queries):
         _check_name(name)
         moment = now()
         try:
-            with self._write() as connection:
+            with self.transaction(write=True) as connection:
                 created = connection.execute(
                     models.insert().values(
                         **unused_id(connection, models),
                         name=name,
                         description=description,
-                        metadata=encode_document(checked_metadata(metadata or {})),
-                        labels=encode_document(checked_texts("labels", labels)),
+                        metadata=_encode(checked_metadata(metadata or {})),
+                        labels=_encode(checked_texts("labels", labels)),
                         archived=False,
                         last_number=0,
                         created_at=moment,
@@ -87,7 +102,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If no model has that name or id; the message lists the known ones.
         """
-        with self._read() as connection:
+        with self.transaction(write=False) as connection:
             return _read_model(connection, model)
 
     def list_models(
@@ -115,7 +130,7 @@ class ModelQueries(Queries):
             offset: How many are left out at the beginning.
         """
         wanted = set(checked_texts("labels", labels))
-        with self._read() as connection:
+        with self.transaction(write=False) as connection:
             numbers = _count_versions(connection)
             rows: Sequence[Row[Any]] = connection.execute(select(models)).fetchall()
         # Databases differ in how they compare letters beyond ASCII; Python does it one way.
@@ -126,7 +141,7 @@ class ModelQueries(Queries):
         if archived is not None:
             rows = [row for row in rows if bool(row.archived) is archived]
         if wanted:
-            rows = [row for row in rows if wanted <= set(decode_document(row.labels))]
+            rows = [row for row in rows if wanted <= set(json.loads(row.labels))]
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
         rows = sorted(rows, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
         # Create records of the returned rows only; that costs more than all before.
@@ -162,11 +177,11 @@ class ModelQueries(Queries):
         if description is not None:
             changed["description"] = description
         if labels is not None:
-            changed["labels"] = encode_document(checked_texts("labels", labels))
+            changed["labels"] = _encode(checked_texts("labels", labels))
         if metadata is not None:
-            changed["metadata"] = encode_document(checked_metadata(metadata))
+            changed["metadata"] = _encode(checked_metadata(metadata))
         try:
-            with self._write() as connection:
+            with self.transaction(write=True) as connection:
                 row = _open_row(connection, model)
                 return _change_model(connection, row.id, changed)
         except IntegrityError as error:
@@ -178,7 +193,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _locked_row(connection, model)
             return _change_model(connection, row.id, {"archived": archived})
 
@@ -191,10 +206,10 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         added = checked_metadata(metadata)
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
-            merged = {**decode_document(row.metadata), **added}
-            return _change_model(connection, row.id, {"metadata": encode_document(merged)})
+            merged = {**json.loads(row.metadata), **added}
+            return _change_model(connection, row.id, {"metadata": _encode(merged)})
 
     def remove_model_metadata(self, model: str | int, keys: Iterable[str]) -> ModelRecord:
         """Remove top-level keys from a model's metadata; those that are not there are skipped.
@@ -205,11 +220,11 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         gone = set(checked_texts("keys", keys))
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
-            before = decode_document(row.metadata)
+            before = json.loads(row.metadata)
             left = {key: value for key, value in before.items() if key not in gone}
-            return _change_model(connection, row.id, {"metadata": encode_document(left)})
+            return _change_model(connection, row.id, {"metadata": _encode(left)})
 
     def delete_model(self, model: str | int) -> None:
         """Delete a model and its versions; the checkpoints stay, and are exempt no more.
@@ -217,7 +232,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _locked_row(connection, model)
             note_last_id(connection, models)
             connection.execute(delete(model_versions).where(model_versions.c.model_id == row.id))
@@ -243,8 +258,8 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         moment = now()
-        document = encode_document(checked_metadata(metadata or {}))
-        with self._write() as connection:
+        document = _encode(checked_metadata(metadata or {}))
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             _require_whole(connection, checkpoint_uuid)
             number = row.last_number + 1
@@ -277,7 +292,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self._read() as connection:
+        with self.transaction(write=False) as connection:
             row = _model_row(connection, model)
             query = select(model_versions).where(model_versions.c.model_id == row.id)
             if number not in (0, -1):
@@ -297,7 +312,7 @@ class ModelQueries(Queries):
         """
         number = model_versions.c.number
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
-        with self._read() as connection:
+        with self.transaction(write=False) as connection:
             row = _model_row(connection, model)
             rows = connection.execute(
                 select(model_versions)
@@ -333,8 +348,8 @@ class ModelQueries(Queries):
         given = {"name": name, "comment": comment, "notes": notes}
         changed: dict[str, object] = {k: v for k, v in given.items() if v is not None}
         if metadata is not None:
-            changed["metadata"] = encode_document(checked_metadata(metadata))
-        with self._write() as connection:
+            changed["metadata"] = _encode(checked_metadata(metadata))
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             connection.execute(
                 update(model_versions)
@@ -352,7 +367,7 @@ class ModelQueries(Queries):
             NotFoundError: If there is no such model or version.
             DatabaseError: If the model is archived.
         """
-        with self._write() as connection:
+        with self.transaction(write=True) as connection:
             row = _open_row(connection, model)
             _read_version(connection, row, number)
             connection.execute(
@@ -362,33 +377,17 @@ class ModelQueries(Queries):
             )
             _change_model(connection, row.id, {})
 
-    def registered_checkpoints(self) -> dict[str, list[str]]:
-        """Return the checkpoints in the registry by UUID, with ``"model version N"`` of each."""
-        with self._read() as connection:
-            return registrations(connection)
 
-
-def registrations(connection: Connection, uuid: str | None = None) -> dict[str, list[str]]:
-    """Return what checkpoints are registered as; of one of them, or of all."""
-    query = (
-        select(model_versions.c.checkpoint_uuid, models.c.name, model_versions.c.number)
-        .join(models, models.c.id == model_versions.c.model_id)
-        .order_by(models.c.id, model_versions.c.number)
-    )
-    if uuid is not None:
-        query = query.where(model_versions.c.checkpoint_uuid == uuid)
-    found: dict[str, list[str]] = {}
-    for row in connection.execute(query):
-        found.setdefault(row.checkpoint_uuid, []).append(f"{row.name} version {row.number}")
-    return found
+def _encode(value: object) -> str:
+    return json.dumps(value, separators=(",", ":"))
 
 
 def _check_name(name: object) -> None:
     if not isinstance(name, str) or not name.strip():
         raise ConfigError(f"a model needs a name; it is {name!r}")
-    if len(name) > MAX_INDEXED:
+    if len(name) > _MOST_LETTERS:
         raise ConfigError(
-            f"the name of a model has {len(name)} characters, which is more than {MAX_INDEXED}: "
+            f"the name of a model has {len(name)} characters, which is more than {_MOST_LETTERS}: "
             f"{name[:40]!r}...\nPut what is long into its description."
         )
 

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._groups import CommandGroup
-from detcore.cli._records import open_records
+from detcore.cli import (
+    EXPERIMENT_ID,
+    Column,
+    CommandGroup,
+    open_records,
+    print_json,
+    print_line,
+    print_table,
+)
+from detcore.errors import LedgerError
+from detcore_replay._ledger import LedgerReport, verify_ledger
 
 if TYPE_CHECKING:
-    from detcore.cli._context import CliContext
-    from detcore.data import LedgerReport
+    from detcore.cli import CliContext
     from detcore.database import Database, TrialRecord
 
 __all__ = ["data_group"]
@@ -61,9 +69,6 @@ def verify(context: click.Context, experiment_id: int, as_json: bool) -> None:
 
 
 def _verify_trials(obj: CliContext, experiment_id: int) -> dict[int, LedgerReport]:
-    from detcore.data import verify_ledger
-    from detcore.errors import LedgerError
-
     with open_records(obj) as database:
         database.get_experiment(experiment_id)  # its error lists the experiments there are
         reports = {}
@@ -86,14 +91,12 @@ def _reported_steps(database: Database, trial: TrialRecord) -> dict[int, int]:
 
 
 def _print_json(experiment_id: int, reports: dict[int, LedgerReport], *, proved: bool) -> None:
-    from detcore.cli._output import plain_value, print_json
-
     trials = [
         {
             "trial_id": trial_id,
             "is_proved": report.is_proved,
             "verdict": report.sentence(),
-            **plain_value(report),
+            **dataclasses.asdict(report),
         }
         for trial_id, report in reports.items()
     ]
@@ -101,8 +104,6 @@ def _print_json(experiment_id: int, reports: dict[int, LedgerReport], *, proved:
 
 
 def _print_report(trial_id: int, report: LedgerReport) -> None:
-    from detcore.cli._output import Column, count_of, print_line, print_table
-
     lost = (
         f" ({report.superseded_steps} trained anew after a restart)"
         if report.superseded_steps
@@ -110,7 +111,7 @@ def _print_report(trial_id: int, report: LedgerReport) -> None:
     )
     print_line(
         f"trial {trial_id}: steps {report.first_step} to {report.last_step}{lost}, "
-        f"{count_of(len(report.runs), 'run')}; ids are: {report.ids.value}"
+        f"{len(report.runs)} run{'s' * (len(report.runs) != 1)}; ids are: {report.ids.value}"
     )
     titles = ("EPOCH", "RECORDS", "TWICE", "NEVER")
     columns = [Column(title, align="right") for title in titles]

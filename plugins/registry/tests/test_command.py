@@ -7,14 +7,14 @@ from collections.abc import Iterator
 import pytest
 from recorded import Records
 
-from detcore.database import Database
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
+from detcore_registry import RegistryDatabase
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     home = tmp_path_factory.mktemp("models") / "home"
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
         records = Records(home, database)
         records.trained()
         yield records

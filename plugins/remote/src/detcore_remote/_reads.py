@@ -1,4 +1,4 @@
-"""Questions about records from afar: those of workers, and the methods that read, as JSON."""
+"""Methods that read records, called over HTTP: arguments and results as JSON."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ import enum
 import inspect
 import typing
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from detcore._secrets import mask_config
-from detcore.database._database import Database
-from detcore.database._follower import ingest_spools
-from detcore.errors import DatabaseError, InvalidArgumentError, NotFoundError
+from detcore.describe import visible_config
+from detcore.errors import InvalidArgumentError
+from detcore_registry import RegistryDatabase
 
-__all__ = ["READS", "answer_question", "answer_read", "plain_arguments", "read_result"]
+__all__ = ["READS", "answer_read", "plain_arguments", "read_result"]
 
 READS = frozenset(
     {
@@ -53,7 +51,6 @@ READS = frozenset(
     }
 )
 _MOST = 2**63 - 1
-_UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
 
 
 def plain_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
@@ -64,12 +61,12 @@ def plain_arguments(name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any])
         args: Those by position.
         kwargs: Those by name.
     """
-    signature = inspect.signature(getattr(Database, name))
+    signature = inspect.signature(getattr(RegistryDatabase, name))
     bound = signature.bind(None, *args, **kwargs).arguments
     return {key: _plain(value) for key, value in bound.items() if key != "self"}
 
 
-def answer_read(database: Database, name: str, arguments: Mapping[str, Any]) -> Any:
+def answer_read(database: RegistryDatabase, name: str, arguments: Mapping[str, Any]) -> Any:
     """Call a method of a database with the arguments that `plain_arguments` returned.
 
     Returns:
@@ -107,7 +104,8 @@ def read_result(name: str, value: Any) -> Any:
     Raises:
         ValueError: If it is nothing that the method returns.
     """
-    return _adapter(typing.get_type_hints(getattr(Database, name))["return"]).validate_python(value)
+    hints = typing.get_type_hints(getattr(RegistryDatabase, name))
+    return _adapter(hints["return"]).validate_python(value)
 
 
 def _adapter(kind: Any) -> Any:
@@ -124,7 +122,7 @@ def _plain(value: Any) -> Any:
         return value.isoformat()
     if isinstance(value, Mapping):
         if "config_text" in value:  # an experiment
-            config: Any = mask_config(dict(value["config"]))
+            config = visible_config(value["config"])
             value = {**value, "config": config, "config_text": None}
         return {str(key): _plain(item) for key, item in value.items()}
     settled = _settled(value)
@@ -135,60 +133,3 @@ def _settled(value: Any) -> Any:
     """Return a list for what may be gone through once only."""
     is_plain = value is None or isinstance(value, str | bytes | Mapping)
     return value if is_plain or not hasattr(value, "__iter__") else list(value)
-
-
-def answer_question(
-    database: Database, home: Path, trial_id: int, question: str, fields: Mapping[str, Any]
-) -> Mapping[str, Any] | None:
-    """Answer a question of a trial's worker, which cannot see the records.
-
-    Args:
-        database: The records.
-        home: Where the trial's log is; it is taken in first where the answer depends on it.
-        trial_id: The trial that asks.
-        question: ``"best_of_others"``: the best value of a validation metric over the other trials
-            of its experiment. ``"checkpoint"``: the state of a checkpoint.
-            ``"unsettled_checkpoints"``: those of the trial in one storage that a killed process
-            left.
-        fields: Arguments of the question.
-
-    Returns:
-        JSON values. None: the records cannot be read now, or the question is not known.
-    """
-    try:
-        if question == "best_of_others":
-            value = database.best_of_other_trials(
-                trial_id,
-                str(fields["metric"]),
-                smaller_is_better=bool(fields["smaller_is_better"]),
-            )
-            return {"value": value}
-        if question == "checkpoint":
-            ingest_spools(database, home, trial_id=trial_id)
-            return _describe_checkpoint(database, str(fields["uuid"]))
-        if question == "unsettled_checkpoints":
-            url = fields["storage_url"]
-            return {
-                "checkpoints": [
-                    {"uuid": found.uuid, "state": found.state, "resources": dict(found.resources)}
-                    for found in database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
-                    if found.storage_url == url
-                ]
-            }
-    except DatabaseError:
-        return None
-    return None
-
-
-def _describe_checkpoint(database: Database, uuid: str) -> Mapping[str, Any]:
-    try:
-        found = database.get_checkpoint(uuid)
-    except NotFoundError:
-        return {"state": None}
-    if found.uuid != uuid:
-        return {"state": None}
-    return {
-        "state": found.state,
-        "trial_id": found.trial_id,
-        "models": database.registered_checkpoints().get(uuid, []),
-    }

@@ -1,0 +1,196 @@
+"""Parts of pages as HTML: all texts that users wrote are escaped here."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Iterable, Sequence
+
+__all__ = ["STYLE", "cut", "escape", "fragment", "page", "table"]
+
+# Characters that HTML forbids, or that change the direction of the surrounding text.
+_UNWANTED = re.compile(
+    "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"
+)
+_LIGHT = """--fg:#1b1f24;--dim:#5b6470;--bg:#fff;--box:#f5f6f8;--line:#d5d9df;--shade:#0004;
+--accent:#b34700;--ok:#116329;--bad:#b3261e;--none:#767676;
+--k0:#0072b2;--k1:#c84c00;--k2:#00805c;--k3:#a8447c;--k4:#8a6a00;--k5:#5b4bb7;--k6:#4d4d4d;
+--k7:#a03030;--q0:#c84c00;--q1:#08306b;--q2:#1a5597;--q3:#3878b5;--q4:#6399c6;--q5:#8db5d6"""
+_DARK = """--fg:#e4e7eb;--dim:#9aa4b0;--bg:#14171b;--box:#1e2227;--line:#3a414a;--shade:#fff5;
+--accent:#ffb27a;--ok:#7ee2a0;--bad:#ff9a92;--none:#8c8c8c;
+--k0:#5db3f0;--k1:#ff9b5c;--k2:#3fcf9f;--k3:#f08fc5;--k4:#e0c04a;--k5:#a99bff;--k6:#c8c8c8;
+--k7:#ff8a8a;--q0:#ff9b5c;--q1:#d6ebff;--q2:#a3cdf2;--q3:#75aee0;--q4:#5089bd;--q5:#3b6690"""
+_PAGE = """
+body{margin:0 auto;padding:1.5rem;max-width:76rem;font:15px/1.5 system-ui,sans-serif;
+color:var(--fg);background:var(--bg)}
+h1{font-size:1.5rem;margin:0 0 .5rem;overflow-wrap:anywhere}
+h2{font-size:1.15rem;margin:2rem 0 .5rem}
+"""
+_PRINT = "@media print{.scroll,.tall{overflow:visible;max-height:none}}"
+# The boxes that scroll have a shade at each side on which there is more. A drawing is as wide as
+# its figure; the sizes of its text are in units of the drawing, and grow where that is shrunk.
+_PARTS = """
+*{box-sizing:border-box}
+h3{font-size:1rem;margin:1rem 0 .25rem;font-weight:600;overflow-wrap:anywhere}
+a{color:var(--accent)}
+p{margin:.4rem 0}.dim{color:var(--dim)}.ok{color:var(--ok)}.bad{color:var(--bad)}
+dl{display:grid;grid-template-columns:max-content 1fr;gap:.15rem 1rem;margin:.5rem 0}
+dt{color:var(--dim)}dd{margin:0;overflow-wrap:anywhere}
+.scroll{overflow-x:auto;border:1px solid var(--line);border-radius:6px;background:
+linear-gradient(90deg,var(--bg) 50%,#0000) 0 0/2.4rem 100% no-repeat local,
+linear-gradient(270deg,var(--bg) 50%,#0000) 100% 0/2.4rem 100% no-repeat local,
+linear-gradient(90deg,var(--shade),#0000) 0 0/1.2rem 100% no-repeat,
+linear-gradient(270deg,var(--shade),#0000) 100% 0/1.2rem 100% no-repeat}
+.scroll:focus-visible,summary:focus-visible{outline:2px solid var(--accent)}
+.tall{max-height:32rem;overflow-y:auto}
+table{border-collapse:collapse;width:100%;font-size:.9rem;font-variant-numeric:tabular-nums}
+caption{text-align:left;color:var(--dim);padding:.3rem .6rem}
+th,td{padding:.25rem .6rem;text-align:left;vertical-align:top;unicode-bidi:isolate;
+max-width:26rem;overflow-wrap:break-word;border-bottom:1px solid var(--line)}
+tr:last-child>td{border-bottom:0}
+thead th{position:sticky;top:0;background:var(--box);white-space:nowrap}
+th.r,td.r{text-align:right;white-space:nowrap}
+tbody tr:hover{background:var(--box)}
+pre{margin:0;padding:.7rem;background:var(--box);font:13px/1.45 ui-monospace,monospace;
+white-space:pre-wrap;overflow-wrap:anywhere;border-radius:6px}
+figure{margin:.5rem 0 1rem;container-type:inline-size}
+svg{display:block;font:12px system-ui,sans-serif}
+svg.parallel{min-width:100%;height:auto}
+svg.fit{width:100%;height:auto;overflow:visible}
+svg.instead{display:none}
+@container (max-width:60rem){svg.big text{font-size:16px}}
+@container (max-width:44rem){svg.big,.across{display:none}svg.instead{display:block}}
+@container (max-width:32rem){svg.fit text{font-size:15px}}
+@container (max-width:27rem){svg.fit text{font-size:18px}.small svg.fit text{font-size:13px}}
+@container (max-width:21rem){svg.fit text{font-size:21px}.small svg.fit text{font-size:15px}}
+svg text{fill:var(--fg)}svg .dim{fill:var(--dim)}svg .up{dominant-baseline:central}
+.grid{stroke:var(--line);stroke-width:1}.axis{stroke:var(--dim);stroke-width:1}
+svg text{paint-order:stroke;stroke:var(--bg);stroke-width:4px;stroke-linejoin:round}
+.t{fill:none;stroke:var(--c);stroke-width:1.5px;stroke-linejoin:round;stroke-linecap:round}
+.t use{opacity:0;stroke-width:11px;stroke-dasharray:none;pointer-events:stroke}
+.t circle{fill:var(--c);stroke:none}
+.t.dot circle{stroke:var(--bg);stroke-width:1px;stroke-dasharray:none}
+.t.k4,.t.k5,.t.k6,.t.k7{stroke-dasharray:8 4}
+.t.none{stroke-dasharray:4 5}.t.best{stroke-width:3px}
+.none{--c:var(--none)}
+.legend{display:flex;flex-wrap:wrap;gap:.2rem 1rem;margin:.3rem 0;padding:0;list-style:none;
+font-size:.9rem}
+.legend i{display:inline-block;width:1.4rem;height:.25rem;margin-right:.4rem;vertical-align:middle;
+background:var(--c)}
+.k4 i,.k5 i,.k6 i,.k7 i{background:repeating-linear-gradient(90deg,var(--c) 0 .45rem,#0000 0 .6rem)}
+.charts{display:grid;
+grid-template-columns:repeat(auto-fill,minmax(min(100%,24rem),1fr));gap:0 1.5rem}
+.charts figure{max-width:44rem}
+.charts.small{grid-template-columns:repeat(auto-fill,minmax(min(100%,20rem),1fr))}
+"""
+_CLASSES = "".join(
+    [f".k{index}{{--c:var(--k{index})}}" for index in range(8)]
+    + [f".q{index}{{--c:var(--q{index})}}" for index in range(6)]
+)
+# Colours for light and dark mode, and the appearance of charts and tables.
+STYLE = (
+    f":root{{color-scheme:light dark;{_LIGHT}}}"
+    f"@media (prefers-color-scheme:dark){{:root{{{_DARK}}}}}{_PAGE}{_PARTS}{_CLASSES}{_PRINT}"
+)
+# For a part of a foreign page, whose theme may differ from the system's (Jupyter, VS Code).
+_PART = ".detcore"
+_LIGHT_THEMES = '[data-jp-theme-light="true"],.vscode-light'
+_DARK_THEMES = '[data-jp-theme-light="false"],.vscode-dark'
+
+
+def escape(value: object) -> str:
+    """Return a value as text that is safe in HTML, including attributes."""
+    return html.escape(_UNWANTED.sub("\ufffd", str(value)), quote=True)
+
+
+def cut(value: object, limit: int = 80) -> str:
+    """Return a value as text of at most `limit` characters; not yet escaped."""
+    text = str(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}\u2026"
+
+
+def page(title: str, body: str, *, style: str = "") -> str:
+    """Return a self-contained page, which may load nothing.
+
+    Args:
+        title: Not yet escaped.
+        body: HTML.
+        style: CSS in addition to `STYLE`.
+    """
+    return (
+        '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; "
+        "form-action 'none'\">\n"
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta name="referrer" content="no-referrer">\n'
+        f"<title>{escape(title)}</title>\n<style>{STYLE}{style}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def fragment(body: str) -> str:
+    """Return HTML to put into another page, such as the output of a notebook's cell.
+
+    Its style applies to nothing else on that page, and it loads nothing.
+
+    Args:
+        body: HTML.
+    """
+
+    def below(selectors: str, parent: str = _PART) -> str:
+        return ",".join(f"{parent} {each.strip()}" for each in selectors.split(","))
+
+    def themed(themes: str, colours: str) -> str:
+        return f"{','.join(f'{each} {_PART}' for each in themes.split(','))}{{{colours}}}"
+
+    parts = re.sub(
+        r"([^{}@]+)\{([^{}]*)\}",
+        lambda rule: f"{below(rule[1])}{{{rule[2]}}}",
+        f"{_PARTS}{_CLASSES}".replace("\n", ""),
+    )
+    style = (
+        f"{_PART}{{{_LIGHT};color:var(--fg);background:var(--bg);padding:.5rem .75rem;"
+        "font:15px/1.5 system-ui,sans-serif;max-width:64rem}"
+        f"@media (prefers-color-scheme:dark){{{_PART}{{{_DARK}}}}}"
+        f"{themed(_LIGHT_THEMES, _LIGHT)}{themed(_DARK_THEMES, _DARK)}{parts}"
+    )
+    return f'<div class="{_PART[1:]}"><style>{style}</style>{body}</div>'
+
+
+def table(
+    caption: str,
+    header: Sequence[str],
+    rows: Iterable[tuple[str, Sequence[str]]],
+    *,
+    right: Sequence[int] = (),
+    is_tall: bool = False,
+) -> str:
+    """Return a table in a box that scrolls.
+
+    Args:
+        caption: Title of the table; not yet escaped.
+        header: Names of the columns; not yet escaped.
+        rows: Class of the row, and its cells; not yet escaped.
+        right: Columns to align on the right: numbers.
+        is_tall: Whether it scrolls vertically, too.
+    """
+
+    def cell(tag: str, index: int, text: str) -> str:
+        side = ' class="r"' if index in right else ""
+        scope = ' scope="col"' if tag == "th" else ""
+        return f"<{tag}{side}{scope}>{escape(text)}</{tag}>"
+
+    head = "".join(cell("th", index, text) for index, text in enumerate(header))
+    lines = []
+    for name, cells in rows:
+        inner = "".join(cell("td", index, text) for index, text in enumerate(cells))
+        mark = f' class="{escape(name)}"' if name else ""
+        lines.append(f"<tr{mark}>{inner}</tr>")
+    body = "\n".join(lines)
+    size = " tall" if is_tall else ""
+    return (
+        f'<div class="scroll{size}" role="region" tabindex="0" aria-label="{escape(caption)}">'
+        f"<table><caption>{escape(caption)}</caption>"
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
+    )
