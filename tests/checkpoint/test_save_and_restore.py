@@ -35,7 +35,7 @@ def test_upload_and_download(desk: Any, folder: Path, tmp_path: Path, tree: Any)
 def test_records_and_observers_are_told(desk: Any, folder: Path) -> None:
     first = desk.context.upload(folder, META)
     second = desk.context.upload(folder, {"steps_completed": 9})
-    record = desk.database.latest_checkpoint(desk.owner.trial_id)
+    record = desk.database.latest_checkpoint(desk.trial_id)
     assert record.uuid == second
     assert record.state == "COMPLETED"
     assert record.steps_completed == 9

@@ -16,7 +16,8 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore.checkpoint._async import SaveProgress
     from detcore.checkpoint._bars import watch_transfers
-    from detcore.checkpoint._context import CheckpointContext, CheckpointOwner
+    from detcore.checkpoint._commit import describe_checkpoint
+    from detcore.checkpoint._context import CheckpointContext
     from detcore.checkpoint._copy import copy_checkpoint, is_whole_copy
     from detcore.checkpoint._delete import delete_checkpoint
     from detcore.checkpoint._download import DownloadMode, download_checkpoint
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from detcore.checkpoint._recover import (
         Repair,
         UnsettledCheckpoint,
-        describe_checkpoint,
         recover_checkpoints,
         repair_checkpoint,
         settle_checkpoints,
@@ -45,13 +45,12 @@ if TYPE_CHECKING:
         open_recorded,
         pin_source,
     )
+    from detcore.checkpoint._transfer import TransferObserver
     from detcore.checkpoint._verify import Fault, verify_checkpoint
-    from detcore.checkpoint._watch import TransferObserver
 
 __all__ = [
     "MANIFEST_FILE",
     "CheckpointContext",
-    "CheckpointOwner",
     "CheckpointSource",
     "DownloadMode",
     "Fault",
@@ -90,21 +89,21 @@ __getattr__, __dir__ = lazy_names(
     {
         "_async": "SaveProgress",
         "_bars": "watch_transfers",
-        "_context": "CheckpointContext CheckpointOwner",
+        "_commit": "describe_checkpoint",
+        "_context": "CheckpointContext",
         "_copy": "copy_checkpoint is_whole_copy",
         "_delete": "delete_checkpoint",
         "_download": "DownloadMode download_checkpoint",
         "_manifest": "MANIFEST_FILE Manifest list_committed read_manifest",
         "_recover": (
-            "Repair UnsettledCheckpoint describe_checkpoint recover_checkpoints repair_checkpoint "
-            "settle_checkpoints"
+            "Repair UnsettledCheckpoint recover_checkpoints repair_checkpoint settle_checkpoints"
         ),
         "_retention": (
             "RetentionPlan RetentionPolicy apply_retention choose_checkpoints plan_retention"
         ),
         "_save": "SaveTimes",
         "_source": "CheckpointSource RecordedPlace find_place find_source open_recorded pin_source",
+        "_transfer": "TransferObserver",
         "_verify": "Fault verify_checkpoint",
-        "_watch": "TransferObserver",
     },
 )

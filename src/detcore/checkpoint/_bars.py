@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
 
-    from detcore.checkpoint._watch import TransferObserver
+    from detcore.checkpoint._transfer import TransferObserver
     from detcore.storage import Progress
 
 __all__ = ["TransferBars", "TransferLines", "watch_transfers"]

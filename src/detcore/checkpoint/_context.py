@@ -3,40 +3,32 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._async import Behind, Outstanding, SaveProgress, Threads, Timeout
+from detcore.checkpoint._async import BackgroundSaves
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._download import DownloadMode, download_checkpoint
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._metadata import check_metadata
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
+from detcore.checkpoint._transfer import Behind, Threads
 from detcore.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._records import CheckpointRecords
+    from detcore.checkpoint._commit import CheckpointRecords
     from detcore.checkpoint._sharded import ShardedSaver
-    from detcore.checkpoint._watch import TransferObserver
+    from detcore.checkpoint._transfer import TransferObserver
     from detcore.distributed import DistributedContext
     from detcore.hooks import CheckpointSaved
     from detcore.storage import StorageBackend
 
-__all__ = ["CheckpointContext", "CheckpointOwner"]
+__all__ = ["CheckpointContext"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointOwner:
-    """The trial that checkpoints belong to."""
-
-    trial_id: int
-    experiment_id: int
-
-
-class CheckpointContext:
+class CheckpointContext(BackgroundSaves):
     """Saves and restores checkpoints.
 
     A checkpoint counts once all of its files are in the storage and its manifest is written. A save
@@ -53,7 +45,7 @@ class CheckpointContext:
         storage: StorageBackend,
         distributed: DistributedContext,
         database: CheckpointRecords | None = None,
-        owner: CheckpointOwner | None = None,
+        trial_id: int | None = None,
         parent: str | None = None,
         on_saved: Callable[[CheckpointSaved], None] | None = None,
         behind: Behind | None = None,
@@ -65,29 +57,29 @@ class CheckpointContext:
             storage: Storage of the files; the caller closes it.
             distributed: This worker's position among the trial's workers.
             database: Records of checkpoints, or None.
-            owner: The trial that owns the checkpoints; required with a database.
+            trial_id: The trial that owns the checkpoints; required with a database.
             parent: UUID of the checkpoint that the trial resumed from, or None.
             on_saved: Called after each commit, on the thread that uses this context.
             behind: Clock and threads of asynchronous saves; default: this machine's.
             observer: Receives the progress of transfers that the caller waits for, or None.
         """
         behind = behind or Threads()
-        self._storage = storage
-        self._distributed = distributed
-        self._database = database
-        self.versions: dict[str, str] = {}
-        self.has_restored = False
-        self._saver = Saver(
+        saver = Saver(
             storage=storage,
-            database=database,
-            owner=owner,
+            records=database,
+            trial_id=trial_id,
             parent=parent,
             on_saved=on_saved,
             behind=behind,
             observer=observer,
         )
+        super().__init__(saver, behind)
+        self._storage = storage
+        self._distributed = distributed
+        self._database = database
         self._observer = observer
-        self._outstanding = Outstanding(self._saver, behind)
+        self.versions: dict[str, str] = {}
+        self.has_restored = False
 
     def upload(
         self,
@@ -116,7 +108,7 @@ class CheckpointContext:
             UnsafePathError: If a name is unsafe or a link leads out of the folder.
             StorageFullError: If there is no room; earlier checkpoints are untouched.
         """
-        self._outstanding.wait()
+        self.wait()
         if shard:
             folder = None if ckpt_dir is None else Path(ckpt_dir)
             return self._sharded_saver().upload(folder, metadata, self.versions, selector)
@@ -128,7 +120,7 @@ class CheckpointContext:
             )
         plain = check_metadata(metadata)
         scan = scan_folder(Path(ckpt_dir), selector)
-        return self._saver.save_copies(scan, plain, self.versions).uuid
+        return self._saver.save_copies(scan, plain, self.versions)
 
     def download(
         self,
@@ -207,7 +199,7 @@ class CheckpointContext:
             UnsafePathError: If the block made a link that leads out of the folder.
             StorageFullError: If there is no room; earlier checkpoints are untouched.
         """
-        self._outstanding.wait()
+        self.wait()
         if shard:
             with self._sharded_saver().saving(metadata, self.versions) as (path, uuid):
                 yield path, uuid
@@ -256,76 +248,12 @@ class CheckpointContext:
         """
         self._check_caller("save_async")
         plain = check_metadata(metadata)
-        return self._outstanding.begin(snapshot, plain, self.versions, tensors)
-
-    def poll(self) -> None:
-        """Complete an asynchronous save that has ended; returns at once if none has.
-
-        Observers are notified here, on this thread.
-
-        Raises:
-            StorageError: If it failed; as `store_path` would have raised.
-        """
-        self._outstanding.poll()
-
-    def wait(self, timeout_s: Timeout = None) -> None:
-        """Wait until no asynchronous save is under way.
-
-        Args:
-            timeout_s: How long to wait, in seconds; None for no limit. A function is called several
-                times a second and returns the seconds left.
-
-        Raises:
-            CheckpointTimeoutError: If the save has not ended by then. It continues, and can be
-                waited for again.
-            StorageError: If it failed; as `store_path` would have raised.
-        """
-        self._outstanding.wait(timeout_s)
-
-    def progress(self) -> SaveProgress | None:
-        """Return the progress of the asynchronous save under way, or None."""
-        return self._outstanding.progress()
-
-    def give_up(self, timeout_s: float = 2.0) -> None:
-        """Cancel the asynchronous save under way, and remove the files that it wrote.
-
-        If its commit completes first, the checkpoint counts.
-
-        Args:
-            timeout_s: How long to wait for its end, in seconds. A storage request that lasts longer
-                finishes by itself, and no other follows it.
-        """
-        self._outstanding.give_up(timeout_s)
-
-    def abandon(self) -> bool:
-        """Remove the temporary files of cancelled saves that have not ended.
-
-        Called when the process is about to exit.
-
-        Returns:
-            Whether there were any. Their threads may be waiting for the storage, and a regular exit
-            of the process would wait for them.
-        """
-        return self._outstanding.abandon()
+        return self._begin(snapshot, plain, self.versions, tensors)
 
     @property
     def save_times(self) -> list[SaveTimes]:
         """Durations of this context's recent saves, oldest first."""
         return list(self._saver.seen)
-
-    def close(self, timeout_s: Timeout = 0.0, error: BaseException | None = None) -> None:
-        """Wait for the asynchronous save under way, and cancel it after the timeout.
-
-        Args:
-            timeout_s: How long to wait, as for `wait`.
-            error: The error that already ends the trial. If the save fails as well, its failure is
-                logged and added to this error as a note, and not raised.
-
-        Raises:
-            CheckpointTimeoutError: If the save did not end in time.
-            StorageError: If it failed.
-        """
-        self._outstanding.close(timeout_s, error)
 
     @contextlib.contextmanager
     def restore_path(
@@ -406,7 +334,7 @@ class CheckpointContext:
             UnsafePathError: If a pattern leads out of the checkpoint.
         """
         self._check_caller("delete")
-        self._outstanding.wait()
+        self.wait()
         try:
             return delete_checkpoint(
                 self._storage, storage_id, database=self._database, globs=globs
@@ -425,11 +353,6 @@ class CheckpointContext:
         """
         self._settle(storage_id)
         return self._saver.describe(storage_id)
-
-    def _settle(self, storage_id: str) -> None:
-        """Wait for a checkpoint that is still being saved."""
-        if self._outstanding.uuid == storage_id:
-            self._outstanding.wait()
 
     def _sharded_saver(self) -> ShardedSaver:
         from detcore.checkpoint._sharded import ShardedSaver

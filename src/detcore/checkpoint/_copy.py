@@ -22,7 +22,7 @@ from detcore.checkpoint._manifest import (
 from detcore.errors import CheckpointCorruptError, InvalidCheckpointError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._watch import TransferObserver
+    from detcore.checkpoint._transfer import TransferObserver
     from detcore.storage import StorageBackend
 
 __all__ = ["copy_checkpoint", "is_whole_copy"]

@@ -8,14 +8,16 @@ import fnmatch
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from detcore._log.events import CheckpointDeleted, CheckpointDeleting
 from detcore.checkpoint._commit import make_folders
 from detcore.checkpoint._fields import check_id
 from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest, read_manifest
 from detcore.errors import NotFoundError, UnsafePathError
 
 if TYPE_CHECKING:
+    from detcore._log.events import CheckpointEvent
+    from detcore.checkpoint._commit import CheckpointRecords
     from detcore.checkpoint._manifest import Manifest
-    from detcore.checkpoint._records import CheckpointRecords
     from detcore.storage import StorageBackend
 
 __all__ = ["delete_checkpoint", "finish_part", "remove_files", "split_by_globs"]
@@ -57,16 +59,19 @@ def delete_checkpoint(
         split = split_by_globs(manifest.files, manifest.directories, globs)
         if not split.gone_files and not split.gone_folders:
             return manifest.resources()
-        left = _without(manifest, split)
-        if left.files or left.directories:
-            _record(database, uuid, left.resources(), force=force)
+        left = dataclasses.replace(
+            manifest,
+            files={name: d for name, d in manifest.files.items() if name not in split.gone_files},
+            directories=split.empty_folders,
+        )
+        kept = left.resources()
+        if kept:
+            _record(database, CheckpointDeleted(uuid=uuid, resources=kept), force=force)
             _remove_rest(storage, manifest, left, split.gone_files)
-            return left.resources()
-    if database is not None:
-        with contextlib.suppress(NotFoundError):  # belongs to another database, in shared storage
-            database.checkpoint_deleting(uuid, force=force)
+            return kept
+    _record(database, CheckpointDeleting(uuid=uuid), force=force)
     remove_files(storage, uuid)
-    _record(database, uuid, {})
+    _record(database, CheckpointDeleted(uuid=uuid, resources={}))
     return {}
 
 
@@ -119,23 +124,12 @@ def _remove_rest(
     make_folders(storage, uuid, left.directories)
 
 
-def _without(manifest: Manifest, split: Split) -> Manifest:
-    return dataclasses.replace(
-        manifest,
-        files={name: d for name, d in manifest.files.items() if name not in split.gone_files},
-        directories=split.empty_folders,
-    )
-
-
 def _record(
-    database: CheckpointRecords | None, uuid: str, resources: dict[str, int], *, force: bool = False
+    database: CheckpointRecords | None, change: CheckpointEvent, *, force: bool = False
 ) -> None:
-    if database is None:
-        return
-    try:
-        database.checkpoint_deleted(uuid, resources=resources, force=force)
-    except NotFoundError:
-        return  # a checkpoint of another database, in a shared storage
+    if database is not None:
+        with contextlib.suppress(NotFoundError):  # belongs to another database, in shared storage
+            database.record_checkpoint(change, force=force)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

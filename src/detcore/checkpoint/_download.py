@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._manifest import Manifest, read_manifest
+from detcore.checkpoint._transfer import TransferObserver, watched
 from detcore.checkpoint._verify import Fault, check_copies, check_stored, corrupt, stored_sizes
-from detcore.checkpoint._watch import TransferObserver, watched
 from detcore.errors import InvalidCheckpointError, StorageFullError
 
 if TYPE_CHECKING:

@@ -6,23 +6,22 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from detcore._log.events import CheckpointDamaged, CheckpointDeleted
 from detcore.checkpoint._commit import record_committed
 from detcore.checkpoint._delete import finish_part, remove_files
 from detcore.checkpoint._manifest import has_manifest, read_manifest
+from detcore.checkpoint._transfer import TransferObserver
 from detcore.checkpoint._verify import Fault, verify_checkpoint
-from detcore.checkpoint._watch import TransferObserver
 from detcore.errors import CheckpointCorruptError, StorageError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._records import CheckpointRecords, RecoveryRecords
+    from detcore.checkpoint._commit import CheckpointRecords
     from detcore.database import CheckpointRecord, Database
-    from detcore.hooks import CheckpointSaved
     from detcore.storage import StorageBackend
 
 __all__ = [
     "Repair",
     "UnsettledCheckpoint",
-    "describe_checkpoint",
     "recover_checkpoints",
     "repair_checkpoint",
     "settle_checkpoints",
@@ -47,7 +46,7 @@ class UnsettledCheckpoint:
 
 
 def recover_checkpoints(
-    database: RecoveryRecords,
+    database: Database,
     storage: StorageBackend,
     trial_id: int,
     *,
@@ -93,7 +92,7 @@ def settle_checkpoints(
     for found in unsettled:
         if found.state == "DELETING" or not has_manifest(storage, found.uuid):
             remove_files(storage, found.uuid)
-            records.checkpoint_deleted(found.uuid)
+            records.record_checkpoint(CheckpointDeleted(uuid=found.uuid, resources={}))
             continue
         try:
             manifest = read_manifest(storage, found.uuid)
@@ -102,7 +101,7 @@ def settle_checkpoints(
             import logging
 
             logging.getLogger("detcore").warning("%s", error)
-            records.checkpoint_damaged(found.uuid)
+            records.record_checkpoint(CheckpointDamaged(uuid=found.uuid))
             continue
         if found.state == "ACTIVE":
             record_committed(records, manifest)
@@ -110,24 +109,6 @@ def settle_checkpoints(
         else:
             finish_part(storage, manifest, found.resources)
     return completed
-
-
-def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
-    """Return the description of a committed checkpoint for observers, from its manifest.
-
-    Raises:
-        CheckpointNotFoundError: If there is no such checkpoint.
-    """
-    from detcore.hooks import CheckpointSaved
-
-    manifest = read_manifest(storage, uuid)
-    return CheckpointSaved(
-        uuid=uuid,
-        steps_completed=manifest.steps_completed,
-        url=f"{storage.url}/{uuid}",
-        size_bytes=manifest.size_bytes,
-        path=storage.direct_path(uuid),
-    )
 
 
 def _check_present(storage: StorageBackend) -> None:
@@ -184,7 +165,7 @@ def repair_checkpoint(
     removed = _remove(storage, record.uuid, strays) if remove_strays else ()
     state = record.state
     if faults and state != "DAMAGED":
-        database.checkpoint_damaged(record.uuid)
+        database.record_checkpoint(CheckpointDamaged(uuid=record.uuid))
         state = "DAMAGED"
     elif not faults and state == "DAMAGED":
         record_committed(database, read_manifest(storage, record.uuid))

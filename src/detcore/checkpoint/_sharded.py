@@ -18,8 +18,7 @@ from detcore.checkpoint._shared import together
 from detcore.errors import CheckpointConflictError, InvalidCheckpointError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._manifest import Manifest
-    from detcore.checkpoint._save import Saver
+    from detcore.checkpoint._save import Save, Saver
     from detcore.checkpoint._scan import Selector
     from detcore.distributed import DistributedContext
     from detcore.storage import FileDigest, StorageBackend
@@ -54,7 +53,7 @@ class ShardedSaver:
         self._saver = saver
         self._storage = storage
         self._distributed = distributed
-        self._manifest: Manifest | None = None
+        self._save: Save | None = None  # on the chief
 
     def upload(
         self,
@@ -78,7 +77,7 @@ class ShardedSaver:
         shares, merged = self._agree(told, scan)
         with self._begun(merged) as uuid:
             mine = _only(scan, shares.of(self._distributed.rank))
-            self._write(uuid, mine, shares, merged, told, is_in_place=False)
+            self._write(uuid, mine, shares, told, is_in_place=False)
         return uuid
 
     @contextlib.contextmanager
@@ -108,7 +107,7 @@ class ShardedSaver:
             mine = _only(scan, shares.of(self._distributed.rank))
             if is_in_place:
                 self._together(lambda: self._move_in(uuid, mine, folder))
-            self._write(uuid, mine, shares, merged, told, is_in_place=is_in_place)
+            self._write(uuid, mine, shares, told, is_in_place=is_in_place)
 
     def _together(self, action: Any) -> list[Any]:
         return together(self._distributed.allgather, action)
@@ -134,13 +133,13 @@ class ShardedSaver:
             def begin() -> str | None:
                 if self._distributed.rank:
                     return None
-                return stack.enter_context(self._saver.begun(metadata))
+                self._save = stack.enter_context(self._saver.begun(metadata, {}))
+                return self._save.uuid
 
             uuid = self._together(begin)[0]
             yield str(uuid)
-        if self._manifest is not None:
-            self._saver.committed(self._manifest)
-            self._manifest = None
+        if self._save is not None:
+            self._saver.committed(self._save)
 
     @contextlib.contextmanager
     def _staging(self, uuid: str) -> Iterator[tuple[Path, bool]]:
@@ -172,14 +171,7 @@ class ShardedSaver:
         shutil.rmtree(staging)
 
     def _write(
-        self,
-        uuid: str,
-        mine: Scan,
-        shares: Shares,
-        metadata: Mapping[str, Any],
-        told: list[_Told],
-        *,
-        is_in_place: bool,
+        self, uuid: str, mine: Scan, shares: Shares, told: list[_Told], *, is_in_place: bool
     ) -> None:
         """Write this worker's files; after all have written theirs, the chief commits."""
         write = seal_files if is_in_place else put_files
@@ -187,18 +179,17 @@ class ShardedSaver:
         written = self._together(lambda: write(self._storage, uuid, mine, observer=observer))
 
         def commit() -> None:
-            if self._distributed.rank:
+            save = self._save
+            if save is None:
                 return
             digests: dict[str, FileDigest] = {
                 name: digest for part in written for name, digest in part.items()
             }
             make_folders(self._storage, uuid, shares.directories)
-            versions = {
+            save.versions = {
                 name: text for each in reversed(told) for name, text in each.versions.items()
             }
-            self._manifest = self._saver.commit(
-                uuid, digests, shares.directories, metadata, versions
-            )
+            self._saver.commit(save, digests, shares.directories)
 
         self._together(commit)
 

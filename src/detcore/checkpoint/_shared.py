@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from detcore.checkpoint._commit import scratch_folder
 from detcore.checkpoint._download import download_checkpoint
 from detcore.checkpoint._manifest import Manifest, read_manifest
+from detcore.checkpoint._transfer import TransferObserver
 from detcore.checkpoint._verify import check_in_place
-from detcore.checkpoint._watch import TransferObserver
 from detcore.errors import CheckpointError
 
 if TYPE_CHECKING:

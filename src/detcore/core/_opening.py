@@ -247,13 +247,12 @@ def _make_train(
 def _make_checkpoint(
     info: TrialInfo, records: TrialRecords | None, storage: StorageBackend, settings: Settings
 ) -> CheckpointContext:
-    from detcore.checkpoint import CheckpointContext, CheckpointOwner
+    from detcore.checkpoint import CheckpointContext
 
     return CheckpointContext(
         storage=storage,
         distributed=settings.distributed,
         database=records,
-        owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
         parent=info.latest_checkpoint,
         observer=_make_observer(settings),
     )

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, case, func, select, update
 
 from detcore._log import encode_document
 from detcore._log.events import (
@@ -91,7 +91,12 @@ def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at
 
 
 def change_checkpoint(
-    connection: Connection, found: Row[Any], event: CheckpointChange, at: float, **more: object
+    connection: Connection,
+    found: Row[Any],
+    event: CheckpointChange,
+    at: float,
+    *,
+    is_late: bool = True,
 ) -> None:
     """Move a checkpoint to the state that an event leads to, where its state allows that.
 
@@ -100,31 +105,35 @@ def change_checkpoint(
         found: The checkpoint's row.
         event: The change that was reported.
         at: Time of the change, in seconds since 1970.
-        more: Columns that change with the state.
+        is_late: Whether others may have decided about the checkpoint since; False for a process
+            that has just seen its files.
     """
-    allowed, state, columns = _transition(event, at)
-    if more.pop("from_any_state", False):
-        allowed = _ALL
+    allowed, state, columns = _transition(event, at, is_late=is_late)
     if found.state in allowed:
         connection.execute(
             update(checkpoints)
             .where(checkpoints.c.uuid == found.uuid)
-            .values(state=state, **{**columns, **more})
+            .values(state=state, **columns)
         )
 
 
 def _transition(
-    event: CheckpointChange, at: float
+    event: CheckpointChange, at: float, *, is_late: bool
 ) -> tuple[frozenset[str], str, dict[str, object]]:
     """Return from which states an event leads on, to which state, and what changes with it."""
     if isinstance(event, CheckpointCommitted):
         committed: dict[str, object] = {
-            "metadata": encode_document(event.metadata),
+            # Users may have added to the metadata of one that was complete before.
+            "metadata": case(
+                (checkpoints.c.committed_at.is_(None), encode_document(event.metadata)),
+                else_=checkpoints.c.metadata,
+            ),
             "resources": encode_document(event.resources),
             "steps_completed": event.steps_completed,
             "committed_at": at,
+            "deleted_at": None,
         }
-        return frozenset({ACTIVE}), COMPLETED, committed
+        return frozenset({ACTIVE}) if is_late else _ALL - _GONE, COMPLETED, committed
     if isinstance(event, CheckpointDamaged):
         return _ALL - _GONE, DAMAGED, {}
     if isinstance(event, CheckpointDeleting):
@@ -140,8 +149,8 @@ def insert_checkpoint(
     event: CheckpointStarted,
     at: float,
     *,
-    trial_id: int,
-    experiment_id: int,
+    trial_id: int | None,
+    experiment_id: int | None,
 ) -> None:
     """Insert a checkpoint that is being written.
 

@@ -250,7 +250,11 @@ def _prepare_damage(bench: Bench) -> None:
     for steps, name in ((2, "damaged"), (3, "mended")):
         bench.prepared[name] = process.upload(steps)
     bench.storage.replace(f"{bench.prepared['damaged']}/weights.bin", bytes(SIZES["weights.bin"]))
-    bench.database.checkpoint_damaged(bench.prepared["mended"])
+    mended = bench.prepared["mended"]
+    weights = bench.storage.read(f"{mended}/weights.bin")
+    bench.storage.replace(f"{mended}/weights.bin", b"x")
+    repair_checkpoint(bench.database, bench.storage, bench.database.get_checkpoint(mended))
+    bench.storage.replace(f"{mended}/weights.bin", weights)
     bench.storage.replace(f"{bench.old}/deep/stray", b"x")
 
 
