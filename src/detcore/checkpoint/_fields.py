@@ -11,29 +11,23 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from detcore.errors import UnsafePathError
 from detcore.types import TensorInfo
+
+if TYPE_CHECKING:
+    from detcore.storage import FileDigest
 
 __all__ = [
     "ALGORITHMS",
     "MANIFEST_FILE",
     "MOST_MANIFEST_BYTES",
     "check_id",
-    "check_places",
-    "get_algorithm",
-    "get_created",
-    "get_files",
-    "get_folders",
-    "get_metadata",
-    "get_parent",
-    "get_steps",
-    "get_tensors",
-    "get_versions",
     "new_id",
     "parse_object",
+    "read_fields",
     "shown",
 ]
 
@@ -71,6 +65,10 @@ _MOST_DEPTH = 66  # limit for metadata on saving
 _MOST_AXES = 254  # TensorFlow's limit; NumPy allows fewer
 _MOST_TEXT = 1024
 _HEX = frozenset("0123456789abcdef")
+_KINDS: dict[type, str] = {
+    type(None): "null", bool: "a truth value", int: "a number", float: "a number", str: "a text",
+    list: "a list", dict: "an object",
+}  # fmt: skip
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
@@ -93,42 +91,55 @@ def parse_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def get_algorithm(fields: Mapping[str, Any]) -> str:
-    """Return the digest algorithm of the files."""
-    algorithm = _text(fields, "digest")
+def read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a manifest, each checked, by their names in `Manifest`.
+
+    Raises:
+        ValueError: If one is missing or cannot be right; the message names it.
+        UnsafePathError: If a name is unsafe.
+    """
+    files, folders = _files(fields), _folders(fields)
+    _check_places(files, folders)
+    return {
+        "steps_completed": _whole(
+            _field(fields, "steps_completed"), "its field 'steps_completed' is"
+        ),
+        "metadata": _metadata(fields),
+        "created": _created(fields),
+        "files": files,
+        "directories": folders,
+        "parent": None if _field(fields, "parent") is None else check_id(fields["parent"]),
+        "versions": _versions(fields),
+        "tensors": _tensors(fields, files),
+    }
+
+
+def _files(fields: Mapping[str, Any]) -> dict[str, FileDigest]:
+    from detcore.storage import FileDigest, check_key
+
+    algorithm = _field(fields, "digest", str)
     if algorithm not in ALGORITHMS:
         raise ValueError(
             f"its files are digested with {shown(algorithm)}; this release knows "
             f"{' and '.join(ALGORITHMS)}"
         )
-    return algorithm
-
-
-def get_files(fields: Mapping[str, Any], algorithm: str) -> dict[str, tuple[int, str]]:
-    """Return size and digest of each file by name."""
-    from detcore.storage import check_key
-
     files = {}
-    for name, entry in _mapping(fields, "files").items():
+    for name, entry in _field(fields, "files", dict).items():
         check_key(name)
         where = f"its entry of the file {shown(name)}"
-        if not isinstance(entry, dict):
-            raise ValueError(f"{where} is {_kind(entry)}, not an object")
+        _check_kind(entry, dict, where)
         for key in ("size", algorithm):
             if key not in entry:
                 raise ValueError(f"{where} has no {key!r}")
-        files[name] = (
-            _whole(entry["size"], f"{where} says that its size is"),
-            _digest(entry[algorithm], algorithm, where),
-        )
+        size = _whole(entry["size"], f"{where} says that its size is")
+        files[name] = FileDigest(size, _digest(entry[algorithm], algorithm, where), algorithm)
     return files
 
 
-def get_folders(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of empty folders."""
+def _folders(fields: Mapping[str, Any]) -> tuple[str, ...]:
     from detcore.storage import check_key
 
-    names = _list(fields, "directories")
+    names = _field(fields, "directories", list)
     for name in names:
         if not isinstance(name, str):
             raise ValueError(f"its field 'directories' holds {_kind(name)}, not a name")
@@ -136,12 +147,8 @@ def get_folders(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_places(files: Iterable[str], folders: Iterable[str]) -> None:
-    """Check that files and empty folders do not collide with each other or with the manifest.
-
-    Raises:
-        ValueError: If they do.
-    """
+def _check_places(files: Iterable[str], folders: Iterable[str]) -> None:
+    """Check that files and empty folders do not collide with each other or with the manifest."""
     taken = {*files, MANIFEST_FILE}
     if MANIFEST_FILE in files:
         raise ValueError(f"it names itself, {MANIFEST_FILE}, as a file of the checkpoint")
@@ -158,14 +165,8 @@ def check_places(files: Iterable[str], folders: Iterable[str]) -> None:
             folder = folder.rpartition("/")[0]
 
 
-def get_steps(fields: Mapping[str, Any]) -> int:
-    """Return the number of batches."""
-    return _whole(_field(fields, "steps_completed"), "its field 'steps_completed' is")
-
-
-def get_created(fields: Mapping[str, Any]) -> datetime.datetime:
-    """Return the time of the commit."""
-    text = _text(fields, "created")
+def _created(fields: Mapping[str, Any]) -> datetime.datetime:
+    text = _field(fields, "created", str)
     try:
         created = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -175,15 +176,8 @@ def get_created(fields: Mapping[str, Any]) -> datetime.datetime:
     return created
 
 
-def get_parent(fields: Mapping[str, Any]) -> str | None:
-    """Return the UUID of the previous checkpoint."""
-    parent = _field(fields, "parent")
-    return None if parent is None else check_id(parent)
-
-
-def get_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that was saved with the checkpoint."""
-    metadata = _mapping(fields, "metadata")
+def _metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
+    metadata: dict[str, Any] = _field(fields, "metadata", dict)
     level: list[Any] = [metadata]
     for _ in range(_MOST_DEPTH):
         level = [
@@ -197,32 +191,23 @@ def get_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
     raise ValueError(f"its metadata is nested more than {_MOST_DEPTH} times")
 
 
-def get_versions(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions of the distributions that wrote it; they are shown to users."""
-    versions = _mapping(fields, "versions")
-    for name, version in versions.items():
-        for text in (name, version):
-            if not isinstance(text, str) or not text.isprintable() or len(text) > _MOST_TEXT:
-                raise ValueError(
-                    f"its field 'versions' holds {shown(text)}, which is no name and no version"
-                )
+def _versions(fields: Mapping[str, Any]) -> dict[str, str]:
+    versions: dict[str, str] = _field(fields, "versions", dict)
+    for text in (*versions, *versions.values()):  # they are shown to users
+        if not isinstance(text, str) or not text.isprintable() or len(text) > _MOST_TEXT:
+            raise ValueError(
+                f"its field 'versions' holds {shown(text)}, which is no name and no version"
+            )
     return versions
 
 
-def get_tensors(fields: Mapping[str, Any], files: Iterable[str]) -> tuple[TensorInfo, ...]:
-    """Return the descriptions of the tensors in the files."""
-    if "tensors" not in fields:
-        return ()
-    names = frozenset(files)
-    return tuple(
-        _tensor(each, f"its tensor {index}", names)
-        for index, each in enumerate(_list(fields, "tensors"))
-    )
+def _tensors(fields: Mapping[str, Any], files: Collection[str]) -> tuple[TensorInfo, ...]:
+    tensors = _field(fields, "tensors", list) if "tensors" in fields else ()
+    return tuple(_tensor(each, f"its tensor {index}", files) for index, each in enumerate(tensors))
 
 
-def _tensor(each: Any, where: str, files: frozenset[str]) -> TensorInfo:
-    if not isinstance(each, dict):
-        raise ValueError(f"{where} is {_kind(each)}, not an object")
+def _tensor(each: Any, where: str, files: Collection[str]) -> TensorInfo:
+    _check_kind(each, dict, where)
     texts = {}
     for key in ("name", "dtype", "file"):
         value = each.get(key)
@@ -237,34 +222,20 @@ def _tensor(each: Any, where: str, files: frozenset[str]) -> TensorInfo:
     if len(shape) > _MOST_AXES:
         raise ValueError(f"{where} has {len(shape)} axes; no framework takes so many")
     axes = tuple(_whole(axis, f"{where} has an axis of length") for axis in shape)
-    return TensorInfo(texts["name"], axes, texts["dtype"], texts["file"])
+    return TensorInfo(shape=axes, **texts)
 
 
-def _field(fields: Mapping[str, Any], name: str) -> Any:
+def _field(fields: Mapping[str, Any], name: str, kind: type | None = None) -> Any:
     if name not in fields:
         raise ValueError(f"its field {name!r} is missing")
+    if kind is not None:
+        _check_kind(fields[name], kind, f"its field {name!r}")
     return fields[name]
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = _field(fields, name)
-    if not isinstance(value, str):
-        raise ValueError(f"its field {name!r} is {_kind(value)}, not a text")
-    return value
-
-
-def _mapping(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = _field(fields, name)
-    if not isinstance(value, dict):
-        raise ValueError(f"its field {name!r} is {_kind(value)}, not an object")
-    return value
-
-
-def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
-    value = _field(fields, name)
-    if not isinstance(value, list):
-        raise ValueError(f"its field {name!r} is {_kind(value)}, not a list")
-    return value
+def _check_kind(value: object, kind: type, where: str) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{where} is {_kind(value)}, not {_KINDS[kind]}")
 
 
 def _whole(value: Any, where: str) -> int:
@@ -310,14 +281,8 @@ def _int(text: str) -> int:
     return int(text)
 
 
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds = {
-        bool: "a truth value", int: "a number", float: "a number", str: "a text", list: "a list",
-        dict: "an object",
-    }  # fmt: skip
-    return kinds[type(value)]
+def _kind(value: object) -> str:
+    return _KINDS[type(value)]
 
 
 def shown(value: Any) -> str:
