@@ -7,12 +7,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from detcore.checkpoint._transfer import SaveStopped
+from detcore.checkpoint._transfer import SaveStopped, caused_by
 from detcore.errors import CheckpointTimeoutError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._save import Save, Saver, Snapshot, Tensors
-    from detcore.checkpoint._transfer import Behind
+    from detcore.checkpoint._transfer import Background
 
 __all__ = ["BackgroundSaves", "SaveProgress", "Timeout"]
 
@@ -50,7 +50,7 @@ class BackgroundSaves:
     next call of `poll`, `wait` or another method that changes checkpoints, or on closing.
     """
 
-    def __init__(self, saver: Saver, behind: Behind) -> None:
+    def __init__(self, saver: Saver, behind: Background) -> None:
         self._saver = saver
         self._behind = behind
         self._save: Save | None = None
@@ -152,7 +152,9 @@ class BackgroundSaves:
         save.stop()
         self._save = None
         self._given_up.append(save)
-        if save.wait(timeout_s) and not _is_stop(save.failure):
+        if not save.wait(timeout_s):
+            return
+        if not any(isinstance(error, SaveStopped) for error in caused_by(save.failure)):
             self._saver.collect(save)  # it ended before the stop took effect
 
     def close(self, timeout_s: Timeout = 0.0, error: BaseException | None = None) -> None:
@@ -211,15 +213,6 @@ class BackgroundSaves:
         if self._save is not None and not self._save.is_ours:
             self._save = None  # a forked child: the parent is responsible for it
         return self._save
-
-
-def _is_stop(error: BaseException | None) -> bool:
-    """Whether a save ended because it was cancelled; a storage may have wrapped the exception."""
-    seen: list[BaseException] = []  # an exception may be raised from itself
-    while error is not None and error not in seen and not isinstance(error, SaveStopped):
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return isinstance(error, SaveStopped)
 
 
 def _too_late(save: Save, waited_s: float) -> str:

@@ -14,7 +14,7 @@ from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._metadata import check_metadata
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
-from detcore.checkpoint._transfer import Behind, Threads
+from detcore.checkpoint._transfer import Background
 from detcore.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class CheckpointContext(BackgroundSaves):
         trial_id: int | None = None,
         parent: str | None = None,
         on_saved: Callable[[CheckpointSaved], None] | None = None,
-        behind: Behind | None = None,
+        behind: Background | None = None,
         observer: TransferObserver | None = None,
     ) -> None:
         """Set up saving for a trial.
@@ -63,7 +63,7 @@ class CheckpointContext(BackgroundSaves):
             behind: Clock and threads of asynchronous saves; default: this machine's.
             observer: Receives the progress of transfers that the caller waits for, or None.
         """
-        behind = behind or Threads()
+        behind = behind or Background()
         saver = Saver(
             storage=storage,
             records=database,

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
 from detcore._log.events import CheckpointDeleted, CheckpointDeleting
 from detcore.checkpoint._commit import make_folders
-from detcore.checkpoint._fields import check_id
+from detcore.checkpoint._fields import check_id, parents_of
 from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest, read_manifest
 from detcore.errors import NotFoundError, UnsafePathError
 
@@ -165,7 +165,7 @@ def split_by_globs(
         UnsafePathError: If a pattern is absolute or has a part ``..``.
     """
     patterns = [_parts(pattern) for pattern in globs]
-    folders = {parent for name in (*files, *directories) for parent in _parents(name)}
+    folders = {parent for name in (*files, *directories) for parent in parents_of(name)}
     folders.update(directories)
 
     def is_named(name: str, *, is_folder: bool) -> bool:
@@ -173,31 +173,19 @@ def split_by_globs(
         return any(_matches(pieces, parts, is_folder=is_folder) for parts in patterns)
 
     named = {folder for folder in ("", *folders) if is_named(folder, is_folder=True)}
-    gone_folders = {
-        f for f in folders if f in named or not named.isdisjoint(_parents(f, root=True))
-    }
+    gone_folders = {f for f in folders if f in named or not named.isdisjoint(("", *parents_of(f)))}
     gone_files = {
         file
         for file in files
-        if not named.isdisjoint(_parents(file, root=True)) or is_named(file, is_folder=False)
+        if not named.isdisjoint(("", *parents_of(file))) or is_named(file, is_folder=False)
     }
     left = (set(files) - gone_files) | (folders - gone_folders)
-    filled = {parent for name in left for parent in _parents(name)}
+    filled = {parent for name in left for parent in parents_of(name)}
     return Split(
         gone_files=frozenset(gone_files),
         gone_folders=frozenset(gone_folders),
         empty_folders=tuple(sorted(folders - gone_folders - filled)),
     )
-
-
-def _parents(name: str, *, root: bool = False) -> Iterator[str]:
-    """Yield the folders that contain a name, innermost first; the checkpoint's root as ""."""
-    folder = name.rpartition("/")[0]
-    while folder:
-        yield folder
-        folder = folder.rpartition("/")[0]
-    if root:
-        yield ""
 
 
 def _parts(pattern: str) -> list[str]:

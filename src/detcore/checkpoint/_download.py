@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._transfer import TransferObserver, watched
-from detcore.checkpoint._verify import Fault, check_copies, check_stored, corrupt, stored_sizes
+from detcore.checkpoint._verify import Fault, compare_digests, compare_sizes, refuse, stored_sizes
 from detcore.errors import InvalidCheckpointError, StorageFullError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def download_checkpoint(
     folder = folder.absolute()
     names = [name for name in manifest.files if selector is None or selector(name)]
     empty = [name for name in manifest.directories if selector is None or selector(f"{name}/")]
-    check_stored(storage, manifest, names, there)
+    refuse(storage, uuid, compare_sizes(storage, manifest, names, there))
     exists = os.path.lexists(folder)
     if exists:
         _check_room(folder, names, empty)
@@ -98,22 +98,20 @@ def _fetch(
     target: Path,
     observer: TransferObserver | None,
 ) -> None:
-    prefix = f"{manifest.uuid}/"
     total = sum(manifest.files[name].size for name in names)
     try:
         with watched(observer, f"downloading {manifest.uuid[:8]}", total) as progress:
             digests = storage.get_tree(
-                [(target / name, prefix + name) for name in names],
+                [(target / name, f"{manifest.uuid}/{name}") for name in names],
                 algorithm=manifest.algorithm,
                 progress=progress,
             )
     except FileNotFoundError as error:  # it was deleted during the download
         there = stored_sizes(storage, manifest.uuid)
         missing = [Fault(name, "is missing") for name in names if name not in there]
-        if not missing:
-            raise
-        raise corrupt(storage, manifest.uuid, missing) from error
-    check_copies(storage, manifest, {key[len(prefix) :]: digest for key, digest in digests.items()})
+        refuse(storage, manifest.uuid, missing, error)
+        raise
+    refuse(storage, manifest.uuid, compare_digests(manifest, digests))
 
 
 def _check_space(manifest: Manifest, names: list[str], folder: Path) -> None:

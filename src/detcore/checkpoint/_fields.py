@@ -11,7 +11,7 @@ import json
 import math
 import re
 import uuid
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import UnsafePathError
@@ -26,6 +26,7 @@ __all__ = [
     "MOST_MANIFEST_BYTES",
     "check_id",
     "new_id",
+    "parents_of",
     "parse_object",
     "read_fields",
     "shown",
@@ -55,6 +56,12 @@ def check_id(storage_id: str) -> str:
         "A UUID has letters, digits, '-', '_' and '.', and is no path.\n"
         "List checkpoints with: detcore checkpoint list"
     )
+
+
+def parents_of(name: str) -> Iterator[str]:
+    """Yield the folders that contain a name, innermost first."""
+    while name := name.rpartition("/")[0]:
+        yield name
 
 
 MOST_MANIFEST_BYTES = 64 << 20
@@ -156,13 +163,11 @@ def _check_places(files: Iterable[str], folders: Iterable[str]) -> None:
         if name in taken:
             raise ValueError(f"{shown(name)} is a file and a folder at once")
     for name in (*files, *folders):
-        folder = name.rpartition("/")[0]
-        while folder:
+        for folder in parents_of(name):
             if folder in taken:
                 raise ValueError(
                     f"{shown(folder)} is a file and a folder at once: it also holds {shown(name)}"
                 )
-            folder = folder.rpartition("/")[0]
 
 
 def _created(fields: Mapping[str, Any]) -> datetime.datetime:

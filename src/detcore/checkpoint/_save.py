@@ -30,7 +30,7 @@ from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
 from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.checkpoint._transfer import Behind, Transfer, TransferObserver
+from detcore.checkpoint._transfer import Background, Transfer, TransferObserver, caused_by
 from detcore.errors import DetcoreError, StorageFullError
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Save:
         metadata: Its metadata, checked already.
         versions: Versions to record in its manifest, by distribution.
         tensors: Tensors in its files, to record in its manifest.
-        requested: When the training thread requested it, by `Behind.now`.
+        requested: When the training thread requested it, by `Background.now`.
         began: When it began, after the wait for the previous one.
         stalled_s: Seconds for which it stopped training; None if training waits for all of it.
         folder: Where its files are written.
@@ -96,7 +96,7 @@ class Save:
         versions: Mapping[str, str],
         *,
         storage: StorageBackend,
-        behind: Behind,
+        behind: Background,
         waited_s: float = 0.0,
     ) -> None:
         self.uuid = new_id()
@@ -188,7 +188,7 @@ class Saver:
         trial_id: int | None,
         parent: str | None,
         on_saved: Callable[[CheckpointSaved], None] | None,
-        behind: Behind,
+        behind: Background,
         observer: TransferObserver | None = None,
     ) -> None:
         self._storage = storage
@@ -412,7 +412,8 @@ def explain_full(
     if not isinstance(error, Exception):
         return None
     free = shutil.disk_usage(root).free
-    if not _says_full(error) and free > _NOTHING_LEFT_BYTES:
+    says_full = any(isinstance(e, OSError) and e.errno in _FULL for e in caused_by(error))
+    if not says_full and free > _NOTHING_LEFT_BYTES:
         return None
     written = sum(entry.size for entry in storage.list(uuid))
     expected = last.size_bytes if last is not None else 0
@@ -428,14 +429,3 @@ def explain_full(
         "Make room there (detcore checkpoint delete UUID), then resume from the last one.",
         missing_bytes=missing,
     )
-
-
-def _says_full(error: BaseException) -> bool:
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        if isinstance(link, OSError) and link.errno in _FULL:
-            return True
-        link = link.__cause__ or link.__context__
-    return False

@@ -7,11 +7,12 @@ import dataclasses
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._commit import make_folders, put_files, seal_files, staging_folder
+from detcore.checkpoint._fields import parents_of
 from detcore.checkpoint._metadata import check_metadata, plain_metadata
 from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.checkpoint._shared import together
@@ -359,13 +360,8 @@ def _differ(first: object, second: object) -> bool:
     return type(first) is not type(second) or first != second
 
 
-def _parents(names: Mapping[str, Any] | Sequence[str]) -> set[str]:
-    parents = set()
-    for name in names:
-        while "/" in name:
-            name = name.rpartition("/")[0]
-            parents.add(name)
-    return parents
+def _parents(names: Iterable[str]) -> set[str]:
+    return {parent for name in names for parent in parents_of(name)}
 
 
 def _conflict(what: str) -> CheckpointConflictError:

@@ -7,7 +7,7 @@ import dataclasses
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from detcore.checkpoint._commit import scratch_folder
 from detcore.checkpoint._download import download_checkpoint
@@ -26,11 +26,8 @@ __all__ = ["download_shared", "restored", "together"]
 T = TypeVar("T")
 
 
-class Exchange(Protocol):
-    """An allgather among some workers."""
-
-    def __call__(self, stuff: Any) -> list[Any]:
-        """Return every worker's value in rank order."""
+Exchange: TypeAlias = "Callable[[Any], list[Any]]"
+"""An allgather among some workers: returns every worker's value in rank order."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -151,7 +148,7 @@ def restored(
 
         def check() -> None:
             if is_first and manifest is not None:
-                check_in_place(storage, manifest, manifest.files, observer=observer)
+                check_in_place(storage, manifest, observer=observer)
 
         together(exchange, check)
         yield direct

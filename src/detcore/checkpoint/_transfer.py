@@ -14,7 +14,23 @@ from detcore.errors import CheckpointError
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, Pair, Progress, StorageBackend
 
-__all__ = ["Behind", "SaveStopped", "Threads", "Transfer", "TransferObserver", "watched"]
+__all__ = [
+    "Background",
+    "SaveStopped",
+    "Transfer",
+    "TransferObserver",
+    "caused_by",
+    "watched",
+]
+
+
+def caused_by(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that led to it; a storage or a framework may have wrapped it."""
+    seen: list[BaseException] = []  # an exception may be raised from itself
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 class TransferObserver(Protocol):
@@ -49,32 +65,19 @@ class SaveStopped(CheckpointError):
     """A save that was cancelled before its commit; raised only on the save's own thread."""
 
 
-class Behind(Protocol):
-    """Clock and background execution; tests substitute their own."""
+class Background:
+    """The machine's monotonic clock, and daemon threads; tests substitute their own."""
 
     def now(self) -> float:
         """Return a monotonic time in seconds."""
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Start work in the background."""
-
-    def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
-        """Wait until an event is set or the timeout expires; return whether it is set."""
-
-
-class Threads:
-    """The machine's monotonic clock, and daemon threads."""
-
-    def now(self) -> float:
-        """Return the monotonic clock."""
         return time.monotonic()
 
     def start(self, work: Callable[[], None]) -> None:
-        """Start a thread that does not keep the process alive."""
+        """Start work on a thread that does not keep the process alive."""
         threading.Thread(target=work, name="detcore-save", daemon=True).start()
 
     def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
-        """Wait for the event."""
+        """Wait until an event is set or the timeout expires; return whether it is set."""
         return done.wait(timeout_s)
 
 
@@ -84,7 +87,7 @@ class Transfer:
     Attributes:
         total_bytes: Sum of the sizes of its files; 0 until all of them are written.
         moved_bytes: Bytes in the storage, if the storage reports them.
-        began: Time of the first transfer, by `Behind.now`; None before.
+        began: Time of the first transfer, by `Background.now`; None before.
         is_stopped: Whether further operations of the save are refused.
     """
 

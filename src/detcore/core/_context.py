@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from detcore.core._modes import EarlyExitReason, PreemptMode, TensorboardMode
+from detcore.core._modes import EarlyExitReason, PreemptMode, ScriptExperiment, TensorboardMode
 from detcore.core._opening import Opening, Parts, Settings
 from detcore.core._outcome import WorkerFault, is_failure, outcome_of
 from detcore.core._preempt import Grace, PreemptContext, find_grace
-from detcore.core._script import ScriptExperiment
 from detcore.core._searcher import with_length
 from detcore.distributed import DistributedContext
 from detcore.environment import Environment, read_environment

@@ -22,9 +22,8 @@ from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext, TransferObserver
-    from detcore.core._modes import PreemptMode, TensorboardMode
+    from detcore.core._modes import PreemptMode, ScriptExperiment, TensorboardMode
     from detcore.core._preempt import PreemptContext
-    from detcore.core._script import ScriptExperiment
     from detcore.core._standalone import ScriptRunner
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment

@@ -15,7 +15,7 @@ from detcore.errors import DetcoreError
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.core._script import ScriptExperiment
+    from detcore.core._modes import ScriptExperiment
     from detcore.database import Database, ExperimentRecord, TrialRecord
     from detcore.environment import Environment
     from detcore.hooks import PluginManager

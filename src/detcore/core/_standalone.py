@@ -11,14 +11,14 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.core._modes import script_file
 from detcore.core._resume import InterruptedScripts, recover
-from detcore.core._script import script_file
 from detcore.errors import StorageFullError
 from detcore.types import ExperimentState, TrialInfo
 
 if TYPE_CHECKING:
+    from detcore.core._modes import ScriptExperiment
     from detcore.core._outcome import Outcome
-    from detcore.core._script import ScriptExperiment
     from detcore.database import CheckpointRecord, TrialRecord
     from detcore.delivery import LateDelivery
     from detcore.environment import Environment
