@@ -73,12 +73,18 @@ def open_gate(content: bytes = b"weights", error: Exception | None = None) -> Ga
 
 def test_it_is_whole_and_told_of_on_the_thread_that_trains(desk: Any) -> None:
     told: list[tuple[str, threading.Thread]] = []
+    observed: list[Any] = []
+
+    def observe(saved: Any) -> None:
+        observed.append(saved)
+        told.append((saved.uuid, threading.current_thread()))
+
     context = CheckpointContext(
         storage=desk.storage,
         distributed=DistributedContext(),
         database=desk.database,
         trial_id=desk.trial_id,
-        on_saved=lambda saved: told.append((saved.uuid, threading.current_thread())),
+        on_saved=observe,
     )
     gate = Gate()
     began = time.monotonic()
@@ -95,7 +101,7 @@ def test_it_is_whole_and_told_of_on_the_thread_that_trains(desk: Any) -> None:
     assert desk.states() == {name: "COMPLETED"}
     assert sorted(desk.names(name)) == ["manifest.json", "metadata.json", "small", "weights"]
     assert verify_checkpoint(desk.storage, name) == []
-    saved = context.describe_saved(name)
+    (saved,) = observed
     assert saved.stalled_s is not None
     assert saved.total_s is not None
     assert 0 < saved.stalled_s <= saved.total_s <= time.monotonic() - began

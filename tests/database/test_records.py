@@ -363,7 +363,7 @@ def test_a_checkpoint_is_recorded_once(store: Store) -> None:
     begin(store, "a")
     with pytest.raises(DatabaseError, match="cannot record checkpoint a of trial 1"):
         begin(store, "a")
-    with pytest.raises(DatabaseError, match="no such trial or experiment"):
+    with pytest.raises(DatabaseError, match="there is no such trial"):
         store.database.record_checkpoint(
             CheckpointStarted(uuid="z", storage_url="s", steps_completed=1), trial_id=77
         )

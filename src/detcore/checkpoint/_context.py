@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._async import BackgroundSaves
 from detcore.checkpoint._delete import delete_checkpoint
-from detcore.checkpoint._download import DownloadMode, download_checkpoint
+from detcore.checkpoint._download import DownloadMode
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._metadata import check_metadata
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
@@ -149,23 +149,14 @@ class CheckpointContext(BackgroundSaves):
         """
         from detcore.checkpoint._shared import download_shared
 
-        _check_mode(download_mode)
-        self.has_restored = True
-        self._settle(storage_id)
-        folder = Path(ckpt_dir)
-        if download_mode is DownloadMode.LocalWorkersShareDownload:
-            download_shared(
-                self._storage,
-                storage_id,
-                folder,
-                self._distributed,
-                selector=selector,
-                observer=self._observer,
-            )
-        else:
-            download_checkpoint(
-                self._storage, storage_id, folder, selector=selector, observer=self._observer
-            )
+        download_shared(
+            self._storage,
+            storage_id,
+            Path(ckpt_dir),
+            self._sharing(storage_id, download_mode),
+            selector=selector,
+            observer=self._observer,
+        )
 
     @contextlib.contextmanager
     def store_path(
@@ -284,11 +275,7 @@ class CheckpointContext(BackgroundSaves):
         """
         from detcore.checkpoint._shared import restored
 
-        _check_mode(download_mode)
-        self.has_restored = True
-        self._settle(storage_id)
-        is_shared = download_mode is DownloadMode.LocalWorkersShareDownload
-        sharing = self._distributed if is_shared else None
+        sharing = self._sharing(storage_id, download_mode)
         with restored(
             self._storage, storage_id, sharing, selector=selector, observer=self._observer
         ) as path:
@@ -345,14 +332,15 @@ class CheckpointContext(BackgroundSaves):
             logging.getLogger("detcore").warning("%s", away)
             return self.get_manifest(storage_id).resources()
 
-    def describe_saved(self, storage_id: str) -> CheckpointSaved:
-        """Return the description that observers receive of a checkpoint saved by this context.
-
-        Raises:
-            CheckpointNotFoundError: If the checkpoint does not exist.
-        """
+    def _sharing(self, storage_id: str, mode: DownloadMode) -> DistributedContext | None:
+        """Return the workers that share a download, or None; wait until it can begin."""
+        if not isinstance(mode, DownloadMode):
+            raise InvalidCheckpointError(
+                f"download_mode is {mode!r}; expected one of DownloadMode's values"
+            )
+        self.has_restored = True
         self._settle(storage_id)
-        return self._saver.describe(storage_id)
+        return self._distributed if mode is DownloadMode.LocalWorkersShareDownload else None
 
     def _sharded_saver(self) -> ShardedSaver:
         from detcore.checkpoint._sharded import ShardedSaver
@@ -371,10 +359,3 @@ class CheckpointContext(BackgroundSaves):
                 )
             )
             raise ContextStateError(f"{name}() was called on rank {rank}.\n{what}.")
-
-
-def _check_mode(mode: object) -> None:
-    if not isinstance(mode, DownloadMode):
-        raise InvalidCheckpointError(
-            f"download_mode is {mode!r}; expected one of DownloadMode's values"
-        )

@@ -19,7 +19,6 @@ from detcore._log.events import CheckpointDeleted, CheckpointStarted
 from detcore.checkpoint._commit import (
     add_metadata,
     commit,
-    describe_checkpoint,
     describe_manifest,
     put_files,
     record_committed,
@@ -283,13 +282,6 @@ class Saver:
         digests = write(storage, save.uuid, scan, observer=observer)
         self.commit(save, digests, scan.directories, storage)
 
-    def describe(self, uuid: str) -> CheckpointSaved:
-        """Return the description of a checkpoint for observers."""
-        last = self._last
-        if last is not None and last.uuid == uuid:
-            return describe_manifest(self._storage, last.manifest, last.times)
-        return describe_checkpoint(self._storage, uuid)
-
     @contextlib.contextmanager
     def begun(
         self, metadata: Mapping[str, Any], versions: Mapping[str, str], *, waited_s: float = 0.0
@@ -390,7 +382,7 @@ class Saver:
         self._parent = save.uuid
         self.seen.append(save.times)
         if self._on_saved is not None:
-            self._on_saved(self.describe(save.uuid))
+            self._on_saved(describe_manifest(self._storage, save.manifest, save.times))
 
 
 def explain_full(

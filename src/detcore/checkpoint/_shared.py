@@ -73,26 +73,24 @@ def download_shared(
     storage: StorageBackend,
     uuid: str,
     folder: Path,
-    distributed: DistributedContext,
+    distributed: DistributedContext | None,
     *,
     selector: Selector | None = None,
     observer: TransferObserver | None = None,
 ) -> None:
     """Download a checkpoint; among workers of a node that name one folder, the first does it.
 
+    See `CheckpointContext.download`. If it fails, it fails on all workers that share it.
+
     Args:
         storage: Storage of the checkpoint.
         uuid: UUID of the checkpoint.
         folder: The target.
-        distributed: The workers; all workers of this node must call this.
-        selector: Selects this worker's files. The folder gets the files of all workers that share
-            it.
+        distributed: The workers that may share it, on each node separately; None: only this one.
+        selector: Selects this worker's files.
         observer: Receives the progress, or None.
-
-    Raises:
-        CheckpointError: If it fails, on all workers of the node.
     """
-    if distributed.local_size == 1:
+    if distributed is None or distributed.local_size == 1:
         download_checkpoint(storage, uuid, folder, selector=selector, observer=observer)
         return
     exchange = distributed.allgather_local
@@ -121,15 +119,7 @@ def restored(
 ) -> Iterator[Path]:
     """Yield a folder with a checkpoint's files: the checkpoint itself, or a copy of it.
 
-    Args:
-        storage: Storage of the checkpoint.
-        uuid: UUID of the checkpoint.
-        distributed: The workers that share it, on each node separately; None: only this one.
-        selector: Selects the files; default: all.
-        observer: Receives the progress, or None.
-
-    Raises:
-        CheckpointError: If it fails, on all workers that share it.
+    See `CheckpointContext.restore_path`; arguments as for `download_shared`.
     """
     is_first = distributed is None or distributed.local_rank == 0
     exchange: Exchange = _alone if distributed is None else distributed.allgather_local

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, func, select, update
@@ -68,7 +68,7 @@ class CheckpointQueries(Queries):
                 select(checkpoints).where(checkpoints.c.uuid == change.uuid).with_for_update()
             ).fetchone()
             if found is None:
-                raise _not_found(change.uuid, matched=[], others=[])
+                raise _not_found(change.uuid)
             change_checkpoint(connection, found, change, now(), is_late=False)
 
     def get_checkpoint(self, uuid: str) -> CheckpointRecord:
@@ -206,7 +206,9 @@ def _refuse_registered(connection: Connection, uuid: str) -> None:
         )
 
 
-def _not_found(uuid: str, *, matched: list[str], others: list[str]) -> NotFoundError:
+def _not_found(
+    uuid: str, *, matched: Sequence[str] = (), others: Sequence[str] = ()
+) -> NotFoundError:
     if matched:
         several = f"{_LISTED} or more" if len(matched) > _LISTED else str(len(matched))
         return NotFoundError(
@@ -275,9 +277,7 @@ class CheckpointMetadataQueries(Queries):
         with self._write() as connection:
             row = connection.execute(select(checkpoints.c.metadata).where(here)).fetchone()
             if row is None:
-                raise NotFoundError(
-                    f"no checkpoint {uuid!r} is recorded.\nList them: detcore checkpoint list"
-                )
+                raise _not_found(uuid)
             text = encode_document(change(decode_document(row.metadata)))
             connection.execute(update(checkpoints).where(here).values(metadata=text))
             return read_row(
