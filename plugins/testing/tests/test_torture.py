@@ -225,10 +225,10 @@ def _manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def save(self: Any, scan: Any, metadata: Any, versions: Any, *rest: Any, **more: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(_save, "put_files", put_nothing)
+            patch.setattr(_save, "write_files", put_nothing)
             patch.setattr(_commit, "_check_arrived", lambda *_: None)
             saved = real_save(self, scan, metadata, versions, *rest, **more)
-        _commit.put_files(self._storage, saved, scan)
+        _commit.write_files(self._storage, saved, scan)
         return saved
 
     real_save = _save.Saver.save_copies

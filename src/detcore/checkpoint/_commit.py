@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from detcore.checkpoint._save import SaveTimes
     from detcore.checkpoint._scan import Scan
     from detcore.hooks import CheckpointSaved
-    from detcore.storage import FileDigest, Progress, StorageBackend
+    from detcore.storage import FileDigest, StorageBackend
 
 __all__ = [
     "CheckpointRecords",
@@ -38,11 +38,10 @@ __all__ = [
     "describe_checkpoint",
     "describe_manifest",
     "make_folders",
-    "put_files",
     "record_committed",
     "scratch_folder",
-    "seal_files",
     "staging_folder",
+    "write_files",
 ]
 
 _SCRATCH = "detcore-scratch-"
@@ -64,16 +63,28 @@ class CheckpointRecords(Protocol):
         """
 
 
-def put_files(
-    storage: StorageBackend, uuid: str, scan: Scan, *, observer: TransferObserver | None = None
+def write_files(
+    storage: StorageBackend,
+    uuid: str,
+    scan: Scan,
+    *,
+    is_in_place: bool = False,
+    observer: TransferObserver | None = None,
 ) -> dict[str, FileDigest]:
-    """Copy files to a checkpoint that is not committed yet."""
-    pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
-    digests = {}
-    if pairs:
-        with _watched(observer, uuid, scan) as progress:
-            digests = storage.put_tree(pairs, progress=progress)
-    make_folders(storage, uuid, scan.directories)
+    """Copy files to a checkpoint that is not committed yet; flush to the disk those in place."""
+    digests: dict[str, FileDigest] = {}
+    if scan.files:
+        # Sizes are read only if there is an observer.
+        total = scan.size_bytes() if observer else 0
+        with watched(observer, f"saving {uuid[:8]}", total) as progress:
+            if is_in_place:
+                keys = [f"{uuid}/{name}" for name in scan.files]
+                digests = storage.digest_tree(keys, make_durable=True, progress=progress)
+            else:
+                pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
+                digests = storage.put_tree(pairs, progress=progress)
+    if not is_in_place:
+        make_folders(storage, uuid, scan.directories)
     return _named(uuid, digests)
 
 
@@ -83,24 +94,6 @@ def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> No
         path = storage.direct_path(f"{uuid}/{name}")
         if path is not None:
             path.mkdir(parents=True, exist_ok=True)
-
-
-def seal_files(
-    storage: StorageBackend, uuid: str, scan: Scan, *, observer: TransferObserver | None = None
-) -> dict[str, FileDigest]:
-    """Digest files that were written in place, and flush them to the disk."""
-    keys = [f"{uuid}/{name}" for name in scan.files]
-    if not keys:
-        return {}
-    with _watched(observer, uuid, scan) as progress:
-        return _named(uuid, storage.digest_tree(keys, make_durable=True, progress=progress))
-
-
-def _watched(
-    observer: TransferObserver | None, uuid: str, scan: Scan
-) -> contextlib.AbstractContextManager[Progress | None]:
-    # Sizes are read only if there is an observer.
-    return watched(observer, f"saving {uuid[:8]}", scan.size_bytes() if observer else 0)
 
 
 def add_metadata(

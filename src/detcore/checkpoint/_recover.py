@@ -74,7 +74,7 @@ def recover_checkpoints(
         StorageError: If the storage's folder is missing, so that nothing can be determined.
     """
     unsettled = [
-        UnsettledCheckpoint(uuid=record.uuid, state=record.state, resources=record.resources)
+        record
         for record in database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
         if record.storage_url == storage.url and (uuids is None or record.uuid in uuids)
     ]
@@ -82,7 +82,9 @@ def recover_checkpoints(
 
 
 def settle_checkpoints(
-    records: CheckpointRecords, storage: StorageBackend, unsettled: Sequence[UnsettledCheckpoint]
+    records: CheckpointRecords,
+    storage: StorageBackend,
+    unsettled: Sequence[UnsettledCheckpoint | CheckpointRecord],
 ) -> list[str]:
     """Settle checkpoints of one trial in its storage; see `recover_checkpoints`."""
     if not unsettled:

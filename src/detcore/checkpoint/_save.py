@@ -20,10 +20,9 @@ from detcore.checkpoint._commit import (
     add_metadata,
     commit,
     describe_manifest,
-    put_files,
     record_committed,
-    seal_files,
     staging_folder,
+    write_files,
 )
 from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._fields import new_id
@@ -278,8 +277,9 @@ class Saver:
         observer: TransferObserver | None = None,
     ) -> None:
         """Transfer files to the storage, or flush them if they are in place, and commit them."""
-        write = seal_files if save.is_in_place else put_files
-        digests = write(storage, save.uuid, scan, observer=observer)
+        digests = write_files(
+            storage, save.uuid, scan, is_in_place=save.is_in_place, observer=observer
+        )
         self.commit(save, digests, scan.directories, storage)
 
     @contextlib.contextmanager

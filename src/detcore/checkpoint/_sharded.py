@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._commit import make_folders, put_files, seal_files, staging_folder
+from detcore.checkpoint._commit import make_folders, staging_folder, write_files
 from detcore.checkpoint._fields import parents_of
 from detcore.checkpoint._metadata import check_metadata, plain_metadata
 from detcore.checkpoint._scan import Scan, scan_folder
@@ -175,9 +175,12 @@ class ShardedSaver:
         self, uuid: str, mine: Scan, shares: Shares, told: list[_Told], *, is_in_place: bool
     ) -> None:
         """Write this worker's files; after all have written theirs, the chief commits."""
-        write = seal_files if is_in_place else put_files
         observer = self._saver.observer
-        written = self._together(lambda: write(self._storage, uuid, mine, observer=observer))
+        written = self._together(
+            lambda: write_files(
+                self._storage, uuid, mine, is_in_place=is_in_place, observer=observer
+            )
+        )
 
         def commit() -> None:
             save = self._save

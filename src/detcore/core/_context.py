@@ -282,9 +282,7 @@ class Context:
         try:
             self.checkpoint.wait(self._exit_deadline())
         except CheckpointTimeoutError as late:
-            if self.preempt.seconds_left is None:
-                raise
-            _warn(f"{self.preempt.grace}: {late}")
+            self._excuse(late)
             self.checkpoint.give_up(0.0)
             return False
         return True
@@ -311,10 +309,15 @@ class Context:
             # A script that ends with sys.exit(0) has not failed, unless its last checkpoint has.
             self.checkpoint.close(timeout_s, error if is_failure(error) else None)
         except CheckpointTimeoutError as late:
-            if self.preempt.seconds_left is None:
-                raise
-            # The kill would come first: the trial resumes later from its last checkpoint.
-            _warn(f"{self.preempt.grace}: {late}")
+            self._excuse(late)
+
+    def _excuse(self, late: CheckpointTimeoutError) -> None:
+        """Warn if the kill would come first, so that the trial resumes later; else raise."""
+        if self.preempt.seconds_left is None:
+            raise late
+        import logging
+
+        logging.getLogger("detcore").warning("%s: %s", self.preempt.grace, late)
 
     def __enter__(self) -> Context:
         return self.start()
@@ -333,12 +336,6 @@ class Context:
                 "this context is not open.\nUse it inside the block: with core.init() as context:"
             )
         return self._parts
-
-
-def _warn(text: str) -> None:
-    import logging
-
-    logging.getLogger("detcore").warning("%s", text)
 
 
 def _check_seconds(name: str, value: object, *, is_zero_fine: bool) -> None:
