@@ -223,11 +223,11 @@ def _manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     def put_nothing(_storage: Any, _uuid: str, scan: Any, **_options: Any) -> Any:
         return {name: digest_file(path) for name, path in scan.files.items()}
 
-    def save(self: Any, scan: Any, metadata: Any, versions: Any, *rest: Any, **more: Any) -> Any:
+    def save(self: Any, scan: Any, *rest: Any, **more: Any) -> Any:
         with monkeypatch.context() as patch:
             patch.setattr(_save, "write_files", put_nothing)
             patch.setattr(_commit, "_check_arrived", lambda *_: None)
-            saved = real_save(self, scan, metadata, versions, *rest, **more)
+            saved = real_save(self, scan, *rest, **more)
         _commit.write_files(self._storage, saved, scan)
         return saved
 

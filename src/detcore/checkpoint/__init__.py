@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore._log.events import CheckpointDamaged
     from detcore.checkpoint._async import SaveProgress
     from detcore.checkpoint._bars import watch_transfers
     from detcore.checkpoint._commit import describe_checkpoint
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MANIFEST_FILE",
     "CheckpointContext",
+    "CheckpointDamaged",
     "CheckpointSource",
     "DownloadMode",
     "Fault",
@@ -105,5 +107,6 @@ __getattr__, __dir__ = lazy_names(
         "_source": "CheckpointSource RecordedPlace find_place find_source open_recorded pin_source",
         "_transfer": "TransferObserver",
         "_verify": "Fault verify_checkpoint",
+        "detcore._log.events": "CheckpointDamaged",
     },
 )

@@ -57,17 +57,11 @@ class BackgroundSaves:
         self._given_up: list[Save] = []
         self._waited_s = 0.0  # since the last save began
 
-    def _begin(
-        self,
-        snapshot: Snapshot,
-        metadata: Mapping[str, Any],
-        versions: Mapping[str, str],
-        tensors: Tensors,
-    ) -> str:
+    def _begin(self, snapshot: Snapshot, metadata: Mapping[str, Any], tensors: Tensors) -> str:
         """Wait for the previous save, begin one, and return its checkpoint's UUID."""
         self.wait()
         waited_s, self._waited_s = self._waited_s, 0.0
-        self._save = self._saver.begin(snapshot, metadata, versions, tensors, waited_s=waited_s)
+        self._save = self._saver.begin(snapshot, metadata, tensors, waited_s=waited_s)
         return self._save.uuid
 
     def _settle(self, storage_id: str) -> None:

@@ -78,7 +78,7 @@ class CheckpointContext(BackgroundSaves):
         self._distributed = distributed
         self._database = database
         self._observer = observer
-        self.versions: dict[str, str] = {}
+        self.versions = saver.versions
         self.has_restored = False
 
     def upload(
@@ -111,7 +111,7 @@ class CheckpointContext(BackgroundSaves):
         self.wait()
         if shard:
             folder = None if ckpt_dir is None else Path(ckpt_dir)
-            return self._sharded_saver().upload(folder, metadata, self.versions, selector)
+            return self._sharded_saver().upload(folder, metadata, selector)
         self._check_caller("upload")
         if ckpt_dir is None:
             raise InvalidCheckpointError(
@@ -120,7 +120,7 @@ class CheckpointContext(BackgroundSaves):
             )
         plain = check_metadata(metadata)
         scan = scan_folder(Path(ckpt_dir), selector)
-        return self._saver.save_copies(scan, plain, self.versions)
+        return self._saver.save_copies(scan, plain)
 
     def download(
         self,
@@ -192,12 +192,12 @@ class CheckpointContext(BackgroundSaves):
         """
         self.wait()
         if shard:
-            with self._sharded_saver().saving(metadata, self.versions) as (path, uuid):
+            with self._sharded_saver().saving(metadata) as (path, uuid):
                 yield path, uuid
             return
         self._check_caller("store_path")
         plain = check_metadata(metadata)
-        with self._saver.saving(plain, self.versions, tensors) as (path, uuid):
+        with self._saver.saving(plain, tensors) as (path, uuid):
             yield path, uuid
 
     def save_async(
@@ -239,7 +239,7 @@ class CheckpointContext(BackgroundSaves):
         """
         self._check_caller("save_async")
         plain = check_metadata(metadata)
-        return self._begin(snapshot, plain, self.versions, tensors)
+        return self._begin(snapshot, plain, tensors)
 
     @property
     def save_times(self) -> list[SaveTimes]:

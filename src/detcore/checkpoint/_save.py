@@ -174,6 +174,7 @@ class Saver:
     """Saves one trial's checkpoints, one at a time.
 
     Attributes:
+        versions: Versions to record in manifests, by distribution.
         seen: Durations of recent saves, oldest first.
         observer: Receives the progress of saves that the caller waits for, or None.
     """
@@ -189,6 +190,7 @@ class Saver:
         behind: Background,
         observer: TransferObserver | None = None,
     ) -> None:
+        self.versions: dict[str, str] = {}
         self._storage = storage
         self.observer = observer
         self._records = records
@@ -199,21 +201,19 @@ class Saver:
         self._last: Save | None = None
         self.seen: collections.deque[SaveTimes] = collections.deque(maxlen=_SAVES_REMEMBERED)
 
-    def save_copies(
-        self, scan: Scan, metadata: Mapping[str, Any], versions: Mapping[str, str]
-    ) -> str:
+    def save_copies(self, scan: Scan, metadata: Mapping[str, Any]) -> str:
         """Copy files to a new checkpoint and commit it; return its UUID."""
-        with self.begun(metadata, versions) as save:
+        with self.begun(metadata) as save:
             self._seal(save, self._storage, scan, self.observer)
         self.committed(save)
         return save.uuid
 
     @contextlib.contextmanager
     def saving(
-        self, metadata: Mapping[str, Any], versions: Mapping[str, str], tensors: Tensors = ()
+        self, metadata: Mapping[str, Any], tensors: Tensors = ()
     ) -> Iterator[tuple[Path, str]]:
         """Yield a folder to write to and commit its contents, or leave nothing behind."""
-        with self.begun(metadata, versions) as save, self._staged(save):
+        with self.begun(metadata) as save, self._staged(save):
             yield save.folder, save.uuid
             save.freeze(tensors)
             self._seal(save, self._storage, scan_folder(save.folder), self.observer)
@@ -223,7 +223,6 @@ class Saver:
         self,
         snapshot: Snapshot,
         metadata: Mapping[str, Any],
-        versions: Mapping[str, str],
         tensors: Tensors,
         *,
         waited_s: float,
@@ -233,12 +232,11 @@ class Saver:
         Args:
             snapshot: Called here; its exceptions are raised, and nothing is left behind.
             metadata: Metadata, checked already.
-            versions: Versions, by distribution.
             tensors: Tensors in the files; evaluated after the snapshot.
             waited_s: Seconds for which training has waited for the previous save.
         """
         with contextlib.ExitStack() as stack:
-            save = stack.enter_context(self.begun(metadata, versions, waited_s=waited_s))
+            save = stack.enter_context(self.begun(metadata, waited_s=waited_s))
             stack.enter_context(self._staged(save))
             writes = [snapshot(save.folder)]
             save.freeze(tensors)
@@ -283,12 +281,10 @@ class Saver:
         self.commit(save, digests, scan.directories, storage)
 
     @contextlib.contextmanager
-    def begun(
-        self, metadata: Mapping[str, Any], versions: Mapping[str, str], *, waited_s: float = 0.0
-    ) -> Iterator[Save]:
+    def begun(self, metadata: Mapping[str, Any], *, waited_s: float = 0.0) -> Iterator[Save]:
         """Record a new checkpoint; if the block fails before the commit, remove all traces."""
         save = Save(
-            metadata, versions, storage=self._storage, behind=self._behind, waited_s=waited_s
+            metadata, self.versions, storage=self._storage, behind=self._behind, waited_s=waited_s
         )
         self._record(
             CheckpointStarted(

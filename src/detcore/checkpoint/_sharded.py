@@ -60,7 +60,6 @@ class ShardedSaver:
         self,
         folder: Path | None,
         metadata: Mapping[str, Any] | None,
-        versions: Mapping[str, str],
         selector: Selector | None,
     ) -> str:
         """Save the folders of all workers as one checkpoint; return its UUID on all of them."""
@@ -72,7 +71,7 @@ class ShardedSaver:
                 raise InvalidCheckpointError("upload() was given a selector but no ckpt_dir")
             scan = _NOTHING if folder is None else scan_folder(folder, selector)
             identity = None if folder is None or selector is not None else _identity(folder)
-            return _tell(scan, identity, metadata, versions)
+            return self._tell(scan, identity, metadata)
 
         told = self._together(look)
         shares, merged = self._agree(told, scan)
@@ -82,11 +81,9 @@ class ShardedSaver:
         return uuid
 
     @contextlib.contextmanager
-    def saving(
-        self, metadata: Mapping[str, Any] | None, versions: Mapping[str, str]
-    ) -> Iterator[tuple[Path, str]]:
+    def saving(self, metadata: Mapping[str, Any] | None) -> Iterator[tuple[Path, str]]:
         """Yield each worker a separate folder to write to; then save them as one checkpoint."""
-        before = self._together(lambda: _tell(_NOTHING, None, metadata, versions))
+        before = self._together(lambda: self._tell(_NOTHING, None, metadata))
         merged = _merged(before)
         with self._begun(merged) as uuid, self._staging(uuid) as (folder, is_in_place):
             failure: Exception | None = None
@@ -101,7 +98,7 @@ class ShardedSaver:
                 if failure is not None:
                     raise failure
                 scan = scan_folder(folder)
-                return _tell(scan, None, metadata, versions)
+                return self._tell(scan, None, metadata)
 
             told = self._together(look)
             shares, _ = self._agree(told, scan)
@@ -109,6 +106,17 @@ class ShardedSaver:
             if is_in_place:
                 self._together(lambda: self._move_in(uuid, mine, folder))
             self._write(uuid, mine, shares, told, is_in_place=is_in_place)
+
+    def _tell(
+        self, scan: Scan, identity: tuple[str, int, int] | None, metadata: Mapping[str, Any] | None
+    ) -> _Told:
+        sizes = {name: path.stat().st_size for name, path in scan.files.items()}
+        return _Told(
+            part=Part(files=sizes, directories=scan.directories, folder=identity),
+            has_folder=scan is not _NOTHING,
+            metadata=plain_metadata(metadata),
+            versions=dict(self._saver.versions),
+        )
 
     def _together(self, action: Any) -> list[Any]:
         return together(self._distributed.allgather, action)
@@ -134,7 +142,7 @@ class ShardedSaver:
             def begin() -> str | None:
                 if self._distributed.rank:
                     return None
-                self._save = stack.enter_context(self._saver.begun(metadata, {}))
+                self._save = stack.enter_context(self._saver.begun(metadata))
                 return self._save.uuid
 
             uuid = self._together(begin)[0]
@@ -196,21 +204,6 @@ class ShardedSaver:
             self._saver.commit(save, digests, shares.directories)
 
         self._together(commit)
-
-
-def _tell(
-    scan: Scan,
-    identity: tuple[str, int, int] | None,
-    metadata: Mapping[str, Any] | None,
-    versions: Mapping[str, str],
-) -> _Told:
-    sizes = {name: path.stat().st_size for name, path in scan.files.items()}
-    return _Told(
-        part=Part(files=sizes, directories=scan.directories, folder=identity),
-        has_folder=scan is not _NOTHING,
-        metadata=plain_metadata(metadata),
-        versions=dict(versions),
-    )
 
 
 def _merged(told: list[_Told]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from detcore.checkpoint import (
     CheckpointContext,
+    CheckpointDamaged,
     RetentionPolicy,
     apply_retention,
     delete_checkpoint,
@@ -250,11 +251,7 @@ def _prepare_damage(bench: Bench) -> None:
     for steps, name in ((2, "damaged"), (3, "mended")):
         bench.prepared[name] = process.upload(steps)
     bench.storage.replace(f"{bench.prepared['damaged']}/weights.bin", bytes(SIZES["weights.bin"]))
-    mended = bench.prepared["mended"]
-    weights = bench.storage.read(f"{mended}/weights.bin")
-    bench.storage.replace(f"{mended}/weights.bin", b"x")
-    repair_checkpoint(bench.database, bench.storage, bench.database.get_checkpoint(mended))
-    bench.storage.replace(f"{mended}/weights.bin", weights)
+    bench.database.record_checkpoint(CheckpointDamaged(uuid=bench.prepared["mended"]))
     bench.storage.replace(f"{bench.old}/deep/stray", b"x")
 
 
