@@ -90,15 +90,19 @@ class Opening:
 
     def open(self) -> Parts:
         """Open everything."""
+        from detcore.hooks import PluginManager
+
         self._stack.callback(self._distributed.close)
         if self._environment.trial_info is not None:
             self._write_stacks_at_signal()
-        if self._distributed.rank:
-            return self._open_worker()
         try:
+            self._plugins = self._settings.plugins or PluginManager(self._environment)
+            if self._distributed.rank:
+                return self._open_worker()
             parts = self._open_chief()
         except Exception as error:
-            self._distributed.__exit__(type(error), error, error.__traceback__)
+            if not self._distributed.rank:
+                self._distributed.__exit__(type(error), error, error.__traceback__)
             raise
         self._distributed.broadcast(parts.info)
         return parts
@@ -114,14 +118,15 @@ class Opening:
 
     def _open_chief(self) -> Parts:
         environment, settings = self._environment, self._settings
-        plugins = self._open_plugins()
         script: ScriptRunner | None = None
         managed = read_trial_info(environment) if environment.trial_info is not None else None
         if managed is None:
             from detcore.core._standalone import ScriptRunner
 
-            script = ScriptRunner(environment, plugins, self._stack, wait_s=self._delivery_wait_s)
-        storage = self._open_storage(managed, plugins)
+            script = ScriptRunner(
+                environment, self._plugins, self._stack, wait_s=self._delivery_wait_s
+            )
+        storage = self._open_storage(managed)
         # A storage that cannot be written to is found out now, not after an hour of training.
         storage.probe()
         if script is not None:
@@ -139,7 +144,7 @@ class Opening:
         if script is not None:
             script.follow(spool.path)
         self._stack.callback(channel.close)
-        parts = self._assemble(info, plugins, storage, channel, records)
+        parts = self._assemble(info, storage, channel, records)
         records.started(info.run_id)
         if script is None and settings.checkpoint_storage is not None:
             _settle_own_storage(records, storage)
@@ -147,15 +152,13 @@ class Opening:
 
     def _open_worker(self) -> Parts:
         """Open the parts of a worker other than the chief: no records, no runner that listens."""
-        plugins = self._open_plugins()
         info: TrialInfo = self._distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
-        storage = self._open_storage(info, plugins)
-        return self._assemble(info, plugins, storage, Channel(None), None)
+        storage = self._open_storage(info)
+        return self._assemble(info, storage, Channel(None), None)
 
     def _assemble(
         self,
         info: TrialInfo,
-        plugins: PluginManager,
         storage: StorageBackend,
         channel: Channel,
         records: TrialRecords | None,
@@ -183,7 +186,7 @@ class Opening:
         return Parts(
             info=info,
             records=records,
-            plugins=plugins,
+            plugins=self._plugins,
             channel=channel,
             checkpoint=checkpoint,
             train=train,
@@ -203,18 +206,13 @@ class Opening:
         left_s, wait_s = self._preempt.seconds_left, self._environment.delivery_wait_s
         return wait_s if left_s is None else min(wait_s, left_s / 2)
 
-    def _open_plugins(self) -> PluginManager:
-        from detcore.hooks import PluginManager
-
-        return self._settings.plugins or PluginManager(self._environment)
-
-    def _open_storage(self, managed: TrialInfo | None, plugins: PluginManager) -> StorageBackend:
+    def _open_storage(self, managed: TrialInfo | None) -> StorageBackend:
         from detcore.storage import open_storage
 
         spec = self._settings.checkpoint_storage
         if spec is None and managed is not None:
             spec = managed.config.get("checkpoint_storage")
-        storage = open_storage(spec, home=self._environment.home, plugins=plugins)
+        storage = open_storage(spec, home=self._environment.home, plugins=self._plugins)
         self._stack.callback(storage.close)
         return storage
 

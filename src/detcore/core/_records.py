@@ -60,8 +60,6 @@ class TrialRecords:
         """
         self._spool.append(event.KIND, events.encode(event))
 
-    # -- the run -----------------------------------------------------------------------------------
-
     def started(self, run_id: int) -> None:
         """Record that a run of the trial starts.
 
@@ -95,8 +93,6 @@ class TrialRecords:
         """Send the status of the trial to the runner."""
         self._channel.send("status", status=status)
 
-    # -- metrics -----------------------------------------------------------------------------------
-
     def report(self, event: events.TrainingMetrics | events.ValidationMetrics) -> None:
         """Record metrics; they are safe when this returns."""
         self.append(event)
@@ -123,8 +119,6 @@ class TrialRecords:
         if first is None:
             return second
         return min(first, second) if self._smaller_is_better else max(first, second)
-
-    # -- checkpoints -------------------------------------------------------------------------------
 
     def record_checkpoint(
         self,

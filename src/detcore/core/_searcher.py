@@ -233,7 +233,7 @@ def _configured_length(info: TrialInfo | None) -> tuple[int | None, Unit | None]
         # The settings of this search method name no length, but perhaps its unit.
         unit = Unit(searcher.get("unit") or Unit.EPOCHS)
     elif isinstance(length, Length):
-        length, unit = length.count, length.unit
+        unit, length = length.unit, length.count
     elif isinstance(length, Mapping):
         ((name, length),) = length.items()
         unit = Unit(name)
