@@ -19,9 +19,13 @@ if TYPE_CHECKING:
     from detcore.checkpoint._bars import watch_transfers
     from detcore.checkpoint._commit import describe_checkpoint
     from detcore.checkpoint._context import CheckpointContext
-    from detcore.checkpoint._copy import copy_checkpoint, is_whole_copy
     from detcore.checkpoint._delete import delete_checkpoint
-    from detcore.checkpoint._download import DownloadMode, download_checkpoint
+    from detcore.checkpoint._download import (
+        DownloadMode,
+        copy_checkpoint,
+        download_checkpoint,
+        is_whole_copy,
+    )
     from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, list_committed, read_manifest
     from detcore.checkpoint._recover import (
         Repair,
@@ -93,9 +97,8 @@ __getattr__, __dir__ = lazy_names(
         "_bars": "watch_transfers",
         "_commit": "describe_checkpoint",
         "_context": "CheckpointContext",
-        "_copy": "copy_checkpoint is_whole_copy",
         "_delete": "delete_checkpoint",
-        "_download": "DownloadMode download_checkpoint",
+        "_download": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
         "_manifest": "MANIFEST_FILE Manifest list_committed read_manifest",
         "_recover": (
             "Repair UnsettledCheckpoint recover_checkpoints repair_checkpoint settle_checkpoints"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from detcore.checkpoint._async import BackgroundSaves
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._download import DownloadMode
+from detcore.checkpoint._fields import check_metadata
 from detcore.checkpoint._manifest import Manifest, read_manifest
-from detcore.checkpoint._metadata import check_metadata
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
 from detcore.checkpoint._transfer import Background

@@ -1,7 +1,7 @@
-"""Validate each field of a manifest: its author may be malicious.
+"""Validate what a manifest holds: metadata when it is saved, each field when it is read.
 
-A manifest's checksum proves that it is unchanged, not who wrote it. A matching checksum is
-therefore no reason to trust any field.
+The author of a manifest that is read may be malicious: its checksum proves that it is unchanged,
+not who wrote it. A matching checksum is therefore no reason to trust any field.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import operator
 import re
 import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import UnsafePathError
+from detcore.errors import InvalidCheckpointError, UnsafePathError
 from detcore.types import TensorInfo
 
 if TYPE_CHECKING:
@@ -25,9 +26,11 @@ __all__ = [
     "MANIFEST_FILE",
     "MOST_MANIFEST_BYTES",
     "check_id",
+    "check_metadata",
     "new_id",
     "parents_of",
     "parse_object",
+    "plain_metadata",
     "read_fields",
     "shown",
 ]
@@ -68,7 +71,8 @@ MOST_MANIFEST_BYTES = 64 << 20
 """A larger manifest is neither written nor read: some 400,000 files."""
 _MOST_NUMBER = 2**63 - 1  # largest integer of databases and file systems
 _MOST_DIGITS = 4000  # Python's own limit is 4300, and can be switched off
-_MOST_DEPTH = 66  # limit for metadata on saving
+_MOST_DEPTH = 66  # of metadata that is read
+_MOST_SAVED_DEPTH = 64
 _MOST_AXES = 254  # TensorFlow's limit; NumPy allows fewer
 _MOST_TEXT = 1024
 _HEX = frozenset("0123456789abcdef")
@@ -294,3 +298,89 @@ def shown(value: Any) -> str:
     """Return a value in a form safe for messages: short, without control characters."""
     text = _kind(value) if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return metadata as plain JSON values, with `steps_completed` as an int.
+
+    NumPy scalars become numbers, tuples become lists.
+
+    Raises:
+        InvalidCheckpointError: If `steps_completed` is missing or not a whole number, or a value is
+            not JSON; the message names the key.
+    """
+    plain = plain_metadata(metadata)
+    if "steps_completed" not in plain:
+        given = ", ".join(repr(key) for key in plain) or "nothing"
+        raise InvalidCheckpointError(
+            f"the checkpoint's metadata has no 'steps_completed' (it has: {given}).\n"
+            "Training resumes from the checkpoint with the most steps, so each says its own.\n"
+            "Pass metadata={'steps_completed': <batches trained so far>}. Nothing was written."
+        )
+    plain["steps_completed"] = _steps(plain["steps_completed"])
+    return plain
+
+
+def plain_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return metadata as plain JSON values; a worker's part need not have `steps_completed`.
+
+    Raises:
+        InvalidCheckpointError: If a value is not JSON; the message names the key.
+    """
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise InvalidCheckpointError(
+            f"checkpoint metadata is a {type(metadata).__name__}; expected a dictionary, such as "
+            "{'steps_completed': 100}"
+        )
+    plain: dict[str, Any] = _plain(metadata, "metadata", 0)
+    return plain
+
+
+def _steps(value: Any) -> int:
+    if not isinstance(value, bool):
+        try:
+            steps = operator.index(value)
+        except TypeError:
+            pass
+        else:
+            if steps >= 0:
+                return steps
+    raise InvalidCheckpointError(
+        f"metadata['steps_completed'] is {value!r}; expected a whole number, 0 or more.\n"
+        "It is the number of batches trained so far. Nothing was written."
+    )
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        raise _not_json(where, value, "JSON has no NaN and no infinity; write None or a text")
+    if depth > _MOST_SAVED_DEPTH:
+        raise _not_json(where[:80], "...", "it is nested too deeply, or holds itself")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise _not_json(f"{where}[{key!r}]", key, "keys must be texts")
+        return {key: _plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return _plain(value.item(), where, depth + 1)  # a NumPy scalar or array without axes
+    raise _not_json(where, value, f"a {type(value).__name__} is not JSON")
+
+
+def _not_json(where: str, value: object, reason: str) -> InvalidCheckpointError:
+    text = repr(value)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return InvalidCheckpointError(
+        f"{where} is {text}, which cannot be saved: {reason}.\n"
+        "Metadata holds texts, numbers, booleans, None, lists and dictionaries of these.\n"
+        "Write anything else to a file of the checkpoint. Nothing was written."
+    )
