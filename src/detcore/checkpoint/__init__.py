@@ -20,19 +20,18 @@ if TYPE_CHECKING:
     from detcore.checkpoint._commit import describe_checkpoint
     from detcore.checkpoint._context import CheckpointContext
     from detcore.checkpoint._delete import delete_checkpoint
-    from detcore.checkpoint._download import (
-        DownloadMode,
-        copy_checkpoint,
-        download_checkpoint,
-        is_whole_copy,
-    )
     from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, list_committed, read_manifest
     from detcore.checkpoint._recover import (
-        Repair,
         UnsettledCheckpoint,
         recover_checkpoints,
         repair_checkpoint,
         settle_checkpoints,
+    )
+    from detcore.checkpoint._restore import (
+        DownloadMode,
+        copy_checkpoint,
+        download_checkpoint,
+        is_whole_copy,
     )
     from detcore.checkpoint._retention import (
         RetentionPlan,
@@ -62,7 +61,6 @@ __all__ = [
     "Fault",
     "Manifest",
     "RecordedPlace",
-    "Repair",
     "RetentionPlan",
     "RetentionPolicy",
     "SaveProgress",
@@ -98,10 +96,10 @@ __getattr__, __dir__ = lazy_names(
         "_commit": "describe_checkpoint",
         "_context": "CheckpointContext",
         "_delete": "delete_checkpoint",
-        "_download": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
+        "_restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
         "_manifest": "MANIFEST_FILE Manifest list_committed read_manifest",
         "_recover": (
-            "Repair UnsettledCheckpoint recover_checkpoints repair_checkpoint settle_checkpoints"
+            "UnsettledCheckpoint recover_checkpoints repair_checkpoint settle_checkpoints"
         ),
         "_retention": (
             "RetentionPlan RetentionPolicy apply_retention choose_checkpoints plan_retention"

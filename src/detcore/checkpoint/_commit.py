@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detcore._log.events import CheckpointCommitted
+from detcore._log import events
 from detcore.checkpoint._manifest import (
     MANIFEST_FILE,
     METADATA_FILE,
@@ -25,7 +25,6 @@ from detcore.checkpoint._verify import stored_sizes
 from detcore.errors import CheckpointConflictError, CheckpointCorruptError
 
 if TYPE_CHECKING:
-    from detcore._log.events import CheckpointEvent
     from detcore.checkpoint._save import SaveTimes
     from detcore.checkpoint._scan import Scan
     from detcore.hooks import CheckpointSaved
@@ -52,7 +51,7 @@ class CheckpointRecords(Protocol):
     """Takes in the changes of checkpoints: a trial's log, or a `detcore.database.Database`."""
 
     def record_checkpoint(
-        self, change: CheckpointEvent, *, trial_id: int | None = None, force: bool = False
+        self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
     ) -> None:
         """Record a change of a checkpoint's state.
 
@@ -140,7 +139,7 @@ def record_committed(
             "total_s": saved.total_s,
         }
     records.record_checkpoint(
-        CheckpointCommitted(
+        events.CheckpointCommitted(
             uuid=manifest.uuid,
             steps_completed=manifest.steps_completed,
             metadata=manifest.metadata,

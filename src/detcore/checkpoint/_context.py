@@ -9,18 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._async import BackgroundSaves
 from detcore.checkpoint._delete import delete_checkpoint
-from detcore.checkpoint._download import DownloadMode
 from detcore.checkpoint._fields import check_metadata
 from detcore.checkpoint._manifest import Manifest, read_manifest
+from detcore.checkpoint._restore import DownloadMode, download_shared, restored
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
-from detcore.checkpoint._transfer import Background
+from detcore.checkpoint._transfer import Background, TransferObserver
 from detcore.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._commit import CheckpointRecords
     from detcore.checkpoint._sharded import ShardedSaver
-    from detcore.checkpoint._transfer import TransferObserver
     from detcore.distributed import DistributedContext
     from detcore.hooks import CheckpointSaved
     from detcore.storage import StorageBackend
@@ -147,8 +146,6 @@ class CheckpointContext(BackgroundSaves):
             CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
-        from detcore.checkpoint._shared import download_shared
-
         download_shared(
             self._storage,
             storage_id,
@@ -273,8 +270,6 @@ class CheckpointContext(BackgroundSaves):
             CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
-        from detcore.checkpoint._shared import restored
-
         sharing = self._sharing(storage_id, download_mode)
         with restored(
             self._storage, storage_id, sharing, selector=selector, observer=self._observer

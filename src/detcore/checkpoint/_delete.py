@@ -8,16 +8,13 @@ import fnmatch
 from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from detcore._log.events import CheckpointDeleted, CheckpointDeleting
-from detcore.checkpoint._commit import make_folders
+from detcore._log import events
+from detcore.checkpoint._commit import CheckpointRecords, make_folders
 from detcore.checkpoint._fields import check_id, parents_of
-from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest, read_manifest
+from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, encode_manifest, read_manifest
 from detcore.errors import NotFoundError, UnsafePathError
 
 if TYPE_CHECKING:
-    from detcore._log.events import CheckpointEvent
-    from detcore.checkpoint._commit import CheckpointRecords
-    from detcore.checkpoint._manifest import Manifest
     from detcore.storage import StorageBackend
 
 __all__ = ["delete_checkpoint", "finish_part", "remove_files", "split_by_globs"]
@@ -66,12 +63,12 @@ def delete_checkpoint(
         )
         kept = left.resources()
         if kept:
-            _record(database, CheckpointDeleted(uuid=uuid, resources=kept), force=force)
+            _record(database, events.CheckpointDeleted(uuid=uuid, resources=kept), force=force)
             _remove_rest(storage, manifest, left, split.gone_files)
             return kept
-    _record(database, CheckpointDeleting(uuid=uuid), force=force)
+    _record(database, events.CheckpointDeleting(uuid=uuid), force=force)
     remove_files(storage, uuid)
-    _record(database, CheckpointDeleted(uuid=uuid, resources={}))
+    _record(database, events.CheckpointDeleted(uuid=uuid, resources={}))
     return {}
 
 
@@ -125,7 +122,7 @@ def _remove_rest(
 
 
 def _record(
-    database: CheckpointRecords | None, change: CheckpointEvent, *, force: bool = False
+    database: CheckpointRecords | None, change: events.CheckpointEvent, *, force: bool = False
 ) -> None:
     if database is not None:
         with contextlib.suppress(NotFoundError):  # belongs to another database, in shared storage

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from detcore._log.events import CheckpointDamaged, CheckpointDeleted
-from detcore.checkpoint._commit import record_committed
+from detcore._log import events
+from detcore.checkpoint._commit import CheckpointRecords, record_committed
 from detcore.checkpoint._delete import finish_part, remove_files
 from detcore.checkpoint._manifest import has_manifest, read_manifest
 from detcore.checkpoint._transfer import TransferObserver
@@ -15,7 +15,6 @@ from detcore.checkpoint._verify import Fault, verify_checkpoint
 from detcore.errors import CheckpointCorruptError, StorageError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._commit import CheckpointRecords
     from detcore.database import CheckpointRecord, Database
     from detcore.storage import StorageBackend
 
@@ -94,7 +93,7 @@ def settle_checkpoints(
     for found in unsettled:
         if found.state == "DELETING" or not has_manifest(storage, found.uuid):
             remove_files(storage, found.uuid)
-            records.record_checkpoint(CheckpointDeleted(uuid=found.uuid, resources={}))
+            records.record_checkpoint(events.CheckpointDeleted(uuid=found.uuid, resources={}))
             continue
         try:
             manifest = read_manifest(storage, found.uuid)
@@ -103,7 +102,7 @@ def settle_checkpoints(
             import logging
 
             logging.getLogger("detcore").warning("%s", error)
-            records.record_checkpoint(CheckpointDamaged(uuid=found.uuid))
+            records.record_checkpoint(events.CheckpointDamaged(uuid=found.uuid))
             continue
         if found.state == "ACTIVE":
             record_committed(records, manifest)
@@ -167,7 +166,7 @@ def repair_checkpoint(
     removed = _remove(storage, record.uuid, strays) if remove_strays else ()
     state = record.state
     if faults and state != "DAMAGED":
-        database.record_checkpoint(CheckpointDamaged(uuid=record.uuid))
+        database.record_checkpoint(events.CheckpointDamaged(uuid=record.uuid))
         state = "DAMAGED"
     elif not faults and state == "DAMAGED":
         record_committed(database, read_manifest(storage, record.uuid))

@@ -15,8 +15,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from detcore._log.events import CheckpointDeleted, CheckpointStarted
+from detcore._log import events
 from detcore.checkpoint._commit import (
+    CheckpointRecords,
     add_metadata,
     commit,
     describe_manifest,
@@ -32,8 +33,6 @@ from detcore.checkpoint._transfer import Background, Transfer, TransferObserver,
 from detcore.errors import DetcoreError, StorageFullError
 
 if TYPE_CHECKING:
-    from detcore._log.events import CheckpointEvent
-    from detcore.checkpoint._commit import CheckpointRecords
     from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, StorageBackend
     from detcore.types import TensorInfo
@@ -287,7 +286,7 @@ class Saver:
             metadata, self.versions, storage=self._storage, behind=self._behind, waited_s=waited_s
         )
         self._record(
-            CheckpointStarted(
+            events.CheckpointStarted(
                 uuid=save.uuid,
                 storage_url=self._storage.url,
                 steps_completed=save.steps_completed,
@@ -309,7 +308,7 @@ class Saver:
             # then counts, and the next start of the trial records it.
             if not has_manifest(self._storage, uuid):
                 remove_files(self._storage, uuid)
-                self._record(CheckpointDeleted(uuid=uuid, resources={}))
+                self._record(events.CheckpointDeleted(uuid=uuid, resources={}))
         except (DetcoreError, OSError) as error:
             # Not worth hiding the first error: it stays recorded as ACTIVE, and the trial's next
             # start removes it.
@@ -357,7 +356,7 @@ class Saver:
         self._record_end(save)
         self._report(save)
 
-    def _record(self, change: CheckpointEvent) -> None:
+    def _record(self, change: events.CheckpointEvent) -> None:
         if self._records is not None:
             self._records.record_checkpoint(change, trial_id=self._trial_id)
 

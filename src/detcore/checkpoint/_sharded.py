@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._commit import make_folders, staging_folder, write_files
 from detcore.checkpoint._fields import check_metadata, parents_of, plain_metadata
+from detcore.checkpoint._restore import together
 from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.checkpoint._shared import together
 from detcore.errors import CheckpointConflictError, InvalidCheckpointError
 
 if TYPE_CHECKING:

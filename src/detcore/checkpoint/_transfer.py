@@ -14,14 +14,7 @@ from detcore.errors import CheckpointError
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, Pair, Progress, StorageBackend
 
-__all__ = [
-    "Background",
-    "SaveStopped",
-    "Transfer",
-    "TransferObserver",
-    "caused_by",
-    "watched",
-]
+__all__ = ["Background", "SaveStopped", "Transfer", "TransferObserver", "caused_by", "watched"]
 
 
 def caused_by(error: BaseException | None) -> Iterator[BaseException]:

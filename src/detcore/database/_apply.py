@@ -8,20 +8,11 @@ go through the same transitions.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
 from sqlalchemy import Connection, Row, case, func, select, update
 
-from detcore._log import encode_document
-from detcore._log.events import (
-    CheckpointCommitted,
-    CheckpointDamaged,
-    CheckpointDeleted,
-    CheckpointDeleting,
-    CheckpointStarted,
-    Event,
-    TrialFailed,
-)
+from detcore._log import encode_document, events
 from detcore.database._models import registrations
 from detcore.database._schema import checkpoints, runs, trials
 from detcore.types import TrialState
@@ -29,7 +20,10 @@ from detcore.types import TrialState
 __all__ = ["APPLIED", "CheckpointChange", "apply_event", "change_checkpoint", "insert_checkpoint"]
 
 CheckpointChange: TypeAlias = (
-    CheckpointCommitted | CheckpointDeleting | CheckpointDeleted | CheckpointDamaged
+    events.CheckpointCommitted
+    | events.CheckpointDeleting
+    | events.CheckpointDeleted
+    | events.CheckpointDamaged
 )
 
 ACTIVE, COMPLETED, DAMAGED = "ACTIVE", "COMPLETED", "DAMAGED"
@@ -39,20 +33,12 @@ _ALL = frozenset({ACTIVE, COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING, DELET
 # Seconds since 1970 that every calendar has; a record with another time could not be read again.
 _MAX_TIME = 2.0**35
 # Kinds of events that change more than the table of events.
-APPLIED = frozenset(
-    event.KIND
-    for event in (
-        CheckpointStarted,
-        CheckpointCommitted,
-        CheckpointDeleting,
-        CheckpointDeleted,
-        CheckpointDamaged,
-        TrialFailed,
-    )
-)
+APPLIED = frozenset(event.KIND for event in (*get_args(events.CheckpointEvent), events.TrialFailed))
 
 
-def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at: float) -> bool:
+def apply_event(
+    connection: Connection, owner: tuple[int, int], event: events.Event, at: float
+) -> bool:
     """Apply an event to the records.
 
     Args:
@@ -67,9 +53,9 @@ def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at
     """
     if not 0 <= at < _MAX_TIME:
         return False
-    if isinstance(event, CheckpointStarted):
+    if isinstance(event, events.CheckpointStarted):
         return _start(connection, owner, event, at)
-    if isinstance(event, TrialFailed):
+    if isinstance(event, events.TrialFailed):
         return _fail(connection, owner, event, at)
     if not isinstance(event, CheckpointChange):
         return False
@@ -80,7 +66,7 @@ def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at
     ).fetchone()
     if found is None:
         return False
-    deletes = isinstance(event, CheckpointDeleting | CheckpointDeleted)
+    deletes = isinstance(event, events.CheckpointDeleting | events.CheckpointDeleted)
     if deletes and registrations(connection, event.uuid):
         return False
     try:
@@ -121,7 +107,7 @@ def _transition(
     event: CheckpointChange, at: float, *, is_late: bool
 ) -> tuple[frozenset[str], str, dict[str, object]]:
     """Return from which states an event leads on, to which state, and what changes with it."""
-    if isinstance(event, CheckpointCommitted):
+    if isinstance(event, events.CheckpointCommitted):
         committed: dict[str, object] = {
             # Users may have added to the metadata of one that was complete before.
             "metadata": case(
@@ -134,9 +120,9 @@ def _transition(
             "deleted_at": None,
         }
         return frozenset({ACTIVE}) if is_late else _ALL - _GONE, COMPLETED, committed
-    if isinstance(event, CheckpointDamaged):
+    if isinstance(event, events.CheckpointDamaged):
         return _ALL - _GONE, DAMAGED, {}
-    if isinstance(event, CheckpointDeleting):
+    if isinstance(event, events.CheckpointDeleting):
         return _ALL - _GONE, DELETING, {"resources": "{}", "deleted_at": at}
     left: dict[str, object] = {"resources": encode_document(event.resources), "deleted_at": at}
     if event.resources:
@@ -146,7 +132,7 @@ def _transition(
 
 def insert_checkpoint(
     connection: Connection,
-    event: CheckpointStarted,
+    event: events.CheckpointStarted,
     at: float,
     *,
     trial_id: int | None,
@@ -173,7 +159,7 @@ def insert_checkpoint(
 
 
 def _start(
-    connection: Connection, owner: tuple[int, int], event: CheckpointStarted, at: float
+    connection: Connection, owner: tuple[int, int], event: events.CheckpointStarted, at: float
 ) -> bool:
     found = connection.execute(
         select(checkpoints.c.trial_id).where(checkpoints.c.uuid == event.uuid)
@@ -189,7 +175,9 @@ def _start(
     return True
 
 
-def _fail(connection: Connection, owner: tuple[int, int], event: TrialFailed, at: float) -> bool:
+def _fail(
+    connection: Connection, owner: tuple[int, int], event: events.TrialFailed, at: float
+) -> bool:
     """Record that a trial failed, while it is recorded as running and no later run has begun."""
     trial_id, run_id = owner
     newest = connection.execute(

@@ -9,13 +9,7 @@ from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._log import decode_document, encode_document
-from detcore._log.events import (
-    CheckpointDeleted,
-    CheckpointDeleting,
-    CheckpointEvent,
-    CheckpointStarted,
-)
+from detcore._log import decode_document, encode_document, events
 from detcore._records import CheckpointRecord, read_row
 from detcore.database._apply import COMPLETED, change_checkpoint, insert_checkpoint
 from detcore.database._models import registrations
@@ -33,7 +27,7 @@ class CheckpointQueries(Queries):
     """Record checkpoints and find them."""
 
     def record_checkpoint(
-        self, change: CheckpointEvent, *, trial_id: int | None = None, force: bool = False
+        self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
     ) -> None:
         """Record a change of a checkpoint that this process has made or is about to make.
 
@@ -56,11 +50,11 @@ class CheckpointQueries(Queries):
             CheckpointStateError: If it is in the model registry, and is about to lose files.
         """
         with self._write() as connection:
-            if isinstance(change, CheckpointStarted):
+            if isinstance(change, events.CheckpointStarted):
                 _start(connection, change, trial_id)
                 return
-            loses_files = isinstance(change, CheckpointDeleting) or (
-                isinstance(change, CheckpointDeleted) and change.resources
+            loses_files = isinstance(change, events.CheckpointDeleting) or (
+                isinstance(change, events.CheckpointDeleted) and change.resources
             )
             if loses_files and not force:
                 _refuse_registered(connection, change.uuid)
@@ -181,7 +175,7 @@ class CheckpointQueries(Queries):
             return {row.uuid: row.value for row in connection.execute(query)}
 
 
-def _start(connection: Connection, event: CheckpointStarted, trial_id: int | None) -> None:
+def _start(connection: Connection, event: events.CheckpointStarted, trial_id: int | None) -> None:
     of_trial = select(trials.c.experiment_id).where(trials.c.id == trial_id)
     experiment_id = connection.execute(of_trial).scalar()
     try:
