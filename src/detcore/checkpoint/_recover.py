@@ -13,10 +13,10 @@ from detcore.checkpoint._manifest import has_manifest, read_manifest
 from detcore.checkpoint._transfer import TransferObserver
 from detcore.checkpoint._verify import Fault, verify_checkpoint
 from detcore.errors import CheckpointCorruptError, StorageError
+from detcore.storage import StorageBackend, is_safe_key
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
-    from detcore.storage import StorageBackend
 
 __all__ = [
     "Repair",
@@ -175,8 +175,6 @@ def repair_checkpoint(
 
 
 def _remove(storage: StorageBackend, uuid: str, names: Iterable[str]) -> tuple[str, ...]:
-    from detcore.storage import is_safe_key
-
     removed = tuple(name for name in names if is_safe_key(f"{uuid}/{name}"))
     storage.delete(f"{uuid}/{name}" for name in removed)
     return removed

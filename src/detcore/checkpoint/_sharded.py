@@ -16,12 +16,12 @@ from detcore.checkpoint._fields import check_metadata, parents_of, plain_metadat
 from detcore.checkpoint._restore import together
 from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.errors import CheckpointConflictError, InvalidCheckpointError
+from detcore.storage import FileDigest, StorageBackend, digest_file
 
 if TYPE_CHECKING:
     from detcore.checkpoint._save import Save, Saver
     from detcore.checkpoint._scan import Selector
     from detcore.distributed import DistributedContext
-    from detcore.storage import FileDigest, StorageBackend
 
 __all__ = ["Part", "ShardedSaver", "merge_metadata", "resolve", "share_out"]
 
@@ -219,8 +219,6 @@ def _only(scan: Scan, names: list[str]) -> Scan:
 
 
 def _digests(scan: Scan, names: tuple[str, ...]) -> dict[str, FileDigest]:
-    from detcore.storage import digest_file
-
     return {name: digest_file(scan.files[name]) for name in names if name in scan.files}
 
 

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._manifest import has_manifest
 from detcore.errors import ConfigError, NotFoundError, RunError, StorageError, UnsafePathError
+from detcore.storage import StorageBackend, open_storage
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
-    from detcore.storage import StorageBackend
 
 __all__ = [
     "CheckpointSource",
@@ -175,8 +175,6 @@ class RecordedPlace:
             ConfigError: If the settings are no longer valid.
             StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
         """
-        from detcore.storage import open_storage
-
         if not self.missing:
             return open_storage(self.spec, home=self.home, plugins=self.plugins)
         try:
@@ -245,8 +243,6 @@ def open_recorded(
 
 def _leads_to(spec: object, url: str, home: Path, plugins: PluginManager | None) -> bool:
     """Whether a specification refers to the storage with a URL; does not connect."""
-    from detcore.storage import open_storage
-
     if not isinstance(spec, str | Mapping):
         return False
     try:
