@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from detcore.checkpoint import CheckpointContext, CheckpointOwner
+from detcore.checkpoint import CheckpointContext
 from detcore.distributed import DistributedContext
 from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
 from detcore_registry import RegistryDatabase
@@ -22,7 +22,7 @@ class Desk:
 
     database: RegistryDatabase
     storage: StorageBackend
-    owner: CheckpointOwner
+    trial_id: int
     saved: list[Any]
     context: CheckpointContext
 
@@ -46,16 +46,15 @@ def make_desk(database: RegistryDatabase, storage: StorageBackend) -> Desk:
         config={}, config_text=None, model_dir="/", name="test"
     )
     trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
-    owner = CheckpointOwner(trial_id=trial_id, experiment_id=experiment_id)
     saved: list[Any] = []
     context = CheckpointContext(
         storage=storage,
         distributed=DistributedContext(),
         database=database,
-        owner=owner,
+        trial_id=trial_id,
         on_saved=saved.append,
     )
-    return Desk(database, storage, owner, saved, context)
+    return Desk(database, storage, trial_id, saved, context)
 
 
 @pytest.fixture(name="make_desk")

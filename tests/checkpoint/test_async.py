@@ -18,13 +18,14 @@ import pytest
 from storage_servers import gcs_server, gcs_settings, s3_settings, seaweedfs
 from virtual_time import VirtualTime
 
+from detcore._log.events import CheckpointCommitted
 from detcore.checkpoint import (
     CheckpointContext,
     list_committed,
     recover_checkpoints,
     verify_checkpoint,
 )
-from detcore.checkpoint._async import AsyncSave
+from detcore.checkpoint._save import Save
 from detcore.distributed import DistributedContext
 from detcore.errors import (
     CheckpointNotFoundError,
@@ -72,12 +73,18 @@ def open_gate(content: bytes = b"weights", error: Exception | None = None) -> Ga
 
 def test_it_is_whole_and_told_of_on_the_thread_that_trains(desk: Any) -> None:
     told: list[tuple[str, threading.Thread]] = []
+    observed: list[Any] = []
+
+    def observe(saved: Any) -> None:
+        observed.append(saved)
+        told.append((saved.uuid, threading.current_thread()))
+
     context = CheckpointContext(
         storage=desk.storage,
         distributed=DistributedContext(),
         database=desk.database,
-        owner=desk.owner,
-        on_saved=lambda saved: told.append((saved.uuid, threading.current_thread())),
+        trial_id=desk.trial_id,
+        on_saved=observe,
     )
     gate = Gate()
     began = time.monotonic()
@@ -94,7 +101,7 @@ def test_it_is_whole_and_told_of_on_the_thread_that_trains(desk: Any) -> None:
     assert desk.states() == {name: "COMPLETED"}
     assert sorted(desk.names(name)) == ["manifest.json", "metadata.json", "small", "weights"]
     assert verify_checkpoint(desk.storage, name) == []
-    saved = context.describe_saved(name)
+    (saved,) = observed
     assert saved.stalled_s is not None
     assert saved.total_s is not None
     assert 0 < saved.stalled_s <= saved.total_s <= time.monotonic() - began
@@ -297,7 +304,7 @@ def test_at_the_end_one_that_is_late_is_given_up_and_settled_by_the_next_start(d
         desk.context.close(0.05)
     assert desk.context.abandon()
     assert desk.states() == {name: "ACTIVE"}
-    recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id)
+    recover_checkpoints(desk.database, desk.storage, desk.trial_id)
     assert desk.states() == {name: "DELETED"}
     gate.opened.set()
     deadline = time.monotonic() + TIMEOUT_S
@@ -312,20 +319,23 @@ def test_one_that_was_committed_after_all_is_kept_by_the_next_start(
 ) -> None:
     """The process ends between the manifest and the record."""
     reached, may_go_on = threading.Event(), threading.Event()
-    record = desk.database.checkpoint_committed
+    record = desk.database.record_checkpoint
 
-    def late(*arguments: Any, **options: Any) -> None:
+    def late(change: Any, **options: Any) -> None:
+        if not isinstance(change, CheckpointCommitted):
+            return record(change, **options)
         reached.set()
         assert may_go_on.wait(TIMEOUT_S)
+        return None
 
-    monkeypatch.setattr(desk.database, "checkpoint_committed", late)
+    monkeypatch.setattr(desk.database, "record_checkpoint", late)
     name = desk.context.save_async(open_gate(), META)
     assert reached.wait(TIMEOUT_S)
     with pytest.raises(CheckpointTimeoutError):
         desk.context.close(0.0)
-    monkeypatch.setattr(desk.database, "checkpoint_committed", record)
+    monkeypatch.setattr(desk.database, "record_checkpoint", record)
     assert desk.states() == {name: "ACTIVE"}
-    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == [name]
+    assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == [name]
     assert desk.states() == {name: "COMPLETED"}
     may_go_on.set()
     assert verify_checkpoint(desk.storage, name) == []
@@ -429,7 +439,7 @@ def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_de
 
         def put_tree(self, pairs: Any, *, progress: Any) -> Any:
             def count(size: int) -> None:
-                desk.context._outstanding._save.stop()
+                desk.context._save.stop()
                 reached.set()
                 progress(size)
 
@@ -443,10 +453,11 @@ def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_de
     assert desk.names(name) == []
 
 
-def test_the_age_of_a_save_counts_from_when_the_training_asked_for_it() -> None:
+def test_the_age_of_a_save_counts_from_when_the_training_asked_for_it(tmp_path: Path) -> None:
     clock = VirtualTime()
     clock.sleep(2.0)
-    save = AsyncSave("uuid", 1, began=clock.now(), behind=clock)
-    assert save.age_s == 0.0
+    storage = LocalStorage(tmp_path)
+    save = Save(META, {}, storage=storage, behind=clock, waited_s=0.5)
+    assert save.age_s == 0.5
     clock.sleep(3.0)
-    assert save.age_s == 3.0
+    assert save.age_s == 3.5

@@ -11,6 +11,7 @@ import pytest
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweedfs
 from toy_command import MODEL_DIR, Detcore, Finished
 
+from detcore._log.events import CheckpointStarted
 from detcore.checkpoint import find_place
 from detcore.database import Database
 from detcore.environment import read_environment
@@ -202,10 +203,10 @@ def test_a_checkpoint_elsewhere_than_its_experiment_is_opened_by_its_url(tmp_pat
         trial = database.create_trial(experiment_id=experiment, hparams={}, seed=0)
         places = {}
         for number, url in enumerate([f"s3://{BUCKET}/here", f"s3://{BUCKET}/there", "file:///x"]):
-            database.checkpoint_started(
-                uuid=f"c{number}", trial_id=trial, experiment_id=experiment, storage_url=url,
-                steps_completed=1,
-            )  # fmt: skip
+            database.record_checkpoint(
+                CheckpointStarted(uuid=f"c{number}", storage_url=url, steps_completed=1),
+                trial_id=trial,
+            )
             record = database.get_checkpoint(f"c{number}")
             places[number] = find_place(record, database=database, home=tmp_path, plugins=plugins)
     assert places[0].missing == ("access_key", "secret_key")

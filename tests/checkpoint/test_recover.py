@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from detcore._log.events import CheckpointDeleting, CheckpointStarted
 from detcore.checkpoint import recover_checkpoints, verify_checkpoint
 from detcore.errors import StorageError
 
@@ -16,12 +17,9 @@ META = {"steps_completed": 4}
 
 
 def begin(desk: Any, uuid: str) -> None:
-    desk.database.checkpoint_started(
-        uuid=uuid,
-        trial_id=desk.owner.trial_id,
-        experiment_id=desk.owner.experiment_id,
-        storage_url=desk.storage.url,
-        steps_completed=9,
+    desk.database.record_checkpoint(
+        CheckpointStarted(uuid=uuid, storage_url=desk.storage.url, steps_completed=9),
+        trial_id=desk.trial_id,
     )
 
 
@@ -32,18 +30,18 @@ def test_committed_but_not_recorded_becomes_complete(desk: Any, folder: Path) ->
 
     with desk.database._write() as connection:
         connection.execute(text("UPDATE checkpoints SET state = 'ACTIVE', resources = '{}'"))
-    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == [uuid]
+    assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == [uuid]
     after = desk.database.get_checkpoint(uuid)
     assert (after.state, after.resources) == ("COMPLETED", before.resources)
     assert after.metadata == META
-    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == []
+    assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
 
 
 def test_half_written_vanishes_and_others_stay(desk: Any, folder: Path) -> None:
     whole = desk.context.upload(folder, META)
     begin(desk, "half")
     desk.storage.replace("half/weights", b"x" * 1000)
-    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == []
+    assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
     assert desk.states() == {whole: "COMPLETED", "half": "DELETED"}
     assert desk.names("half") == []
     assert verify_checkpoint(desk.storage, whole) == []
@@ -52,7 +50,7 @@ def test_half_written_vanishes_and_others_stay(desk: Any, folder: Path) -> None:
 def test_an_empty_manifest_does_not_count(desk: Any) -> None:
     begin(desk, "half")
     desk.storage.replace("half/manifest.json", b"")
-    recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id)
+    recover_checkpoints(desk.database, desk.storage, desk.trial_id)
     assert desk.states() == {"half": "DELETED"}
     assert desk.names("half") == []
 
@@ -63,7 +61,7 @@ def test_a_damaged_manifest_does_not_stop_the_next_start(
     whole = desk.context.upload(folder, META)
     begin(desk, "broken")
     desk.storage.replace("broken/manifest.json", b"{ cut off")
-    assert recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id) == []
+    assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
     assert desk.states() == {whole: "COMPLETED", "broken": "DAMAGED"}
     assert "checkpoint broken" in caplog.text
     assert desk.names("broken") == ["manifest.json"]
@@ -71,8 +69,8 @@ def test_a_damaged_manifest_does_not_stop_the_next_start(
 
 def test_an_interrupted_deletion_is_finished(desk: Any, folder: Path) -> None:
     uuid = desk.context.upload(folder, META)
-    desk.database.checkpoint_deleting(uuid)
-    recover_checkpoints(desk.database, desk.storage, desk.owner.trial_id)
+    desk.database.record_checkpoint(CheckpointDeleting(uuid=uuid))
+    recover_checkpoints(desk.database, desk.storage, desk.trial_id)
     assert desk.names(uuid) == []
     assert desk.states() == {uuid: "DELETED"}
 
@@ -83,7 +81,7 @@ def test_a_storage_that_is_away_is_not_taken_for_an_empty_one(
     begin(local_desk, "half")
     shutil.rmtree(local_desk.storage.root, ignore_errors=True)
     with pytest.raises(StorageError, match=r"is not there.*\n.*may be whole.*\n.*Mount it"):
-        recover_checkpoints(local_desk.database, local_desk.storage, local_desk.owner.trial_id)
+        recover_checkpoints(local_desk.database, local_desk.storage, local_desk.trial_id)
     assert local_desk.states() == {"half": "ACTIVE"}
 
 
@@ -96,7 +94,7 @@ def test_checkpoints_of_other_storages_and_trials_are_left_alone(
     local_desk.storage.replace("half/weights", b"x")
     other = LocalStorage(tmp_path / "other")
     other.probe()
-    assert recover_checkpoints(local_desk.database, other, local_desk.owner.trial_id) == []
+    assert recover_checkpoints(local_desk.database, other, local_desk.trial_id) == []
     assert recover_checkpoints(local_desk.database, local_desk.storage, 99) == []
     assert local_desk.states() == {"half": "ACTIVE"}
     assert local_desk.names("half") == ["weights"]
@@ -166,6 +164,6 @@ def test_a_cleanup_that_fails_does_not_hide_the_error(
     assert "could not be removed yet: the disk went away" in caplog.text
     assert set(local_desk.states().values()) == {"ACTIVE"}
     del local_desk.storage.delete_tree
-    recover_checkpoints(local_desk.database, local_desk.storage, local_desk.owner.trial_id)
+    recover_checkpoints(local_desk.database, local_desk.storage, local_desk.trial_id)
     assert local_desk.storage.list() == []
     assert set(local_desk.states().values()) == {"DELETED"}

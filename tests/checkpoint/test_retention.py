@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from detcore._log.events import CheckpointDamaged, CheckpointDeleting
 from detcore.checkpoint import (
     CheckpointContext,
-    CheckpointOwner,
     RetentionPlan,
     RetentionPolicy,
     apply_retention,
@@ -203,7 +203,7 @@ class Experiment:
         trial_id = self.trials[trial]
         context = CheckpointContext(
             storage=self.desk.storage, distributed=DistributedContext(), database=self.database,
-            owner=CheckpointOwner(trial_id=trial_id, experiment_id=self.id),
+            trial_id=trial_id,
         )  # fmt: skip
         uuid = context.upload(self.folder, {"steps_completed": step})
         if loss is not None:
@@ -353,9 +353,9 @@ def test_what_is_not_whole_is_left_to_others_and_begun_deletions_are_finished(
         connection.execute(
             text("UPDATE checkpoints SET state = 'ACTIVE' WHERE uuid = :uuid"), {"uuid": active}
         )
-    database.checkpoint_damaged(damaged)
+    database.record_checkpoint(CheckpointDamaged(uuid=damaged))
     delete_checkpoint(desk.storage, part, database=database, globs=["weights.bin"])
-    database.checkpoint_deleting(begun)
+    database.record_checkpoint(CheckpointDeleting(uuid=begun))
     plan = experiment.prune(policy=policy(0, 0, 0))
     assert plan.deleted == (begun,)
     states = desk.states()

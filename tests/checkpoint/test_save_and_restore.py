@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import random
 import stat
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from detcore.checkpoint import DownloadMode, list_committed
+from detcore.checkpoint import DownloadMode, describe_checkpoint, list_committed
 from detcore.errors import (
     CheckpointNotFoundError,
     InvalidCheckpointError,
@@ -35,7 +36,7 @@ def test_upload_and_download(desk: Any, folder: Path, tmp_path: Path, tree: Any)
 def test_records_and_observers_are_told(desk: Any, folder: Path) -> None:
     first = desk.context.upload(folder, META)
     second = desk.context.upload(folder, {"steps_completed": 9})
-    record = desk.database.latest_checkpoint(desk.owner.trial_id)
+    record = desk.database.latest_checkpoint(desk.trial_id)
     assert record.uuid == second
     assert record.state == "COMPLETED"
     assert record.steps_completed == 9
@@ -43,7 +44,8 @@ def test_records_and_observers_are_told(desk: Any, folder: Path) -> None:
     assert record.resources["empty/nested/"] == 0
     assert record.storage_url == desk.storage.url
     assert [saved.uuid for saved in desk.saved] == [first, second]
-    assert desk.saved[1] == desk.context.describe_saved(second)
+    seen = describe_checkpoint(desk.storage, second)
+    assert dataclasses.replace(desk.saved[1], stalled_s=None, total_s=None) == seen
     assert desk.saved[1].size_bytes == record.size_bytes
     assert desk.saved[1].url == f"{desk.storage.url}/{second}"
     assert sorted(list_committed(desk.storage)) == sorted([first, second])
@@ -71,7 +73,7 @@ def test_on_a_folder_the_paths_are_direct(local_desk: Any) -> None:
         assert path == local_desk.storage.root / uuid
     with local_desk.context.restore_path(uuid) as restored:
         assert restored == path
-    assert local_desk.context.describe_saved(uuid).path == path
+    assert local_desk.saved[0].path == path
 
 
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)])

@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from detcore import core
-from detcore.core._standalone import settle_dead_scripts
+from detcore.core._resume import InterruptedScripts
 from detcore.database import Database, ingest_spools
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, InvalidHP, RunError
@@ -310,11 +310,11 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
     with home.database() as database:
         if state is not None:
             database.set_experiment_state(1, state)
-        settle_dead_scripts(
+        InterruptedScripts(
             cast("Database", Meanwhile(database, question, another_starts)),
             environment,
             PluginManager(environment),
-        )
+        ).settle()
         (other,) = others
         record = database.get_experiment(1)
         assert (record.state, record.process.pid) == (ExperimentState.RUNNING, other.pid)
@@ -345,7 +345,7 @@ def test_what_another_script_settles_just_now_is_waited_for(home: Any) -> None:
     environment = read_environment({"DETCORE_HOME": str(home.path)})
     with home.database() as database:
         records = cast("Database", Meanwhile(database, "adopt_experiment", the_same_starts))
-        settle_dead_scripts(records, environment, PluginManager(environment))
+        InterruptedScripts(records, environment, PluginManager(environment)).settle()
         output = finish(others[0])
         assert output.startswith("from 10\n")
         assert output.endswith(f"total {TOTAL}\n")
@@ -401,11 +401,11 @@ def test_what_cannot_be_settled_now_is_tried_again(home: Any, tmp_path: Path) ->
     environment = read_environment({"DETCORE_HOME": str(home.path)})
     plugins = PluginManager(environment)
     with home.database() as database:
-        settle_dead_scripts(database, environment, plugins)
+        InterruptedScripts(database, environment, plugins).settle()
         record = database.get_experiment(1)
         assert (record.state, record.process.pid) == (ExperimentState.RUNNING, first.pid)
         (tmp_path / "away").rename(root)
-        settle_dead_scripts(database, environment, plugins)
+        InterruptedScripts(database, environment, plugins).settle()
         record = database.get_experiment(1)
         assert (record.state, record.error[:16]) == (ExperimentState.ERROR, "the script ended")
         assert [found.state for found in database.list_checkpoints()] == ["DELETED"]

@@ -7,6 +7,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from detcore._log.events import (
+    CheckpointCommitted,
+    CheckpointDamaged,
+    CheckpointDeleted,
+    CheckpointDeleting,
+    CheckpointStarted,
+)
 from detcore.database import ModelOrderBy, ModelSortBy
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 from detcore_registry import RegistryDatabase
@@ -16,17 +23,17 @@ if TYPE_CHECKING:
 
 
 def begin(store: Store, uuid: str) -> str:
-    store.database.checkpoint_started(
-        uuid=uuid, trial_id=store.trial_id, experiment_id=store.experiment_id,
-        storage_url="file:///c", steps_completed=3,
-    )  # fmt: skip
+    store.database.record_checkpoint(
+        CheckpointStarted(uuid=uuid, storage_url="file:///c", steps_completed=3),
+        trial_id=store.trial_id,
+    )
     return uuid
 
 
 def commit(store: Store, uuid: str) -> str:
     begin(store, uuid)
-    store.database.checkpoint_committed(
-        uuid, metadata={}, resources={"a": 5, "b": 6}, steps_completed=3
+    store.database.record_checkpoint(
+        CheckpointCommitted(uuid=uuid, metadata={}, resources={"a": 5, "b": 6}, steps_completed=3)
     )
     return uuid
 
@@ -108,13 +115,13 @@ def test_only_a_whole_checkpoint_is_registered(store: Store, state: str) -> None
     database.create_model("m")
     begin(store, "c") if state == "ACTIVE" else commit(store, "c")
     if state == "DAMAGED":
-        database.checkpoint_damaged("c")
+        database.record_checkpoint(CheckpointDamaged(uuid="c"))
     elif state == "PARTIALLY_DELETED":
-        database.checkpoint_deleted("c", resources={"a": 5})
+        database.record_checkpoint(CheckpointDeleted(uuid="c", resources={"a": 5}))
     elif state == "DELETING":
-        database.checkpoint_deleting("c")
+        database.record_checkpoint(CheckpointDeleting(uuid="c"))
     elif state == "DELETED":
-        database.checkpoint_deleted("c")
+        database.record_checkpoint(CheckpointDeleted(uuid="c", resources={}))
     with pytest.raises(CheckpointStateError, match=f"checkpoint c is {state}; only"):
         database.register_version("m", "c")
     with pytest.raises(NotFoundError, match="no checkpoint 'd' is recorded"):
@@ -133,22 +140,22 @@ def test_deleting_a_registered_checkpoint_is_refused(store: Store) -> None:
         database.register_version(model, "c")
     message = "in the model registry: m version 1, m version 2, n version 1"
     with pytest.raises(CheckpointStateError, match=message):
-        database.checkpoint_deleting("c")
+        database.record_checkpoint(CheckpointDeleting(uuid="c"))
     with pytest.raises(CheckpointStateError, match=message):
-        database.checkpoint_deleted("c", resources={"a": 5})
+        database.record_checkpoint(CheckpointDeleted(uuid="c", resources={"a": 5}))
     assert database.get_checkpoint("c").state == "COMPLETED"
     assert list(database.registered_checkpoints()) == ["c"]
     database.delete_model("m")
     database.delete_version("n", 1)
-    database.checkpoint_deleting("c")
+    database.record_checkpoint(CheckpointDeleting(uuid="c"))
     assert database.registered_checkpoints() == {}
 
 
 def test_a_registered_checkpoint_can_be_deleted_by_force(store: Store) -> None:
     store.database.create_model("m")
     store.database.register_version("m", commit(store, "c"))
-    store.database.checkpoint_deleted("c", resources={"a": 5}, force=True)
-    store.database.checkpoint_deleting("c", force=True)
+    store.database.record_checkpoint(CheckpointDeleted(uuid="c", resources={"a": 5}), force=True)
+    store.database.record_checkpoint(CheckpointDeleting(uuid="c"), force=True)
     assert store.database.get_checkpoint("c").state == "DELETING"
 
 

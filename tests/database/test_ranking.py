@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from detcore._log.events import CheckpointCommitted, CheckpointDamaged, CheckpointStarted
 from detcore.database import MetricRecord
 from detcore.errors import CheckpointStateError, NotFoundError
 from detcore.types import TrialState
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
 def save(store: Store, trial: int, step: int, *, run: int = 1, **values: Any) -> str:
     """Record a checkpoint, and a validation at its step, if there are values."""
     uuid = f"t{trial}-{step}"
-    store.database.checkpoint_started(
-        uuid=uuid, trial_id=trial, experiment_id=1, storage_url="s", steps_completed=step
+    store.database.record_checkpoint(
+        CheckpointStarted(uuid=uuid, storage_url="s", steps_completed=step), trial_id=trial
     )
-    store.database.checkpoint_committed(uuid, metadata={}, resources={}, steps_completed=step)
+    store.database.record_checkpoint(
+        CheckpointCommitted(uuid=uuid, metadata={}, resources={}, steps_completed=step)
+    )
     if values:
         report(store, trial, step, run=run, **values)
     return uuid
@@ -50,7 +53,7 @@ def three(store: Store) -> Store:
     report(store, 2, 20, run=2, loss=0.9)  # a later run counts
     save(store, 3, 10, loss=math.nan)
     save(store, 3, 20, loss=math.inf)
-    store.database.checkpoint_damaged(save(store, 3, 30, loss=0.0))
+    store.database.record_checkpoint(CheckpointDamaged(uuid=save(store, 3, 30, loss=0.0)))
     return store
 
 

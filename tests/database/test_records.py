@@ -14,6 +14,12 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import update
 
+from detcore._log.events import (
+    CheckpointCommitted,
+    CheckpointDeleted,
+    CheckpointDeleting,
+    CheckpointStarted,
+)
 from detcore.database import Database, ExperimentRecord
 from detcore.database._queries import describe_ids
 from detcore.database._schema import runs
@@ -263,14 +269,16 @@ def test_threads_share_one_database(store: Store) -> None:
 
 
 def begin(store: Store, uuid: str, steps: int = 10) -> None:
-    store.database.checkpoint_started(
-        uuid=uuid, trial_id=1, experiment_id=1, storage_url="file:///ck", steps_completed=steps
+    store.database.record_checkpoint(
+        CheckpointStarted(uuid=uuid, storage_url="file:///ck", steps_completed=steps), trial_id=1
     )
 
 
 def commit(store: Store, uuid: str, steps: int = 10) -> None:
-    store.database.checkpoint_committed(
-        uuid, metadata={"n": 1}, resources={"a": 3, "b/c": 4}, steps_completed=steps
+    store.database.record_checkpoint(
+        CheckpointCommitted(
+            uuid=uuid, metadata={"n": 1}, resources={"a": 3, "b/c": 4}, steps_completed=steps
+        )
     )
 
 
@@ -290,14 +298,24 @@ def test_a_checkpoint_from_start_to_deletion(store: Store) -> None:
     latest = database.latest_checkpoint(1)
     assert latest is not None
     assert latest.uuid == "abc1"
-    database.checkpoint_deleted("abc1", resources={"a": 3})
+    database.record_checkpoint(CheckpointDeleted(uuid="abc1", resources={"a": 3}))
     record = database.get_checkpoint("abc1")
     assert (record.state, record.resources) == ("PARTIALLY_DELETED", {"a": 3})
     assert database.latest_checkpoint(1) is None
-    database.checkpoint_deleted("abc1")
+    database.record_checkpoint(CheckpointDeleted(uuid="abc1", resources={}))
     record = database.get_checkpoint("abc1")
     assert (record.state, record.resources, record.metadata) == ("DELETED", {}, {"n": 1})
     assert record.deleted_at is not None
+
+
+def test_a_deleted_checkpoint_is_not_completed_by_a_late_commit(store: Store) -> None:
+    begin(store, "abc1")
+    commit(store, "abc1")
+    for change in (CheckpointDeleting(uuid="abc1"), CheckpointDeleted(uuid="abc1", resources={})):
+        store.database.record_checkpoint(change)
+        commit(store, "abc1")
+        assert store.database.get_checkpoint("abc1").state == change.KIND[11:].upper()
+        assert store.database.get_checkpoint("abc1").resources == {}
 
 
 def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> None:
@@ -328,8 +346,8 @@ def test_checkpoints_are_listed_and_the_latest_has_the_most_steps(store: Store) 
         begin(store, uuid, steps)
         commit(store, uuid, steps)
     begin(store, "d", 40)
-    database.checkpoint_started(
-        uuid="e", trial_id=other, experiment_id=1, storage_url="s", steps_completed=1
+    database.record_checkpoint(
+        CheckpointStarted(uuid="e", storage_url="s", steps_completed=1), trial_id=other
     )
     latest = database.latest_checkpoint(1)
     assert latest is not None
@@ -345,7 +363,7 @@ def test_a_checkpoint_is_recorded_once(store: Store) -> None:
     begin(store, "a")
     with pytest.raises(DatabaseError, match="cannot record checkpoint a of trial 1"):
         begin(store, "a")
-    with pytest.raises(DatabaseError, match="no such trial or experiment"):
-        store.database.checkpoint_started(
-            uuid="z", trial_id=77, experiment_id=1, storage_url="s", steps_completed=1
+    with pytest.raises(DatabaseError, match="there is no such trial"):
+        store.database.record_checkpoint(
+            CheckpointStarted(uuid="z", storage_url="s", steps_completed=1), trial_id=77
         )

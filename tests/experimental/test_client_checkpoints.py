@@ -15,6 +15,7 @@ from client_store import FILES, ClientStore
 from fake_distributions import write_distribution
 from toy_command import TOY_PLUGIN
 
+from detcore._log.events import CheckpointDamaged, CheckpointStarted
 from detcore.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -186,7 +187,7 @@ def test_what_cannot_be_downloaded(client: Determined, store: ClientStore) -> No
     with pytest.raises(CheckpointCorruptError, match=r"weights\.txt"):
         client.get_checkpoint(uuid).download("model")
     assert not Path("model").exists()
-    store.database.checkpoint_damaged(uuid)
+    store.database.record_checkpoint(CheckpointDamaged(uuid=uuid))
     with pytest.raises(CheckpointStateError, match="is damaged"):
         client.get_checkpoint(uuid).download("model")
 
@@ -233,12 +234,9 @@ def test_a_version_of_a_model_is_not_deleted(client: Determined, store: ClientSt
 def test_one_that_is_being_saved_is_not_deleted(client: Determined, store: ClientStore) -> None:
     trial = store.trial(store.experiment())
     store.database.start_run(trial)
-    store.database.checkpoint_started(
-        uuid="u",
+    store.database.record_checkpoint(
+        CheckpointStarted(uuid="u", storage_url=store.storage.url, steps_completed=1),
         trial_id=trial,
-        experiment_id=1,
-        storage_url=store.storage.url,
-        steps_completed=1,
     )
     checkpoint = client.get_checkpoint("u")
     with pytest.raises(CheckpointStateError, match="is being saved by trial"):

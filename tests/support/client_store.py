@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
-from detcore.checkpoint import CheckpointContext, CheckpointOwner
+from detcore.checkpoint import CheckpointContext
 from detcore.database import MetricRecord
 from detcore.distributed import DistributedContext
 from detcore.experimental import Transport
@@ -93,14 +93,11 @@ class ClientStore:
         for name, text in files.items():
             (source / name).parent.mkdir(parents=True, exist_ok=True)
             (source / name).write_text(text)
-        owner = CheckpointOwner(
-            trial_id=trial_id, experiment_id=self.database.get_trial(trial_id).experiment_id
-        )
         context = CheckpointContext(
             storage=self.storage,
             distributed=DistributedContext(),
             database=self.database,
-            owner=owner,
+            trial_id=trial_id,
         )
         uuid = context.upload(
             source,

@@ -27,7 +27,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from detcore.checkpoint import CheckpointContext, CheckpointOwner
+from detcore.checkpoint import CheckpointContext
 from detcore.config import load_config
 from detcore.database import Database, MetricRecord
 from detcore.distributed import DistributedContext
@@ -151,7 +151,7 @@ class Group:
                 storage=storage,
                 distributed=DistributedContext(),
                 database=database,
-                owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
+                trial_id=info.trial_id,
             )
             with context.store_path({"steps_completed": length}) as (folder, _):
                 (folder / "length").write_text(str(length))

@@ -7,7 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from detcore.checkpoint import CheckpointContext, CheckpointOwner
+from detcore.checkpoint import CheckpointContext
 from detcore.database import Database, MetricRecord
 from detcore.distributed import DistributedContext
 from detcore.storage import LocalStorage
@@ -102,11 +102,8 @@ def save_checkpoint(database: Database, trial_id: int, store: Path, files: Path,
     files.mkdir(exist_ok=True)
     (files / "weights.bin").write_bytes(bytes(range(256)) * 40)
     (files / "state.json").write_text("{}\n")
-    owner = CheckpointOwner(
-        trial_id=trial_id, experiment_id=database.get_trial(trial_id).experiment_id
-    )
     context = CheckpointContext(
         storage=LocalStorage(store), distributed=DistributedContext(), database=database,
-        owner=owner,
+        trial_id=trial_id,
     )  # fmt: skip
     return context.upload(files, {"steps_completed": step})

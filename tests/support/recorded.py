@@ -12,6 +12,7 @@ from typing import Any
 import click
 from click.testing import CliRunner, Result
 
+from detcore._log.events import CheckpointCommitted, CheckpointStarted
 from detcore.cli import CliContext, main
 from detcore.database import MetricRecord
 from detcore.environment import read_environment
@@ -85,16 +86,12 @@ class Records:
 
     def checkpoint(self, trial_id: int, step: int, uuid: str, *, size: int = 1500) -> str:
         """Record a checkpoint, without files."""
-        experiment = self.database.get_trial(trial_id).experiment_id
-        self.database.checkpoint_started(
-            uuid=uuid,
+        self.database.record_checkpoint(
+            CheckpointStarted(uuid=uuid, storage_url="s3://runs", steps_completed=step),
             trial_id=trial_id,
-            experiment_id=experiment,
-            storage_url="s3://runs",
-            steps_completed=step,
         )
-        self.database.checkpoint_committed(
-            uuid, metadata={}, resources={"w": size}, steps_completed=step
+        self.database.record_checkpoint(
+            CheckpointCommitted(uuid=uuid, metadata={}, resources={"w": size}, steps_completed=step)
         )
         return uuid
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from detcore.checkpoint._transfer import Background
 from detcore.storage import FileDigest, StorageBackend
 
 __all__ = ["Killed", "KilledDatabase", "TimedStorage", "VirtualTime"]
@@ -19,8 +20,8 @@ class Killed(BaseException):
     """The process is gone; whatever it still tries has no effect."""
 
 
-class VirtualTime:
-    """A `Behind` for asynchronous saves, and the time that the training takes.
+class VirtualTime(Background):
+    """A `Background` for asynchronous saves, and the time that the training takes.
 
     Attributes:
         kill_at: When the process is killed.

@@ -15,7 +15,6 @@ from virtual_time import Killed, KilledDatabase, TimedStorage, VirtualTime
 
 from detcore.checkpoint import (
     CheckpointContext,
-    CheckpointOwner,
     SaveProgress,
     SaveTimes,
     list_committed,
@@ -139,7 +138,7 @@ class Machine:
             storage=self.storage,
             distributed=DistributedContext(),
             database=KilledDatabase(database, self.time),
-            owner=CheckpointOwner(trial_id=self.trial, experiment_id=experiment),
+            trial_id=self.trial,
             behind=self.time,
         )
         self.steps = 0

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 from recorded import Records
 
+from detcore._log.events import CheckpointStarted
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 from detcore_registry import RegistryDatabase
 
@@ -90,8 +91,8 @@ def test_mistakes_are_told(
     names = [model.name for model in records.database.list_models()]
     if "m" not in names:
         records.database.create_model("m")
-        records.database.checkpoint_started(
-            uuid="active", trial_id=1, experiment_id=1, storage_url="s3://runs", steps_completed=1
+        records.database.record_checkpoint(
+            CheckpointStarted(uuid="active", storage_url="s3://runs", steps_completed=1), trial_id=1
         )
     found = records("model", *arguments).exception
     assert isinstance(found, error)

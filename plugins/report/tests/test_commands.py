@@ -18,7 +18,8 @@ from hypothesis import strategies as st
 from page_check import Page
 from recorded import CONFIG, Records
 
-from detcore.checkpoint import CheckpointContext, CheckpointOwner
+from detcore._log.events import CheckpointStarted
+from detcore.checkpoint import CheckpointContext
 from detcore.database import Database, MetricRecord, TrialLog
 from detcore.distributed import DistributedContext
 from detcore.errors import NotFoundError, RunError
@@ -227,10 +228,12 @@ def test_nothing_that_users_wrote_is_more_than_text(records: Records, tmp_path: 
         records.report(trial, "validation", 1, **{HOSTILE: 1.0 + index, "x" + HOSTILE: 2.0})
         records.report(trial, "training", 1, **{HOSTILE: 1.0})
         records.database.set_trial_state(trial, TrialState.ERROR, error=HOSTILE)
-        records.database.checkpoint_started(
-            uuid=f"{HOSTILE}{experiment}{index}", trial_id=trial, experiment_id=experiment,
-            storage_url=HOSTILE, steps_completed=1,
-        )  # fmt: skip
+        records.database.record_checkpoint(
+            CheckpointStarted(
+                uuid=f"{HOSTILE}{experiment}{index}", storage_url=HOSTILE, steps_completed=1
+            ),
+            trial_id=trial,
+        )
     records.database.set_experiment_state(experiment, ExperimentState.ERROR, error=HOSTILE)
     for command in (("report",), ("experiment", "plot")):
         html = written(records, tmp_path, *command, experiment)  # parsed: no other element
@@ -270,7 +273,7 @@ def test_checkpoints_are_verified(records: Records, tmp_path: Path) -> None:
         storage=storage,
         distributed=DistributedContext(),
         database=records.database,
-        owner=CheckpointOwner(trial_id=trial, experiment_id=experiment),
+        trial_id=trial,
     )
     whole, damaged = [context.upload(files, {"steps_completed": step}) for step in (5, 10)]
     records.report(trial, "validation", 5, val_loss=0.125)

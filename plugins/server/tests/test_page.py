@@ -25,6 +25,7 @@ from page_records import HOSTILE, add_search, save_checkpoint
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore._log import Spool, spool_path
+from detcore._log.events import CheckpointCommitted, CheckpointStarted
 from detcore.checkpoint import verify_checkpoint
 from detcore.database import MetricRecord, TrialLog
 from detcore.storage import LocalStorage
@@ -457,14 +458,14 @@ def test_checkpoints_are_verified_on_request(site: Site, tmp_path: Path) -> None
 def test_a_checkpoint_that_is_not_complete_is_not_verified(site: Site) -> None:
     experiment = add_search(site.database, 1, 3)
     trial = site.database.list_trials(experiment)[0].id
-    site.database.checkpoint_started(
-        uuid="half-written", trial_id=trial, experiment_id=experiment, storage_url="file:///x",
-        steps_completed=1,
-    )  # fmt: skip
+    site.database.record_checkpoint(
+        CheckpointStarted(uuid="half-written", storage_url="file:///x", steps_completed=1),
+        trial_id=trial,
+    )
     assert "There are no complete files" in site.page("/ui/checkpoints/half-written").text
     assert site.client.ask("POST", "/ui/checkpoints/half-written/verify").status == 409
-    site.database.checkpoint_committed(
-        "half-written", metadata={}, resources={"w": 3}, steps_completed=1
+    site.database.record_checkpoint(
+        CheckpointCommitted(uuid="half-written", metadata={}, resources={"w": 3}, steps_completed=1)
     )
     site.client.ask("POST", "/ui/checkpoints/half-written/verify")
     wait_for(site, "/ui/checkpoints/half-written", "✗ not as saved")  # nothing is at file:///x
@@ -686,12 +687,8 @@ def test_what_runs_now(site: Site) -> None:
     database.set_search_progress(experiment, 0.5)
     # A save that the crash of the earlier run interrupted, and one that is running now.
     for uuid, trial in (("crashed", training), ("now", saving)):
-        database.checkpoint_started(
-            uuid=uuid,
-            trial_id=trial,
-            experiment_id=experiment,
-            storage_url="x",
-            steps_completed=100,
+        database.record_checkpoint(
+            CheckpointStarted(uuid=uuid, storage_url="x", steps_completed=100), trial_id=trial
         )
     run = database.start_run(training)
     moment = datetime.datetime.now(datetime.timezone.utc)
@@ -1023,11 +1020,13 @@ def test_nothing_in_the_records_is_more_than_text(site: Site, tmp_path: Path) ->
         database.set_trial_state(trial, TrialState.ERROR, error=HOSTILE)
         database.update_trial(trial, labels=[HOSTILE], notes=HOSTILE)
     uuid = f"{HOSTILE}-{experiment}"
-    database.checkpoint_started(
-        uuid=uuid, trial_id=ids[0], experiment_id=experiment, storage_url=HOSTILE, steps_completed=1
+    database.record_checkpoint(
+        CheckpointStarted(uuid=uuid, storage_url=HOSTILE, steps_completed=1), trial_id=ids[0]
     )
-    database.checkpoint_committed(
-        uuid, metadata={HOSTILE: HOSTILE}, resources={HOSTILE: 1}, steps_completed=1
+    database.record_checkpoint(
+        CheckpointCommitted(
+            uuid=uuid, metadata={HOSTILE: HOSTILE}, resources={HOSTILE: 1}, steps_completed=1
+        )
     )
     database.set_experiment_state(experiment, ExperimentState.ERROR, error=HOSTILE)
     model = database.create_model(

@@ -14,6 +14,12 @@ from hypothesis import strategies as st
 
 from detcore._log import Spool, spool_path
 from detcore._log import events as log_events
+from detcore._log.events import (
+    CheckpointCommitted,
+    CheckpointDamaged,
+    CheckpointDeleted,
+    CheckpointDeleting,
+)
 from detcore.database import CheckpointRecord, ingest_spools
 from detcore.types import TrialState
 from detcore_registry import RegistryDatabase
@@ -125,18 +131,20 @@ def test_a_checkpoint_is_recorded_as_by_the_worker_itself(records: Records) -> N
 def test_what_was_decided_meanwhile_stays(records: Records) -> None:
     """A spool may come days after others have settled what it tells of."""
     records.add(started(), committed())
-    records.database.checkpoint_damaged(UUID)
+    records.database.record_checkpoint(CheckpointDamaged(uuid=UUID))
     records.add(started(), committed())
     assert records.checkpoint().state == "DAMAGED"
-    records.database.checkpoint_committed(UUID, metadata={}, resources={}, steps_completed=10)
+    records.database.record_checkpoint(
+        CheckpointCommitted(uuid=UUID, metadata={}, resources={}, steps_completed=10)
+    )
     records.database.add_checkpoint_metadata(UUID, {"mine": 1})
     records.add(committed(metadata={"steps_completed": 99}, steps_completed=99))
     assert records.checkpoint().metadata["mine"] == 1
     assert records.checkpoint().steps_completed == 10
-    records.database.checkpoint_deleting(UUID)
+    records.database.record_checkpoint(CheckpointDeleting(uuid=UUID))
     records.add(committed(), (log_events.CheckpointDamaged.KIND, {"uuid": UUID}))
     assert records.checkpoint().state == "DELETING"
-    records.database.checkpoint_deleted(UUID)
+    records.database.record_checkpoint(CheckpointDeleted(uuid=UUID, resources={}))
     records.add(started(), committed(), deleting(), deleted(resources={"a": 3}))
     assert records.checkpoint().state == "DELETED"
     assert records.events() == []

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
 
+from detcore._log.events import CheckpointDeleted, CheckpointStarted
 from detcore.checkpoint import _commit, _delete, _recover, _retention, _save, _sharded
 from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest
 from detcore.database import Database
@@ -222,13 +223,13 @@ def _manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
     def put_nothing(_storage: Any, _uuid: str, scan: Any, **_options: Any) -> Any:
         return {name: digest_file(path) for name, path in scan.files.items()}
 
-    def save(self: Any, scan: Any, metadata: Any, versions: Any, *rest: Any, **more: Any) -> Any:
+    def save(self: Any, scan: Any, *rest: Any, **more: Any) -> Any:
         with monkeypatch.context() as patch:
-            patch.setattr(_save, "put_files", put_nothing)
+            patch.setattr(_save, "write_files", put_nothing)
             patch.setattr(_commit, "_check_arrived", lambda *_: None)
-            manifest = real_save(self, scan, metadata, versions, *rest, **more)
-        _commit.put_files(self._storage, manifest.uuid, scan)
-        return manifest
+            saved = real_save(self, scan, *rest, **more)
+        _commit.write_files(self._storage, saved, scan)
+        return saved
 
     real_save = _save.Saver.save_copies
     monkeypatch.setattr(_save.Saver, "save_copies", save)
@@ -258,7 +259,7 @@ def _files_before_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _record_gone_before_files(monkeypatch: pytest.MonkeyPatch) -> None:
     def delete(storage: Any, uuid: str, *, database: Any = None, **_options: Any) -> Any:
-        database.checkpoint_deleted(uuid)
+        database.record_checkpoint(CheckpointDeleted(uuid=uuid, resources={}))
         _delete.remove_files(storage, uuid)
         return {}
 
@@ -269,7 +270,7 @@ def _files_deleted_before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     def delete(storage: Any, uuid: str, *, database: Any = None, **_options: Any) -> Any:
         _delete.remove_files(storage, uuid)
         with contextlib.suppress(NotFoundError):
-            database.checkpoint_deleted(uuid)
+            database.record_checkpoint(CheckpointDeleted(uuid=uuid, resources={}))
         return {}
 
     monkeypatch.setattr(_retention, "delete_checkpoint", delete)
@@ -282,27 +283,28 @@ def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
             real(database, **started)
         _commit.record_committed(database, manifest, saved)
 
+    def postpone(self: Any, change: Any, **options: Any) -> None:
+        if isinstance(change, CheckpointStarted):
+            postponed[change.uuid] = {"change": change, **options}
+        else:
+            real(self, change, **options)
+
     postponed: dict[str, Any] = {}
-    real = Database.checkpoint_started
-    monkeypatch.setattr(
-        Database, "checkpoint_started", lambda self, **row: postponed.update({row["uuid"]: row})
-    )
+    real = Database.record_checkpoint
+    monkeypatch.setattr(Database, "record_checkpoint", postpone)
     monkeypatch.setattr(_save, "record_committed", record)
 
 
 def _recorded_as_whole_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(storage: Any, manifest: Any) -> None:
-        owner["database"].checkpoint_committed(
-            manifest.uuid, metadata={}, resources=manifest.resources(),
-            steps_completed=manifest.steps_completed,
-        )  # fmt: skip
+        _commit.record_committed(owner["records"], manifest)
         _commit.commit(storage, manifest)
 
     owner: dict[str, Any] = {}
     begun = _save.Saver.begun
 
     def remember(self: Any, *arguments: Any, **options: Any) -> Any:
-        owner["database"] = self._database
+        owner["records"] = self._records
         return begun(self, *arguments, **options)
 
     monkeypatch.setattr(_save.Saver, "begun", remember)

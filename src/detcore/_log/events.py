@@ -16,6 +16,7 @@ __all__ = [
     "CheckpointDamaged",
     "CheckpointDeleted",
     "CheckpointDeleting",
+    "CheckpointEvent",
     "CheckpointSaved",
     "CheckpointStarted",
     "Event",
@@ -166,16 +167,21 @@ class TrialFinished:
     error: str | None = None
 
 
+CheckpointEvent: TypeAlias = (
+    CheckpointStarted
+    | CheckpointCommitted
+    | CheckpointDeleting
+    | CheckpointDeleted
+    | CheckpointDamaged
+)
+"""A change of a checkpoint's state, by a trial or by a command."""
+
 Event: TypeAlias = (
     TrialStarted
     | TrainingMetrics
     | ValidationMetrics
-    | CheckpointStarted
-    | CheckpointCommitted
+    | CheckpointEvent
     | CheckpointSaved
-    | CheckpointDeleting
-    | CheckpointDeleted
-    | CheckpointDamaged
     | TrialFailed
     | TrialFinished
 )

@@ -14,20 +14,24 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore._log.events import CheckpointDamaged
     from detcore.checkpoint._async import SaveProgress
     from detcore.checkpoint._bars import watch_transfers
-    from detcore.checkpoint._context import CheckpointContext, CheckpointOwner
-    from detcore.checkpoint._copy import copy_checkpoint, is_whole_copy
+    from detcore.checkpoint._commit import describe_checkpoint
+    from detcore.checkpoint._context import CheckpointContext
     from detcore.checkpoint._delete import delete_checkpoint
-    from detcore.checkpoint._download import DownloadMode, download_checkpoint
     from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, list_committed, read_manifest
     from detcore.checkpoint._recover import (
-        Repair,
         UnsettledCheckpoint,
-        describe_checkpoint,
         recover_checkpoints,
         repair_checkpoint,
         settle_checkpoints,
+    )
+    from detcore.checkpoint._restore import (
+        DownloadMode,
+        copy_checkpoint,
+        download_checkpoint,
+        is_whole_copy,
     )
     from detcore.checkpoint._retention import (
         RetentionPlan,
@@ -45,19 +49,18 @@ if TYPE_CHECKING:
         open_recorded,
         pin_source,
     )
+    from detcore.checkpoint._transfer import TransferObserver
     from detcore.checkpoint._verify import Fault, verify_checkpoint
-    from detcore.checkpoint._watch import TransferObserver
 
 __all__ = [
     "MANIFEST_FILE",
     "CheckpointContext",
-    "CheckpointOwner",
+    "CheckpointDamaged",
     "CheckpointSource",
     "DownloadMode",
     "Fault",
     "Manifest",
     "RecordedPlace",
-    "Repair",
     "RetentionPlan",
     "RetentionPolicy",
     "SaveProgress",
@@ -90,21 +93,21 @@ __getattr__, __dir__ = lazy_names(
     {
         "_async": "SaveProgress",
         "_bars": "watch_transfers",
-        "_context": "CheckpointContext CheckpointOwner",
-        "_copy": "copy_checkpoint is_whole_copy",
+        "_commit": "describe_checkpoint",
+        "_context": "CheckpointContext",
         "_delete": "delete_checkpoint",
-        "_download": "DownloadMode download_checkpoint",
+        "_restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
         "_manifest": "MANIFEST_FILE Manifest list_committed read_manifest",
         "_recover": (
-            "Repair UnsettledCheckpoint describe_checkpoint recover_checkpoints repair_checkpoint "
-            "settle_checkpoints"
+            "UnsettledCheckpoint recover_checkpoints repair_checkpoint settle_checkpoints"
         ),
         "_retention": (
             "RetentionPlan RetentionPolicy apply_retention choose_checkpoints plan_retention"
         ),
         "_save": "SaveTimes",
         "_source": "CheckpointSource RecordedPlace find_place find_source open_recorded pin_source",
+        "_transfer": "TransferObserver",
         "_verify": "Fault verify_checkpoint",
-        "_watch": "TransferObserver",
+        "detcore._log.events": "CheckpointDamaged",
     },
 )

@@ -1,230 +1,23 @@
-"""Run saves on a background thread while training continues, and bound how many wait."""
+"""Run saves in the background while training continues, and bound how many wait."""
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import os
 import shutil
-import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, cast
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from detcore.errors import CheckpointError, CheckpointTimeoutError
+from detcore.checkpoint._transfer import SaveStopped, caused_by
+from detcore.errors import CheckpointTimeoutError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._manifest import Manifest
-    from detcore.checkpoint._save import Saver, Snapshot, Tensors
-    from detcore.storage import FileDigest, Pair, Progress, StorageBackend
+    from detcore.checkpoint._save import Save, Saver, Snapshot, Tensors
+    from detcore.checkpoint._transfer import Background
 
-__all__ = [
-    "AsyncSave",
-    "Behind",
-    "Outstanding",
-    "SaveProgress",
-    "SaveStopped",
-    "Threads",
-    "Timeout",
-    "Transfer",
-]
+__all__ = ["BackgroundSaves", "SaveProgress", "Timeout"]
 
-THREAD_NAME = "detcore-save"
 Timeout: TypeAlias = "float | Callable[[], float] | None"
 """Seconds to wait; or a function that returns the seconds left; None for no limit."""
-
-
-class SaveStopped(CheckpointError):
-    """A save that was cancelled before its commit; raised only on the save's own thread."""
-
-
-class Behind(Protocol):
-    """Clock and background execution; tests substitute their own."""
-
-    def now(self) -> float:
-        """Return a monotonic time in seconds."""
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Start work in the background."""
-
-    def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
-        """Wait until an event is set or the timeout expires; return whether it is set."""
-
-
-class Threads:
-    """The machine's monotonic clock, and daemon threads."""
-
-    def now(self) -> float:
-        """Return the monotonic clock."""
-        return time.monotonic()
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Start a thread that does not keep the process alive."""
-        threading.Thread(target=work, name=THREAD_NAME, daemon=True).start()
-
-    def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
-        """Wait for the event."""
-        return done.wait(timeout_s)
-
-
-class Transfer:
-    """Progress of a save's transfer, and the request to stop it.
-
-    Attributes:
-        total_bytes: Sum of the sizes of its files; 0 until all of them are written.
-        moved_bytes: Bytes in the storage, if the storage reports them.
-        began: Time of the first transfer, by `Behind.now`; None before.
-        is_stopped: Whether further operations of the save are refused.
-    """
-
-    def __init__(self) -> None:
-        self.total_bytes = 0
-        self.moved_bytes = 0
-        self.began: float | None = None
-        self.is_stopped = False
-        self._lock = threading.Lock()
-
-    def begin(self, total_bytes: int, now: float) -> None:
-        """Record that the files are written and their transfer to the storage begins."""
-        self.total_bytes, self.began = total_bytes, now
-
-    def moved(self, count: int) -> None:
-        """Count bytes that arrived; callable from any thread.
-
-        Raises:
-            SaveStopped: If the save was cancelled.
-        """
-        with self._lock:
-            self.moved_bytes += count
-        self.check()
-
-    def check(self) -> None:
-        """Refuse to continue after a stop.
-
-        Raises:
-            SaveStopped: If the save was cancelled.
-        """
-        if self.is_stopped:
-            raise SaveStopped("the save was given up")
-
-    def watched(self, storage: StorageBackend) -> StorageBackend:
-        """Return a storage that counts transferred bytes and refuses operations after a stop."""
-        return cast("StorageBackend", _WatchedStorage(storage, self))
-
-
-class _WatchedStorage:
-    """A storage back end that checks for a stop before every operation."""
-
-    def __init__(self, storage: StorageBackend, transfer: Transfer) -> None:
-        self._storage = storage
-        self._transfer = transfer
-
-    def __getattr__(self, name: str) -> Any:
-        self._transfer.check()
-        return getattr(self._storage, name)
-
-    def put_tree(
-        self, pairs: Sequence[Pair], *, progress: Progress | None = None
-    ) -> dict[str, FileDigest]:
-        """Copy files; a stop takes effect between two pieces."""
-        self._transfer.check()
-        return self._storage.put_tree(pairs, progress=self._counted(progress))
-
-    def digest_tree(
-        self, keys: Sequence[str], *, progress: Progress | None = None, **options: Any
-    ) -> dict[str, FileDigest]:
-        """Digest files in place; a stop takes effect between two pieces."""
-        self._transfer.check()
-        return self._storage.digest_tree(keys, progress=self._counted(progress), **options)
-
-    def _counted(self, progress: Progress | None) -> Progress:
-        def count(size: int) -> None:
-            self._transfer.moved(size)
-            if progress is not None:
-                progress(size)
-
-        return count
-
-
-class AsyncSave:
-    """One save, begun on the training thread and finished on another.
-
-    Attributes:
-        uuid: The checkpoint.
-        steps_completed: Batches completed when it began.
-        began: When the training thread requested it, by `Behind.now`.
-        stalled_s: Seconds for which it stopped training.
-        transfer: Its progress.
-        temporary: Folder of its files if they are staged outside the storage, else None.
-        manifest: The committed manifest; None before.
-        failure: The exception that ended it, or None.
-        ended: When it ended; None before.
-    """
-
-    def __init__(self, uuid: str, steps_completed: int, *, began: float, behind: Behind) -> None:
-        self.uuid = uuid
-        self.steps_completed = steps_completed
-        self.began = began
-        self.stalled_s = 0.0
-        self.transfer = Transfer()
-        self.temporary: Path | None = None
-        self.manifest: Manifest | None = None
-        self.failure: BaseException | None = None
-        self.ended: float | None = None
-        self._behind = behind
-        self._done = threading.Event()
-        self._pid = os.getpid()
-
-    def start(self, work: Callable[[], Manifest], cleanup: contextlib.ExitStack) -> None:
-        """Do the rest on a background thread.
-
-        Args:
-            work: Commits and records the checkpoint.
-            cleanup: Exited when the work ends, with the exception if it failed.
-        """
-        rest = cleanup.pop_all()
-
-        def run() -> None:
-            try:
-                with rest:
-                    self.manifest = work()
-            except BaseException as error:  # noqa: BLE001  (raised on the training thread)
-                self.failure = error
-            finally:
-                self.ended = self._behind.now()
-                self._done.set()
-
-        try:
-            self._behind.start(run)
-        except BaseException:  # no more threads
-            with rest:
-                raise
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended, successfully or not."""
-        return self._done.is_set()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process runs it; a child forked since then does not have the thread."""
-        return self._pid == os.getpid()
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since it began."""
-        return self._behind.now() - self.began
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it ends; return whether it has."""
-        return self._behind.wait(self._done, timeout_s)
-
-    def stop(self) -> None:
-        """Refuse further operations; the current one is allowed to finish."""
-        self.transfer.is_stopped = True
-
-
 # How long a cancelled save may take to stop; its files are removed during that time.
 _NOTICE_S = 2.0
 # How often the remaining time is read again.
@@ -250,46 +43,35 @@ class SaveProgress:
     fraction: float | None = None
 
 
-class Outstanding:
-    """Starts saves one at a time, and reports the result of each exactly once.
+class BackgroundSaves:
+    """Runs saves one at a time while training continues, and reports each result exactly once.
 
-    All methods must be called from the training thread; the error of a failed save is raised by
-    the next call, and only by that one.
-
-    Args:
-        saver: Performs the saves.
-        behind: Clock and threads.
+    All methods must be called from the training thread. An error of a save is raised once, by the
+    next call of `poll`, `wait` or another method that changes checkpoints, or on closing.
     """
 
-    def __init__(self, saver: Saver, behind: Behind) -> None:
+    def __init__(self, saver: Saver, behind: Background) -> None:
         self._saver = saver
         self._behind = behind
-        self._save: AsyncSave | None = None
-        self._given_up: list[AsyncSave] = []
+        self._save: Save | None = None
+        self._given_up: list[Save] = []
         self._waited_s = 0.0  # since the last save began
 
-    def begin(
-        self,
-        snapshot: Snapshot,
-        metadata: Mapping[str, Any],
-        versions: Mapping[str, str],
-        tensors: Tensors,
-    ) -> str:
+    def _begin(self, snapshot: Snapshot, metadata: Mapping[str, Any], tensors: Tensors) -> str:
         """Wait for the previous save, begin one, and return its checkpoint's UUID."""
         self.wait()
-        began = self._behind.now() - self._waited_s
-        self._waited_s = 0.0
-        self._save = self._saver.begin(snapshot, metadata, versions, tensors, began=began)
+        waited_s, self._waited_s = self._waited_s, 0.0
+        self._save = self._saver.begin(snapshot, metadata, tensors, waited_s=waited_s)
         return self._save.uuid
 
-    @property
-    def uuid(self) -> str | None:
-        """The checkpoint that is being saved, or whose result was not reported yet."""
+    def _settle(self, storage_id: str) -> None:
+        """Wait for a checkpoint that is still being saved."""
         save = self._mine()
-        return save.uuid if save is not None else None
+        if save is not None and save.uuid == storage_id:
+            self.wait()
 
     def progress(self) -> SaveProgress | None:
-        """Return the progress of the save, or None if none is running."""
+        """Return the progress of the asynchronous save under way, or None."""
         save = self._mine()
         if save is None or save.is_done:
             return None
@@ -307,16 +89,28 @@ class Outstanding:
         )
 
     def poll(self) -> None:
-        """Report the save if it has ended, or raise its error."""
+        """Complete an asynchronous save that has ended; returns at once if none has.
+
+        Observers are notified here, on this thread.
+
+        Raises:
+            StorageError: If it failed; as `store_path` would have raised.
+        """
         save = self._save
         if save is not None and save.is_done:
             self._collect(save)
 
     def wait(self, timeout_s: Timeout = None) -> None:
-        """Wait for the save, then report it as `poll` does.
+        """Wait until no asynchronous save is under way.
+
+        Args:
+            timeout_s: How long to wait, in seconds; None for no limit. A function is called several
+                times a second and returns the seconds left.
 
         Raises:
-            CheckpointTimeoutError: If it has not ended by then; it continues.
+            CheckpointTimeoutError: If the save has not ended by then. It continues, and can be
+                waited for again.
+            StorageError: If it failed; as `store_path` would have raised.
         """
         save = self._mine()
         if save is None:
@@ -329,7 +123,7 @@ class Outstanding:
             raise CheckpointTimeoutError(_too_late(save, waited_s), uuid=save.uuid)
         self._collect(save)
 
-    def _wait(self, save: AsyncSave, timeout_s: Timeout) -> bool:
+    def _wait(self, save: Save, timeout_s: Timeout) -> bool:
         if not callable(timeout_s):
             return save.wait(timeout_s)
         while (left_s := timeout_s()) > 0:
@@ -337,12 +131,14 @@ class Outstanding:
                 return True
         return save.is_done
 
-    def give_up(self, timeout_s: float) -> None:
-        """Stop the save and remove its files, unless it has ended first.
+    def give_up(self, timeout_s: float = 2.0) -> None:
+        """Cancel the asynchronous save under way, and remove the files that it wrote.
+
+        If its commit has started, it may still complete, and the checkpoint then counts.
 
         Args:
-            timeout_s: How long to wait for its end, in seconds. A request that lasts longer
-                finishes by itself; the save can no longer commit, unless the commit had started.
+            timeout_s: How long to wait for its end, in seconds. A storage request that lasts longer
+                finishes by itself, and no other follows it.
         """
         save = self._mine()
         if save is None:
@@ -350,22 +146,29 @@ class Outstanding:
         save.stop()
         self._save = None
         self._given_up.append(save)
-        if save.wait(timeout_s) and not _is_stop(save.failure):
+        if not save.wait(timeout_s):
+            return
+        if not any(isinstance(error, SaveStopped) for error in caused_by(save.failure)):
             self._saver.collect(save)  # it ended before the stop took effect
 
-    def close(self, timeout_s: Timeout, error: BaseException | None) -> None:
-        """Wait for the save when the context closes, and cancel it after the timeout.
+    def close(self, timeout_s: Timeout = 0.0, error: BaseException | None = None) -> None:
+        """Wait for the asynchronous save under way, and cancel it after the timeout.
 
         Args:
-            timeout_s: How long to wait, in seconds.
-            error: The error that already ends the block. A failure of the save is then logged and
-                added to it as a note, so that neither hides the other.
+            timeout_s: How long to wait, as for `wait`.
+            error: The error that already ends the trial. If the save fails as well, its failure is
+                logged and added to this error as a note, and not raised.
 
         Raises:
-            CheckpointTimeoutError: If the save has not ended by then.
+            CheckpointTimeoutError: If the save did not end in time.
+            StorageError: If it failed.
         """
         try:
-            self._wait_or_give_up(timeout_s)
+            try:
+                self.wait(timeout_s)
+            except CheckpointTimeoutError:
+                self.give_up(0.0)
+                raise
         except Exception as failure:
             if error is None:
                 raise
@@ -384,42 +187,29 @@ class Outstanding:
     def abandon(self) -> bool:
         """Remove the temporary files of cancelled saves that have not ended.
 
+        Called when the process is about to exit.
+
         Returns:
-            Whether there were any.
+            Whether there were any. Their threads may be waiting for the storage, and a regular exit
+            of the process would wait for them.
         """
         left = [save for save in self._given_up if save.is_ours and not save.is_done]
         for save in left:
-            if save.temporary is not None:
-                shutil.rmtree(save.temporary, ignore_errors=True)
+            if not save.is_in_place:
+                shutil.rmtree(save.folder, ignore_errors=True)
         return bool(left)
 
-    def _wait_or_give_up(self, timeout_s: Timeout) -> None:
-        try:
-            self.wait(timeout_s)
-        except CheckpointTimeoutError:
-            self.give_up(0.0)
-            raise
-
-    def _collect(self, save: AsyncSave) -> None:
+    def _collect(self, save: Save) -> None:
         self._save = None
         self._saver.collect(save)
 
-    def _mine(self) -> AsyncSave | None:
+    def _mine(self) -> Save | None:
         if self._save is not None and not self._save.is_ours:
             self._save = None  # a forked child: the parent is responsible for it
         return self._save
 
 
-def _is_stop(error: BaseException | None) -> bool:
-    """Whether a save ended because it was cancelled; a storage may have wrapped the exception."""
-    seen: list[BaseException] = []  # an exception may be raised from itself
-    while error is not None and error not in seen and not isinstance(error, SaveStopped):
-        seen.append(error)
-        error = error.__cause__ or error.__context__
-    return isinstance(error, SaveStopped)
-
-
-def _too_late(save: AsyncSave, waited_s: float) -> str:
+def _too_late(save: Save, waited_s: float) -> str:
     sent = save.transfer
     how_far = (
         f"{sent.moved_bytes} of {sent.total_bytes} bytes had arrived"

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
 
-    from detcore.checkpoint._watch import TransferObserver
+    from detcore.checkpoint._transfer import TransferObserver
     from detcore.storage import Progress
 
 __all__ = ["TransferBars", "TransferLines", "watch_transfers"]
@@ -51,51 +51,38 @@ class TransferBars:
     @contextlib.contextmanager
     def transfer(self, name: str, size_bytes: int) -> Iterator[Progress]:
         """Watch a transfer; see `TransferObserver.transfer`."""
-        bar = _Bar(self._console, name, size_bytes)
+        lock = threading.Lock()
+        done = 0
+        is_over = False
+        shown: RichProgress | None = None
+
+        def show() -> None:
+            nonlocal shown
+            with lock:
+                if not is_over:
+                    shown = _make_bar(self._console)
+                    shown.add_task(name, total=size_bytes, completed=done)
+                    shown.start()
+
+        def advance(num_bytes: int) -> None:  # on any thread
+            nonlocal done
+            with lock:
+                done += num_bytes
+                if shown is not None:
+                    shown.update(shown.task_ids[0], completed=min(done, size_bytes))
+
         # A timer rather than the first bytes: a transfer that waits for a server shows, too.
-        timer = threading.Timer(self._delay_s, bar.show)
+        timer = threading.Timer(self._delay_s, show)
         timer.daemon = True
         timer.start()
         try:
-            yield bar.advance
+            yield advance
         finally:
             timer.cancel()
-            bar.close()
-
-
-class _Bar:
-    """One bar; its methods may be called from any thread."""
-
-    def __init__(self, console: Console, name: str, size_bytes: int) -> None:
-        self._console = console
-        self._name = name
-        self._size = size_bytes
-        self._done = 0
-        self._lock = threading.Lock()
-        self._is_closed = False
-        self._shown: RichProgress | None = None
-
-    def show(self) -> None:
-        with self._lock:
-            if self._is_closed:
-                return
-            self._shown = _make_bar(self._console)
-            self._shown.add_task(self._name, total=self._size, completed=self._done)
-            self._shown.start()
-
-    def advance(self, num_bytes: int) -> None:
-        with self._lock:
-            self._done += num_bytes
-            if self._shown is not None:
-                self._shown.update(self._shown.task_ids[0], completed=min(self._done, self._size))
-
-    def close(self) -> None:
-        with self._lock:
-            self._is_closed = True
-            if self._shown is not None:
-                # A terminal that has gone away must not fail the transfer.
-                with contextlib.suppress(OSError):
-                    self._shown.stop()
+            with lock, contextlib.suppress(OSError):  # a terminal that has gone away
+                is_over = True
+                if shown is not None:
+                    shown.stop()
 
 
 class TransferLines:

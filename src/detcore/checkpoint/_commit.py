@@ -9,57 +9,81 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
+from detcore._log import events
 from detcore.checkpoint._manifest import (
     MANIFEST_FILE,
     METADATA_FILE,
     Manifest,
     decode_manifest,
     encode_manifest,
+    read_manifest,
 )
+from detcore.checkpoint._transfer import TransferObserver, watched
 from detcore.checkpoint._verify import stored_sizes
-from detcore.checkpoint._watch import TransferObserver, watched
 from detcore.errors import CheckpointConflictError, CheckpointCorruptError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._records import CheckpointRecords
+    from detcore.checkpoint._save import SaveTimes
     from detcore.checkpoint._scan import Scan
     from detcore.hooks import CheckpointSaved
-    from detcore.storage import FileDigest, Progress, StorageBackend
+    from detcore.storage import FileDigest, StorageBackend
 
 __all__ = [
+    "CheckpointRecords",
     "add_metadata",
     "commit",
+    "describe_checkpoint",
+    "describe_manifest",
     "make_folders",
-    "put_files",
     "record_committed",
     "scratch_folder",
-    "seal_files",
     "staging_folder",
+    "write_files",
 ]
 
 _SCRATCH = "detcore-scratch-"
 _NOT_LOCKED_YET = "detcore-unlocked-"
 
 
-def _metadata_bytes(metadata: Mapping[str, Any]) -> bytes:
-    """Return the content of ``metadata.json``."""
-    return (json.dumps(metadata, indent=2) + "\n").encode()
+class CheckpointRecords(Protocol):
+    """Takes in the changes of checkpoints: a trial's log, or a `detcore.database.Database`."""
+
+    def record_checkpoint(
+        self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
+    ) -> None:
+        """Record a change of a checkpoint's state.
+
+        Args:
+            change: The change, and with it the state that follows.
+            trial_id: The trial of a checkpoint that is started; a trial's log knows it.
+            force: Whether files of one in the model registry may be deleted.
+        """
 
 
-def put_files(
-    storage: StorageBackend, uuid: str, scan: Scan, *, observer: TransferObserver | None = None
+def write_files(
+    storage: StorageBackend,
+    uuid: str,
+    scan: Scan,
+    *,
+    is_in_place: bool = False,
+    observer: TransferObserver | None = None,
 ) -> dict[str, FileDigest]:
-    """Copy files to a checkpoint that is not committed yet."""
-    pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
-    digests = {}
-    if pairs:
-        with watched(
-            observer, f"saving {uuid[:8]}", scan.size_bytes() if observer else 0
-        ) as progress:
-            digests = storage.put_tree(pairs, progress=progress)
-    make_folders(storage, uuid, scan.directories)
+    """Copy files to a checkpoint that is not committed yet; flush to the disk those in place."""
+    digests: dict[str, FileDigest] = {}
+    if scan.files:
+        # Sizes are read only if there is an observer.
+        total = scan.size_bytes() if observer else 0
+        with watched(observer, f"saving {uuid[:8]}", total) as progress:
+            if is_in_place:
+                keys = [f"{uuid}/{name}" for name in scan.files]
+                digests = storage.digest_tree(keys, make_durable=True, progress=progress)
+            else:
+                pairs = [(path, f"{uuid}/{name}") for name, path in scan.files.items()]
+                digests = storage.put_tree(pairs, progress=progress)
+    if not is_in_place:
+        make_folders(storage, uuid, scan.directories)
     return _named(uuid, digests)
 
 
@@ -71,30 +95,12 @@ def make_folders(storage: StorageBackend, uuid: str, names: Iterable[str]) -> No
             path.mkdir(parents=True, exist_ok=True)
 
 
-def seal_files(
-    storage: StorageBackend, uuid: str, scan: Scan, *, observer: TransferObserver | None = None
-) -> dict[str, FileDigest]:
-    """Digest files that were written in place, and flush them to the disk."""
-    keys = [f"{uuid}/{name}" for name in scan.files]
-    if not keys:
-        return {}
-    with _watched(observer, uuid, scan) as progress:
-        return _named(uuid, storage.digest_tree(keys, make_durable=True, progress=progress))
-
-
-def _watched(
-    observer: TransferObserver | None, uuid: str, scan: Scan
-) -> contextlib.AbstractContextManager[Progress | None]:
-    # Sizes are read only if there is an observer.
-    return watched(observer, f"saving {uuid[:8]}", scan.size_bytes() if observer else 0)
-
-
 def add_metadata(
     storage: StorageBackend, uuid: str, metadata: Mapping[str, Any]
 ) -> dict[str, FileDigest]:
     """Write ``metadata.json`` for a checkpoint without a file of that name."""
     key = f"{uuid}/{METADATA_FILE}"
-    storage.replace(key, _metadata_bytes(metadata))
+    storage.replace(key, (json.dumps(metadata, indent=2) + "\n").encode())
     return _named(uuid, storage.digest_tree([key]))
 
 
@@ -120,16 +126,53 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
 
 
 def record_committed(
-    database: CheckpointRecords, manifest: Manifest, saved: CheckpointSaved | None = None
+    records: CheckpointRecords, manifest: Manifest, saved: CheckpointSaved | None = None
 ) -> None:
-    """Record that a checkpoint is complete; idempotent."""
-    database.checkpoint_committed(
-        manifest.uuid,
-        metadata=manifest.metadata,
-        resources=manifest.resources(),
-        steps_completed=manifest.steps_completed,
-        saved=saved,
+    """Record that a checkpoint is complete, for observers too with `saved`; idempotent."""
+    told: dict[str, Any] = {}
+    if saved is not None:
+        told = {
+            "url": saved.url,
+            "path": None if saved.path is None else str(saved.path),
+            "size_bytes": saved.size_bytes,
+            "stalled_s": saved.stalled_s,
+            "total_s": saved.total_s,
+        }
+    records.record_checkpoint(
+        events.CheckpointCommitted(
+            uuid=manifest.uuid,
+            steps_completed=manifest.steps_completed,
+            metadata=manifest.metadata,
+            resources=manifest.resources(),
+            **told,
+        )
     )
+
+
+def describe_manifest(
+    storage: StorageBackend, manifest: Manifest, times: SaveTimes | None = None
+) -> CheckpointSaved:
+    """Return the description of a committed checkpoint for observers."""
+    from detcore.hooks import CheckpointSaved
+
+    return CheckpointSaved(
+        uuid=manifest.uuid,
+        steps_completed=manifest.steps_completed,
+        url=f"{storage.url}/{manifest.uuid}",
+        size_bytes=manifest.size_bytes,
+        path=storage.direct_path(manifest.uuid),
+        stalled_s=None if times is None else times.stalled_s,
+        total_s=None if times is None else times.total_s,
+    )
+
+
+def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
+    """Return the description of a committed checkpoint for observers, from its manifest.
+
+    Raises:
+        CheckpointNotFoundError: If there is no such checkpoint.
+    """
+    return describe_manifest(storage, read_manifest(storage, uuid))
 
 
 def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:

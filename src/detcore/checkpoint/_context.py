@@ -3,40 +3,31 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._async import Behind, Outstanding, SaveProgress, Threads, Timeout
+from detcore.checkpoint._async import BackgroundSaves
 from detcore.checkpoint._delete import delete_checkpoint
-from detcore.checkpoint._download import DownloadMode, download_checkpoint
+from detcore.checkpoint._fields import check_metadata
 from detcore.checkpoint._manifest import Manifest, read_manifest
-from detcore.checkpoint._metadata import check_metadata
+from detcore.checkpoint._restore import DownloadMode, download_shared, restored
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
+from detcore.checkpoint._transfer import Background, TransferObserver
 from detcore.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._records import CheckpointRecords
+    from detcore.checkpoint._commit import CheckpointRecords
     from detcore.checkpoint._sharded import ShardedSaver
-    from detcore.checkpoint._watch import TransferObserver
     from detcore.distributed import DistributedContext
     from detcore.hooks import CheckpointSaved
     from detcore.storage import StorageBackend
 
-__all__ = ["CheckpointContext", "CheckpointOwner"]
+__all__ = ["CheckpointContext"]
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointOwner:
-    """The trial that checkpoints belong to."""
-
-    trial_id: int
-    experiment_id: int
-
-
-class CheckpointContext:
+class CheckpointContext(BackgroundSaves):
     """Saves and restores checkpoints.
 
     A checkpoint counts once all of its files are in the storage and its manifest is written. A save
@@ -53,10 +44,10 @@ class CheckpointContext:
         storage: StorageBackend,
         distributed: DistributedContext,
         database: CheckpointRecords | None = None,
-        owner: CheckpointOwner | None = None,
+        trial_id: int | None = None,
         parent: str | None = None,
         on_saved: Callable[[CheckpointSaved], None] | None = None,
-        behind: Behind | None = None,
+        behind: Background | None = None,
         observer: TransferObserver | None = None,
     ) -> None:
         """Set up saving for a trial.
@@ -65,29 +56,29 @@ class CheckpointContext:
             storage: Storage of the files; the caller closes it.
             distributed: This worker's position among the trial's workers.
             database: Records of checkpoints, or None.
-            owner: The trial that owns the checkpoints; required with a database.
+            trial_id: The trial that owns the checkpoints; required with a database.
             parent: UUID of the checkpoint that the trial resumed from, or None.
             on_saved: Called after each commit, on the thread that uses this context.
             behind: Clock and threads of asynchronous saves; default: this machine's.
             observer: Receives the progress of transfers that the caller waits for, or None.
         """
-        behind = behind or Threads()
-        self._storage = storage
-        self._distributed = distributed
-        self._database = database
-        self.versions: dict[str, str] = {}
-        self.has_restored = False
-        self._saver = Saver(
+        behind = behind or Background()
+        saver = Saver(
             storage=storage,
-            database=database,
-            owner=owner,
+            records=database,
+            trial_id=trial_id,
             parent=parent,
             on_saved=on_saved,
             behind=behind,
             observer=observer,
         )
+        super().__init__(saver, behind)
+        self._storage = storage
+        self._distributed = distributed
+        self._database = database
         self._observer = observer
-        self._outstanding = Outstanding(self._saver, behind)
+        self.versions = saver.versions
+        self.has_restored = False
 
     def upload(
         self,
@@ -116,10 +107,10 @@ class CheckpointContext:
             UnsafePathError: If a name is unsafe or a link leads out of the folder.
             StorageFullError: If there is no room; earlier checkpoints are untouched.
         """
-        self._outstanding.wait()
+        self.wait()
         if shard:
             folder = None if ckpt_dir is None else Path(ckpt_dir)
-            return self._sharded_saver().upload(folder, metadata, self.versions, selector)
+            return self._sharded_saver().upload(folder, metadata, selector)
         self._check_caller("upload")
         if ckpt_dir is None:
             raise InvalidCheckpointError(
@@ -128,7 +119,7 @@ class CheckpointContext:
             )
         plain = check_metadata(metadata)
         scan = scan_folder(Path(ckpt_dir), selector)
-        return self._saver.save_copies(scan, plain, self.versions).uuid
+        return self._saver.save_copies(scan, plain)
 
     def download(
         self,
@@ -155,25 +146,14 @@ class CheckpointContext:
             CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
-        from detcore.checkpoint._shared import download_shared
-
-        _check_mode(download_mode)
-        self.has_restored = True
-        self._settle(storage_id)
-        folder = Path(ckpt_dir)
-        if download_mode is DownloadMode.LocalWorkersShareDownload:
-            download_shared(
-                self._storage,
-                storage_id,
-                folder,
-                self._distributed,
-                selector=selector,
-                observer=self._observer,
-            )
-        else:
-            download_checkpoint(
-                self._storage, storage_id, folder, selector=selector, observer=self._observer
-            )
+        download_shared(
+            self._storage,
+            storage_id,
+            Path(ckpt_dir),
+            self._sharing(storage_id, download_mode),
+            selector=selector,
+            observer=self._observer,
+        )
 
     @contextlib.contextmanager
     def store_path(
@@ -207,14 +187,14 @@ class CheckpointContext:
             UnsafePathError: If the block made a link that leads out of the folder.
             StorageFullError: If there is no room; earlier checkpoints are untouched.
         """
-        self._outstanding.wait()
+        self.wait()
         if shard:
-            with self._sharded_saver().saving(metadata, self.versions) as (path, uuid):
+            with self._sharded_saver().saving(metadata) as (path, uuid):
                 yield path, uuid
             return
         self._check_caller("store_path")
         plain = check_metadata(metadata)
-        with self._saver.saving(plain, self.versions, tensors) as (path, uuid):
+        with self._saver.saving(plain, tensors) as (path, uuid):
             yield path, uuid
 
     def save_async(
@@ -256,76 +236,12 @@ class CheckpointContext:
         """
         self._check_caller("save_async")
         plain = check_metadata(metadata)
-        return self._outstanding.begin(snapshot, plain, self.versions, tensors)
-
-    def poll(self) -> None:
-        """Complete an asynchronous save that has ended; returns at once if none has.
-
-        Observers are notified here, on this thread.
-
-        Raises:
-            StorageError: If it failed; as `store_path` would have raised.
-        """
-        self._outstanding.poll()
-
-    def wait(self, timeout_s: Timeout = None) -> None:
-        """Wait until no asynchronous save is under way.
-
-        Args:
-            timeout_s: How long to wait, in seconds; None for no limit. A function is called several
-                times a second and returns the seconds left.
-
-        Raises:
-            CheckpointTimeoutError: If the save has not ended by then. It continues, and can be
-                waited for again.
-            StorageError: If it failed; as `store_path` would have raised.
-        """
-        self._outstanding.wait(timeout_s)
-
-    def progress(self) -> SaveProgress | None:
-        """Return the progress of the asynchronous save under way, or None."""
-        return self._outstanding.progress()
-
-    def give_up(self, timeout_s: float = 2.0) -> None:
-        """Cancel the asynchronous save under way, and remove the files that it wrote.
-
-        If its commit completes first, the checkpoint counts.
-
-        Args:
-            timeout_s: How long to wait for its end, in seconds. A storage request that lasts longer
-                finishes by itself, and no other follows it.
-        """
-        self._outstanding.give_up(timeout_s)
-
-    def abandon(self) -> bool:
-        """Remove the temporary files of cancelled saves that have not ended.
-
-        Called when the process is about to exit.
-
-        Returns:
-            Whether there were any. Their threads may be waiting for the storage, and a regular exit
-            of the process would wait for them.
-        """
-        return self._outstanding.abandon()
+        return self._begin(snapshot, plain, tensors)
 
     @property
     def save_times(self) -> list[SaveTimes]:
         """Durations of this context's recent saves, oldest first."""
         return list(self._saver.seen)
-
-    def close(self, timeout_s: Timeout = 0.0, error: BaseException | None = None) -> None:
-        """Wait for the asynchronous save under way, and cancel it after the timeout.
-
-        Args:
-            timeout_s: How long to wait, as for `wait`.
-            error: The error that already ends the trial. If the save fails as well, its failure is
-                logged and added to this error as a note, and not raised.
-
-        Raises:
-            CheckpointTimeoutError: If the save did not end in time.
-            StorageError: If it failed.
-        """
-        self._outstanding.close(timeout_s, error)
 
     @contextlib.contextmanager
     def restore_path(
@@ -354,13 +270,7 @@ class CheckpointContext:
             CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
-        from detcore.checkpoint._shared import restored
-
-        _check_mode(download_mode)
-        self.has_restored = True
-        self._settle(storage_id)
-        is_shared = download_mode is DownloadMode.LocalWorkersShareDownload
-        sharing = self._distributed if is_shared else None
+        sharing = self._sharing(storage_id, download_mode)
         with restored(
             self._storage, storage_id, sharing, selector=selector, observer=self._observer
         ) as path:
@@ -406,7 +316,7 @@ class CheckpointContext:
             UnsafePathError: If a pattern leads out of the checkpoint.
         """
         self._check_caller("delete")
-        self._outstanding.wait()
+        self.wait()
         try:
             return delete_checkpoint(
                 self._storage, storage_id, database=self._database, globs=globs
@@ -417,19 +327,15 @@ class CheckpointContext:
             logging.getLogger("detcore").warning("%s", away)
             return self.get_manifest(storage_id).resources()
 
-    def describe_saved(self, storage_id: str) -> CheckpointSaved:
-        """Return the description that observers receive of a checkpoint saved by this context.
-
-        Raises:
-            CheckpointNotFoundError: If the checkpoint does not exist.
-        """
+    def _sharing(self, storage_id: str, mode: DownloadMode) -> DistributedContext | None:
+        """Return the workers that share a download, or None; wait until it can begin."""
+        if not isinstance(mode, DownloadMode):
+            raise InvalidCheckpointError(
+                f"download_mode is {mode!r}; expected one of DownloadMode's values"
+            )
+        self.has_restored = True
         self._settle(storage_id)
-        return self._saver.describe(storage_id)
-
-    def _settle(self, storage_id: str) -> None:
-        """Wait for a checkpoint that is still being saved."""
-        if self._outstanding.uuid == storage_id:
-            self._outstanding.wait()
+        return self._distributed if mode is DownloadMode.LocalWorkersShareDownload else None
 
     def _sharded_saver(self) -> ShardedSaver:
         from detcore.checkpoint._sharded import ShardedSaver
@@ -448,10 +354,3 @@ class CheckpointContext:
                 )
             )
             raise ContextStateError(f"{name}() was called on rank {rank}.\n{what}.")
-
-
-def _check_mode(mode: object) -> None:
-    if not isinstance(mode, DownloadMode):
-        raise InvalidCheckpointError(
-            f"download_mode is {mode!r}; expected one of DownloadMode's values"
-        )

@@ -5,17 +5,16 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import fnmatch
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING
 
-from detcore.checkpoint._commit import make_folders
-from detcore.checkpoint._fields import check_id
-from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest, read_manifest
+from detcore._log import events
+from detcore.checkpoint._commit import CheckpointRecords, make_folders
+from detcore.checkpoint._fields import check_id, parents_of
+from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, encode_manifest, read_manifest
 from detcore.errors import NotFoundError, UnsafePathError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._manifest import Manifest
-    from detcore.checkpoint._records import CheckpointRecords
     from detcore.storage import StorageBackend
 
 __all__ = ["delete_checkpoint", "finish_part", "remove_files", "split_by_globs"]
@@ -57,16 +56,19 @@ def delete_checkpoint(
         split = split_by_globs(manifest.files, manifest.directories, globs)
         if not split.gone_files and not split.gone_folders:
             return manifest.resources()
-        left = _without(manifest, split)
-        if left.files or left.directories:
-            _record(database, uuid, left.resources(), force=force)
+        left = dataclasses.replace(
+            manifest,
+            files={name: d for name, d in manifest.files.items() if name not in split.gone_files},
+            directories=split.empty_folders,
+        )
+        kept = left.resources()
+        if kept:
+            _record(database, events.CheckpointDeleted(uuid=uuid, resources=kept), force=force)
             _remove_rest(storage, manifest, left, split.gone_files)
-            return left.resources()
-    if database is not None:
-        with contextlib.suppress(NotFoundError):  # belongs to another database, in shared storage
-            database.checkpoint_deleting(uuid, force=force)
+            return kept
+    _record(database, events.CheckpointDeleting(uuid=uuid), force=force)
     remove_files(storage, uuid)
-    _record(database, uuid, {})
+    _record(database, events.CheckpointDeleted(uuid=uuid, resources={}))
     return {}
 
 
@@ -119,23 +121,12 @@ def _remove_rest(
     make_folders(storage, uuid, left.directories)
 
 
-def _without(manifest: Manifest, split: Split) -> Manifest:
-    return dataclasses.replace(
-        manifest,
-        files={name: d for name, d in manifest.files.items() if name not in split.gone_files},
-        directories=split.empty_folders,
-    )
-
-
 def _record(
-    database: CheckpointRecords | None, uuid: str, resources: dict[str, int], *, force: bool = False
+    database: CheckpointRecords | None, change: events.CheckpointEvent, *, force: bool = False
 ) -> None:
-    if database is None:
-        return
-    try:
-        database.checkpoint_deleted(uuid, resources=resources, force=force)
-    except NotFoundError:
-        return  # a checkpoint of another database, in a shared storage
+    if database is not None:
+        with contextlib.suppress(NotFoundError):  # belongs to another database, in shared storage
+            database.record_checkpoint(change, force=force)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -171,7 +162,7 @@ def split_by_globs(
         UnsafePathError: If a pattern is absolute or has a part ``..``.
     """
     patterns = [_parts(pattern) for pattern in globs]
-    folders = {parent for name in (*files, *directories) for parent in _parents(name)}
+    folders = {parent for name in (*files, *directories) for parent in parents_of(name)}
     folders.update(directories)
 
     def is_named(name: str, *, is_folder: bool) -> bool:
@@ -179,31 +170,19 @@ def split_by_globs(
         return any(_matches(pieces, parts, is_folder=is_folder) for parts in patterns)
 
     named = {folder for folder in ("", *folders) if is_named(folder, is_folder=True)}
-    gone_folders = {
-        f for f in folders if f in named or not named.isdisjoint(_parents(f, root=True))
-    }
+    gone_folders = {f for f in folders if f in named or not named.isdisjoint(("", *parents_of(f)))}
     gone_files = {
         file
         for file in files
-        if not named.isdisjoint(_parents(file, root=True)) or is_named(file, is_folder=False)
+        if not named.isdisjoint(("", *parents_of(file))) or is_named(file, is_folder=False)
     }
     left = (set(files) - gone_files) | (folders - gone_folders)
-    filled = {parent for name in left for parent in _parents(name)}
+    filled = {parent for name in left for parent in parents_of(name)}
     return Split(
         gone_files=frozenset(gone_files),
         gone_folders=frozenset(gone_folders),
         empty_folders=tuple(sorted(folders - gone_folders - filled)),
     )
-
-
-def _parents(name: str, *, root: bool = False) -> Iterator[str]:
-    """Yield the folders that contain a name, innermost first; the checkpoint's root as ""."""
-    folder = name.rpartition("/")[0]
-    while folder:
-        yield folder
-        folder = folder.rpartition("/")[0]
-    if root:
-        yield ""
 
 
 def _parts(pattern: str) -> list[str]:

@@ -1,7 +1,7 @@
-"""Validate each field of a manifest: its author may be malicious.
+"""Validate what a manifest holds: metadata when it is saved, each field when it is read.
 
-A manifest's checksum proves that it is unchanged, not who wrote it. A matching checksum is
-therefore no reason to trust any field.
+The author of a manifest that is read may be malicious: its checksum proves that it is unchanged,
+not who wrote it. A matching checksum is therefore no reason to trust any field.
 """
 
 from __future__ import annotations
@@ -9,31 +9,29 @@ from __future__ import annotations
 import datetime
 import json
 import math
+import operator
 import re
 import uuid
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
-from detcore.errors import UnsafePathError
+from detcore.errors import InvalidCheckpointError, UnsafePathError
 from detcore.types import TensorInfo
+
+if TYPE_CHECKING:
+    from detcore.storage import FileDigest
 
 __all__ = [
     "ALGORITHMS",
     "MANIFEST_FILE",
     "MOST_MANIFEST_BYTES",
     "check_id",
-    "check_places",
-    "get_algorithm",
-    "get_created",
-    "get_files",
-    "get_folders",
-    "get_metadata",
-    "get_parent",
-    "get_steps",
-    "get_tensors",
-    "get_versions",
+    "check_metadata",
     "new_id",
+    "parents_of",
     "parse_object",
+    "plain_metadata",
+    "read_fields",
     "shown",
 ]
 
@@ -63,14 +61,25 @@ def check_id(storage_id: str) -> str:
     )
 
 
+def parents_of(name: str) -> Iterator[str]:
+    """Yield the folders that contain a name, innermost first."""
+    while name := name.rpartition("/")[0]:
+        yield name
+
+
 MOST_MANIFEST_BYTES = 64 << 20
 """A larger manifest is neither written nor read: some 400,000 files."""
 _MOST_NUMBER = 2**63 - 1  # largest integer of databases and file systems
 _MOST_DIGITS = 4000  # Python's own limit is 4300, and can be switched off
-_MOST_DEPTH = 66  # limit for metadata on saving
+_MOST_DEPTH = 66  # of metadata that is read
+_MOST_SAVED_DEPTH = 64
 _MOST_AXES = 254  # TensorFlow's limit; NumPy allows fewer
 _MOST_TEXT = 1024
 _HEX = frozenset("0123456789abcdef")
+_KINDS: dict[type, str] = {
+    type(None): "null", bool: "a truth value", int: "a number", float: "a number", str: "a text",
+    list: "a list", dict: "an object",
+}  # fmt: skip
 
 
 def parse_object(data: bytes) -> dict[str, Any]:
@@ -93,42 +102,55 @@ def parse_object(data: bytes) -> dict[str, Any]:
     return value
 
 
-def get_algorithm(fields: Mapping[str, Any]) -> str:
-    """Return the digest algorithm of the files."""
-    algorithm = _text(fields, "digest")
+def read_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a manifest, each checked, by their names in `Manifest`.
+
+    Raises:
+        ValueError: If one is missing or cannot be right; the message names it.
+        UnsafePathError: If a name is unsafe.
+    """
+    files, folders = _files(fields), _folders(fields)
+    _check_places(files, folders)
+    return {
+        "steps_completed": _whole(
+            _field(fields, "steps_completed"), "its field 'steps_completed' is"
+        ),
+        "metadata": _metadata(fields),
+        "created": _created(fields),
+        "files": files,
+        "directories": folders,
+        "parent": None if _field(fields, "parent") is None else check_id(fields["parent"]),
+        "versions": _versions(fields),
+        "tensors": _tensors(fields, files),
+    }
+
+
+def _files(fields: Mapping[str, Any]) -> dict[str, FileDigest]:
+    from detcore.storage import FileDigest, check_key
+
+    algorithm = _field(fields, "digest", str)
     if algorithm not in ALGORITHMS:
         raise ValueError(
             f"its files are digested with {shown(algorithm)}; this release knows "
             f"{' and '.join(ALGORITHMS)}"
         )
-    return algorithm
-
-
-def get_files(fields: Mapping[str, Any], algorithm: str) -> dict[str, tuple[int, str]]:
-    """Return size and digest of each file by name."""
-    from detcore.storage import check_key
-
     files = {}
-    for name, entry in _mapping(fields, "files").items():
+    for name, entry in _field(fields, "files", dict).items():
         check_key(name)
         where = f"its entry of the file {shown(name)}"
-        if not isinstance(entry, dict):
-            raise ValueError(f"{where} is {_kind(entry)}, not an object")
+        _check_kind(entry, dict, where)
         for key in ("size", algorithm):
             if key not in entry:
                 raise ValueError(f"{where} has no {key!r}")
-        files[name] = (
-            _whole(entry["size"], f"{where} says that its size is"),
-            _digest(entry[algorithm], algorithm, where),
-        )
+        size = _whole(entry["size"], f"{where} says that its size is")
+        files[name] = FileDigest(size, _digest(entry[algorithm], algorithm, where), algorithm)
     return files
 
 
-def get_folders(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of empty folders."""
+def _folders(fields: Mapping[str, Any]) -> tuple[str, ...]:
     from detcore.storage import check_key
 
-    names = _list(fields, "directories")
+    names = _field(fields, "directories", list)
     for name in names:
         if not isinstance(name, str):
             raise ValueError(f"its field 'directories' holds {_kind(name)}, not a name")
@@ -136,12 +158,8 @@ def get_folders(fields: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def check_places(files: Iterable[str], folders: Iterable[str]) -> None:
-    """Check that files and empty folders do not collide with each other or with the manifest.
-
-    Raises:
-        ValueError: If they do.
-    """
+def _check_places(files: Iterable[str], folders: Iterable[str]) -> None:
+    """Check that files and empty folders do not collide with each other or with the manifest."""
     taken = {*files, MANIFEST_FILE}
     if MANIFEST_FILE in files:
         raise ValueError(f"it names itself, {MANIFEST_FILE}, as a file of the checkpoint")
@@ -149,23 +167,15 @@ def check_places(files: Iterable[str], folders: Iterable[str]) -> None:
         if name in taken:
             raise ValueError(f"{shown(name)} is a file and a folder at once")
     for name in (*files, *folders):
-        folder = name.rpartition("/")[0]
-        while folder:
+        for folder in parents_of(name):
             if folder in taken:
                 raise ValueError(
                     f"{shown(folder)} is a file and a folder at once: it also holds {shown(name)}"
                 )
-            folder = folder.rpartition("/")[0]
 
 
-def get_steps(fields: Mapping[str, Any]) -> int:
-    """Return the number of batches."""
-    return _whole(_field(fields, "steps_completed"), "its field 'steps_completed' is")
-
-
-def get_created(fields: Mapping[str, Any]) -> datetime.datetime:
-    """Return the time of the commit."""
-    text = _text(fields, "created")
+def _created(fields: Mapping[str, Any]) -> datetime.datetime:
+    text = _field(fields, "created", str)
     try:
         created = datetime.datetime.fromisoformat(text)
     except ValueError:
@@ -175,15 +185,8 @@ def get_created(fields: Mapping[str, Any]) -> datetime.datetime:
     return created
 
 
-def get_parent(fields: Mapping[str, Any]) -> str | None:
-    """Return the UUID of the previous checkpoint."""
-    parent = _field(fields, "parent")
-    return None if parent is None else check_id(parent)
-
-
-def get_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata that was saved with the checkpoint."""
-    metadata = _mapping(fields, "metadata")
+def _metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
+    metadata: dict[str, Any] = _field(fields, "metadata", dict)
     level: list[Any] = [metadata]
     for _ in range(_MOST_DEPTH):
         level = [
@@ -197,32 +200,23 @@ def get_metadata(fields: Mapping[str, Any]) -> dict[str, Any]:
     raise ValueError(f"its metadata is nested more than {_MOST_DEPTH} times")
 
 
-def get_versions(fields: Mapping[str, Any]) -> dict[str, str]:
-    """Return the versions of the distributions that wrote it; they are shown to users."""
-    versions = _mapping(fields, "versions")
-    for name, version in versions.items():
-        for text in (name, version):
-            if not isinstance(text, str) or not text.isprintable() or len(text) > _MOST_TEXT:
-                raise ValueError(
-                    f"its field 'versions' holds {shown(text)}, which is no name and no version"
-                )
+def _versions(fields: Mapping[str, Any]) -> dict[str, str]:
+    versions: dict[str, str] = _field(fields, "versions", dict)
+    for text in (*versions, *versions.values()):  # they are shown to users
+        if not isinstance(text, str) or not text.isprintable() or len(text) > _MOST_TEXT:
+            raise ValueError(
+                f"its field 'versions' holds {shown(text)}, which is no name and no version"
+            )
     return versions
 
 
-def get_tensors(fields: Mapping[str, Any], files: Iterable[str]) -> tuple[TensorInfo, ...]:
-    """Return the descriptions of the tensors in the files."""
-    if "tensors" not in fields:
-        return ()
-    names = frozenset(files)
-    return tuple(
-        _tensor(each, f"its tensor {index}", names)
-        for index, each in enumerate(_list(fields, "tensors"))
-    )
+def _tensors(fields: Mapping[str, Any], files: Collection[str]) -> tuple[TensorInfo, ...]:
+    tensors = _field(fields, "tensors", list) if "tensors" in fields else ()
+    return tuple(_tensor(each, f"its tensor {index}", files) for index, each in enumerate(tensors))
 
 
-def _tensor(each: Any, where: str, files: frozenset[str]) -> TensorInfo:
-    if not isinstance(each, dict):
-        raise ValueError(f"{where} is {_kind(each)}, not an object")
+def _tensor(each: Any, where: str, files: Collection[str]) -> TensorInfo:
+    _check_kind(each, dict, where)
     texts = {}
     for key in ("name", "dtype", "file"):
         value = each.get(key)
@@ -237,34 +231,20 @@ def _tensor(each: Any, where: str, files: frozenset[str]) -> TensorInfo:
     if len(shape) > _MOST_AXES:
         raise ValueError(f"{where} has {len(shape)} axes; no framework takes so many")
     axes = tuple(_whole(axis, f"{where} has an axis of length") for axis in shape)
-    return TensorInfo(texts["name"], axes, texts["dtype"], texts["file"])
+    return TensorInfo(shape=axes, **texts)
 
 
-def _field(fields: Mapping[str, Any], name: str) -> Any:
+def _field(fields: Mapping[str, Any], name: str, kind: type | None = None) -> Any:
     if name not in fields:
         raise ValueError(f"its field {name!r} is missing")
+    if kind is not None:
+        _check_kind(fields[name], kind, f"its field {name!r}")
     return fields[name]
 
 
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = _field(fields, name)
-    if not isinstance(value, str):
-        raise ValueError(f"its field {name!r} is {_kind(value)}, not a text")
-    return value
-
-
-def _mapping(fields: Mapping[str, Any], name: str) -> dict[str, Any]:
-    value = _field(fields, name)
-    if not isinstance(value, dict):
-        raise ValueError(f"its field {name!r} is {_kind(value)}, not an object")
-    return value
-
-
-def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
-    value = _field(fields, name)
-    if not isinstance(value, list):
-        raise ValueError(f"its field {name!r} is {_kind(value)}, not a list")
-    return value
+def _check_kind(value: object, kind: type, where: str) -> None:
+    if not isinstance(value, kind):
+        raise ValueError(f"{where} is {_kind(value)}, not {_KINDS[kind]}")
 
 
 def _whole(value: Any, where: str) -> int:
@@ -310,17 +290,97 @@ def _int(text: str) -> int:
     return int(text)
 
 
-def _kind(value: Any) -> str:
-    if value is None:
-        return "null"
-    kinds = {
-        bool: "a truth value", int: "a number", float: "a number", str: "a text", list: "a list",
-        dict: "an object",
-    }  # fmt: skip
-    return kinds[type(value)]
+def _kind(value: object) -> str:
+    return _KINDS[type(value)]
 
 
 def shown(value: Any) -> str:
     """Return a value in a form safe for messages: short, without control characters."""
     text = _kind(value) if isinstance(value, list | dict) else repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def check_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return metadata as plain JSON values, with `steps_completed` as an int.
+
+    NumPy scalars become numbers, tuples become lists.
+
+    Raises:
+        InvalidCheckpointError: If `steps_completed` is missing or not a whole number, or a value is
+            not JSON; the message names the key.
+    """
+    plain = plain_metadata(metadata)
+    if "steps_completed" not in plain:
+        given = ", ".join(repr(key) for key in plain) or "nothing"
+        raise InvalidCheckpointError(
+            f"the checkpoint's metadata has no 'steps_completed' (it has: {given}).\n"
+            "Training resumes from the checkpoint with the most steps, so each says its own.\n"
+            "Pass metadata={'steps_completed': <batches trained so far>}. Nothing was written."
+        )
+    plain["steps_completed"] = _steps(plain["steps_completed"])
+    return plain
+
+
+def plain_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return metadata as plain JSON values; a worker's part need not have `steps_completed`.
+
+    Raises:
+        InvalidCheckpointError: If a value is not JSON; the message names the key.
+    """
+    if metadata is None:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise InvalidCheckpointError(
+            f"checkpoint metadata is a {type(metadata).__name__}; expected a dictionary, such as "
+            "{'steps_completed': 100}"
+        )
+    plain: dict[str, Any] = _plain(metadata, "metadata", 0)
+    return plain
+
+
+def _steps(value: Any) -> int:
+    if not isinstance(value, bool):
+        try:
+            steps = operator.index(value)
+        except TypeError:
+            pass
+        else:
+            if steps >= 0:
+                return steps
+    raise InvalidCheckpointError(
+        f"metadata['steps_completed'] is {value!r}; expected a whole number, 0 or more.\n"
+        "It is the number of batches trained so far. Nothing was written."
+    )
+
+
+def _plain(value: Any, where: str, depth: int) -> Any:
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value)
+    if isinstance(value, float):
+        if math.isfinite(value):
+            return float(value)
+        raise _not_json(where, value, "JSON has no NaN and no infinity; write None or a text")
+    if depth > _MOST_SAVED_DEPTH:
+        raise _not_json(where[:80], "...", "it is nested too deeply, or holds itself")
+    if isinstance(value, Mapping):
+        for key in value:
+            if not isinstance(key, str):
+                raise _not_json(f"{where}[{key!r}]", key, "keys must be texts")
+        return {key: _plain(item, f"{where}[{key!r}]", depth + 1) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
+    if getattr(value, "ndim", None) == 0 and hasattr(value, "item"):
+        return _plain(value.item(), where, depth + 1)  # a NumPy scalar or array without axes
+    raise _not_json(where, value, f"a {type(value).__name__} is not JSON")
+
+
+def _not_json(where: str, value: object, reason: str) -> InvalidCheckpointError:
+    text = repr(value)
+    text = text if len(text) <= 60 else f"{text[:57]}..."
+    return InvalidCheckpointError(
+        f"{where} is {text}, which cannot be saved: {reason}.\n"
+        "Metadata holds texts, numbers, booleans, None, lists and dictionaries of these.\n"
+        "Write anything else to a file of the checkpoint. Nothing was written."
+    )

@@ -14,17 +14,8 @@ from detcore.checkpoint._fields import (
     MANIFEST_FILE,
     MOST_MANIFEST_BYTES,
     check_id,
-    check_places,
-    get_algorithm,
-    get_created,
-    get_files,
-    get_folders,
-    get_metadata,
-    get_parent,
-    get_steps,
-    get_tensors,
-    get_versions,
     parse_object,
+    read_fields,
     shown,
 )
 from detcore.errors import (
@@ -169,7 +160,9 @@ def decode_manifest(data: bytes, uuid: str, url: str) -> Manifest:
             )
         if checksum != _checksum(fields):
             raise ValueError("its checksum does not match its content")
-        return _from_fields(fields, uuid)
+        if fields.get("uuid") != uuid:
+            raise ValueError(f"it belongs to checkpoint {shown(fields.get('uuid'))}")
+        return Manifest(uuid=uuid, **read_fields(fields))
     except (ValueError, RecursionError) as error:
         raise _corrupt(uuid, url, _reason(error)) from error
 
@@ -233,28 +226,6 @@ def _stored_size(storage: StorageBackend, key: str) -> int | None:
     """Return a stored file's size, or None if it does not exist."""
     sizes = {entry.key: entry.size for entry in storage.list(key)}
     return sizes.get(key)
-
-
-def _from_fields(fields: Mapping[str, Any], uuid: str) -> Manifest:
-    from detcore.storage import FileDigest
-
-    if fields.get("uuid") != uuid:
-        raise ValueError(f"it belongs to checkpoint {shown(fields.get('uuid'))}")
-    algorithm = get_algorithm(fields)
-    files = get_files(fields, algorithm)
-    folders = get_folders(fields)
-    check_places(files, folders)
-    return Manifest(
-        uuid=uuid,
-        steps_completed=get_steps(fields),
-        metadata=get_metadata(fields),
-        created=get_created(fields),
-        files={name: FileDigest(*entry, algorithm) for name, entry in files.items()},
-        directories=folders,
-        parent=get_parent(fields),
-        versions=get_versions(fields),
-        tensors=get_tensors(fields, files),
-    )
 
 
 def _checksum(fields: Mapping[str, Any]) -> str:

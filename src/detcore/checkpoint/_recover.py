@@ -6,23 +6,21 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from detcore.checkpoint._commit import record_committed
+from detcore._log import events
+from detcore.checkpoint._commit import CheckpointRecords, record_committed
 from detcore.checkpoint._delete import finish_part, remove_files
 from detcore.checkpoint._manifest import has_manifest, read_manifest
+from detcore.checkpoint._transfer import TransferObserver
 from detcore.checkpoint._verify import Fault, verify_checkpoint
-from detcore.checkpoint._watch import TransferObserver
 from detcore.errors import CheckpointCorruptError, StorageError
+from detcore.storage import StorageBackend, is_safe_key
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._records import CheckpointRecords, RecoveryRecords
     from detcore.database import CheckpointRecord, Database
-    from detcore.hooks import CheckpointSaved
-    from detcore.storage import StorageBackend
 
 __all__ = [
     "Repair",
     "UnsettledCheckpoint",
-    "describe_checkpoint",
     "recover_checkpoints",
     "repair_checkpoint",
     "settle_checkpoints",
@@ -47,7 +45,7 @@ class UnsettledCheckpoint:
 
 
 def recover_checkpoints(
-    database: RecoveryRecords,
+    database: Database,
     storage: StorageBackend,
     trial_id: int,
     *,
@@ -75,7 +73,7 @@ def recover_checkpoints(
         StorageError: If the storage's folder is missing, so that nothing can be determined.
     """
     unsettled = [
-        UnsettledCheckpoint(uuid=record.uuid, state=record.state, resources=record.resources)
+        record
         for record in database.list_checkpoints(trial_id=trial_id, states=_UNSETTLED)
         if record.storage_url == storage.url and (uuids is None or record.uuid in uuids)
     ]
@@ -83,7 +81,9 @@ def recover_checkpoints(
 
 
 def settle_checkpoints(
-    records: CheckpointRecords, storage: StorageBackend, unsettled: Sequence[UnsettledCheckpoint]
+    records: CheckpointRecords,
+    storage: StorageBackend,
+    unsettled: Sequence[UnsettledCheckpoint | CheckpointRecord],
 ) -> list[str]:
     """Settle checkpoints of one trial in its storage; see `recover_checkpoints`."""
     if not unsettled:
@@ -93,7 +93,7 @@ def settle_checkpoints(
     for found in unsettled:
         if found.state == "DELETING" or not has_manifest(storage, found.uuid):
             remove_files(storage, found.uuid)
-            records.checkpoint_deleted(found.uuid)
+            records.record_checkpoint(events.CheckpointDeleted(uuid=found.uuid, resources={}))
             continue
         try:
             manifest = read_manifest(storage, found.uuid)
@@ -102,7 +102,7 @@ def settle_checkpoints(
             import logging
 
             logging.getLogger("detcore").warning("%s", error)
-            records.checkpoint_damaged(found.uuid)
+            records.record_checkpoint(events.CheckpointDamaged(uuid=found.uuid))
             continue
         if found.state == "ACTIVE":
             record_committed(records, manifest)
@@ -110,24 +110,6 @@ def settle_checkpoints(
         else:
             finish_part(storage, manifest, found.resources)
     return completed
-
-
-def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
-    """Return the description of a committed checkpoint for observers, from its manifest.
-
-    Raises:
-        CheckpointNotFoundError: If there is no such checkpoint.
-    """
-    from detcore.hooks import CheckpointSaved
-
-    manifest = read_manifest(storage, uuid)
-    return CheckpointSaved(
-        uuid=uuid,
-        steps_completed=manifest.steps_completed,
-        url=f"{storage.url}/{uuid}",
-        size_bytes=manifest.size_bytes,
-        path=storage.direct_path(uuid),
-    )
 
 
 def _check_present(storage: StorageBackend) -> None:
@@ -184,7 +166,7 @@ def repair_checkpoint(
     removed = _remove(storage, record.uuid, strays) if remove_strays else ()
     state = record.state
     if faults and state != "DAMAGED":
-        database.checkpoint_damaged(record.uuid)
+        database.record_checkpoint(events.CheckpointDamaged(uuid=record.uuid))
         state = "DAMAGED"
     elif not faults and state == "DAMAGED":
         record_committed(database, read_manifest(storage, record.uuid))
@@ -193,8 +175,6 @@ def repair_checkpoint(
 
 
 def _remove(storage: StorageBackend, uuid: str, names: Iterable[str]) -> tuple[str, ...]:
-    from detcore.storage import is_safe_key
-
     removed = tuple(name for name in names if is_safe_key(f"{uuid}/{name}"))
     storage.delete(f"{uuid}/{name}" for name in removed)
     return removed

@@ -8,36 +8,36 @@ import dataclasses
 import datetime
 import errno
 import functools
+import os
 import shutil
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from detcore.checkpoint._async import AsyncSave, Behind, Threads
+from detcore._log import events
 from detcore.checkpoint._commit import (
+    CheckpointRecords,
     add_metadata,
     commit,
-    put_files,
+    describe_manifest,
     record_committed,
-    seal_files,
     staging_folder,
+    write_files,
 )
 from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
-from detcore.checkpoint._recover import describe_checkpoint
 from detcore.checkpoint._scan import Scan, scan_folder
+from detcore.checkpoint._transfer import Background, Transfer, TransferObserver, caused_by
 from detcore.errors import DetcoreError, StorageFullError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._context import CheckpointOwner
-    from detcore.checkpoint._records import CheckpointRecords
-    from detcore.checkpoint._watch import TransferObserver
     from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, StorageBackend
     from detcore.types import TensorInfo
 
-__all__ = ["Description", "SaveTimes", "Saver", "Snapshot", "Tensors"]
+__all__ = ["Save", "SaveTimes", "Saver", "Snapshot", "Tensors"]
 
 _SAVES_REMEMBERED = 16
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
@@ -65,19 +65,115 @@ class SaveTimes:
     total_s: float
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Description:
-    """Fields of a checkpoint's manifest other than its files."""
+class Save:
+    """One checkpoint from its first record to its last, on the training thread or begun there.
 
-    metadata: Mapping[str, Any]
-    versions: Mapping[str, str]
-    tensors: tuple[TensorInfo, ...] = ()
+    Attributes:
+        uuid: The checkpoint.
+        metadata: Its metadata, checked already.
+        versions: Versions to record in its manifest, by distribution.
+        tensors: Tensors in its files, to record in its manifest.
+        requested: When the training thread requested it, by `Background.now`.
+        began: When it began, after the wait for the previous one.
+        stalled_s: Seconds for which it stopped training; None if training waits for all of it.
+        folder: Where its files are written.
+        is_in_place: Whether that is their place in the storage.
+        transfer: Progress of its transfer in the background.
+        failure: The exception that ended it in the background, or None.
+        manifest: Its manifest, once it is committed.
+        times: Its duration, once it is recorded.
+    """
+
+    manifest: Manifest
+    times: SaveTimes
+
+    def __init__(
+        self,
+        metadata: Mapping[str, Any],
+        versions: Mapping[str, str],
+        *,
+        storage: StorageBackend,
+        behind: Background,
+        waited_s: float = 0.0,
+    ) -> None:
+        self.uuid = new_id()
+        self.metadata = metadata
+        self.versions = versions
+        self.tensors: tuple[TensorInfo, ...] = ()
+        self.began = behind.now()
+        self.requested = self.began - waited_s
+        self.stalled_s: float | None = None
+        self.folder = Path()
+        self.is_in_place = False
+        self.transfer = Transfer(storage)
+        self.failure: BaseException | None = None
+        self._behind = behind
+        self._done = threading.Event()
+        self._pid = os.getpid()
+
+    @property
+    def steps_completed(self) -> int:
+        """Batches completed when it began."""
+        return int(self.metadata["steps_completed"])
+
+    def freeze(self, tensors: Tensors) -> None:
+        """Set the versions, which other code may add to, and the tensors, as they are now."""
+        self.versions = dict(self.versions)
+        self.tensors = tuple(tensors() if callable(tensors) else tensors)
+
+    def start(self, work: Callable[[], None], cleanup: contextlib.ExitStack) -> None:
+        """Do the rest on a background thread.
+
+        Args:
+            work: Commits and records the checkpoint.
+            cleanup: Exited when the work ends, with the exception if it failed.
+        """
+        rest = cleanup.pop_all()
+
+        def run() -> None:
+            try:
+                with rest:
+                    work()
+            except BaseException as error:  # noqa: BLE001  (raised on the training thread)
+                self.failure = error
+            finally:
+                self._done.set()
+
+        try:
+            self._behind.start(run)
+        except BaseException:  # no more threads
+            with rest:
+                raise
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended in the background, successfully or not."""
+        return self._done.is_set()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process runs it; a child forked since then does not have the thread."""
+        return self._pid == os.getpid()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since it was requested."""
+        return self._behind.now() - self.requested
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until it ends in the background; return whether it has."""
+        return self._behind.wait(self._done, timeout_s)
+
+    def stop(self) -> None:
+        """Refuse further operations; the current one is allowed to finish."""
+        self.transfer.is_stopped = True
 
 
 class Saver:
     """Saves one trial's checkpoints, one at a time.
 
     Attributes:
+        versions: Versions to record in manifests, by distribution.
         seen: Durations of recent saves, oldest first.
         observer: Receives the progress of saves that the caller waits for, or None.
     """
@@ -86,188 +182,133 @@ class Saver:
         self,
         *,
         storage: StorageBackend,
-        database: CheckpointRecords | None,
-        owner: CheckpointOwner | None,
+        records: CheckpointRecords | None,
+        trial_id: int | None,
         parent: str | None,
         on_saved: Callable[[CheckpointSaved], None] | None,
-        behind: Behind | None = None,
+        behind: Background,
         observer: TransferObserver | None = None,
     ) -> None:
+        self.versions: dict[str, str] = {}
         self._storage = storage
         self.observer = observer
-        self._database = database
-        self._owner = owner
+        self._records = records
+        self._trial_id = trial_id
         self._parent = parent
         self._on_saved = on_saved
-        self._behind = behind or Threads()
-        self._last: Manifest | None = None
-        self._last_times: SaveTimes | None = None
-        self._began = 0.0
+        self._behind = behind
+        self._last: Save | None = None
         self.seen: collections.deque[SaveTimes] = collections.deque(maxlen=_SAVES_REMEMBERED)
 
-    def save_copies(
-        self, scan: Scan, metadata: Mapping[str, Any], versions: Mapping[str, str]
-    ) -> Manifest:
-        """Copy files to a new checkpoint and commit it."""
-        with self.begun(metadata) as uuid:
-            digests = put_files(self._storage, uuid, scan, observer=self.observer)
-            manifest = self.commit(uuid, digests, scan.directories, metadata, versions)
-        self.committed(manifest)
-        return manifest
+    def save_copies(self, scan: Scan, metadata: Mapping[str, Any]) -> str:
+        """Copy files to a new checkpoint and commit it; return its UUID."""
+        with self.begun(metadata) as save:
+            self._seal(save, self._storage, scan, self.observer)
+        self.committed(save)
+        return save.uuid
 
     @contextlib.contextmanager
     def saving(
-        self, metadata: Mapping[str, Any], versions: Mapping[str, str], tensors: Tensors = ()
+        self, metadata: Mapping[str, Any], tensors: Tensors = ()
     ) -> Iterator[tuple[Path, str]]:
         """Yield a folder to write to and commit its contents, or leave nothing behind."""
-        with self.begun(metadata) as uuid, self._folder(uuid) as (folder, is_direct):
-            yield folder, uuid
-            what = _describe(metadata, versions, tensors)
-            scan = scan_folder(folder)
-            manifest = self._seal(self._storage, uuid, scan, is_direct, what, self.observer)
-        self.committed(manifest)
+        with self.begun(metadata) as save, self._staged(save):
+            yield save.folder, save.uuid
+            save.freeze(tensors)
+            self._seal(save, self._storage, scan_folder(save.folder), self.observer)
+        self.committed(save)
 
     def begin(
         self,
         snapshot: Snapshot,
         metadata: Mapping[str, Any],
-        versions: Mapping[str, str],
         tensors: Tensors,
         *,
-        began: float,
-    ) -> AsyncSave:
+        waited_s: float,
+    ) -> Save:
         """Begin a save that ends on another thread; pass it to `collect` then.
 
         Args:
             snapshot: Called here; its exceptions are raised, and nothing is left behind.
             metadata: Metadata, checked already.
-            versions: Versions, by distribution.
             tensors: Tensors in the files; evaluated after the snapshot.
-            began: When the caller requested it, by this saver's clock.
+            waited_s: Seconds for which training has waited for the previous save.
         """
         with contextlib.ExitStack() as stack:
-            uuid = stack.enter_context(self.begun(metadata))
-            folder, is_direct = stack.enter_context(self._folder(uuid))
-            writes = [snapshot(folder)]
-            what = _describe(metadata, versions, tensors)
-            save = AsyncSave(uuid, metadata["steps_completed"], began=began, behind=self._behind)
-            work = functools.partial(self._finish, save, writes, folder, is_direct, what)
-            save.temporary = None if is_direct else folder
-            save.stalled_s = self._behind.now() - began
-            save.start(work, stack)
+            save = stack.enter_context(self.begun(metadata, waited_s=waited_s))
+            stack.enter_context(self._staged(save))
+            writes = [snapshot(save.folder)]
+            save.freeze(tensors)
+            save.stalled_s = save.age_s
+            save.start(functools.partial(self._finish, save, writes), stack)
         return save
 
-    def _finish(
-        self,
-        save: AsyncSave,
-        writes: list[Callable[[], None] | None],
-        folder: Path,
-        is_direct: bool,
-        what: Description,
-    ) -> Manifest:
+    def _finish(self, save: Save, writes: list[Callable[[], None] | None]) -> None:
         """Do the rest of a save, on its own thread."""
         # Removed from the list, so that the copies of the state are freed before the upload.
         write = writes.pop()
         if write is not None:
             write()
         del write
-        transfer = save.transfer
-        transfer.check()
-        scan = scan_folder(folder)
-        transfer.begin(scan.size_bytes(), self._behind.now())
-        storage = transfer.watched(self._storage)
-        manifest = self._seal(storage, save.uuid, scan, is_direct, what)
-        self._record(manifest, self._times(manifest, stalled_s=save.stalled_s))
-        return manifest
+        save.transfer.check()
+        scan = scan_folder(save.folder)
+        save.transfer.begin(scan.size_bytes(), self._behind.now())
+        self._seal(save, cast("StorageBackend", save.transfer), scan)
+        self._record_end(save)
 
-    def collect(self, save: AsyncSave) -> None:
-        """Report a save that has ended.
+    def collect(self, save: Save) -> None:
+        """Report a save in the background that has ended.
 
         Raises:
             BaseException: The exception that it failed with.
         """
         if save.failure is not None:
             raise save.failure
-        manifest, ended = save.manifest, save.ended
-        assert manifest is not None  # it ended without a failure
-        assert ended is not None
-        self._tell(
-            manifest,
-            SaveTimes(
-                size_bytes=manifest.size_bytes,
-                stalled_s=save.stalled_s,
-                total_s=ended - self._began,
-            ),
-        )
+        self._report(save)
 
     def _seal(
         self,
+        save: Save,
         storage: StorageBackend,
-        uuid: str,
         scan: Scan,
-        is_direct: bool,
-        what: Description,
         observer: TransferObserver | None = None,
-    ) -> Manifest:
+    ) -> None:
         """Transfer files to the storage, or flush them if they are in place, and commit them."""
-        write = seal_files if is_direct else put_files
-        digests = write(storage, uuid, scan, observer=observer)
-        return self._commit(storage, uuid, digests, scan.directories, what)
-
-    def describe(self, uuid: str) -> CheckpointSaved:
-        """Return the description of a checkpoint for observers."""
-        manifest, times = self._last, self._last_times
-        if manifest is None or times is None or manifest.uuid != uuid:
-            return describe_checkpoint(self._storage, uuid)
-        return self._describe(manifest, times)
-
-    def _describe(self, manifest: Manifest, times: SaveTimes) -> CheckpointSaved:
-        from detcore.hooks import CheckpointSaved
-
-        return CheckpointSaved(
-            uuid=manifest.uuid,
-            steps_completed=manifest.steps_completed,
-            url=f"{self._storage.url}/{manifest.uuid}",
-            size_bytes=manifest.size_bytes,
-            path=self._storage.direct_path(manifest.uuid),
-            stalled_s=times.stalled_s,
-            total_s=times.total_s,
+        digests = write_files(
+            storage, save.uuid, scan, is_in_place=save.is_in_place, observer=observer
         )
-
-    def _times(self, manifest: Manifest, *, stalled_s: float | None = None) -> SaveTimes:
-        """Return the duration of a save that is committed now."""
-        total_s = self._behind.now() - self._began
-        return SaveTimes(
-            size_bytes=manifest.size_bytes,
-            stalled_s=total_s if stalled_s is None else stalled_s,
-            total_s=total_s,
-        )
+        self.commit(save, digests, scan.directories, storage)
 
     @contextlib.contextmanager
-    def begun(self, metadata: Mapping[str, Any]) -> Iterator[str]:
+    def begun(self, metadata: Mapping[str, Any], *, waited_s: float = 0.0) -> Iterator[Save]:
         """Record a new checkpoint; if the block fails before the commit, remove all traces."""
-        uuid = new_id()
-        self._began = self._behind.now()
-        if self._database is not None and self._owner is not None:
-            self._database.checkpoint_started(
-                uuid=uuid,
-                trial_id=self._owner.trial_id,
-                experiment_id=self._owner.experiment_id,
+        save = Save(
+            metadata, self.versions, storage=self._storage, behind=self._behind, waited_s=waited_s
+        )
+        self._record(
+            events.CheckpointStarted(
+                uuid=save.uuid,
                 storage_url=self._storage.url,
-                steps_completed=metadata["steps_completed"],
+                steps_completed=save.steps_completed,
             )
+        )
         try:
-            yield uuid
+            yield save
         except BaseException as error:
-            explained = explain_full(error, self._storage, uuid, self._last)
-            self._try_abandon(uuid)
+            last = None if self._last is None else self._last.manifest
+            explained = explain_full(error, self._storage, save.uuid, last)
+            self._try_abandon(save.uuid)
             if explained is not None:
                 raise explained from error
             raise
 
     def _try_abandon(self, uuid: str) -> None:
         try:
-            self._abandon(uuid)
+            # The failure may have been a lost response to a commit that succeeded: the checkpoint
+            # then counts, and the next start of the trial records it.
+            if not has_manifest(self._storage, uuid):
+                remove_files(self._storage, uuid)
+                self._record(events.CheckpointDeleted(uuid=uuid, resources={}))
         except (DetcoreError, OSError) as error:
             # Not worth hiding the first error: it stays recorded as ACTIVE, and the trial's next
             # start removes it.
@@ -277,82 +318,66 @@ class Saver:
                 "files of the failed checkpoint %s could not be removed yet: %s", uuid, error
             )
 
-    def _abandon(self, uuid: str) -> None:
-        # The failure may have been a lost response to a commit that succeeded: the checkpoint then
-        # counts, and the next start of the trial records it.
-        if has_manifest(self._storage, uuid):
-            return
-        remove_files(self._storage, uuid)
-        if self._database is not None and self._owner is not None:
-            self._database.checkpoint_deleted(uuid)
-
-    def _folder(self, uuid: str) -> contextlib.AbstractContextManager[tuple[Path, bool]]:
-        """Provide a folder to write a checkpoint to, and whether it is its place in the storage."""
-        return staging_folder(self._storage, uuid)
+    @contextlib.contextmanager
+    def _staged(self, save: Save) -> Iterator[None]:
+        """Provide the folder to write a checkpoint to."""
+        with staging_folder(self._storage, save.uuid) as (save.folder, save.is_in_place):
+            yield
 
     def commit(
         self,
-        uuid: str,
+        save: Save,
         digests: Mapping[str, FileDigest],
         directories: tuple[str, ...],
-        metadata: Mapping[str, Any],
-        versions: Mapping[str, str],
-    ) -> Manifest:
+        storage: StorageBackend | None = None,
+    ) -> None:
         """Commit a checkpoint whose files are all in the storage."""
-        what = Description(metadata=metadata, versions=versions)
-        return self._commit(self._storage, uuid, digests, directories, what)
-
-    def _commit(
-        self,
-        storage: StorageBackend,
-        uuid: str,
-        digests: Mapping[str, FileDigest],
-        directories: tuple[str, ...],
-        what: Description,
-    ) -> Manifest:
         import detcore
 
+        storage = self._storage if storage is None else storage
         files = dict(digests)
         if METADATA_FILE not in files:
-            files |= add_metadata(storage, uuid, what.metadata)
-        manifest = Manifest(
-            uuid=uuid,
-            steps_completed=what.metadata["steps_completed"],
-            metadata=what.metadata,
+            files |= add_metadata(storage, save.uuid, save.metadata)
+        save.manifest = Manifest(
+            uuid=save.uuid,
+            steps_completed=save.steps_completed,
+            metadata=save.metadata,
             created=datetime.datetime.now(datetime.timezone.utc),
             files=files,
             directories=directories,
             parent=self._parent,
-            versions={"detcore": detcore.__version__, **what.versions},
-            tensors=what.tensors,
+            versions={"detcore": detcore.__version__, **save.versions},
+            tensors=save.tensors,
         )
-        commit(storage, manifest)
-        return manifest
+        commit(storage, save.manifest)
 
-    def committed(self, manifest: Manifest) -> None:
+    def committed(self, save: Save) -> None:
         """Record a committed checkpoint, and notify observers."""
-        times = self._times(manifest)
-        self._record(manifest, times)
-        self._tell(manifest, times)
+        self._record_end(save)
+        self._report(save)
 
-    def _record(self, manifest: Manifest, times: SaveTimes) -> None:
-        if self._database is not None and self._owner is not None:
-            record_committed(self._database, manifest, self._describe(manifest, times))
+    def _record(self, change: events.CheckpointEvent) -> None:
+        if self._records is not None:
+            self._records.record_checkpoint(change, trial_id=self._trial_id)
 
-    def _tell(self, manifest: Manifest, times: SaveTimes) -> None:
+    def _record_end(self, save: Save) -> None:
+        total_s = self._behind.now() - save.began
+        save.times = SaveTimes(
+            size_bytes=save.manifest.size_bytes,
+            stalled_s=total_s if save.stalled_s is None else save.stalled_s,
+            total_s=total_s,
+        )
+        if self._records is not None:
+            saved = describe_manifest(self._storage, save.manifest, save.times)
+            record_committed(self._records, save.manifest, saved)
+
+    def _report(self, save: Save) -> None:
         """Remember the newest checkpoint and notify observers, which run foreign code."""
-        self._last, self._last_times = manifest, times
-        self._parent = manifest.uuid
-        self.seen.append(times)
+        self._last = save
+        self._parent = save.uuid
+        self.seen.append(save.times)
         if self._on_saved is not None:
-            self._on_saved(self.describe(manifest.uuid))
-
-
-def _describe(
-    metadata: Mapping[str, Any], versions: Mapping[str, str], tensors: Tensors
-) -> Description:
-    named = tensors() if callable(tensors) else tensors
-    return Description(metadata=metadata, versions=dict(versions), tensors=tuple(named))
+            self._on_saved(describe_manifest(self._storage, save.manifest, save.times))
 
 
 def explain_full(
@@ -374,7 +399,8 @@ def explain_full(
     if not isinstance(error, Exception):
         return None
     free = shutil.disk_usage(root).free
-    if not _says_full(error) and free > _NOTHING_LEFT_BYTES:
+    says_full = any(isinstance(e, OSError) and e.errno in _FULL for e in caused_by(error))
+    if not says_full and free > _NOTHING_LEFT_BYTES:
         return None
     written = sum(entry.size for entry in storage.list(uuid))
     expected = last.size_bytes if last is not None else 0
@@ -390,14 +416,3 @@ def explain_full(
         "Make room there (detcore checkpoint delete UUID), then resume from the last one.",
         missing_bytes=missing,
     )
-
-
-def _says_full(error: BaseException) -> bool:
-    seen: set[int] = set()
-    link: BaseException | None = error
-    while link is not None and id(link) not in seen:
-        seen.add(id(link))
-        if isinstance(link, OSError) and link.errno in _FULL:
-            return True
-        link = link.__cause__ or link.__context__
-    return False

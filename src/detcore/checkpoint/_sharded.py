@@ -7,22 +7,21 @@ import dataclasses
 import os
 import shutil
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._commit import make_folders, put_files, seal_files, staging_folder
-from detcore.checkpoint._metadata import check_metadata, plain_metadata
+from detcore.checkpoint._commit import make_folders, staging_folder, write_files
+from detcore.checkpoint._fields import check_metadata, parents_of, plain_metadata
+from detcore.checkpoint._restore import together
 from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.checkpoint._shared import together
 from detcore.errors import CheckpointConflictError, InvalidCheckpointError
+from detcore.storage import FileDigest, StorageBackend, digest_file
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._manifest import Manifest
-    from detcore.checkpoint._save import Saver
+    from detcore.checkpoint._save import Save, Saver
     from detcore.checkpoint._scan import Selector
     from detcore.distributed import DistributedContext
-    from detcore.storage import FileDigest, StorageBackend
 
 __all__ = ["Part", "ShardedSaver", "merge_metadata", "resolve", "share_out"]
 
@@ -54,13 +53,12 @@ class ShardedSaver:
         self._saver = saver
         self._storage = storage
         self._distributed = distributed
-        self._manifest: Manifest | None = None
+        self._save: Save | None = None  # on the chief
 
     def upload(
         self,
         folder: Path | None,
         metadata: Mapping[str, Any] | None,
-        versions: Mapping[str, str],
         selector: Selector | None,
     ) -> str:
         """Save the folders of all workers as one checkpoint; return its UUID on all of them."""
@@ -72,21 +70,19 @@ class ShardedSaver:
                 raise InvalidCheckpointError("upload() was given a selector but no ckpt_dir")
             scan = _NOTHING if folder is None else scan_folder(folder, selector)
             identity = None if folder is None or selector is not None else _identity(folder)
-            return _tell(scan, identity, metadata, versions)
+            return self._tell(scan, identity, metadata)
 
         told = self._together(look)
         shares, merged = self._agree(told, scan)
         with self._begun(merged) as uuid:
             mine = _only(scan, shares.of(self._distributed.rank))
-            self._write(uuid, mine, shares, merged, told, is_in_place=False)
+            self._write(uuid, mine, shares, told, is_in_place=False)
         return uuid
 
     @contextlib.contextmanager
-    def saving(
-        self, metadata: Mapping[str, Any] | None, versions: Mapping[str, str]
-    ) -> Iterator[tuple[Path, str]]:
+    def saving(self, metadata: Mapping[str, Any] | None) -> Iterator[tuple[Path, str]]:
         """Yield each worker a separate folder to write to; then save them as one checkpoint."""
-        before = self._together(lambda: _tell(_NOTHING, None, metadata, versions))
+        before = self._together(lambda: self._tell(_NOTHING, None, metadata))
         merged = _merged(before)
         with self._begun(merged) as uuid, self._staging(uuid) as (folder, is_in_place):
             failure: Exception | None = None
@@ -101,14 +97,25 @@ class ShardedSaver:
                 if failure is not None:
                     raise failure
                 scan = scan_folder(folder)
-                return _tell(scan, None, metadata, versions)
+                return self._tell(scan, None, metadata)
 
             told = self._together(look)
             shares, _ = self._agree(told, scan)
             mine = _only(scan, shares.of(self._distributed.rank))
             if is_in_place:
                 self._together(lambda: self._move_in(uuid, mine, folder))
-            self._write(uuid, mine, shares, merged, told, is_in_place=is_in_place)
+            self._write(uuid, mine, shares, told, is_in_place=is_in_place)
+
+    def _tell(
+        self, scan: Scan, identity: tuple[str, int, int] | None, metadata: Mapping[str, Any] | None
+    ) -> _Told:
+        sizes = {name: path.stat().st_size for name, path in scan.files.items()}
+        return _Told(
+            part=Part(files=sizes, directories=scan.directories, folder=identity),
+            has_folder=scan is not _NOTHING,
+            metadata=plain_metadata(metadata),
+            versions=dict(self._saver.versions),
+        )
 
     def _together(self, action: Any) -> list[Any]:
         return together(self._distributed.allgather, action)
@@ -134,13 +141,13 @@ class ShardedSaver:
             def begin() -> str | None:
                 if self._distributed.rank:
                     return None
-                return stack.enter_context(self._saver.begun(metadata))
+                self._save = stack.enter_context(self._saver.begun(metadata))
+                return self._save.uuid
 
             uuid = self._together(begin)[0]
             yield str(uuid)
-        if self._manifest is not None:
-            self._saver.committed(self._manifest)
-            self._manifest = None
+        if self._save is not None:
+            self._saver.committed(self._save)
 
     @contextlib.contextmanager
     def _staging(self, uuid: str) -> Iterator[tuple[Path, bool]]:
@@ -172,50 +179,30 @@ class ShardedSaver:
         shutil.rmtree(staging)
 
     def _write(
-        self,
-        uuid: str,
-        mine: Scan,
-        shares: Shares,
-        metadata: Mapping[str, Any],
-        told: list[_Told],
-        *,
-        is_in_place: bool,
+        self, uuid: str, mine: Scan, shares: Shares, told: list[_Told], *, is_in_place: bool
     ) -> None:
         """Write this worker's files; after all have written theirs, the chief commits."""
-        write = seal_files if is_in_place else put_files
         observer = self._saver.observer
-        written = self._together(lambda: write(self._storage, uuid, mine, observer=observer))
+        written = self._together(
+            lambda: write_files(
+                self._storage, uuid, mine, is_in_place=is_in_place, observer=observer
+            )
+        )
 
         def commit() -> None:
-            if self._distributed.rank:
+            save = self._save
+            if save is None:
                 return
             digests: dict[str, FileDigest] = {
                 name: digest for part in written for name, digest in part.items()
             }
             make_folders(self._storage, uuid, shares.directories)
-            versions = {
+            save.versions = {
                 name: text for each in reversed(told) for name, text in each.versions.items()
             }
-            self._manifest = self._saver.commit(
-                uuid, digests, shares.directories, metadata, versions
-            )
+            self._saver.commit(save, digests, shares.directories)
 
         self._together(commit)
-
-
-def _tell(
-    scan: Scan,
-    identity: tuple[str, int, int] | None,
-    metadata: Mapping[str, Any] | None,
-    versions: Mapping[str, str],
-) -> _Told:
-    sizes = {name: path.stat().st_size for name, path in scan.files.items()}
-    return _Told(
-        part=Part(files=sizes, directories=scan.directories, folder=identity),
-        has_folder=scan is not _NOTHING,
-        metadata=plain_metadata(metadata),
-        versions=dict(versions),
-    )
 
 
 def _merged(told: list[_Told]) -> dict[str, Any]:
@@ -232,8 +219,6 @@ def _only(scan: Scan, names: list[str]) -> Scan:
 
 
 def _digests(scan: Scan, names: tuple[str, ...]) -> dict[str, FileDigest]:
-    from detcore.storage import digest_file
-
     return {name: digest_file(scan.files[name]) for name in names if name in scan.files}
 
 
@@ -368,13 +353,8 @@ def _differ(first: object, second: object) -> bool:
     return type(first) is not type(second) or first != second
 
 
-def _parents(names: Mapping[str, Any] | Sequence[str]) -> set[str]:
-    parents = set()
-    for name in names:
-        while "/" in name:
-            name = name.rpartition("/")[0]
-            parents.add(name)
-    return parents
+def _parents(names: Iterable[str]) -> set[str]:
+    return {parent for name in names for parent in parents_of(name)}
 
 
 def _conflict(what: str) -> CheckpointConflictError:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._manifest import has_manifest
 from detcore.errors import ConfigError, NotFoundError, RunError, StorageError, UnsafePathError
+from detcore.storage import StorageBackend, open_storage
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
-    from detcore.storage import StorageBackend
 
 __all__ = [
     "CheckpointSource",
@@ -92,7 +92,7 @@ def find_source(
     if has_manifest(storage, record.uuid):
         return CheckpointSource(checkpoint=record.uuid)
     place = find_place(record, database=database, home=environment.home, plugins=plugins)
-    with contextlib.closing(place.open(home=environment.home, plugins=plugins)) as other:
+    with contextlib.closing(place.open()) as other:
         if has_manifest(other, record.uuid):
             return CheckpointSource(checkpoint=record.uuid, storage=place.spec)
     raise RunError(
@@ -156,6 +156,8 @@ class RecordedPlace:
         missing: Names of settings whose secret was in the experiment file and is unknown here; the
             environment's credentials are used instead.
         secrets: The file that keeps such secrets.
+        home: The folder of records.
+        plugins: Registry of storage types.
     """
 
     checkpoint: str
@@ -163,24 +165,20 @@ class RecordedPlace:
     url: str
     missing: tuple[str, ...]
     secrets: Path
+    home: Path
+    plugins: PluginManager | None
 
-    def open(self, *, home: Path, plugins: PluginManager | None) -> StorageBackend:
+    def open(self) -> StorageBackend:
         """Open the storage; the caller closes it.
-
-        Args:
-            home: The folder of records.
-            plugins: Registry of storage types.
 
         Raises:
             ConfigError: If the settings are no longer valid.
             StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
         """
-        from detcore.storage import open_storage
-
         if not self.missing:
-            return open_storage(self.spec, home=home, plugins=plugins)
+            return open_storage(self.spec, home=self.home, plugins=self.plugins)
         try:
-            storage = open_storage(self.spec, home=home, plugins=plugins)
+            storage = open_storage(self.spec, home=self.home, plugins=self.plugins)
             with contextlib.ExitStack() as stack:
                 stack.callback(storage.close)
                 has_manifest(storage, self.checkpoint)  # the first request shows whether it works
@@ -227,6 +225,8 @@ def find_place(
         url=record.storage_url,
         missing=restored.missing if is_it else (),
         secrets=restored.path,
+        home=home,
+        plugins=plugins,
     )
 
 
@@ -237,20 +237,12 @@ def open_recorded(
     home: Path,
     plugins: PluginManager | None,
 ) -> StorageBackend:
-    """Open the storage of a recorded checkpoint; the caller closes it. See `find_place`.
-
-    Raises:
-        ConfigError: If the settings are no longer valid.
-        StorageError: If a secret is missing, and the checkpoint cannot be reached without it.
-    """
-    place = find_place(record, database=database, home=home, plugins=plugins)
-    return place.open(home=home, plugins=plugins)
+    """Open the storage of a recorded checkpoint; see `find_place` and `RecordedPlace.open`."""
+    return find_place(record, database=database, home=home, plugins=plugins).open()
 
 
 def _leads_to(spec: object, url: str, home: Path, plugins: PluginManager | None) -> bool:
     """Whether a specification refers to the storage with a URL; does not connect."""
-    from detcore.storage import open_storage
-
     if not isinstance(spec, str | Mapping):
         return False
     try:

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 import os
 import stat
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._fields import check_id, shown
 from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, read_manifest
 from detcore.checkpoint._scan import kind_of
-from detcore.checkpoint._watch import TransferObserver, watched
+from detcore.checkpoint._transfer import TransferObserver, watched
 from detcore.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Fault",
-    "check_copies",
     "check_in_place",
-    "check_stored",
-    "corrupt",
+    "compare_digests",
+    "compare_sizes",
+    "refuse",
     "stored_sizes",
     "verify_checkpoint",
 ]
@@ -76,7 +76,7 @@ def verify_checkpoint(
         manifest = read_manifest(storage, uuid, sizes=there)
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
         return [Fault(MANIFEST_FILE, in_one_line(*str(error).splitlines()[:2]))]
-    faults = _compare(storage, manifest, there, manifest.files, observer)
+    faults = _compare(storage, manifest, there, observer)
     for name in sorted(set(there) - set(manifest.files) - {MANIFEST_FILE}):
         faults.append(Fault(name, "is not in the manifest", is_stray=True))
     faults.extend(_missing_directories(storage, manifest))
@@ -84,76 +84,37 @@ def verify_checkpoint(
 
 
 def check_in_place(
-    storage: StorageBackend,
-    manifest: Manifest,
-    names: Collection[str],
-    *,
-    observer: TransferObserver | None = None,
+    storage: StorageBackend, manifest: Manifest, *, observer: TransferObserver | None = None
 ) -> None:
-    """Check files of a checkpoint in place.
+    """Check all files of a checkpoint in place.
 
     Raises:
         CheckpointCorruptError: If one is missing or has changed; the message names it.
     """
     there = stored_sizes(storage, manifest.uuid)
-    faults = _compare(storage, manifest, there, names, observer)
-    if faults:
-        raise corrupt(storage, manifest.uuid, faults)
+    refuse(storage, manifest.uuid, _compare(storage, manifest, there, observer))
 
 
-def check_stored(
-    storage: StorageBackend, manifest: Manifest, names: Collection[str], there: Mapping[str, int]
+def refuse(
+    storage: StorageBackend,
+    uuid: str,
+    faults: Sequence[Fault],
+    cause: BaseException | None = None,
 ) -> None:
-    """Check, without reading any file, that files exist with the right sizes.
-
-    A file is therefore never read if its size differs from the expected one.
-
-    Args:
-        storage: Storage of the checkpoint.
-        manifest: Its manifest.
-        names: The files to check.
-        there: Sizes of the stored files by name.
+    """Raise the error that describes faults, if there are any.
 
     Raises:
-        CheckpointCorruptError: If one is missing, is not a file, or has another size; the message
-            names it.
+        CheckpointCorruptError: If there are; the message names the first file.
     """
-    faults = _look(storage, manifest, there, names)
-    if faults:
-        raise corrupt(storage, manifest.uuid, faults)
-
-
-def check_copies(
-    storage: StorageBackend, manifest: Manifest, digests: Mapping[str, FileDigest]
-) -> None:
-    """Check the digests of files that were read from a checkpoint.
-
-    Args:
-        storage: Storage of the checkpoint.
-        manifest: Its manifest.
-        digests: Digests of the files that were read, by name.
-
-    Raises:
-        CheckpointCorruptError: If a file has changed; the message names it.
-    """
-    faults = [
-        Fault(name, reason)
-        for name, found in digests.items()
-        if (reason := _difference(found, manifest.files[name]))
-    ]
-    if faults:
-        raise corrupt(storage, manifest.uuid, faults)
-
-
-def corrupt(storage: StorageBackend, uuid: str, faults: Sequence[Fault]) -> CheckpointCorruptError:
-    """Return the error that describes faults."""
+    if not faults:
+        return
     more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-    return CheckpointCorruptError(
+    raise CheckpointCorruptError(
         f"checkpoint {uuid} in {storage.url} is damaged: {faults[0]}{more}.\n"
         "Every file is compared with the manifest before it is used.\n"
         f"See all faults with: detcore checkpoint verify {uuid}; list others with: "
         "detcore checkpoint list"
-    )
+    ) from cause
 
 
 def stored_sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
@@ -167,22 +128,20 @@ def stored_sizes(storage: StorageBackend, uuid: str) -> dict[str, int]:
     try:
         return {entry.key[start:]: entry.size for entry in storage.list(uuid)}
     except UnsafePathError as error:
-        raise corrupt(
-            storage, uuid, [Fault(".", str(error).partition("\n")[0].rstrip("."))]
-        ) from error
+        refuse(storage, uuid, [Fault(".", str(error).partition("\n")[0].rstrip("."))], error)
+        raise
 
 
 def _compare(
     storage: StorageBackend,
     manifest: Manifest,
     there: Mapping[str, int],
-    names: Collection[str],
     observer: TransferObserver | None,
 ) -> list[Fault]:
     """Compare names and sizes, which is cheap, then the content of the remaining files."""
-    faults = _look(storage, manifest, there, names)
+    faults = compare_sizes(storage, manifest, manifest.files, there)
     faulty = {fault.name for fault in faults}
-    whole = [name for name in names if name not in faulty]
+    whole = [name for name in manifest.files if name not in faulty]
     total = sum(manifest.files[name].size for name in whole)
     with watched(observer, f"checking {manifest.uuid[:8]}", total) as progress:
         digests = storage.digest_tree(
@@ -190,16 +149,22 @@ def _compare(
             algorithm=manifest.algorithm,
             progress=progress,
         )
-    for name in whole:
-        reason = _difference(digests[f"{manifest.uuid}/{name}"], manifest.files[name])
-        if reason:
-            faults.append(Fault(name, reason))
-    return faults
+    return faults + compare_digests(manifest, digests)
 
 
-def _look(
-    storage: StorageBackend, manifest: Manifest, there: Mapping[str, int], names: Collection[str]
+def compare_sizes(
+    storage: StorageBackend, manifest: Manifest, names: Iterable[str], there: Mapping[str, int]
 ) -> list[Fault]:
+    """Return the files that are missing, are no files, or have another size, without reading any.
+
+    A file is therefore never read if its size differs from the expected one.
+
+    Args:
+        storage: Storage of the checkpoint.
+        manifest: Its manifest.
+        names: The files to check.
+        there: Sizes of the stored files by name.
+    """
     faults = []
     root = storage.direct_path(manifest.uuid)
     for name in names:
@@ -216,6 +181,20 @@ def _look(
     return faults
 
 
+def compare_digests(manifest: Manifest, digests: Mapping[str, FileDigest]) -> list[Fault]:
+    """Return the files that have changed, from the digests of what was read, by key."""
+    faults = []
+    for key, found in digests.items():
+        name = key[len(manifest.uuid) + 1 :]
+        expected = manifest.files[name]
+        if found.size != expected.size:
+            faults.append(Fault(name, f"has {found.size} bytes instead of {expected.size}"))
+        elif found != expected:
+            change = f"its digest is {found.value[:12]}..., not {expected.value[:12]}..."
+            faults.append(Fault(name, f"has changed: {change}"))
+    return faults
+
+
 def _no_file(root: Path, name: str) -> str | None:
     """Return why a path is not a file of the checkpoint, or None; opening it might block."""
     path = root / name
@@ -228,14 +207,6 @@ def _no_file(root: Path, name: str) -> str | None:
     if os.path.commonpath([os.path.realpath(root), target]) != os.path.realpath(root):
         return f"is a link that leads out of the checkpoint, to {shown(target)}"
     return None if os.path.isfile(target) else "is a link that leads to no file"
-
-
-def _difference(found: FileDigest, expected: FileDigest) -> str | None:
-    if found.size != expected.size:
-        return f"has {found.size} bytes instead of {expected.size}"
-    if found != expected:
-        return f"has changed: its digest is {found.value[:12]}..., not {expected.value[:12]}..."
-    return None
 
 
 def _missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fault]:

@@ -78,7 +78,7 @@ class CheckpointStore:
         place = self._places[key]
         spec = repr(place.spec)  # two experiments may mean different servers by one URL
         if spec not in self._opened:
-            self._opened[spec] = place.open(home=home, plugins=plugins)
+            self._opened[spec] = place.open()
             self._stack.callback(self._opened[spec].close)
         return self._opened[spec]
 

@@ -17,11 +17,17 @@ with core.init(max_length={"batches": 1000}) as context:
 from detcore.checkpoint import CheckpointContext, DownloadMode
 from detcore.core._channel import Channel
 from detcore.core._context import Context, init
-from detcore.core._modes import EarlyExitReason, PreemptMode, SearcherMode, TensorboardMode
+from detcore.core._modes import (
+    EarlyExitReason,
+    PreemptMode,
+    ScriptExperiment,
+    SearcherMode,
+    TensorboardMode,
+    script_file,
+)
 from detcore.core._opening import read_trial_info
 from detcore.core._outcome import describe_cause
 from detcore.core._preempt import PreemptContext
-from detcore.core._script import ScriptExperiment, script_file
 from detcore.core._searcher import SearcherContext, SearcherOperation
 from detcore.core._train import TrainContext
 from detcore.distributed import DistributedContext

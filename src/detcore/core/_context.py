@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from detcore.core._modes import EarlyExitReason, PreemptMode, TensorboardMode
-from detcore.core._opening import Ending, Parts, Settings, open_parts
+from detcore.core._modes import EarlyExitReason, PreemptMode, ScriptExperiment, TensorboardMode
+from detcore.core._opening import Opening, Parts, Settings
 from detcore.core._outcome import WorkerFault, is_failure, outcome_of
 from detcore.core._preempt import Grace, PreemptContext, find_grace
-from detcore.core._script import ScriptExperiment
 from detcore.core._searcher import with_length
 from detcore.distributed import DistributedContext
 from detcore.environment import Environment, read_environment
@@ -104,23 +103,23 @@ def init(
     if max_length is not None:
         script = dataclasses.replace(script, config=with_length(script.config, max_length))
     return Context(
-        environment=environment,
-        distributed=distributed or DistributedContext(),
-        checkpoint_storage=checkpoint_storage,
-        preempt_mode=preempt_mode,
-        tensorboard_mode=tensorboard_mode,
-        script=script,
-        resume=_checked_flag("resume", resume),
-        exit_timeout_s=checkpoint_exit_timeout_s,
-        grace_s=grace_s,
+        Settings(
+            environment=environment,
+            distributed=distributed or DistributedContext(),
+            checkpoint_storage=checkpoint_storage,
+            preempt_mode=preempt_mode,
+            tensorboard_mode=tensorboard_mode,
+            script=script,
+            resume=_checked_flag("resume", resume),
+            exit_timeout_s=checkpoint_exit_timeout_s,
+            grace_s=grace_s,
+        )
     )
 
 
 def init_with_plugins(distributed: DistributedContext, plugins: PluginManager | None) -> Context:
     """Make the context of a process that may have loaded its plugins already; see `init`."""
-    context = init(distributed=distributed)
-    context._settings = dataclasses.replace(context._settings, plugins=plugins)
-    return context
+    return Context(dataclasses.replace(init(distributed=distributed)._settings, plugins=plugins))
 
 
 class Context:
@@ -135,41 +134,21 @@ class Context:
         preempt: Whether to save and end early.
     """
 
-    def __init__(
-        self,
-        *,
-        environment: Environment,
-        distributed: DistributedContext,
-        checkpoint_storage: str | Mapping[str, object] | None,
-        preempt_mode: PreemptMode,
-        tensorboard_mode: TensorboardMode,
-        script: ScriptExperiment,
-        resume: bool,
-        exit_timeout_s: float | None,
-        grace_s: float | None,
-    ) -> None:
-        self.environment = environment
-        self.distributed = distributed
-        self.preempt = PreemptContext(distributed, preempt_mode, find_grace=self._grace_of)
-        self._exit_timeout_s = exit_timeout_s
-        self._grace_s = grace_s
-        self._settings = Settings(
-            environment=environment,
-            distributed=distributed,
-            preempt=self.preempt,
-            checkpoint_storage=checkpoint_storage,
-            tensorboard_mode=tensorboard_mode,
-            script=script,
-            resume=resume,
+    def __init__(self, settings: Settings) -> None:
+        self.environment: Environment = settings.environment
+        self.distributed = settings.distributed
+        self.preempt = PreemptContext(
+            self.distributed, settings.preempt_mode, find_grace=self._grace_of
         )
-        self._parts: Parts | None = None
+        self._settings = settings
         self._stack = contextlib.ExitStack()
-        self._ending = Ending()
+        self._opening = Opening(settings, self.preempt, self._stack)
+        self._parts: Parts | None = None
         self._is_closed = False
 
     def _grace_of(self, number: int) -> Grace | None:
         """Return how long there is after a signal; called when it comes."""
-        configured = self._grace_s
+        configured = self._settings.grace_s
         if configured is None and self.info is not None:
             configured = self.info.config.get("preemption_grace_s")
         return find_grace(number, self.environment, configured_s=configured, now=time.time())
@@ -180,7 +159,7 @@ class Context:
         It returns less than configured when the process is about to be killed, which may become
         known meanwhile: a margin is left for the records.
         """
-        wanted = self._exit_timeout_s
+        wanted = self._settings.exit_timeout_s
         if wanted is None and self.info is not None:
             wanted = self.info.config.get("checkpoint_exit_timeout_s")
         wanted = _EXIT_TIMEOUT_S if wanted is None else float(wanted)
@@ -237,7 +216,7 @@ class Context:
                 "this context was started before.\nMake a new one with core.init()."
             )
         try:
-            self._parts = open_parts(self._settings, self._stack, self._ending)
+            self._parts = self._opening.open()
         except BaseException as error:
             self._is_closed = True
             self._stack.close()
@@ -275,7 +254,7 @@ class Context:
             is_preempted=self.preempt.is_acknowledged,
             early_exit=parts.train.early_exit_reason,
         )
-        self._ending.outcome = outcome
+        self._opening.outcome = outcome
         if self.distributed.rank and outcome.fault and parts.info is not None:
             fault = WorkerFault(
                 outcome.error or "", outcome.fault, parts.channel.has_sent("started")
@@ -303,9 +282,7 @@ class Context:
         try:
             self.checkpoint.wait(self._exit_deadline())
         except CheckpointTimeoutError as late:
-            if self.preempt.seconds_left is None:
-                raise
-            _warn(f"{self.preempt.grace}: {late}")
+            self._excuse(late)
             self.checkpoint.give_up(0.0)
             return False
         return True
@@ -332,10 +309,15 @@ class Context:
             # A script that ends with sys.exit(0) has not failed, unless its last checkpoint has.
             self.checkpoint.close(timeout_s, error if is_failure(error) else None)
         except CheckpointTimeoutError as late:
-            if self.preempt.seconds_left is None:
-                raise
-            # The kill would come first: the trial resumes later from its last checkpoint.
-            _warn(f"{self.preempt.grace}: {late}")
+            self._excuse(late)
+
+    def _excuse(self, late: CheckpointTimeoutError) -> None:
+        """Warn if the kill would come first, so that the trial resumes later; else raise."""
+        if self.preempt.seconds_left is None:
+            raise late
+        import logging
+
+        logging.getLogger("detcore").warning("%s: %s", self.preempt.grace, late)
 
     def __enter__(self) -> Context:
         return self.start()
@@ -354,12 +336,6 @@ class Context:
                 "this context is not open.\nUse it inside the block: with core.init() as context:"
             )
         return self._parts
-
-
-def _warn(text: str) -> None:
-    import logging
-
-    logging.getLogger("detcore").warning("%s", text)
 
 
 def _check_seconds(name: str, value: object, *, is_zero_fine: bool) -> None:

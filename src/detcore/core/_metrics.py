@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,13 +18,10 @@ def clean_steps(steps_completed: object) -> int:
     Raises:
         MetricError: If it is not a whole number, 0 or more.
     """
-    steps = _whole(steps_completed)
-    if steps is None:
-        raise MetricError(
-            f"steps_completed is {steps_completed!r}; expected a whole number of batches, 0 or "
-            "more.\nMetrics are recorded at the number of batches trained so far."
-        )
-    return steps
+    return _whole(
+        "steps_completed", steps_completed, "batches",
+        ".\nMetrics are recorded at the number of batches trained so far.",
+    )  # fmt: skip
 
 
 def clean_count(n_records: object) -> int:
@@ -32,22 +30,16 @@ def clean_count(n_records: object) -> int:
     Raises:
         MetricError: If it is not a whole number, 0 or more.
     """
-    count = _whole(n_records)
-    if count is None:
-        raise MetricError(
-            f"n_records is {n_records!r}; expected a whole number of records, 0 or more"
-        )
-    return count
+    return _whole("n_records", n_records, "records")
 
 
-def _whole(value: object) -> int | None:
-    if isinstance(value, bool):
-        return None
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]  # checked by raising
-    except TypeError:
-        return None
-    return number if number >= 0 else None
+def _whole(name: str, value: object, unit: str, why: str = "") -> int:
+    if not isinstance(value, bool):
+        with contextlib.suppress(TypeError):
+            number = operator.index(value)  # type: ignore[arg-type]  # checked by raising
+            if number >= 0:
+                return number
+    raise MetricError(f"{name} is {value!r}; expected a whole number of {unit}, 0 or more{why}")
 
 
 def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
@@ -103,20 +95,16 @@ def clean_metric(name: object, value: object, where: str = "") -> float:
             "A metric that was not computed has no place in the record.\n"
             "Leave it out, or report float('nan')."
         )
-    shape = getattr(value, "shape", ())
-    if isinstance(value, str | bytes | complex) or len(shape) > 0:
-        raise _not_a_number(label, value)
-    try:
-        return float(value)  # type: ignore[arg-type]  # NumPy and tensor scalars; checked by raising
-    except (TypeError, ValueError) as error:
-        raise _not_a_number(label, value) from error
-
-
-def _not_a_number(label: str, value: object) -> MetricError:
-    shape = getattr(value, "shape", ())
-    kind = type(value).__name__ + (f" of shape {tuple(shape)}" if len(shape) else "")
-    return MetricError(
+    shape = tuple(getattr(value, "shape", ()))
+    cause: Exception | None = None
+    if not isinstance(value, str | bytes | complex) and not shape:
+        try:
+            return float(value)  # type: ignore[arg-type]  # NumPy and tensor scalars
+        except (TypeError, ValueError) as error:
+            cause = error
+    kind = type(value).__name__ + (f" of shape {shape}" if shape else "")
+    raise MetricError(
         f"the {label} is a {kind}, not a single number.\n"
         "Metrics are compared and plotted, which needs one number each.\n"
         "Reduce it first (its mean, for instance), or give each part a name of its own."
-    )
+    ) from cause

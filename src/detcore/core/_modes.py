@@ -1,10 +1,22 @@
-"""Choices that callers of the Core API make."""
+"""Choices that callers of the Core API make, and the experiment that a script describes."""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
 
-__all__ = ["EarlyExitReason", "PreemptMode", "SearcherMode", "TensorboardMode"]
+__all__ = [
+    "EarlyExitReason",
+    "PreemptMode",
+    "ScriptExperiment",
+    "SearcherMode",
+    "TensorboardMode",
+    "script_file",
+]
 
 
 class PreemptMode(enum.Enum):
@@ -51,3 +63,30 @@ class EarlyExitReason(enum.Enum):
 
     USER_REQUESTED_STOP = "USER_REQUESTED_STOP"
     """The training code decided that it has trained enough."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ScriptExperiment:
+    """The data that a script that trains by itself records of its experiment.
+
+    Attributes:
+        config: The experiment's configuration as plain values.
+        hparams: Hyperparameters of its one trial.
+        seed: Seed of everything random in it, ``0 <= seed < 2**31``.
+        name: Name of the experiment; None: the script's.
+        model_dir: Folder of the code; None: the script's.
+        test_mode: One batch, one validation, one checkpoint.
+    """
+
+    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    hparams: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    seed: int = 0
+    name: str | None = None
+    model_dir: Path | None = None
+    test_mode: bool = False
+
+
+def script_file() -> Path | None:
+    """Return the file of the running script; None in an interactive session and with ``-c``."""
+    script = Path(sys.argv[0]) if sys.argv and sys.argv[0] else None
+    return script.absolute() if script is not None and script.is_file() else None

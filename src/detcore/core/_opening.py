@@ -22,37 +22,33 @@ from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext, TransferObserver
-    from detcore.core._modes import TensorboardMode
+    from detcore.core._modes import PreemptMode, ScriptExperiment, TensorboardMode
     from detcore.core._preempt import PreemptContext
-    from detcore.core._script import ScriptExperiment
     from detcore.core._standalone import ScriptRunner
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
 
-__all__ = ["Ending", "Parts", "Settings", "open_parts", "read_trial_info"]
+__all__ = ["Opening", "Parts", "Settings", "read_trial_info"]
 
 _STDERR = 2  # where sys.stderr may have been replaced
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The arguments of a context."""
+    """The arguments of a context; see `detcore.core.init`."""
 
     environment: Environment
     distributed: DistributedContext
-    preempt: PreemptContext
     checkpoint_storage: str | Mapping[str, object] | None
+    preempt_mode: PreemptMode
     tensorboard_mode: TensorboardMode
     script: ScriptExperiment
     resume: bool
+    exit_timeout_s: float | None
+    grace_s: float | None
     plugins: PluginManager | None = None  # if they are loaded already
-
-    def delivery_wait_s(self) -> float:
-        """Return how long the end waits for observers; less if the process is soon killed."""
-        left_s, wait_s = self.preempt.seconds_left, self.environment.delivery_wait_s
-        return wait_s if left_s is None else min(wait_s, left_s / 2)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,142 +64,169 @@ class Parts:
     searcher: SearcherContext
 
 
-@dataclasses.dataclass(slots=True)
-class Ending:
-    """How the trial ends; set before the parts are closed."""
-
-    outcome: Outcome = dataclasses.field(default_factory=Outcome.failed_to_start)
-
-
-def open_parts(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
-    """Open the trial's log, its storage and signal handling.
+class Opening:
+    """Opens a trial's log, its storage and signal handling.
 
     With several workers, the chief opens the log and broadcasts the trial to the others.
 
     Args:
         settings: The arguments of the context.
+        preempt: Starts to listen.
         stack: Closes everything that is opened here.
-        ending: Read when the stack is closed.
+
+    Attributes:
+        outcome: How the trial ends; set before the stack is closed.
     """
-    distributed = settings.distributed
-    stack.callback(distributed.close)
-    if settings.environment.trial_info is not None:
-        _write_stacks_at_signal(stack)
-    if distributed.rank:
-        return _open_worker(settings, stack)
-    try:
-        parts = _open_chief(settings, stack, ending)
-    except Exception as error:
-        distributed.__exit__(type(error), error, error.__traceback__)
-        raise
-    distributed.broadcast(parts.info)
-    return parts
 
+    def __init__(
+        self, settings: Settings, preempt: PreemptContext, stack: contextlib.ExitStack
+    ) -> None:
+        self.outcome = Outcome.failed_to_start()
+        self._settings = settings
+        self._environment = settings.environment
+        self._distributed = settings.distributed
+        self._preempt = preempt
+        self._stack = stack
 
-def _write_stacks_at_signal(stack: contextlib.ExitStack) -> None:
-    """At SIGQUIT, write the stacks of all threads to standard error and continue.
+    def open(self) -> Parts:
+        """Open everything."""
+        from detcore.hooks import PluginManager
 
-    The runner sends it to workers that hang. Works in code that keeps the interpreter's lock, too.
-    """
-    faulthandler.register(signal.SIGQUIT, file=_STDERR, all_threads=True)
-    stack.callback(faulthandler.unregister, signal.SIGQUIT)
+        self._stack.callback(self._distributed.close)
+        if self._environment.trial_info is not None:
+            self._write_stacks_at_signal()
+        try:
+            self._plugins = self._settings.plugins or PluginManager(self._environment)
+            if self._distributed.rank:
+                return self._open_worker()
+            parts = self._open_chief()
+        except Exception as error:
+            if not self._distributed.rank:
+                self._distributed.__exit__(type(error), error, error.__traceback__)
+            raise
+        self._distributed.broadcast(parts.info)
+        return parts
 
+    def _write_stacks_at_signal(self) -> None:
+        """At SIGQUIT, write the stacks of all threads to standard error and continue.
 
-def _open_chief(settings: Settings, stack: contextlib.ExitStack, ending: Ending) -> Parts:
-    environment = settings.environment
-    plugins = _open_plugins(settings)
-    script: ScriptRunner | None = None
-    managed = read_trial_info(environment) if environment.trial_info is not None else None
-    if managed is None:
-        from detcore.core._standalone import ScriptRunner
+        The runner sends it to workers that hang. Works in code that keeps the interpreter's lock,
+        too.
+        """
+        faulthandler.register(signal.SIGQUIT, file=_STDERR, all_threads=True)
+        self._stack.callback(faulthandler.unregister, signal.SIGQUIT)
 
-        script = ScriptRunner(environment, plugins, stack, wait_s=settings.delivery_wait_s)
-    storage = _open_storage(managed, settings, plugins, stack)
-    # A storage that cannot be written to is found out now, not after an hour of training.
-    storage.probe()
-    if script is not None:
-        info = script.record(
-            storage, settings.script, spec=settings.checkpoint_storage, resume=settings.resume
+    def _open_chief(self) -> Parts:
+        environment, settings = self._environment, self._settings
+        script: ScriptRunner | None = None
+        managed = read_trial_info(environment) if environment.trial_info is not None else None
+        if managed is None:
+            from detcore.core._standalone import ScriptRunner
+
+            script = ScriptRunner(
+                environment, self._plugins, self._stack, wait_s=self._delivery_wait_s
+            )
+        storage = self._open_storage(managed)
+        # A storage that cannot be written to is found out now, not after an hour of training.
+        storage.probe()
+        if script is not None:
+            info = script.record(
+                storage, settings.script, spec=settings.checkpoint_storage, resume=settings.resume
+            )
+            channel = Channel(None, answerer=script.answer)
+        else:
+            assert managed is not None  # one of the two
+            info, channel = managed, Channel(environment.channel_fd)
+        spool = open_log(info)
+        self._stack.callback(spool.close)
+        records = TrialRecords(info, spool, channel)
+        self._stack.callback(self._finish, records, script)
+        if script is not None:
+            script.follow(spool.path)
+        self._stack.callback(channel.close)
+        parts = self._assemble(info, storage, channel, records)
+        records.started(info.run_id)
+        if script is None and settings.checkpoint_storage is not None:
+            _settle_own_storage(records, storage)
+        return parts
+
+    def _open_worker(self) -> Parts:
+        """Open the parts of a worker other than the chief: no records, no runner that listens."""
+        info: TrialInfo = self._distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
+        storage = self._open_storage(info)
+        return self._assemble(info, storage, Channel(None), None)
+
+    def _assemble(
+        self,
+        info: TrialInfo,
+        storage: StorageBackend,
+        channel: Channel,
+        records: TrialRecords | None,
+    ) -> Parts:
+        from detcore.checkpoint import CheckpointContext
+
+        checkpoint = CheckpointContext(
+            storage=storage,
+            distributed=self._distributed,
+            database=records,
+            parent=info.latest_checkpoint,
+            observer=self._make_observer(),
         )
-        channel = Channel(None, answerer=script.answer)
-    else:
-        assert managed is not None  # one of the two
-        info, channel = managed, Channel(environment.channel_fd)
-    spool = open_log(info)
-    stack.callback(spool.close)
-    records = TrialRecords(info, spool, channel)
-    stack.callback(_finish, records, script, ending)
-    if script is not None:
-        script.follow(spool.path)
-    stack.callback(channel.close)
-    checkpoint = _make_checkpoint(info, records, storage, settings)
-    train = _make_train(info, settings, storage, records, checkpoint, stack)
-    stack.callback(settings.preempt.close)
-    settings.preempt.start()
-    records.started(info.run_id)
-    if script is None and settings.checkpoint_storage is not None:
-        _settle_own_storage(records, storage)
-    return Parts(
-        info=info,
-        records=records,
-        plugins=plugins,
-        channel=channel,
-        checkpoint=checkpoint,
-        train=train,
-        searcher=SearcherContext(info, distributed=settings.distributed, channel=channel),
-    )
+        train = TrainContext(
+            info,
+            distributed=self._distributed,
+            records=records,
+            storage=storage,
+            tensorboard_mode=self._settings.tensorboard_mode,
+            has_restored=lambda: checkpoint.has_restored,
+        )
+        self._stack.callback(train.close)
+        self._stack.callback(self._preempt.close)
+        self._preempt.start()
+        return Parts(
+            info=info,
+            records=records,
+            plugins=self._plugins,
+            channel=channel,
+            checkpoint=checkpoint,
+            train=train,
+            searcher=SearcherContext(info, distributed=self._distributed, channel=channel),
+        )
 
+    def _finish(self, records: TrialRecords, script: ScriptRunner | None) -> None:
+        """Record how the run ended, once everything that it reported is recorded."""
+        if script is not None:
+            script.record_end(self.outcome)
+        records.finished(self.outcome)
+        if script is not None:
+            script.announce_end(self.outcome)
 
-def _finish(records: TrialRecords, script: ScriptRunner | None, ending: Ending) -> None:
-    """Record how the run ended, once everything that it reported is recorded."""
-    if script is not None:
-        script.record_end(ending.outcome)
-    records.finished(ending.outcome)
-    if script is not None:
-        script.announce_end(ending.outcome)
+    def _delivery_wait_s(self) -> float:
+        """Return how long the end waits for observers; less if the process is soon killed."""
+        left_s, wait_s = self._preempt.seconds_left, self._environment.delivery_wait_s
+        return wait_s if left_s is None else min(wait_s, left_s / 2)
 
+    def _open_storage(self, managed: TrialInfo | None) -> StorageBackend:
+        from detcore.storage import open_storage
 
-def _open_worker(settings: Settings, stack: contextlib.ExitStack) -> Parts:
-    """Open the parts of a worker other than the chief: no records, and no runner that listens."""
-    plugins = _open_plugins(settings)
-    info: TrialInfo = settings.distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
-    storage = _open_storage(info, settings, plugins, stack)
-    channel = Channel(None)
-    checkpoint = _make_checkpoint(info, None, storage, settings)
-    train = _make_train(info, settings, storage, None, checkpoint, stack)
-    stack.callback(settings.preempt.close)
-    settings.preempt.start()
-    return Parts(
-        info=info,
-        records=None,
-        plugins=plugins,
-        channel=channel,
-        checkpoint=checkpoint,
-        train=train,
-        searcher=SearcherContext(info, distributed=settings.distributed, channel=channel),
-    )
+        spec = self._settings.checkpoint_storage
+        if spec is None and managed is not None:
+            spec = managed.config.get("checkpoint_storage")
+        storage = open_storage(spec, home=self._environment.home, plugins=self._plugins)
+        self._stack.callback(storage.close)
+        return storage
 
+    def _make_observer(self) -> TransferObserver | None:
+        """Return an observer that shows long transfers on the terminal of a script.
 
-def _open_plugins(settings: Settings) -> PluginManager:
-    from detcore.hooks import PluginManager
+        The terminal of a runner's worker belongs to the runner, which shows the trial.
+        """
+        is_managed = self._environment.trial_info is not None
+        if is_managed or self._distributed.rank or sys.stderr is None:
+            return None
+        from detcore.checkpoint import watch_transfers
 
-    return settings.plugins or PluginManager(settings.environment)
-
-
-def _open_storage(
-    managed: TrialInfo | None,
-    settings: Settings,
-    plugins: PluginManager,
-    stack: contextlib.ExitStack,
-) -> StorageBackend:
-    from detcore.storage import open_storage
-
-    spec = settings.checkpoint_storage
-    if spec is None and managed is not None:
-        spec = managed.config.get("checkpoint_storage")
-    storage = open_storage(spec, home=settings.environment.home, plugins=plugins)
-    stack.callback(storage.close)
-    return storage
+        return watch_transfers(sys.stderr)
 
 
 def _settle_own_storage(records: TrialRecords, storage: StorageBackend) -> None:
@@ -222,54 +245,6 @@ def _settle_own_storage(records: TrialRecords, storage: StorageBackend) -> None:
             "checkpoints that killed runs of the trial left in %s are settled when it starts "
             "again: %s", storage.url, in_one_line(away),
         )  # fmt: skip
-
-
-def _make_train(
-    info: TrialInfo,
-    settings: Settings,
-    storage: StorageBackend,
-    records: TrialRecords | None,
-    checkpoint: CheckpointContext,
-    stack: contextlib.ExitStack,
-) -> TrainContext:
-    train = TrainContext(
-        info,
-        distributed=settings.distributed,
-        records=records,
-        storage=storage,
-        tensorboard_mode=settings.tensorboard_mode,
-        has_restored=lambda: checkpoint.has_restored,
-    )
-    stack.callback(train.close)
-    return train
-
-
-def _make_checkpoint(
-    info: TrialInfo, records: TrialRecords | None, storage: StorageBackend, settings: Settings
-) -> CheckpointContext:
-    from detcore.checkpoint import CheckpointContext, CheckpointOwner
-
-    return CheckpointContext(
-        storage=storage,
-        distributed=settings.distributed,
-        database=records,
-        owner=CheckpointOwner(trial_id=info.trial_id, experiment_id=info.experiment_id),
-        parent=info.latest_checkpoint,
-        observer=_make_observer(settings),
-    )
-
-
-def _make_observer(settings: Settings) -> TransferObserver | None:
-    """Return an observer that shows long transfers on the terminal of a script.
-
-    The terminal of a runner's worker belongs to the runner, which shows the trial.
-    """
-    is_managed = settings.environment.trial_info is not None
-    if is_managed or settings.distributed.rank or sys.stderr is None:
-        return None
-    from detcore.checkpoint import watch_transfers
-
-    return watch_transfers(sys.stderr)
 
 
 def read_trial_info(environment: Environment) -> TrialInfo:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from detcore._log import events
 from detcore.core._modes import EarlyExitReason
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from detcore.checkpoint import UnsettledCheckpoint
     from detcore.core._channel import Channel
     from detcore.core._outcome import Outcome
-    from detcore.hooks import CheckpointSaved
     from detcore.types import TrialInfo
 
 __all__ = ["TrialRecords"]
@@ -61,8 +60,6 @@ class TrialRecords:
         """
         self._spool.append(event.KIND, events.encode(event))
 
-    # -- the run -----------------------------------------------------------------------------------
-
     def started(self, run_id: int) -> None:
         """Record that a run of the trial starts.
 
@@ -96,8 +93,6 @@ class TrialRecords:
         """Send the status of the trial to the runner."""
         self._channel.send("status", status=status)
 
-    # -- metrics -----------------------------------------------------------------------------------
-
     def report(self, event: events.TrainingMetrics | events.ValidationMetrics) -> None:
         """Record metrics; they are safe when this returns."""
         self.append(event)
@@ -125,91 +120,32 @@ class TrialRecords:
             return second
         return min(first, second) if self._smaller_is_better else max(first, second)
 
-    # -- checkpoints -------------------------------------------------------------------------------
-
-    def checkpoint_started(
+    def record_checkpoint(
         self,
+        change: events.CheckpointEvent,
         *,
-        uuid: str,
-        trial_id: int,
-        experiment_id: int,
-        storage_url: str,
-        steps_completed: int,
+        trial_id: int | None = None,
+        force: bool = False,
     ) -> None:
-        """Record that a checkpoint of this trial is being written (state ACTIVE)."""
-        self.append(
-            events.CheckpointStarted(
-                uuid=uuid, storage_url=storage_url, steps_completed=steps_completed
-            )
-        )
-
-    def checkpoint_committed(
-        self,
-        uuid: str,
-        *,
-        metadata: Mapping[str, object],
-        resources: Mapping[str, int],
-        steps_completed: int,
-        saved: CheckpointSaved | None = None,
-    ) -> None:
-        """Record that a checkpoint is whole (state COMPLETED), for observers too with `saved`."""
-        told: dict[str, Any] = {}
-        if saved is not None:
-            told = {
-                "url": saved.url,
-                "path": None if saved.path is None else str(saved.path),
-                "size_bytes": saved.size_bytes,
-                "stalled_s": saved.stalled_s,
-                "total_s": saved.total_s,
-            }
-        self.append(
-            events.CheckpointCommitted(
-                uuid=uuid,
-                steps_completed=steps_completed,
-                metadata=metadata,
-                resources=resources,
-                **told,
-            )
-        )
-
-    def checkpoint_deleting(self, uuid: str, *, force: bool = False) -> None:
-        """Record that all files of a checkpoint of this trial are about to be deleted.
+        """Record a change of a checkpoint of this trial; wait until a deletion is allowed.
 
         Args:
-            uuid: The checkpoint.
+            change: The change.
+            trial_id: Ignored: the log is of this trial.
             force: Ignored: a trial cannot delete a checkpoint of the model registry.
 
         Raises:
-            UnavailableError: If the records do not answer now. The deletion is recorded when they
-                do; the files stay until then, and go when the trial starts again.
-            NotFoundError: If there is no such checkpoint.
+            UnavailableError: If the records do not answer now whether files may be deleted. The
+                deletion is recorded when they do; the files stay until then, and go when the trial
+                starts again.
+            NotFoundError: If there is no such checkpoint to delete from.
             CheckpointStateError: If it is in the model registry, or another trial's.
         """
-        self.append(events.CheckpointDeleting(uuid=uuid))
-        self._require_state(uuid, ("DELETING", "DELETED"))
-
-    def checkpoint_deleted(
-        self, uuid: str, *, resources: Mapping[str, int] | None = None, force: bool = False
-    ) -> None:
-        """Record that files of a checkpoint were deleted, or that some are about to be.
-
-        Args:
-            uuid: The checkpoint.
-            resources: The files that are left and their sizes; None or none: all are gone.
-            force: Ignored, as in `checkpoint_deleting`.
-
-        Raises:
-            UnavailableError: As `checkpoint_deleting`, where some files are left.
-            NotFoundError: As `checkpoint_deleting`.
-            CheckpointStateError: As `checkpoint_deleting`.
-        """
-        self.append(events.CheckpointDeleted(uuid=uuid, resources=dict(resources or {})))
-        if resources:
-            self._require_state(uuid, ("PARTIALLY_DELETED",))
-
-    def checkpoint_damaged(self, uuid: str) -> None:
-        """Record that files of a checkpoint are missing or have changed (state DAMAGED)."""
-        self.append(events.CheckpointDamaged(uuid=uuid))
+        self.append(change)
+        if isinstance(change, events.CheckpointDeleting):
+            self._require_state(change.uuid, ("DELETING", "DELETED"))
+        elif isinstance(change, events.CheckpointDeleted) and change.resources:
+            self._require_state(change.uuid, ("PARTIALLY_DELETED",))
 
     def unsettled_checkpoints(self, storage_url: str) -> Sequence[UnsettledCheckpoint]:
         """Return the trial's checkpoints in a storage that a killed process left unsettled.

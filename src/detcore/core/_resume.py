@@ -1,73 +1,190 @@
-"""Resumes the experiment of a script by itself that was killed or paused, or that failed."""
+"""Settles the experiments of scripts that were killed, and resumes those that were interrupted."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Collection, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.errors import DetcoreError
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.core._script import ScriptExperiment
+    from detcore.core._modes import ScriptExperiment
     from detcore.database import Database, ExperimentRecord, TrialRecord
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager
+    from detcore.storage import StorageBackend
 
-__all__ = ["claim_interrupted"]
+__all__ = ["InterruptedScripts", "recover"]
 
 _INVALID_HP = "INVALID_HP"
 _POLL_S = 0.05
 # Settling takes a moment; if the storage is slow, a message names the process that is waited for.
 _PATIENCE_S = 2.0
+_KILLED = "the script ended without saying how (killed, or the machine went down)"
 
 
-def claim_interrupted(
-    database: Database,
-    script: ScriptExperiment,
-    *,
-    storage_url: str,
-    settle: Callable[[int], None],
-) -> TrialRecord | None:
-    """Take over the newest experiment of the same script with the same settings.
-
-    The same are: name, folder, configuration (with the storage), hyperparameters and seed. The
-    length may differ, so that an interrupted script can be trained longer. Experiments that are
-    running are skipped. Processes that start at the same time take different experiments.
+class InterruptedScripts:
+    """The experiments of scripts by themselves that were killed or paused, or that failed.
 
     Args:
-        database: The records; experiments of killed scripts are settled, or being settled.
-        script: The experiment to record, with its name, folder and whole configuration.
-        storage_url: Where its checkpoints are. Earlier releases recorded it where the script
-            itself named no storage.
-        settle: Settles the experiment of a killed script, unless another process holds it.
-
-    Returns:
-        Its trial; None where a new one begins: no such experiment exists, or the newest is
-        complete, canceled, or had hyperparameters that the script rejected.
+        database: The records.
+        environment: Its `home` holds the trials' folders.
+        plugins: Open their storages.
     """
-    wanted = _identity(script, storage_url)
-    for experiment in database.list_experiments(
-        name=str(script.name), archived=False, newest_first=True
-    ):
-        if experiment.name != script.name:
-            continue
-        trial = _only_trial(database, experiment)
-        if trial is None or _recorded(experiment, trial, storage_url) != wanted:
-            continue
-        if experiment.state is ExperimentState.RUNNING:
-            _wait_until_settled(database, experiment.id)
-            settle(experiment.id)
-            experiment = database.get_experiment(experiment.id)
-        if experiment.state is ExperimentState.RUNNING:
-            continue
-        is_rejected = (experiment.error or "").startswith(_INVALID_HP)
-        if experiment.state not in (ExperimentState.PAUSED, ExperimentState.ERROR) or is_rejected:
-            return None
-        if database.claim_experiment(experiment.id):
-            return trial
-    return None
+
+    def __init__(
+        self, database: Database, environment: Environment, plugins: PluginManager
+    ) -> None:
+        self._database = database
+        self._environment = environment
+        self._plugins = plugins
+
+    def settle(self) -> None:
+        """Settle the killed scripts of this machine: their checkpoints, and their state.
+
+        Other scripts may start at the same time and take over settled experiments at once, so those
+        that a live process holds are not touched.
+        """
+        database = self._database
+        for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
+            if experiment.config.get("is_standalone"):
+                self._settle_if_killed(experiment.id)
+        # A script that ended while a checkpoint was being saved has recorded its end itself.
+        active: dict[int, set[str]] = {}
+        for record in database.list_checkpoints(states=["ACTIVE"]):
+            active.setdefault(record.experiment_id, set()).add(record.uuid)
+        for experiment_id, uuids in sorted(active.items()):
+            experiment = database.get_experiment(experiment_id)
+            is_over = experiment.state is not ExperimentState.RUNNING
+            is_script = experiment.config.get("is_standalone")
+            if is_script and is_over and database.experiment_is_alive(experiment_id) is False:
+                self._try_settle(experiment, uuids=uuids)
+
+    def claim(self, script: ScriptExperiment, *, storage_url: str) -> TrialRecord | None:
+        """Take over the newest experiment of the same script with the same settings.
+
+        The same are: name, folder, configuration (with the storage), hyperparameters and seed. The
+        length may differ, so that an interrupted script can be trained longer. Experiments that are
+        running are skipped. Processes that start at the same time take different experiments.
+
+        Args:
+            script: The experiment to record, with its name, folder and whole configuration.
+            storage_url: Where its checkpoints are. Earlier releases recorded it where the script
+                itself named no storage.
+
+        Returns:
+            Its trial; None where a new one begins: no such experiment exists, or the newest is
+            complete, canceled, or had hyperparameters that the script rejected.
+        """
+        database = self._database
+        wanted = _identity(script, storage_url)
+        for experiment in database.list_experiments(
+            name=str(script.name), archived=False, newest_first=True
+        ):
+            if experiment.name != script.name:
+                continue
+            trial = _only_trial(database, experiment)
+            if trial is None or _recorded(experiment, trial, storage_url) != wanted:
+                continue
+            if experiment.state is ExperimentState.RUNNING:
+                _wait_until_settled(database, experiment.id)
+                self._settle_if_killed(experiment.id)
+                experiment = database.get_experiment(experiment.id)
+            state = experiment.state
+            if state is ExperimentState.RUNNING:
+                continue
+            is_rejected = (experiment.error or "").startswith(_INVALID_HP)
+            if state not in (ExperimentState.PAUSED, ExperimentState.ERROR) or is_rejected:
+                return None
+            if database.claim_experiment(experiment.id):
+                return trial
+        return None
+
+    def _settle_if_killed(self, experiment_id: int) -> None:
+        """Settle the experiment of a script that was killed, unless another process does so now."""
+        database = self._database
+        experiment, is_alive = database.observe_experiment(experiment_id)
+        # None: it runs on another machine, and the next script there settles it.
+        if is_alive is not False or experiment.state is not ExperimentState.RUNNING:
+            return
+        # One of those that start now.
+        if database.adopt_experiment(experiment_id) and not self._try_settle(
+            experiment, error=_KILLED
+        ):
+            assert experiment.process is not None  # it was adopted from one
+            database.disown_experiment(experiment_id, experiment.process)
+
+    def _try_settle(
+        self,
+        experiment: ExperimentRecord,
+        *,
+        uuids: Collection[str] | None = None,
+        error: str | None = None,
+    ) -> bool:
+        """Settle checkpoints, or some, and with an error the state; return whether that worked."""
+        try:
+            self._settle(experiment, uuids, error)
+        except (DetcoreError, OSError) as failure:
+            # A storage that is away today must not keep an unrelated script from starting; the
+            # records stay as they are, and the next start looks again.
+            logging.getLogger("detcore").warning(
+                "what experiment %s left behind could not be settled yet: %s",
+                experiment.id, failure,
+            )  # fmt: skip
+            return False
+        return True
+
+    def _settle(
+        self, experiment: ExperimentRecord, uuids: Collection[str] | None, error: str | None
+    ) -> None:
+        from detcore.database import ingest_spools, restore_secrets
+        from detcore.delivery import tell_end_of_killed
+        from detcore.storage import open_storage
+
+        database, home = self._database, self._environment.home
+        ingest_spools(database, home, experiment_id=experiment.id)
+        restored = restore_secrets(home, experiment.id, experiment.config)
+        spec = restored.config.get("checkpoint_storage")
+        state = ExperimentState.ERROR
+        with contextlib.closing(open_storage(spec, home=home, plugins=self._plugins)) as storage:
+            for trial in database.list_trials(experiment.id):
+                recover(database, storage, trial, uuids=uuids)
+                if error is None:
+                    continue
+                database.set_trial_state(trial.id, state, error=error)
+                if trial.trial_dir is not None:
+                    tell_end_of_killed(
+                        Path(trial.trial_dir), trial_id=trial.id, run_id=trial.run_id,
+                        state=state.value, error=error,
+                    )  # fmt: skip
+        if error is not None:
+            database.set_experiment_state(experiment.id, state, error=error)
+
+
+def recover(
+    database: Database,
+    storage: StorageBackend,
+    trial: TrialRecord,
+    *,
+    uuids: Collection[str] | None = None,
+) -> None:
+    """Settle the checkpoints that killed processes of a trial left, or some of them."""
+    from detcore.checkpoint import recover_checkpoints
+    from detcore.delivery import tell_recovered
+
+    completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
+    if trial.trial_dir is not None:
+        tell_recovered(
+            Path(trial.trial_dir), trial_id=trial.id, run_id=trial.run_id, storage=storage,
+            uuids=completed,
+        )  # fmt: skip
 
 
 def _wait_until_settled(database: Database, experiment_id: int) -> None:

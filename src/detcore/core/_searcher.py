@@ -227,20 +227,16 @@ def with_length(
 
 def _configured_length(info: TrialInfo | None) -> tuple[int | None, Unit | None]:
     searcher: Any = (info.config.get("searcher") or {}) if info is not None else {}
-    count, unit = _length_of(searcher)
-    if info is not None and info.searcher_length is not None:
-        count = info.searcher_length
-    return count, unit
-
-
-def _length_of(searcher: Mapping[str, Any]) -> tuple[int | None, Unit | None]:
     length = searcher.get("max_length")
+    unit: Unit | None = None
     if length is None:
         # The settings of this search method name no length, but perhaps its unit.
-        return None, Unit(searcher.get("unit") or Unit.EPOCHS)
-    if isinstance(length, Length):
-        return length.count, length.unit
-    if isinstance(length, Mapping):
-        ((unit, count),) = length.items()
-        return int(count), Unit(unit)
-    return int(length), None
+        unit = Unit(searcher.get("unit") or Unit.EPOCHS)
+    elif isinstance(length, Length):
+        unit, length = length.unit, length.count
+    elif isinstance(length, Mapping):
+        ((name, length),) = length.items()
+        unit = Unit(name)
+    if info is not None and info.searcher_length is not None:
+        length = info.searcher_length
+    return None if length is None else int(length), unit

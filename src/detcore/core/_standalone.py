@@ -7,29 +7,25 @@ import copy
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.core._script import script_file
-from detcore.errors import DetcoreError, StorageFullError
+from detcore.core._modes import script_file
+from detcore.core._resume import InterruptedScripts, recover
+from detcore.errors import StorageFullError
 from detcore.types import ExperimentState, TrialInfo
 
 if TYPE_CHECKING:
+    from detcore.core._modes import ScriptExperiment
     from detcore.core._outcome import Outcome
-    from detcore.core._script import ScriptExperiment
-    from detcore.database import (
-        CheckpointRecord,
-        Database,
-        ExperimentRecord,
-        TrialRecord,
-    )
+    from detcore.database import CheckpointRecord, TrialRecord
     from detcore.delivery import LateDelivery
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
 
-__all__ = ["ScriptRunner", "create_records", "settle_dead_scripts"]
+__all__ = ["ScriptRunner"]
 
 _FLUSH_TIMEOUT_S = 60.0
 
@@ -77,7 +73,17 @@ class ScriptRunner:
         spec: str | Mapping[str, object] | None,
         resume: bool,
     ) -> TrialInfo:
-        """Record an experiment with one trial, or resume one; see `create_records`."""
+        """Record an experiment with one trial, or resume one that was interrupted.
+
+        Args:
+            storage: Where the checkpoints will be.
+            script: The experiment to record.
+            spec: The setting that `storage` was opened from; None: it is the default of the home.
+            resume: Whether to resume an interrupted experiment of the same script.
+
+        Raises:
+            RunError: If the configuration names a checkpoint to start from that is not there.
+        """
         environment = self._environment
         if environment.master is not None:
             logging.getLogger("detcore").warning(
@@ -85,11 +91,10 @@ class ScriptRunner:
                 "environment: a server records submissions (detcore run --master)",
                 environment.master,
             )
-        settle_dead_scripts(self._database, environment, self._plugins)
-        info = create_records(
-            self._database, environment, self._plugins, storage, script, spec=spec, resume=resume
-        )
-        self._info, self._storage_url = info, storage.url
+        interrupted = InterruptedScripts(self._database, environment, self._plugins)
+        interrupted.settle()
+        info = self._info = self._record(storage, script, spec, interrupted if resume else None)
+        self._storage_url = storage.url
         start = "from the start"
         if info.latest_checkpoint is not None:
             start = f"from batch {info.steps_completed} (checkpoint {info.latest_checkpoint})"
@@ -99,6 +104,87 @@ class ScriptRunner:
             f"detcore trial describe {info.trial_id}",
         )
         return info
+
+    def _record(
+        self,
+        storage: StorageBackend,
+        script: ScriptExperiment,
+        spec: str | Mapping[str, object] | None,
+        interrupted: InterruptedScripts | None,
+    ) -> TrialInfo:
+        from detcore.checkpoint import find_source, pin_source
+
+        database = self._database
+        source = find_source(
+            script.config.get("searcher") or {},
+            database=database,
+            storage=storage,
+            environment=self._environment,
+            plugins=self._plugins,
+        )
+        file = script_file()
+        name = script.name or (file.name if file is not None else "interactive")
+        model_dir = script.model_dir or (file.parent if file is not None else Path.cwd())
+        config: dict[str, Any] = {
+            **copy.deepcopy(dict(script.config)),
+            "name": name,
+            "is_standalone": True,
+            # Not the URL of the default, which changes when the home is moved.
+            "checkpoint_storage": None if spec is None else _plain(spec),
+        }
+        pin_source(config, source)
+        script = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
+        trial = None
+        if interrupted is not None:
+            trial = interrupted.claim(script, storage_url=storage.url)
+        if trial is None:
+            trial = self._create(script)
+        latest = self._settled(storage, trial)
+        steps_completed = latest.steps_completed if latest else 0
+        return TrialInfo(
+            experiment_id=trial.experiment_id,
+            trial_id=trial.id,
+            run_id=database.start_run(trial.id),
+            trial_seed=script.seed,
+            hparams=script.hparams,
+            config=config,
+            model_dir=str(model_dir),
+            trial_dir=str(trial.trial_dir),
+            latest_checkpoint=latest.uuid if latest else None,
+            steps_completed=steps_completed,
+            test_mode=script.test_mode,
+            source_checkpoint=source.checkpoint if source else None,
+            source_storage=source.storage if source else None,
+            best_validation=database.best_until(trial.id, config, steps_completed),
+        )
+
+    def _create(self, script: ScriptExperiment) -> TrialRecord:
+        """Record an experiment with one trial, which has its own folder."""
+        from detcore.database import keep_secrets
+
+        database, home = self._database, self._environment.home
+        name, config = str(script.name), script.config
+        experiment_id = database.create_experiment(
+            config=config, config_text=None, model_dir=str(script.model_dir), name=name
+        )
+        keep_secrets(home, experiment_id, config)
+        trial_id = database.create_trial(
+            experiment_id=experiment_id, hparams=script.hparams, seed=script.seed
+        )
+        trial_dir = home / "experiments" / str(experiment_id) / "trials" / str(trial_id)
+        database.set_trial_dir(trial_id, str(trial_dir))
+        return database.get_trial(trial_id)
+
+    def _settled(self, storage: StorageBackend, trial: TrialRecord) -> CheckpointRecord | None:
+        """Settle the earlier runs of a trial; return the checkpoint that it resumes from."""
+        from detcore.database import ingest_spools
+
+        Path(str(trial.trial_dir)).mkdir(parents=True, exist_ok=True)
+        if trial.current_run is None:
+            return None
+        ingest_spools(self._database, self._environment.home, trial_id=trial.id)
+        recover(self._database, storage, trial)
+        return self._database.latest_checkpoint(trial.id)
 
     def follow(self, log: Path) -> None:
         """Start to move the log into the records, and to notify observers.
@@ -178,228 +264,6 @@ def _say(info: TrialInfo, text: str) -> None:
     print(f"experiment {info.experiment_id}, trial {info.trial_id}: {text}", file=sys.stderr)
 
 
-def create_records(
-    database: Database,
-    environment: Environment,
-    plugins: PluginManager,
-    storage: StorageBackend,
-    script: ScriptExperiment,
-    *,
-    spec: str | Mapping[str, object] | None = None,
-    resume: bool = False,
-) -> TrialInfo:
-    """Record an experiment with one trial, or resume one that was interrupted.
-
-    Args:
-        database: The records.
-        environment: Its `home` holds the trial's folder.
-        plugins: Open the storage of a checkpoint to start from.
-        storage: Where the checkpoints will be.
-        script: The experiment to record.
-        spec: The setting that `storage` was opened from; None: it is the default of the home.
-        resume: Whether to resume an interrupted experiment of the same script.
-
-    Raises:
-        RunError: If the configuration names a checkpoint to start from that is not there.
-    """
-    from detcore.checkpoint import find_source, pin_source
-    from detcore.core._resume import claim_interrupted
-
-    source = find_source(
-        script.config.get("searcher") or {},
-        database=database,
-        storage=storage,
-        environment=environment,
-        plugins=plugins,
-    )
-    file = script_file()
-    name = script.name or (file.name if file is not None else "interactive")
-    model_dir = script.model_dir or (file.parent if file is not None else Path.cwd())
-    config: dict[str, Any] = {
-        **copy.deepcopy(dict(script.config)),
-        "name": name,
-        "is_standalone": True,
-        # Not the URL of the default, which changes when the home is moved.
-        "checkpoint_storage": None if spec is None else _plain(spec),
-    }
-    pin_source(config, source)
-    told = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
-    trial = None
-    if resume:
-        trial = claim_interrupted(
-            database,
-            told,
-            storage_url=storage.url,
-            settle=lambda number: _settle_if_killed(database, environment, plugins, number),
-        )
-    if trial is None:
-        trial = _create(database, environment, told)
-    latest = _settled(database, environment, storage, trial)
-    best = database.best_until(trial.id, config, latest.steps_completed if latest else 0)
-    return TrialInfo(
-        experiment_id=trial.experiment_id,
-        trial_id=trial.id,
-        run_id=database.start_run(trial.id),
-        trial_seed=script.seed,
-        hparams=script.hparams,
-        config=config,
-        model_dir=str(model_dir),
-        trial_dir=str(trial.trial_dir),
-        latest_checkpoint=latest.uuid if latest else None,
-        steps_completed=latest.steps_completed if latest else 0,
-        test_mode=script.test_mode,
-        source_checkpoint=source.checkpoint if source else None,
-        source_storage=source.storage if source else None,
-        best_validation=best,
-    )
-
-
-def _create(database: Database, environment: Environment, script: ScriptExperiment) -> TrialRecord:
-    """Record an experiment with one trial, which has its own folder."""
-    from detcore.database import keep_secrets
-
-    name, config = str(script.name), script.config
-    experiment_id = database.create_experiment(
-        config=config, config_text=None, model_dir=str(script.model_dir), name=name
-    )
-    keep_secrets(environment.home, experiment_id, config)
-    trial_id = database.create_trial(
-        experiment_id=experiment_id, hparams=script.hparams, seed=script.seed
-    )
-    trial_dir = _folder(environment, experiment_id) / "trials" / str(trial_id)
-    database.set_trial_dir(trial_id, str(trial_dir))
-    return database.get_trial(trial_id)
-
-
-def _settled(
-    database: Database, environment: Environment, storage: StorageBackend, trial: TrialRecord
-) -> CheckpointRecord | None:
-    """Settle the earlier runs of a trial; return the checkpoint that it resumes from."""
-    from detcore.database import ingest_spools
-
-    Path(str(trial.trial_dir)).mkdir(parents=True, exist_ok=True)
-    if trial.current_run is None:
-        return None
-    ingest_spools(database, environment.home, trial_id=trial.id)
-    _recover(database, storage, trial)
-    return database.latest_checkpoint(trial.id)
-
-
-def _recover(
-    database: Database,
-    storage: StorageBackend,
-    trial: TrialRecord,
-    *,
-    uuids: Collection[str] | None = None,
-) -> None:
-    """Settle the checkpoints that killed processes of a trial left, or some of them."""
-    from detcore.checkpoint import recover_checkpoints
-    from detcore.delivery import tell_recovered
-
-    completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
-    if trial.trial_dir is not None:
-        tell_recovered(
-            Path(trial.trial_dir),
-            trial_id=trial.id,
-            run_id=trial.run_id,
-            storage=storage,
-            uuids=completed,
-        )
-
-
-def settle_dead_scripts(
-    database: Database, environment: Environment, plugins: PluginManager
-) -> None:
-    """Settle the killed scripts of this machine: their checkpoints, and their state.
-
-    Other scripts may start at the same time and take over settled experiments at once, so those
-    that a live process holds are not touched.
-    """
-    for experiment in database.list_experiments(states=[ExperimentState.RUNNING]):
-        if not experiment.config.get("is_standalone"):
-            continue
-        _settle_if_killed(database, environment, plugins, experiment.id)
-    # A script that ended while a checkpoint was being saved has recorded its end itself.
-    active: dict[int, set[str]] = {}
-    for record in database.list_checkpoints(states=["ACTIVE"]):
-        active.setdefault(record.experiment_id, set()).add(record.uuid)
-    for experiment_id, uuids in sorted(active.items()):
-        experiment = database.get_experiment(experiment_id)
-        is_over = experiment.state is not ExperimentState.RUNNING
-        is_script = experiment.config.get("is_standalone")
-        if is_script and is_over and database.experiment_is_alive(experiment_id) is False:
-            _try_settle(database, environment, plugins, experiment, uuids=uuids)
-
-
-def _settle_if_killed(
-    database: Database, environment: Environment, plugins: PluginManager, experiment_id: int
-) -> None:
-    """Settle the experiment of a script that was killed, unless another process does so now."""
-    experiment, is_alive = database.observe_experiment(experiment_id)
-    # None: it runs on another machine, and the next script there settles it.
-    if is_alive is not False or experiment.state is not ExperimentState.RUNNING:
-        return
-    if database.adopt_experiment(experiment_id):  # one of those that start now
-        error = "the script ended without saying how (killed, or the machine went down)"
-        if not _try_settle(database, environment, plugins, experiment, error=error):
-            assert experiment.process is not None  # it was adopted from one
-            database.disown_experiment(experiment_id, experiment.process)
-
-
-def _try_settle(
-    database: Database,
-    environment: Environment,
-    plugins: PluginManager,
-    experiment: ExperimentRecord,
-    *,
-    uuids: Collection[str] | None = None,
-    error: str | None = None,
-) -> bool:
-    """Settle a script's checkpoints, or some, and with an error its state; whether that worked."""
-    try:
-        _settle(database, environment, plugins, experiment, uuids, error)
-    except (DetcoreError, OSError) as failure:
-        # A storage that is away today must not keep an unrelated script from starting; the
-        # records stay as they are, and the next start looks again.
-        logging.getLogger("detcore").warning(
-            "what experiment %s left behind could not be settled yet: %s", experiment.id, failure
-        )
-        return False
-    return True
-
-
-def _settle(
-    database: Database,
-    environment: Environment,
-    plugins: PluginManager,
-    experiment: ExperimentRecord,
-    uuids: Collection[str] | None,
-    error: str | None,
-) -> None:
-    from detcore.database import ingest_spools, restore_secrets
-    from detcore.delivery import tell_end_of_killed
-    from detcore.storage import open_storage
-
-    ingest_spools(database, environment.home, experiment_id=experiment.id)
-    restored = restore_secrets(environment.home, experiment.id, experiment.config)
-    spec = restored.config.get("checkpoint_storage")
-    with contextlib.closing(open_storage(spec, home=environment.home, plugins=plugins)) as storage:
-        for trial in database.list_trials(experiment.id):
-            _recover(database, storage, trial, uuids=uuids)
-            if error is not None:
-                database.set_trial_state(trial.id, ExperimentState.ERROR, error=error)
-                if trial.trial_dir is not None:
-                    tell_end_of_killed(
-                        Path(trial.trial_dir),
-                        trial_id=trial.id,
-                        run_id=trial.run_id,
-                        state=ExperimentState.ERROR.value,
-                        error=error,
-                    )
-    if error is not None:
-        database.set_experiment_state(experiment.id, ExperimentState.ERROR, error=error)
-
-
 def _plain(spec: str | Mapping[str, object]) -> str | dict[str, object]:
     """Return a specification as JSON values; pydantic's secrets hide theirs."""
     if isinstance(spec, str):
@@ -408,7 +272,3 @@ def _plain(spec: str | Mapping[str, object]) -> str | dict[str, object]:
         key: value.get_secret_value() if hasattr(value, "get_secret_value") else value
         for key, value in spec.items()
     }
-
-
-def _folder(environment: Environment, experiment_id: int) -> Path:
-    return environment.home / "experiments" / str(experiment_id)

@@ -8,20 +8,11 @@ go through the same transitions.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, get_args
 
-from sqlalchemy import Connection, Row, func, select, update
+from sqlalchemy import Connection, Row, case, func, select, update
 
-from detcore._log import encode_document
-from detcore._log.events import (
-    CheckpointCommitted,
-    CheckpointDamaged,
-    CheckpointDeleted,
-    CheckpointDeleting,
-    CheckpointStarted,
-    Event,
-    TrialFailed,
-)
+from detcore._log import encode_document, events
 from detcore.database._schema import checkpoints, model_versions, models, runs, trials
 from detcore.types import TrialState
 
@@ -35,7 +26,10 @@ __all__ = [
 ]
 
 CheckpointChange: TypeAlias = (
-    CheckpointCommitted | CheckpointDeleting | CheckpointDeleted | CheckpointDamaged
+    events.CheckpointCommitted
+    | events.CheckpointDeleting
+    | events.CheckpointDeleted
+    | events.CheckpointDamaged
 )
 
 ACTIVE, COMPLETED, DAMAGED = "ACTIVE", "COMPLETED", "DAMAGED"
@@ -45,20 +39,12 @@ _ALL = frozenset({ACTIVE, COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING, DELET
 # Seconds since 1970 that every calendar has; a record with another time could not be read again.
 _MAX_TIME = 2.0**35
 # Kinds of events that change more than the table of events.
-APPLIED = frozenset(
-    event.KIND
-    for event in (
-        CheckpointStarted,
-        CheckpointCommitted,
-        CheckpointDeleting,
-        CheckpointDeleted,
-        CheckpointDamaged,
-        TrialFailed,
-    )
-)
+APPLIED = frozenset(event.KIND for event in (*get_args(events.CheckpointEvent), events.TrialFailed))
 
 
-def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at: float) -> bool:
+def apply_event(
+    connection: Connection, owner: tuple[int, int], event: events.Event, at: float
+) -> bool:
     """Apply an event to the records.
 
     Args:
@@ -73,9 +59,9 @@ def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at
     """
     if not 0 <= at < _MAX_TIME:
         return False
-    if isinstance(event, CheckpointStarted):
+    if isinstance(event, events.CheckpointStarted):
         return _start(connection, owner, event, at)
-    if isinstance(event, TrialFailed):
+    if isinstance(event, events.TrialFailed):
         return _fail(connection, owner, event, at)
     if not isinstance(event, CheckpointChange):
         return False
@@ -86,7 +72,7 @@ def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at
     ).fetchone()
     if found is None:
         return False
-    deletes = isinstance(event, CheckpointDeleting | CheckpointDeleted)
+    deletes = isinstance(event, events.CheckpointDeleting | events.CheckpointDeleted)
     if deletes and registrations(connection, event.uuid):
         return False
     try:
@@ -97,7 +83,12 @@ def apply_event(connection: Connection, owner: tuple[int, int], event: Event, at
 
 
 def change_checkpoint(
-    connection: Connection, found: Row[Any], event: CheckpointChange, at: float, **more: object
+    connection: Connection,
+    found: Row[Any],
+    event: CheckpointChange,
+    at: float,
+    *,
+    is_late: bool = True,
 ) -> None:
     """Move a checkpoint to the state that an event leads to, where its state allows that.
 
@@ -106,34 +97,38 @@ def change_checkpoint(
         found: The checkpoint's row.
         event: The change that was reported.
         at: Time of the change, in seconds since 1970.
-        more: Columns that change with the state.
+        is_late: Whether others may have decided about the checkpoint since; False for a process
+            that has just seen its files.
     """
-    allowed, state, columns = _transition(event, at)
-    if more.pop("from_any_state", False):
-        allowed = _ALL
+    allowed, state, columns = _transition(event, at, is_late=is_late)
     if found.state in allowed:
         connection.execute(
             update(checkpoints)
             .where(checkpoints.c.uuid == found.uuid)
-            .values(state=state, **{**columns, **more})
+            .values(state=state, **columns)
         )
 
 
 def _transition(
-    event: CheckpointChange, at: float
+    event: CheckpointChange, at: float, *, is_late: bool
 ) -> tuple[frozenset[str], str, dict[str, object]]:
     """Return from which states an event leads on, to which state, and what changes with it."""
-    if isinstance(event, CheckpointCommitted):
+    if isinstance(event, events.CheckpointCommitted):
         committed: dict[str, object] = {
-            "metadata": encode_document(event.metadata),
+            # Users may have added to the metadata of one that was complete before.
+            "metadata": case(
+                (checkpoints.c.committed_at.is_(None), encode_document(event.metadata)),
+                else_=checkpoints.c.metadata,
+            ),
             "resources": encode_document(event.resources),
             "steps_completed": event.steps_completed,
             "committed_at": at,
+            "deleted_at": None,
         }
-        return frozenset({ACTIVE}), COMPLETED, committed
-    if isinstance(event, CheckpointDamaged):
+        return frozenset({ACTIVE}) if is_late else _ALL - _GONE, COMPLETED, committed
+    if isinstance(event, events.CheckpointDamaged):
         return _ALL - _GONE, DAMAGED, {}
-    if isinstance(event, CheckpointDeleting):
+    if isinstance(event, events.CheckpointDeleting):
         return _ALL - _GONE, DELETING, {"resources": "{}", "deleted_at": at}
     left: dict[str, object] = {"resources": encode_document(event.resources), "deleted_at": at}
     if event.resources:
@@ -143,11 +138,11 @@ def _transition(
 
 def insert_checkpoint(
     connection: Connection,
-    event: CheckpointStarted,
+    event: events.CheckpointStarted,
     at: float,
     *,
-    trial_id: int,
-    experiment_id: int,
+    trial_id: int | None,
+    experiment_id: int | None,
 ) -> None:
     """Insert a checkpoint that is being written.
 
@@ -170,7 +165,7 @@ def insert_checkpoint(
 
 
 def _start(
-    connection: Connection, owner: tuple[int, int], event: CheckpointStarted, at: float
+    connection: Connection, owner: tuple[int, int], event: events.CheckpointStarted, at: float
 ) -> bool:
     found = connection.execute(
         select(checkpoints.c.trial_id).where(checkpoints.c.uuid == event.uuid)
@@ -186,7 +181,9 @@ def _start(
     return True
 
 
-def _fail(connection: Connection, owner: tuple[int, int], event: TrialFailed, at: float) -> bool:
+def _fail(
+    connection: Connection, owner: tuple[int, int], event: events.TrialFailed, at: float
+) -> bool:
     """Record that a trial failed, while it is recorded as running and no later run has begun."""
     trial_id, run_id = owner
     newest = connection.execute(

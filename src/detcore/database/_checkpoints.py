@@ -2,32 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, case, func, select, update
+from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._log import decode_document, encode_document
-from detcore._log.events import (
-    CheckpointCommitted,
-    CheckpointDamaged,
-    CheckpointDeleted,
-    CheckpointDeleting,
-    CheckpointStarted,
-)
+from detcore._log import decode_document, encode_document, events
 from detcore._records import CheckpointRecord, read_row
-from detcore.database._apply import (
-    COMPLETED,
-    CheckpointChange,
-    change_checkpoint,
-    insert_checkpoint,
-    registrations,
-)
+from detcore.database._apply import COMPLETED, change_checkpoint, insert_checkpoint, registrations
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
 from detcore.database._ranking import is_last_report
-from detcore.database._schema import checkpoints, metrics, validation_values
+from detcore.database._schema import checkpoints, metrics, trials, validation_values
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 
 __all__ = ["CheckpointMetadataQueries", "CheckpointQueries", "select_latest"]
@@ -38,108 +25,44 @@ _LISTED = 10
 class CheckpointQueries(Queries):
     """Record checkpoints and find them."""
 
-    def checkpoint_started(
-        self,
-        *,
-        uuid: str,
-        trial_id: int,
-        experiment_id: int,
-        storage_url: str,
-        steps_completed: int,
+    def record_checkpoint(
+        self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
     ) -> None:
-        """Record that a checkpoint is being written (state ACTIVE).
+        """Record a change of a checkpoint that this process has made or is about to make.
 
-        Raises:
-            DatabaseError: If that checkpoint is recorded already, or there is no such trial.
-        """
-        event = CheckpointStarted(
-            uuid=uuid, storage_url=storage_url, steps_completed=steps_completed
-        )
-        try:
-            with self._write() as connection:
-                insert_checkpoint(
-                    connection, event, now(), trial_id=trial_id, experiment_id=experiment_id
-                )
-        except IntegrityError as error:
-            raise DatabaseError(
-                f"cannot record checkpoint {uuid} of trial {trial_id} (experiment "
-                f"{experiment_id}): {error.orig}.\n"
-                "It is recorded already, or there is no such trial or experiment."
-            ) from error
-
-    def checkpoint_committed(
-        self,
-        uuid: str,
-        *,
-        metadata: Mapping[str, object],
-        resources: Mapping[str, int],
-        steps_completed: int,
-        saved: object = None,
-    ) -> None:
-        """Record that a checkpoint is whole (state COMPLETED); doing so again is fine.
+        - `CheckpointStarted`: ACTIVE, it is being written.
+        - `CheckpointCommitted`: COMPLETED, from DAMAGED too. Recording it again has no effect;
+          metadata that users have added since stays.
+        - `CheckpointDeleting`: DELETING. It is not used from now on; the next start of its trial
+          deletes the remaining files.
+        - `CheckpointDeleted`: PARTIALLY_DELETED if `resources` are left, else DELETED.
+        - `CheckpointDamaged`: DAMAGED, files are missing or have changed. No trial resumes from it.
 
         Args:
-            uuid: The checkpoint.
-            metadata: Saved with it; JSON values. Ignored if the checkpoint was whole before: users
-                may have added to its metadata.
-            resources: Its files and their sizes in bytes.
-            steps_completed: Batches completed when it was made.
-            saved: Ignored: observers read it in the trial's log.
+            change: The change.
+            trial_id: The trial of a checkpoint that is started.
+            force: Whether files of one in the model registry may be deleted.
 
         Raises:
-            NotFoundError: If it was not started.
-        """
-        event = CheckpointCommitted(
-            uuid=uuid, steps_completed=steps_completed, metadata=metadata, resources=resources
-        )
-        kept = case(
-            (checkpoints.c.committed_at.is_(None), encode_document(metadata)),
-            else_=checkpoints.c.metadata,
-        )
-        self._change_checkpoint(event, metadata=kept, deleted_at=None, from_any_state=True)
-
-    def checkpoint_deleted(
-        self, uuid: str, *, resources: Mapping[str, int] | None = None, force: bool = False
-    ) -> None:
-        """Record that files of a checkpoint were deleted.
-
-        Args:
-            uuid: The checkpoint.
-            resources: The files that are left and their sizes in bytes; None or none left means
-                all are gone (state DELETED), else the state is PARTIALLY_DELETED.
-            force: Whether some files of one in the model registry may go.
-
-        Raises:
+            DatabaseError: If one that is started is recorded already, or there is no such trial.
             NotFoundError: If there is no such checkpoint.
-            CheckpointStateError: If some files of one in the model registry are to go.
+            CheckpointStateError: If it is in the model registry, and is about to lose files.
         """
-        event = CheckpointDeleted(uuid=uuid, resources=resources or {})
-        self._change_checkpoint(event, is_guarded=bool(resources) and not force)
-
-    def checkpoint_deleting(self, uuid: str, *, force: bool = False) -> None:
-        """Record that all files of a checkpoint are about to be deleted (state DELETING).
-
-        From now on it is not used. The next start of its trial deletes the remaining files.
-
-        Args:
-            uuid: The checkpoint.
-            force: Whether one in the model registry may go.
-
-        Raises:
-            NotFoundError: If there is no such checkpoint.
-            CheckpointStateError: If it is in the model registry.
-        """
-        self._change_checkpoint(CheckpointDeleting(uuid=uuid), is_guarded=not force)
-
-    def checkpoint_damaged(self, uuid: str) -> None:
-        """Record that files of a checkpoint are missing or have changed (state DAMAGED).
-
-        Nothing is resumed from it any more. `checkpoint_committed` takes it back.
-
-        Raises:
-            NotFoundError: If there is no such checkpoint.
-        """
-        self._change_checkpoint(CheckpointDamaged(uuid=uuid))
+        with self._write() as connection:
+            if isinstance(change, events.CheckpointStarted):
+                _start(connection, change, trial_id)
+                return
+            loses_files = isinstance(change, events.CheckpointDeleting) or (
+                isinstance(change, events.CheckpointDeleted) and change.resources
+            )
+            if loses_files and not force:
+                _refuse_registered(connection, change.uuid)
+            found = connection.execute(
+                select(checkpoints).where(checkpoints.c.uuid == change.uuid).with_for_update()
+            ).fetchone()
+            if found is None:
+                raise _not_found(change.uuid)
+            change_checkpoint(connection, found, change, now(), is_late=False)
 
     def get_checkpoint(self, uuid: str) -> CheckpointRecord:
         """Return a checkpoint, whatever its state.
@@ -255,18 +178,17 @@ class CheckpointQueries(Queries):
         with self._read() as connection:
             return {row.uuid: row.value for row in connection.execute(query)}
 
-    def _change_checkpoint(
-        self, event: CheckpointChange, *, is_guarded: bool = False, **more: object
-    ) -> None:
-        with self._write() as connection:
-            if is_guarded:
-                _refuse_registered(connection, event.uuid)
-            found = connection.execute(
-                select(checkpoints).where(checkpoints.c.uuid == event.uuid).with_for_update()
-            ).fetchone()
-            if found is None:
-                raise _not_found(event.uuid, matched=[], others=[])
-            change_checkpoint(connection, found, event, now(), **more)
+
+def _start(connection: Connection, event: events.CheckpointStarted, trial_id: int | None) -> None:
+    of_trial = select(trials.c.experiment_id).where(trials.c.id == trial_id)
+    experiment_id = connection.execute(of_trial).scalar()
+    try:
+        insert_checkpoint(connection, event, now(), trial_id=trial_id, experiment_id=experiment_id)
+    except IntegrityError as error:
+        raise DatabaseError(
+            f"cannot record checkpoint {event.uuid} of trial {trial_id}: {error.orig}.\n"
+            "It is recorded already, or there is no such trial."
+        ) from error
 
 
 def _refuse_registered(connection: Connection, uuid: str) -> None:
@@ -282,7 +204,9 @@ def _refuse_registered(connection: Connection, uuid: str) -> None:
         )
 
 
-def _not_found(uuid: str, *, matched: list[str], others: list[str]) -> NotFoundError:
+def _not_found(
+    uuid: str, *, matched: Sequence[str] = (), others: Sequence[str] = ()
+) -> NotFoundError:
     if matched:
         several = f"{_LISTED} or more" if len(matched) > _LISTED else str(len(matched))
         return NotFoundError(
@@ -351,9 +275,7 @@ class CheckpointMetadataQueries(Queries):
         with self._write() as connection:
             row = connection.execute(select(checkpoints.c.metadata).where(here)).fetchone()
             if row is None:
-                raise NotFoundError(
-                    f"no checkpoint {uuid!r} is recorded.\nList them: detcore checkpoint list"
-                )
+                raise _not_found(uuid)
             text = encode_document(change(decode_document(row.metadata)))
             connection.execute(update(checkpoints).where(here).values(metadata=text))
             return read_row(

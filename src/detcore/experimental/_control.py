@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from detcore._log.events import CheckpointDeleting
 from detcore.environment import child_environment
 from detcore.errors import CheckpointStateError, InvalidArgumentError, NotFoundError, RunError
 from detcore.hooks import PluginManager
@@ -366,7 +367,7 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
         checkpoints = check_deletable(database, experiment_id)
         doomed = [found.uuid for found in checkpoints if found.state != "DELETED"]
         for uuid in doomed:
-            database.checkpoint_deleting(uuid)
+            database.record_checkpoint(CheckpointDeleting(uuid=uuid))
         for uuid in doomed:
             delete_files(database, environment, uuid, None)
         for path in folder.iterdir():

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import open_log
+from detcore._log.events import CheckpointDamaged
 from detcore.checkpoint import (
     CheckpointSource,
     find_source,
@@ -211,7 +212,7 @@ class TrialStarter:
 
     def give_up_checkpoint(self, trial_id: int, uuid: str) -> CheckpointRecord | None:
         """Record that a checkpoint cannot be restored; return the one before, if there is one."""
-        self.database.checkpoint_damaged(uuid)
+        self.database.record_checkpoint(CheckpointDamaged(uuid=uuid))
         return self.database.latest_checkpoint(trial_id)
 
     def find_source(self) -> CheckpointSource | None:

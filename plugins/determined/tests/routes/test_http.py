@@ -23,6 +23,7 @@ from client_store import FILES, ClientStore
 from determined_client import Filled
 from running_server import PASSWORD, USER, RunningServer
 
+from detcore._log.events import CheckpointDamaged, CheckpointStarted
 from detcore.database import TrialLog
 from detcore.types import ExperimentState
 from detcore_server._database import ServerDatabase
@@ -326,8 +327,8 @@ def test_where_checkpoints_are(
     experiment = store.experiment(**({} if spec is None else {"checkpoint_storage": spec}))
     trial = store.trial(experiment)
     uuid = f"of-{trial}"
-    store.database.checkpoint_started(
-        uuid=uuid, trial_id=trial, experiment_id=experiment, storage_url=url, steps_completed=1
+    store.database.record_checkpoint(
+        CheckpointStarted(uuid=uuid, storage_url=url, steps_completed=1), trial_id=trial
     )
     said = served.ask("GET", f"/api/v1/checkpoints/{uuid}", token=token)["checkpoint"]
     assert said["training"]["experimentConfig"]["checkpoint_storage"] == shown
@@ -389,7 +390,7 @@ def test_a_file_that_has_changed_breaks_the_stream(
     status, said = _refused(served, "GET", f"/checkpoints/{uuid}", token=token)
     assert status == 409
     assert "weights.txt is missing" in said
-    store.database.checkpoint_damaged(uuid)
+    store.database.record_checkpoint(CheckpointDamaged(uuid=uuid))
     status, said = _refused(served, "GET", f"/checkpoints/{uuid}", token=token)
     assert (status, "is DAMAGED" in said) == (409, True)
 

@@ -28,16 +28,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-_RECORDED = frozenset(
-    {
-        "checkpoint_started",
-        "checkpoint_committed",
-        "checkpoint_damaged",
-        "checkpoint_deleting",
-        "checkpoint_deleted",
-        "register_version",
-    }
-)
+_RECORDED = frozenset({"record_checkpoint", "register_version"})
 _TORN = ".detcore-tmp-torn"  # left next to the checkpoints by a kill within `create`
 _BEGUN_S = 0.002
 
@@ -264,6 +255,7 @@ class CrashingDatabase:
             return method
 
         def run(*arguments: Any, **options: Any) -> Any:
-            return self._fuse.run(f"record {name}", lambda: method(*arguments, **options))
+            what = getattr(arguments[0], "KIND", name)
+            return self._fuse.run(f"record {what}", lambda: method(*arguments, **options))
 
         return run

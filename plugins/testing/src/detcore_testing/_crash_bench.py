@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from detcore.checkpoint import CheckpointContext, CheckpointOwner
+from detcore.checkpoint import CheckpointContext
 from detcore.distributed import DistributedContext
 from detcore.errors import PeerLostError
 from detcore_registry import RegistryDatabase
@@ -145,12 +145,11 @@ class Process:
     def context(self, rank: Rank | None = None) -> CheckpointContext:
         """Return the context that the trial saves with; `rank` places it among several workers."""
         bench = self.bench
-        owner = CheckpointOwner(trial_id=bench.trial_id, experiment_id=bench.experiment_id)
         return CheckpointContext(
             storage=self.storage,
             distributed=cast("DistributedContext", rank or DistributedContext()),
             database=self.database,
-            owner=owner,
+            trial_id=bench.trial_id,
         )
 
     def upload(self, steps: int) -> str:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from detcore.checkpoint import (
     CheckpointContext,
+    CheckpointDamaged,
     RetentionPolicy,
     apply_retention,
     delete_checkpoint,
@@ -250,7 +251,7 @@ def _prepare_damage(bench: Bench) -> None:
     for steps, name in ((2, "damaged"), (3, "mended")):
         bench.prepared[name] = process.upload(steps)
     bench.storage.replace(f"{bench.prepared['damaged']}/weights.bin", bytes(SIZES["weights.bin"]))
-    bench.database.checkpoint_damaged(bench.prepared["mended"])
+    bench.database.record_checkpoint(CheckpointDamaged(uuid=bench.prepared["mended"]))
     bench.storage.replace(f"{bench.old}/deep/stray", b"x")
 
 
