@@ -1,13 +1,19 @@
-"""The tables. A change here needs a migration, and its name in `REVISIONS`.
+"""The tables: a column for each field of a record, and those that records do not show.
 
-The migrations also make the tables ``users``, ``tokens`` and ``submissions``, which belong to the
-server now (`detcore_server`): earlier releases of detcore expect them in every database.
+A change here, or of a record, needs a migration. The migrations also make the tables ``users``,
+``tokens`` and ``submissions``, which belong to the server now (`detcore_server`): earlier releases
+of detcore expect them in every database.
 
 Times are seconds since 1970 (UTC). JSON is kept as text that `detcore._log.lines` reads, so
 that every database holds the same bytes and NaN survives.
 """
 
 from __future__ import annotations
+
+import datetime
+import enum
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from sqlalchemy import (
     BigInteger,
@@ -24,12 +30,26 @@ from sqlalchemy import (
     UniqueConstraint,
     desc,
 )
+from sqlalchemy.types import TypeEngine
 
+from detcore._records import (
+    CheckpointRecord,
+    EventRecord,
+    ExperimentRecord,
+    Field,
+    Kept,
+    MetricRecord,
+    ModelRecord,
+    ModelVersionRecord,
+    ProcessIdentity,
+    RunRecord,
+    TrialRecord,
+    fields_of,
+)
 from detcore.database._home import HomePath
 from detcore.database._text import PlainText
 
 __all__ = [
-    "REVISIONS",
     "checkpoints",
     "events",
     "experiment_labels",
@@ -46,9 +66,6 @@ __all__ = [
     "validation_values",
 ]
 
-# Schema versions that this code can migrate, oldest first; it works with the last one.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
-
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -57,27 +74,52 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
+_TYPES: dict[type, TypeEngine[Any]] = {
+    bool: Boolean(),
+    int: Integer(),
+    float: Float(53),
+    datetime.datetime: Float(53),
+    str: PlainText(),
+    ProcessIdentity: Text(),
+}
+_KEPT: dict[Kept, TypeEngine[Any]] = {Kept.AS_LARGE: BigInteger(), Kept.AS_PATH: HomePath()}
+
+
+def _columns(record: Callable[..., object], *given: Column[Any]) -> Iterator[Column[Any]]:
+    """Yield the columns of a record's table.
+
+    A field that is optional or has a default may be NULL; see `detcore._records.read_row`.
+
+    Args:
+        record: The record's class.
+        given: Columns that are not fields, or that are more than the type of their field says.
+    """
+    yield from given
+    names = {column.name for column in given}
+    for name, field in fields_of(record).items():
+        kind = _type_of(field)
+        if kind is not None and name not in names:
+            is_nullable = field.is_optional or field.default is not None
+            yield Column(name, kind, nullable=is_nullable)
+
+
+def _type_of(field: Field) -> TypeEngine[Any] | None:
+    """Return the type of a field's column; None if the field is no column."""
+    if field.json is not None:
+        return Text()
+    if field.kept is not None:
+        return _KEPT.get(field.kept)
+    return String(16) if issubclass(field.type, enum.Enum) else _TYPES.get(field.type)
+
 
 experiments = Table(
     "experiments",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("name", PlainText, nullable=False),
-    Column("state", String(16), nullable=False),
-    Column("error", PlainText),
-    Column("config", Text, nullable=False),
-    Column("config_text", PlainText),
-    Column("model_dir", HomePath, nullable=False),
-    # The process that set the state RUNNING last; see detcore.database._process.
-    Column("process", Text),
-    # The request of another process to the runner: a `Control`.
-    Column("control", String(16)),
-    # How much of the search is done, 0 to 1.
-    Column("progress", Float(53)),
-    Column("archived", Boolean, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    Column("ended_at", Float(53)),
-    Column("notes", PlainText),
+    *_columns(
+        ExperimentRecord,
+        Column("id", Integer, primary_key=True),
+        Column("archived", Boolean, nullable=False),
+    ),
 )
 
 # The highest id that a table had when rows were deleted from it. Ids are not given again, because
@@ -100,26 +142,12 @@ experiment_labels = Table(
 trials = Table(
     "trials",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
-    Column("state", String(16), nullable=False),
-    Column("error", PlainText),
-    Column("hparams", Text, nullable=False),
-    Column("seed", BigInteger, nullable=False),
-    Column("trial_dir", HomePath),
-    # Its number in the experiment's search, from 0.
-    Column("search_index", Integer),
-    # How far the search wants it trained, in the unit of searcher.max_length, and on which rung.
-    Column("length", BigInteger),
-    Column("rung", Integer),
-    Column("num_restarts", Integer, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    Column("ended_at", Float(53)),
-    # The request to the runner; it stays, because a search never continues such a trial.
-    Column("control", String(16)),
-    # A JSON list, and a longer text.
-    Column("labels", Text),
-    Column("notes", PlainText),
+    *_columns(
+        TrialRecord,
+        Column("id", Integer, primary_key=True),
+        Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
+        Column("num_restarts", Integer, nullable=False),
+    ),
     # An index rather than a constraint: SQLite adds the one without copying the table.
     Index(None, "experiment_id", "search_index", unique=True),
     # A runner looks for requests about twice a second, among perhaps 100,000 trials.
@@ -137,30 +165,26 @@ search_events = Table(
     Column("created_at", Float(53), nullable=False),
 )
 
-# Each start of a trial.
 runs = Table(
     "runs",
     metadata,
-    Column("trial_id", ForeignKey("trials.id"), primary_key=True),
-    Column("run_id", Integer, primary_key=True, autoincrement=False),
-    Column("process", Text, nullable=False),
-    Column("started_at", Float(53), nullable=False),
+    *_columns(
+        RunRecord,
+        Column("trial_id", ForeignKey("trials.id"), primary_key=True),
+        Column("run_id", Integer, primary_key=True, autoincrement=False),
+    ),
 )
 
 metrics = Table(
     "metrics",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("trial_id", ForeignKey("trials.id"), nullable=False),
-    Column("run_id", Integer, nullable=False),
-    # Number of the record in the run's spool, from 1; NULL for one written without a spool.
-    Column("seq", BigInteger),
-    Column("kind", String(16), nullable=False),
-    Column("steps_completed", BigInteger, nullable=False),
-    Column("metrics", Text, nullable=False),
-    Column("batch_metrics", Text),
-    Column("n_records", BigInteger),
-    Column("reported_at", Float(53), nullable=False),
+    *_columns(
+        MetricRecord,
+        Column("id", Integer, primary_key=True),
+        Column("trial_id", ForeignKey("trials.id"), nullable=False),
+        Column("kind", String(16), nullable=False),
+        Column("reported_at", Float(53), nullable=False),
+    ),
     UniqueConstraint("trial_id", "run_id", "seq"),
     Index(None, "trial_id", "kind", "steps_completed", "run_id"),
 )
@@ -186,17 +210,14 @@ validation_values = Table(
     Index(None, "trial_id", "name", "value"),
 )
 
-# Records of a spool other than metrics: progress, status, and damaged lines.
 events = Table(
     "events",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("trial_id", ForeignKey("trials.id"), nullable=False),
-    Column("run_id", Integer, nullable=False),
-    Column("seq", BigInteger),
-    Column("kind", PlainText, nullable=False),
-    Column("payload", Text, nullable=False),
-    Column("reported_at", Float(53), nullable=False),
+    *_columns(
+        EventRecord,
+        Column("id", Integer, primary_key=True),
+        Column("trial_id", ForeignKey("trials.id"), nullable=False),
+    ),
     Index(None, "trial_id", "kind"),
 )
 
@@ -213,48 +234,36 @@ spools = Table(
 checkpoints = Table(
     "checkpoints",
     metadata,
-    Column("uuid", String(64), primary_key=True),
-    Column("trial_id", ForeignKey("trials.id"), nullable=False),
-    Column("experiment_id", ForeignKey("experiments.id"), nullable=False),
-    Column("storage_url", HomePath, nullable=False),
-    Column("state", String(20), nullable=False),
-    Column("steps_completed", BigInteger, nullable=False),
-    Column("metadata", Text, nullable=False),
-    Column("resources", Text, nullable=False),
-    Column("started_at", Float(53), nullable=False),
-    Column("committed_at", Float(53)),
-    Column("deleted_at", Float(53)),
+    *_columns(
+        CheckpointRecord,
+        Column("uuid", String(64), primary_key=True),
+        Column("trial_id", ForeignKey("trials.id"), nullable=False),
+        Column("experiment_id", ForeignKey("experiments.id"), nullable=False),
+        Column("state", String(20), nullable=False),
+    ),
     Index(None, "trial_id", "steps_completed"),
     Index(None, "experiment_id", "trial_id", "steps_completed"),
 )
 
-# The model registry.
 models = Table(
     "models",
     metadata,
-    Column("id", Integer, primary_key=True),
-    Column("name", PlainText, nullable=False),
-    Column("description", PlainText, nullable=False),
-    Column("metadata", Text, nullable=False),
-    Column("labels", Text, nullable=False),
-    Column("archived", Boolean, nullable=False),
-    # The number that the newest version got; numbers of deleted versions are not given again.
-    Column("last_number", Integer, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    Column("updated_at", Float(53), nullable=False),
+    *_columns(
+        ModelRecord,
+        Column("id", Integer, primary_key=True),
+        # The number that the newest version got; numbers of deleted versions are not given again.
+        Column("last_number", Integer, nullable=False),
+    ),
     UniqueConstraint("name"),
 )
 
 model_versions = Table(
     "model_versions",
     metadata,
-    Column("model_id", ForeignKey("models.id"), primary_key=True),
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("checkpoint_uuid", ForeignKey("checkpoints.uuid"), nullable=False, index=True),
-    Column("name", PlainText, nullable=False),
-    Column("comment", PlainText, nullable=False),
-    Column("notes", PlainText, nullable=False),
-    Column("metadata", Text, nullable=False),
-    Column("created_at", Float(53), nullable=False),
-    Column("updated_at", Float(53), nullable=False),
+    *_columns(
+        ModelVersionRecord,
+        Column("model_id", ForeignKey("models.id"), primary_key=True),
+        Column("number", Integer, primary_key=True, autoincrement=False),
+        Column("checkpoint_uuid", ForeignKey("checkpoints.uuid"), nullable=False, index=True),
+    ),
 )
