@@ -1,15 +1,20 @@
-"""The listener that a runner reports to: the display of the command line, or a program."""
+"""The settings of a run, with the listener that it reports to: a display, or a program."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.launch import WorkerEvent
 from detcore.types import TrialInfo, TrialState
 
-__all__ = ["NullListener", "RunListener", "TrialStatus"]
+if TYPE_CHECKING:
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager
+    from detcore.launch import EarlyWorker
+
+__all__ = ["NullListener", "RunListener", "RunSettings", "TrialStatus"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,29 +74,28 @@ class RunListener(Protocol):
         """About ten times a second while workers run."""
 
 
-class NullListener:
+class NullListener(RunListener):
     """A `RunListener` that ignores everything."""
 
-    def search_started(self, config: Mapping[str, Any]) -> None:
-        """Do nothing."""
 
-    def trial_changed(self, status: TrialStatus) -> None:
-        """Do nothing."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The settings of a run: environment, plugins, listener and slots.
 
-    def search_progress(self, progress: float, planned_length: int = 0) -> None:
-        """Do nothing."""
+    Attributes:
+        max_slots: Slots for all trials together; default: ``resources.max_slots``, else the
+            accelerators of this machine, else those of one trial.
+        is_looked_after: Whether a server resumes the experiment when this process ends before it
+            does. Then only requests in the records pause it, and they may have been made before
+            this process began.
+        is_verbose: Whether the messages of frameworks at every start are displayed, too.
+        early: A worker that was started before the experiment was checked, for its first trial.
+    """
 
-    def trial_started(self, info: TrialInfo, *, pid: int) -> None:
-        """Do nothing."""
-
-    def event(self, info: TrialInfo, event: WorkerEvent) -> None:
-        """Do nothing."""
-
-    def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
-        """Do nothing."""
-
-    def notice(self, text: str) -> None:
-        """Do nothing."""
-
-    def tick(self) -> None:
-        """Do nothing."""
+    environment: Environment
+    plugins: PluginManager
+    listener: RunListener
+    max_slots: int | None = None
+    is_looked_after: bool = False
+    is_verbose: bool = False
+    early: EarlyWorker | None = None

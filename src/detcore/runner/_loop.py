@@ -199,11 +199,11 @@ class SearchLoop:
         del self._running[trial.index]
         self._ended = trial
         self._release(trial)
-        latest, trial_id = None, trial.info.trial_id
+        latest = None
         if trial.ending is Ending.DAMAGED and trial.damaged is not None:
-            latest = self._starter.give_up_checkpoint(trial_id, trial.damaged[0])
-        elif trial.ending is Ending.CRASHED:
-            latest = self._database.latest_checkpoint(trial_id)
+            self._database.checkpoint_damaged(trial.damaged[0])
+        if trial.ending in (Ending.CRASHED, Ending.DAMAGED):
+            latest = self._database.latest_checkpoint(trial.info.trial_id)
         end = trial.describe_end(latest, now=time.monotonic())
         # A signal to this process may also have ended the workers, so it is handled first.
         self._happen(*self._interrupts.observe(), end)

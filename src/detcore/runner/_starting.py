@@ -11,11 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import open_log
-from detcore.checkpoint import (
-    CheckpointSource,
-    find_source,
-    recover_checkpoints,
-)
+from detcore.checkpoint import find_source, recover_checkpoints
 from detcore.delivery import subscribe, tell_recovered
 from detcore.environment import read_variables
 from detcore.errors import RunError
@@ -58,30 +54,16 @@ class Slots:
 
     Attributes:
         at_once: How many trials run at once.
-        places: Their places.
+        places: For each of them the variables by which its workers see their devices only.
     """
 
     def __init__(self, total: int, per_trial: int, devices: Sequence[str] = ()) -> None:
         # A number that means "no limit" gives as many as any machine has.
         self.at_once = min(max(1, total // per_trial), _MOST_AT_ONCE)
-        self.places = [
-            Place(tuple(devices[first : first + per_trial]))
-            if self.at_once > 1 and len(devices) >= self.at_once * per_trial
-            else Place(())
-            for first in range(0, self.at_once * per_trial, per_trial)
-        ]
-
-
-class Place:
-    """The devices that a trial runs on, or no particular ones."""
-
-    def __init__(self, devices: tuple[str, ...]) -> None:
-        self._devices = devices
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The variables by which the trial's workers see their devices only."""
-        return {_DEVICES: ",".join(self._devices)} if self._devices else {}
+        self.places: list[Mapping[str, str]] = [{}] * self.at_once
+        if self.at_once > 1 and len(devices) >= self.at_once * per_trial:
+            starts = range(0, self.at_once * per_trial, per_trial)
+            self.places = [{_DEVICES: ",".join(devices[at : at + per_trial])} for at in starts]
 
 
 def count_slots(plain: Mapping[str, Any], *, max_slots: int | None) -> tuple[int, Slots]:
@@ -167,14 +149,16 @@ class TrialStarter:
     lock_fd: int
     logs: TrialLogs
 
-    def start(self, index: int, trial_id: int, *, length: int | None, place: Place) -> RunningTrial:
+    def start(
+        self, index: int, trial_id: int, *, length: int | None, place: Mapping[str, str]
+    ) -> RunningTrial:
         """Start the workers of a trial from its latest checkpoint; a new run of it begins.
 
         Args:
             index: Its number in the search.
             trial_id: Its record.
             length: How far the search wants it trained first.
-            place: Where it runs.
+            place: Variables of the place where it runs.
 
         Raises:
             RunError: If the workers cannot be started.
@@ -195,7 +179,7 @@ class TrialStarter:
                 allowed_plugins=self.plugins.allowed,
                 variables={
                     **({} if self.is_verbose else framework_variables(self.plugins)),
-                    **place.variables,
+                    **place,
                 },
             )
         except BaseException:
@@ -208,21 +192,6 @@ class TrialStarter:
                 f"{self.num_workers} workers: processes {', '.join(map(str, workers.pids))}"
             )
         return RunningTrial(index, info, workers, output)
-
-    def give_up_checkpoint(self, trial_id: int, uuid: str) -> CheckpointRecord | None:
-        """Record that a checkpoint cannot be restored; return the one before, if there is one."""
-        self.database.checkpoint_damaged(uuid)
-        return self.database.latest_checkpoint(trial_id)
-
-    def find_source(self) -> CheckpointSource | None:
-        """Return the checkpoint that new trials start from, or None."""
-        return find_source(
-            self.plain["searcher"],
-            database=self.database,
-            storage=self.storage,
-            environment=self.environment,
-            plugins=self.plugins,
-        )
 
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
@@ -243,7 +212,15 @@ class TrialStarter:
             best = self.database.best_until(
                 trial_id, self.plain, latest.steps_completed if latest else 0
             )
-        source = None if latest else self.find_source()
+        source = None
+        if latest is None:
+            source = find_source(
+                self.plain["searcher"],
+                database=self.database,
+                storage=self.storage,
+                environment=self.environment,
+                plugins=self.plugins,
+            )
         return TrialInfo(
             experiment_id=self.experiment_id,
             trial_id=trial_id,
