@@ -348,9 +348,7 @@ class _Run:
             stack.enter_context(logs.followed())
             starter = TrialStarter(
                 database=self._database,
-                environment=settings.environment,
-                plugins=settings.plugins,
-                listener=listener,
+                run=settings,
                 experiment_id=self._experiment_id,
                 plain=plain,
                 settings=ExperimentConfig.model_validate(plain).trial_settings(),
@@ -361,7 +359,6 @@ class _Run:
                 ),
                 model_dir=str(self.model_dir),
                 test_mode=self._test_mode,
-                is_verbose=settings.is_verbose,
                 num_workers=num_workers,
                 storage=storage,
                 launcher=launcher,

@@ -76,7 +76,7 @@ class SearchLoop:
     ) -> None:
         self._starter = starter
         self._database = starter.database
-        self._listener = starter.listener
+        self._listener = starter.run.listener
         self._log = log
         self._slots = slots
         self._interrupts = interrupts
@@ -86,7 +86,7 @@ class SearchLoop:
         self._ended: RunningTrial | None = None
         self._conclusion: Conclusion | None = None
         # Progress is only displayed: waiting for the records would hold up signals to the trials.
-        self._once = starter.database.patient(Patience(starter.listener.notice, longest_s=0))
+        self._once = starter.database.patient(Patience(starter.run.listener.notice, longest_s=0))
         self._percent = 0
         self._told_progress = -1.0
         self._is_metric_checked = False
@@ -216,7 +216,7 @@ class SearchLoop:
         self._starter.logs.unfollow(trial.info)
         ingest_spools(
             self._database,
-            self._starter.environment.home,
+            self._starter.run.environment.home,
             experiment_id=self._experiment_id,
             trial_id=trial.info.trial_id,
         )
@@ -351,7 +351,7 @@ class SearchLoop:
             return
         latest = self._database.latest_checkpoint(trial.info.trial_id)
         failure = trial.describe_failure(error, latest, self._starter.storage.url)
-        act_on_failure(failure, self._starter.plugins, self._listener)
+        act_on_failure(failure, self._starter.run.plugins, self._listener)
 
     def _abandon(self) -> None:
         """End all workers at once; the run fails."""

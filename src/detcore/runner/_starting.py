@@ -23,9 +23,8 @@ from detcore.types import TrialInfo
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.environment import Environment
-    from detcore.hooks import PluginManager
     from detcore.launch import Launcher
-    from detcore.runner._listener import RunListener
+    from detcore.runner._listener import RunSettings
     from detcore.runner._trial_logs import TrialLogs
     from detcore.storage import StorageBackend
     from detcore.types import TrialSettings
@@ -118,13 +117,13 @@ class TrialStarter:
     """Starts trials of an experiment.
 
     Attributes:
+        run: The settings of the run.
         experiment_id: Which experiment.
         plain: Its configuration, with secrets.
         settings: The part of the configuration that describes the training.
         code_dir: Folder with a copy of the user's code without secrets.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
-        is_verbose: Whether the messages of frameworks at every start are displayed, too.
         num_workers: Workers of each trial; >= 1.
         storage: Where the checkpoints are.
         launcher: Starts the workers.
@@ -133,16 +132,13 @@ class TrialStarter:
     """
 
     database: Database
-    environment: Environment
-    plugins: PluginManager
-    listener: RunListener
+    run: RunSettings
     experiment_id: int
     plain: Mapping[str, Any]
     settings: TrialSettings
     code_dir: Path
     model_dir: str
     test_mode: bool
-    is_verbose: bool
     num_workers: int
     storage: StorageBackend
     launcher: Launcher
@@ -165,20 +161,20 @@ class TrialStarter:
         """
         info = self._info(trial_id, length)
         self._open_log(info)
-        frameworks = () if self.is_verbose else self.plugins.frameworks().values()
+        frameworks = () if self.run.is_verbose else self.run.plugins.frameworks().values()
         notices = [notice for framework in frameworks for notice in framework.notices]
-        output = TrialOutput(info, self.listener, notices)
+        output = TrialOutput(info, self.run.listener, notices)
         try:
             workers = self.launcher.start(
                 info,
-                home=self.environment.home,
+                home=self.run.environment.home,
                 slots=self.num_workers,
                 keep_open=(self.lock_fd,),
                 on_output=output,
-                disabled_plugins=self.plugins.disabled,
-                allowed_plugins=self.plugins.allowed,
+                disabled_plugins=self.run.plugins.disabled,
+                allowed_plugins=self.run.plugins.allowed,
                 variables={
-                    **({} if self.is_verbose else framework_variables(self.plugins)),
+                    **({} if self.run.is_verbose else framework_variables(self.run.plugins)),
                     **place,
                 },
             )
@@ -186,16 +182,16 @@ class TrialStarter:
             self.logs.unfollow(info)
             output.close()
             raise
-        self.listener.trial_started(info, pid=workers.pid)
+        self.run.listener.trial_started(info, pid=workers.pid)
         if self.num_workers > 1:
-            self.listener.notice(
+            self.run.listener.notice(
                 f"{self.num_workers} workers: processes {', '.join(map(str, workers.pids))}"
             )
         return RunningTrial(index, info, workers, output)
 
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
-        folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
+        folder = trials_folder(self.run.environment, self.experiment_id) / str(trial_id)
         latest = best = None
         if trial.run_id:  # else it has neither checkpoints nor values
             # Checkpoints that a killed worker left half written are settled first.
@@ -218,8 +214,8 @@ class TrialStarter:
                 self.plain["searcher"],
                 database=self.database,
                 storage=self.storage,
-                environment=self.environment,
-                plugins=self.plugins,
+                environment=self.run.environment,
+                plugins=self.run.plugins,
             )
         return TrialInfo(
             experiment_id=self.experiment_id,
@@ -251,7 +247,7 @@ class TrialStarter:
         """
         with open_log(info):
             pass  # its first line
-        subscribe(info, self.plugins.observers())
+        subscribe(info, self.run.plugins.observers())
         self.logs.follow(info)
 
     def _validated_metric(self, checkpoint: CheckpointRecord) -> float | None:
