@@ -11,62 +11,18 @@ that every database holds the same bytes and NaN survives.
 from __future__ import annotations
 
 import datetime
-import enum
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-    desc,
-)
+import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
-from detcore._records import (
-    CheckpointRecord,
-    EventRecord,
-    ExperimentRecord,
-    Field,
-    Kept,
-    MetricRecord,
-    ModelRecord,
-    ModelVersionRecord,
-    ProcessIdentity,
-    RunRecord,
-    TrialRecord,
-    fields_of,
-)
+from detcore import _records as records
 from detcore.database._home import HomePath
 from detcore.database._text import PlainText
+from detcore.types import Control, ExperimentState, TrialState
 
-__all__ = [
-    "checkpoints",
-    "events",
-    "experiment_labels",
-    "experiments",
-    "last_ids",
-    "metadata",
-    "metrics",
-    "model_versions",
-    "models",
-    "runs",
-    "search_events",
-    "spools",
-    "trials",
-    "validation_values",
-]
-
-metadata = MetaData(
+metadata = sa.MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -74,18 +30,22 @@ metadata = MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-_TYPES: dict[type, TypeEngine[Any]] = {
-    bool: Boolean(),
-    int: Integer(),
-    float: Float(53),
-    datetime.datetime: Float(53),
+# By the type of a field, or its mark.
+_TYPES: dict[object, TypeEngine[Any]] = {
+    bool: sa.Boolean(),
+    int: sa.Integer(),
+    float: sa.Float(53),
+    datetime.datetime: sa.Float(53),
     str: PlainText(),
-    ProcessIdentity: Text(),
+    records.ProcessIdentity: sa.Text(),
+    records.Json: sa.Text(),
+    records.Kept.AS_LARGE: sa.BigInteger(),
+    records.Kept.AS_PATH: HomePath(),
+    **dict.fromkeys((Control, ExperimentState, TrialState), sa.String(16)),
 }
-_KEPT: dict[Kept, TypeEngine[Any]] = {Kept.AS_LARGE: BigInteger(), Kept.AS_PATH: HomePath()}
 
 
-def _columns(record: Callable[..., object], *given: Column[Any]) -> Iterator[Column[Any]]:
+def _columns(record: Callable[..., object], *given: sa.Column[Any]) -> Iterator[sa.Column[Any]]:
     """Yield the columns of a record's table.
 
     A field that is optional or has a default may be NULL; see `detcore._records.read_row`.
@@ -96,174 +56,167 @@ def _columns(record: Callable[..., object], *given: Column[Any]) -> Iterator[Col
     """
     yield from given
     names = {column.name for column in given}
-    for name, field in fields_of(record).items():
-        kind = _type_of(field)
-        if kind is not None and name not in names:
+    for name, field in records.fields_of(record).items():
+        kind = records.Json if field.json is not None else field.kept or field.type
+        if kind in _TYPES and name not in names:
             is_nullable = field.is_optional or field.default is not None
-            yield Column(name, kind, nullable=is_nullable)
+            yield sa.Column(name, _TYPES[kind], nullable=is_nullable)
 
 
-def _type_of(field: Field) -> TypeEngine[Any] | None:
-    """Return the type of a field's column; None if the field is no column."""
-    if field.json is not None:
-        return Text()
-    if field.kept is not None:
-        return _KEPT.get(field.kept)
-    return String(16) if issubclass(field.type, enum.Enum) else _TYPES.get(field.type)
-
-
-experiments = Table(
+experiments = sa.Table(
     "experiments",
     metadata,
     *_columns(
-        ExperimentRecord,
-        Column("id", Integer, primary_key=True),
-        Column("archived", Boolean, nullable=False),
+        records.ExperimentRecord,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("archived", sa.Boolean, nullable=False),
     ),
 )
 
 # The highest id that a table had when rows were deleted from it. Ids are not given again, because
 # folders, scripts and objects of clients name them, but SQLite would.
-last_ids = Table(
+last_ids = sa.Table(
     "last_ids",
     metadata,
-    Column("name", String(32), primary_key=True),
-    Column("last_id", BigInteger, nullable=False),
+    sa.Column("name", sa.String(32), primary_key=True),
+    sa.Column("last_id", sa.BigInteger, nullable=False),
 )
 
 # The labels of each experiment's configuration once more, to find it by.
-experiment_labels = Table(
+experiment_labels = sa.Table(
     "experiment_labels",
     metadata,
-    Column("label", PlainText, primary_key=True),
-    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True, autoincrement=False),
+    sa.Column("label", PlainText, primary_key=True),
+    sa.Column(
+        "experiment_id", sa.ForeignKey("experiments.id"), primary_key=True, autoincrement=False
+    ),
 )
 
-trials = Table(
+trials = sa.Table(
     "trials",
     metadata,
     *_columns(
-        TrialRecord,
-        Column("id", Integer, primary_key=True),
-        Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
-        Column("num_restarts", Integer, nullable=False),
+        records.TrialRecord,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("experiment_id", sa.ForeignKey("experiments.id"), nullable=False, index=True),
+        sa.Column("num_restarts", sa.Integer, nullable=False),
     ),
     # An index rather than a constraint: SQLite adds the one without copying the table.
-    Index(None, "experiment_id", "search_index", unique=True),
+    sa.Index(None, "experiment_id", "search_index", unique=True),
     # A runner looks for requests about twice a second, among perhaps 100,000 trials.
-    Index(None, "experiment_id", "control"),
+    sa.Index(None, "experiment_id", "control"),
 )
 
 # The events of each search, in order: its whole state; see `detcore.search`.
-search_events = Table(
+search_events = sa.Table(
     "search_events",
     metadata,
-    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True),
+    sa.Column("experiment_id", sa.ForeignKey("experiments.id"), primary_key=True),
     # From 0, which is the search's beginning and has no event.
-    Column("number", Integer, primary_key=True, autoincrement=False),
-    Column("event", Text),
-    Column("created_at", Float(53), nullable=False),
+    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("event", sa.Text),
+    sa.Column("created_at", sa.Float(53), nullable=False),
 )
 
-runs = Table(
+runs = sa.Table(
     "runs",
     metadata,
     *_columns(
-        RunRecord,
-        Column("trial_id", ForeignKey("trials.id"), primary_key=True),
-        Column("run_id", Integer, primary_key=True, autoincrement=False),
+        records.RunRecord,
+        sa.Column("trial_id", sa.ForeignKey("trials.id"), primary_key=True),
+        sa.Column("run_id", sa.Integer, primary_key=True, autoincrement=False),
     ),
 )
 
-metrics = Table(
+metrics = sa.Table(
     "metrics",
     metadata,
     *_columns(
-        MetricRecord,
-        Column("id", Integer, primary_key=True),
-        Column("trial_id", ForeignKey("trials.id"), nullable=False),
-        Column("kind", String(16), nullable=False),
-        Column("reported_at", Float(53), nullable=False),
+        records.MetricRecord,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("trial_id", sa.ForeignKey("trials.id"), nullable=False),
+        sa.Column("kind", sa.String(16), nullable=False),
+        sa.Column("reported_at", sa.Float(53), nullable=False),
     ),
-    UniqueConstraint("trial_id", "run_id", "seq"),
-    Index(None, "trial_id", "kind", "steps_completed", "run_id"),
+    sa.UniqueConstraint("trial_id", "run_id", "seq"),
+    sa.Index(None, "trial_id", "kind", "steps_completed", "run_id"),
 )
 
 # The numbers of validations once more, one per row, so that the best is an index look-up: in the
 # order of an index, and of equal values that of the earlier trial first.
-validation_values = Table(
+validation_values = sa.Table(
     "validation_values",
     metadata,
-    Column("metric_id", ForeignKey("metrics.id"), primary_key=True, autoincrement=False),
-    Column("name", PlainText, primary_key=True),
-    Column("experiment_id", Integer, nullable=False),
-    Column("trial_id", Integer, nullable=False),
-    Column("value", Float(53), nullable=False),
-    Index(None, "experiment_id", "name", "value", "trial_id"),
-    Index(
+    sa.Column("metric_id", sa.ForeignKey("metrics.id"), primary_key=True, autoincrement=False),
+    sa.Column("name", PlainText, primary_key=True),
+    sa.Column("experiment_id", sa.Integer, nullable=False),
+    sa.Column("trial_id", sa.Integer, nullable=False),
+    sa.Column("value", sa.Float(53), nullable=False),
+    sa.Index(None, "experiment_id", "name", "value", "trial_id"),
+    sa.Index(
         "ix_validation_values_largest",
         "experiment_id",
         "name",
-        desc("value"),
+        sa.desc("value"),
         "trial_id",
     ),
-    Index(None, "trial_id", "name", "value"),
+    sa.Index(None, "trial_id", "name", "value"),
 )
 
-events = Table(
+events = sa.Table(
     "events",
     metadata,
     *_columns(
-        EventRecord,
-        Column("id", Integer, primary_key=True),
-        Column("trial_id", ForeignKey("trials.id"), nullable=False),
+        records.EventRecord,
+        sa.Column("id", sa.Integer, primary_key=True),
+        sa.Column("trial_id", sa.ForeignKey("trials.id"), nullable=False),
     ),
-    Index(None, "trial_id", "kind"),
+    sa.Index(None, "trial_id", "kind"),
 )
 
 # How far each spool has been taken in; moved in the transaction that adds its records.
-spools = Table(
+spools = sa.Table(
     "spools",
     metadata,
-    Column("trial_id", ForeignKey("trials.id"), primary_key=True),
-    Column("run_id", Integer, primary_key=True, autoincrement=False),
-    Column("byte_offset", BigInteger, nullable=False),
-    Column("last_seq", BigInteger, nullable=False),
+    sa.Column("trial_id", sa.ForeignKey("trials.id"), primary_key=True),
+    sa.Column("run_id", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("byte_offset", sa.BigInteger, nullable=False),
+    sa.Column("last_seq", sa.BigInteger, nullable=False),
 )
 
-checkpoints = Table(
+checkpoints = sa.Table(
     "checkpoints",
     metadata,
     *_columns(
-        CheckpointRecord,
-        Column("uuid", String(64), primary_key=True),
-        Column("trial_id", ForeignKey("trials.id"), nullable=False),
-        Column("experiment_id", ForeignKey("experiments.id"), nullable=False),
-        Column("state", String(20), nullable=False),
+        records.CheckpointRecord,
+        sa.Column("uuid", sa.String(64), primary_key=True),
+        sa.Column("trial_id", sa.ForeignKey("trials.id"), nullable=False),
+        sa.Column("experiment_id", sa.ForeignKey("experiments.id"), nullable=False),
+        sa.Column("state", sa.String(20), nullable=False),
     ),
-    Index(None, "trial_id", "steps_completed"),
-    Index(None, "experiment_id", "trial_id", "steps_completed"),
+    sa.Index(None, "trial_id", "steps_completed"),
+    sa.Index(None, "experiment_id", "trial_id", "steps_completed"),
 )
 
-models = Table(
+models = sa.Table(
     "models",
     metadata,
     *_columns(
-        ModelRecord,
-        Column("id", Integer, primary_key=True),
+        records.ModelRecord,
+        sa.Column("id", sa.Integer, primary_key=True),
         # The number that the newest version got; numbers of deleted versions are not given again.
-        Column("last_number", Integer, nullable=False),
+        sa.Column("last_number", sa.Integer, nullable=False),
     ),
-    UniqueConstraint("name"),
+    sa.UniqueConstraint("name"),
 )
 
-model_versions = Table(
+model_versions = sa.Table(
     "model_versions",
     metadata,
     *_columns(
-        ModelVersionRecord,
-        Column("model_id", ForeignKey("models.id"), primary_key=True),
-        Column("number", Integer, primary_key=True, autoincrement=False),
-        Column("checkpoint_uuid", ForeignKey("checkpoints.uuid"), nullable=False, index=True),
+        records.ModelVersionRecord,
+        sa.Column("model_id", sa.ForeignKey("models.id"), primary_key=True),
+        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
+        sa.Column("checkpoint_uuid", sa.ForeignKey("checkpoints.uuid"), nullable=False, index=True),
     ),
 )

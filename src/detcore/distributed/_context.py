@@ -17,9 +17,7 @@ from detcore.distributed._launchers import (
     complete,
     find_place,
     read_chief_ip,
-    read_key,
     read_numbers,
-    read_port,
 )
 from detcore.errors import DistributedError
 
@@ -100,10 +98,10 @@ class DistributedContext:
             complete(dict(zip(NAMES, given, strict=True))),
             Settings(
                 chief_ip=chief_ip,
-                port=read_port(pub_port),
+                port=pub_port,
                 port_offset=port_offset,
                 force_tcp=force_tcp,
-                key=read_key(key),
+                key=key,
                 timeout_s=timeout_s,
                 connect_timeout_s=connect_timeout_s,
             ),
@@ -147,7 +145,7 @@ class DistributedContext:
             def announce(value: Any) -> Any:
                 return hvd.broadcast_object(value, root_rank=0)
 
-            key = announce(settings.key or secrets.token_bytes(32))
+            key = announce(settings.job_key() or secrets.token_bytes(32))
             settings = dataclasses.replace(settings, key=key, announce=announce)
         return cls._of(numbers, settings)
 

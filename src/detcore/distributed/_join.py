@@ -72,7 +72,7 @@ def join(numbers: Mapping[str, int], settings: Settings) -> tuple[Group, Group |
     rank, size = numbers["rank"], numbers["size"]
     members = list(range(size))
     if size == numbers["local_size"]:
-        identity = (settings.key or job_identity().encode()) + repr(
+        identity = (settings.job_key() or job_identity().encode()) + repr(
             (size, settings.chosen_port())
         ).encode()
         here = _join_here(identity, rank, members, settings, deadline)
@@ -121,7 +121,7 @@ def _read_note(place: MeetingPlace) -> tuple[Address, bytes] | None:
 
 def _join_across(rank: int, members: list[int], settings: Settings, deadline: float) -> Group:
     """Join ranks of several machines, by TCP to rank 0."""
-    key = settings.key
+    key = settings.job_key()
     if not key:
         raise DistributedError(
             "workers on several nodes need the job's key, which keeps strangers out.\n"

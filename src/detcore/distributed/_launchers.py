@@ -23,9 +23,7 @@ __all__ = [
     "find_place",
     "launcher_variables",
     "read_chief_ip",
-    "read_key",
     "read_numbers",
-    "read_port",
 ]
 
 TIMEOUT_S = 1800.0
@@ -115,19 +113,6 @@ def read_chief_ip(chief_ip: str | None) -> str | None:
     return chief_ip or _read("DET_CHIEF_IP")
 
 
-def read_key(key: bytes | str | None = None) -> bytes | None:
-    """Return the given key, or that of the variable DETCORE_JOB_KEY."""
-    if key is None:
-        key = _read("DETCORE_JOB_KEY")
-    return key.encode() if isinstance(key, str) else key
-
-
-def read_port(port: int | None = None) -> int | None:
-    """Return the given port of rank 0, or the one that the launcher has chosen, or None."""
-    text = _read("DETCORE_CHIEF_PORT") or ""
-    return int(text) if port is None and text.isdecimal() else port
-
-
 def _read(name: str) -> str | None:
     return read_variables((name,)).get(name)
 
@@ -141,19 +126,27 @@ class Settings:
     """
 
     chief_ip: str | None
-    port: int | None = dataclasses.field(default_factory=read_port)
+    port: int | None = None
     port_offset: int = 0
     force_tcp: bool = False
-    key: bytes | None = dataclasses.field(default_factory=read_key)
+    key: bytes | str | None = None
     timeout_s: float = TIMEOUT_S
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     announce: Callable[[Any], Any] | None = None
 
+    def job_key(self) -> bytes | None:
+        """Return the given key, or that of the variable DETCORE_JOB_KEY."""
+        key = _read("DETCORE_JOB_KEY") if self.key is None else self.key
+        return key.encode() if isinstance(key, str) else key
+
     def chosen_port(self) -> int | None:
-        """Return the port that the user requested, or None if the system may choose."""
-        if self.port is None and not self.port_offset:
+        """Return the port that the user or the launcher chose, or None if the system may choose."""
+        port, told = self.port, _read("DETCORE_CHIEF_PORT") or ""
+        if port is None and told.isdecimal():
+            port = int(told)
+        if port is None and not self.port_offset:
             return None
-        return (DEFAULT_PORT if self.port is None else self.port) + self.port_offset
+        return (DEFAULT_PORT if port is None else port) + self.port_offset
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,13 +43,18 @@ class TrialStatus:
 
 
 class RunListener(Protocol):
-    """Receives the events of a run. Calls come from the runner's thread, except `output`."""
+    """Receives the events of a run. Calls come from the runner's thread, except `output`.
+
+    A class that derives from it ignores the events for which it has no method.
+    """
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """The run begins; called once, with the experiment's configuration."""
+        return
 
     def trial_changed(self, status: TrialStatus) -> None:
         """A trial was created, or its status has changed; at the start, called for all trials."""
+        return
 
     def search_progress(self, progress: float, planned_length: int = 0) -> None:
         """How much of the search is done, 0 to 1.
@@ -57,21 +62,27 @@ class RunListener(Protocol):
         The planned length is that of all trials together, in the unit of ``searcher.max_length``;
         0 where the search method does not know it.
         """
+        return
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """A worker process was started for a trial."""
+        return
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
         """A worker reported metrics, a checkpoint, progress or another event."""
+        return
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
         """A worker printed a line on ``"stdout"`` or ``"stderr"``; called from threads."""
+        return
 
     def notice(self, text: str) -> None:
         """The runner has a message for the user."""
+        return
 
     def tick(self) -> None:
         """About ten times a second while workers run."""
+        return
 
 
 class NullListener(RunListener):
