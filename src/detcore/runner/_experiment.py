@@ -19,10 +19,11 @@ from detcore.database import (
 )
 from detcore.errors import DetcoreError, RunError
 from detcore.launch import num_cores
+from detcore.runner._failures import find_failure_action
 from detcore.runner._interrupts import Interrupts, Requests
+from detcore.runner._launching import find_launcher, ready_launcher
 from detcore.runner._loop import SearchLoop
-from detcore.runner._mending import mend_experiment
-from detcore.runner._named import find_failure_action, find_launcher, make_method, ready_launcher
+from detcore.runner._mending import make_method, mend_experiment
 from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog
 from detcore.runner._settle import experiment_lock, settle_trials

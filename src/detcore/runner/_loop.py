@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 from detcore.database import DatabaseAway, Patience, ingest_spools
 from detcore.delivery import tell_end_of_killed
 from detcore.errors import DetcoreError
+from detcore.runner._failures import act_on_failure
 from detcore.runner._listener import TrialStatus
-from detcore.runner._named import act_on_failure
 from detcore.runner._running import RunningTrial
 from detcore.runner._supervisor import (
     Action,
