@@ -14,7 +14,7 @@ from detcore.errors import WorkerError
 from detcore.launch._group import LocalWorkerGroup, OutputSink, Wake
 from detcore.launch._job import LocalJob
 from detcore.launch._lines import Line
-from detcore.launch._rendezvous import find_services
+from detcore.launch._rendezvous import RendezvousService, find_services, make_services
 from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
 from detcore.launch._workers import WorkerProcess, Workers, start_process
 from detcore.types import TrialInfo
@@ -89,10 +89,12 @@ class LocalLauncher:
         # Imported by a worker it would be there before it is run.
         from detcore.launch.worker import is_trial_class
 
-        services = {}
-        if slots > 1:
+        services: Mapping[str, RendezvousService] = {}
+        if slots > 1 and self._plugins is not None:
+            services = make_services(self._plugins)
+        elif slots > 1:
             services = find_services(
-                self._plugins, disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins
+                disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins
             )
         cwd, is_class = info.model_dir, is_trial_class(info.config["entrypoint"])
         can_fork = slots == 1 and is_class

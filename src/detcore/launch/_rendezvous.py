@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager
     from detcore.launch._places import RankPlace
 
-__all__ = ["Rendezvous", "RendezvousService", "RendezvousStore", "find_services"]
+__all__ = ["Rendezvous", "RendezvousService", "RendezvousStore", "find_services", "make_services"]
 
 
 class RendezvousStore(Protocol):
@@ -67,7 +67,6 @@ class RendezvousService(Protocol):
 
 
 def find_services(
-    plugins: PluginManager | None = None,
     *,
     disabled_plugins: frozenset[str] = frozenset(),
     allowed_plugins: frozenset[str] | None = None,
@@ -75,18 +74,21 @@ def find_services(
     """Return the services that plugins have registered, by name.
 
     Args:
-        plugins: The plugins, if they are loaded already.
         disabled_plugins: Plugins that are switched off.
         allowed_plugins: The only plugins that are on, or None for all.
 
     Raises:
         PluginError: If a service cannot be imported.
     """
-    if plugins is None:
-        from detcore.hooks import PluginManager
+    from detcore.hooks import PluginManager
 
-        environment = read_environment()
-        plugins = PluginManager(environment, disabled=disabled_plugins, allowed=allowed_plugins)
+    return make_services(
+        PluginManager(read_environment(), disabled=disabled_plugins, allowed=allowed_plugins)
+    )
+
+
+def make_services(plugins: PluginManager) -> dict[str, RendezvousService]:
+    """Return the services that plugins have registered, by name; see `find_services`."""
     return {name: _make(name, kind.service) for name, kind in plugins.rendezvous().items()}
 
 
