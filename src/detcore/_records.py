@@ -1,8 +1,8 @@
 """The records: each described once, for the database, the client, the server and the commands.
 
-A field has the name of its column. Those that are `Sent` are part of the record's document, the
-JSON with which a server answers. `read_row` makes a record of a row, `make_document` a document of
-a record, and `DOCUMENTS` says what each document holds.
+A field is a column of the record's table (`detcore.database._schema`). Those that are `Sent` are
+part of the record's document, the JSON with which a server answers. `read_row` makes a record of a
+row, `make_document` a document of a record, and `DOCUMENTS` says what each document holds.
 """
 
 from __future__ import annotations
@@ -26,6 +26,18 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 _SENT = object()
 Sent: TypeAlias = Annotated[_T, _SENT]
+
+
+class Kept(enum.Enum):
+    """Marks a field whose column is not that of its type alone."""
+
+    AS_LARGE = "a number of 64 bits"
+    AS_PATH = "a path or URL, which moves with the home"
+    ELSEWHERE = "not a column of the record's table"
+
+
+Large: TypeAlias = Annotated[int, Kept.AS_LARGE]
+HomePath: TypeAlias = Annotated[str, Kept.AS_PATH]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,7 +121,7 @@ class ExperimentRecord:
     error: Sent[str | None]
     config: Sent[Document]
     config_text: str | None
-    model_dir: str
+    model_dir: HomePath
     process: ProcessIdentity | None
     archived: Sent[bool] = False
     progress: Sent[float | None] = None
@@ -153,14 +165,14 @@ class TrialRecord:
     state: Sent[TrialState]
     error: Sent[str | None]
     hparams: Sent[Document]
-    seed: int
-    trial_dir: str | None
+    seed: Large
+    trial_dir: HomePath | None
     current_run: RunRecord | None
     num_restarts: Sent[int] = 0
     created_at: Sent[datetime.datetime]
     ended_at: Sent[datetime.datetime | None]
     search_index: int | None = None
-    length: int | None = None
+    length: Large | None = None
     rung: int | None = None
     control: Control | None = None
     labels: Sent[Annotated[tuple[str, ...], Json(_decode_texts)]] = ()
@@ -203,12 +215,12 @@ class MetricRecord:
     trial_id: Sent[int]
     run_id: Sent[int]
     kind: str
-    steps_completed: Sent[int]
+    steps_completed: Sent[Large]
     metrics: Sent[Metrics]
     batch_metrics: Sent[Batches | None] = None
-    n_records: Sent[int | None] = None
+    n_records: Sent[Large | None] = None
     reported_at: Sent[datetime.datetime | None] = None
-    seq: int | None = None
+    seq: Large | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,7 +232,7 @@ class EventRecord:
 
     trial_id: int
     run_id: int
-    seq: int | None
+    seq: Large | None
     kind: str
     payload: Metrics
     reported_at: datetime.datetime
@@ -240,9 +252,9 @@ class CheckpointRecord:
     uuid: Sent[str]
     experiment_id: Sent[int]
     trial_id: Sent[int]
-    storage_url: str
+    storage_url: HomePath
     state: Sent[str]
-    steps_completed: Sent[int]
+    steps_completed: Sent[Large]
     metadata: Sent[Document]
     resources: Sent[
         Annotated[Mapping[str, int], Json(decode_document), "Sizes of its files in bytes."]
@@ -275,7 +287,7 @@ class ModelRecord:
     metadata: Sent[Document]
     labels: Sent[Annotated[tuple[str, ...], Json(_decode_texts)]]
     archived: Sent[bool]
-    num_versions: Sent[int]
+    num_versions: Sent[Annotated[int, Kept.ELSEWHERE]]
     created_at: Sent[datetime.datetime]
     updated_at: Sent[datetime.datetime]
 
@@ -429,6 +441,7 @@ class Field:
         is_list: Whether it is a list.
         is_sent: Whether documents have it.
         json: How its column keeps it, if as JSON.
+        kept: How its column keeps it, if not as others of its type.
         description: More about it, or None.
         default: Its value in documents of releases that did not have it yet; None: there were no
             such releases.
@@ -440,6 +453,7 @@ class Field:
     is_list: bool
     is_sent: bool
     json: Json | None
+    kept: Kept | None
     description: str | None
     default: Any
 
@@ -478,6 +492,7 @@ def _field_of(hint: object, default: object) -> Field:
                 is_list=is_list,
                 is_sent=_SENT in marks,
                 json=next((mark for mark in marks if isinstance(mark, Json)), None),
+                kept=next((mark for mark in marks if isinstance(mark, Kept)), None),
                 description=next((mark for mark in marks if isinstance(mark, str)), None),
                 default=[*default] if isinstance(default, tuple) else default,
             )

@@ -8,8 +8,7 @@ import pytest
 from sqlalchemy import create_engine, inspect, text
 
 from detcore.database import Database
-from detcore.database._engine import migrate
-from detcore.database._schema import REVISIONS
+from detcore.database._engine import migrate, revisions
 
 if TYPE_CHECKING:
     from databases import Places
@@ -49,7 +48,7 @@ INSERT INTO tokens (digest, user_id, created_at, expires_at) VALUES ('d', 1, 1.0
 """
 # What each release wrote that those before it did not.
 ROWS_SINCE = {"0001": ROWS, "0003": MODEL_ROWS, "0004": LABEL_ROWS, "0005": USER_ROWS}
-EARLIER = REVISIONS[-2]
+EARLIER = revisions()[-2]
 STATEMENTS_BETWEEN_KILLS = 7
 
 
@@ -78,7 +77,7 @@ def tables_of(url: str) -> tuple[str, dict[str, set[str]]]:
     return str(version), columns
 
 
-@pytest.mark.parametrize("revision", REVISIONS[:-1])
+@pytest.mark.parametrize("revision", revisions()[:-1])
 def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -> None:
     url = places.new(empty=True)
     make_old(url, revision)
@@ -110,11 +109,11 @@ def test_a_kill_in_an_upgrade_leaves_the_old_or_the_new_tables(
     places: Places, nursery: Nursery
 ) -> None:
     whole = {}
-    for revision in (EARLIER, REVISIONS[-1]):
+    for revision in (EARLIER, revisions()[-1]):
         url = places.new(empty=True)
         make_old(url, revision)
         whole[revision] = tables_of(url)[1]
-    assert whole[EARLIER] != whole[REVISIONS[-1]]
+    assert whole[EARLIER] != whole[revisions()[-1]]
     codes: list[int] = []
     while not codes or codes[-1]:
         url = places.new(empty=True)
@@ -124,7 +123,7 @@ def test_a_kill_in_an_upgrade_leaves_the_old_or_the_new_tables(
         codes.append(code)
         version, columns = tables_of(url)
         assert columns == whole[version], statement
-        assert version == (EARLIER if code else REVISIONS[-1])
+        assert version == (EARLIER if code else revisions()[-1])
         with Database.open(url) as database:
             assert [row.name for row in database.list_experiments()] == ["old"]
             assert database.registered_checkpoints() == {"c": ["m version 1"]}

@@ -17,8 +17,7 @@ from sqlalchemy import create_engine, text
 from toy_command import Detcore
 
 from detcore.database import back_up, describe_database, put_back
-from detcore.database._engine import migrate
-from detcore.database._schema import REVISIONS
+from detcore.database._engine import migrate, revisions
 from detcore.errors import ConfigError, DatabaseError
 from detcore.experimental import Determined
 from detcore_server._database import ServerDatabase
@@ -123,14 +122,14 @@ def test_the_commands(tmp_path: Path) -> None:
     with Detcore(tmp_path) as detcore:
         assert "none yet" in detcore("database", "info").stdout
         assert not (detcore.home / "detcore.db").exists()
-        assert f"schema {REVISIONS[-1]}, was not there" in detcore("database", "upgrade").stdout
+        assert f"schema {revisions()[-1]}, was not there" in detcore("database", "upgrade").stdout
         assert "bytes" in detcore("database", "backup", copy).stdout
         failed = detcore("database", "restore", copy)
         assert failed.code == 2
         assert "--replace" in failed.stderr
         done = detcore("database", "restore", copy, "--replace")
         assert done.code == 0, done.stderr
-        assert detcore("database", "info", "--json").summary["schema"] == REVISIONS[-1]
+        assert detcore("database", "info", "--json").summary["schema"] == revisions()[-1]
 
 
 def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
@@ -162,7 +161,7 @@ def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(DatabaseError, match="no record store of detcore"):
         put_back(other, url, replace=True)
-    assert describe_database(url).schema == REVISIONS[-1]
+    assert describe_database(url).schema == revisions()[-1]
 
 
 # -- upgrade --------------------------------------------------------------------------------------
@@ -234,7 +233,7 @@ def test_two_new_servers_start_on_an_old_database(
             server.wait(30)
             assert server.stdout is not None
             server.stdout.close()
-    assert describe_database(url).schema == REVISIONS[-1]
+    assert describe_database(url).schema == revisions()[-1]
     # The copy from before is what it was, and becomes a database of today, too.
     assert describe_database(f"sqlite:///{tmp_path / 'before.db'}").schema == "0004"
     put_back(tmp_path / "before.db", url, replace=True)

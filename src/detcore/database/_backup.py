@@ -17,8 +17,13 @@ from pathlib import Path
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from detcore.database._engine import PLUGIN_VERSION, make_engine, read_version, select_version
-from detcore.database._schema import REVISIONS
+from detcore.database._engine import (
+    PLUGIN_VERSION,
+    make_engine,
+    read_version,
+    revisions,
+    select_version,
+)
 from detcore.database._sqlite import check_file, copy_file, make_single
 from detcore.database._translate import shown_url
 from detcore.errors import ConfigError, DatabaseError, StorageFullError
@@ -57,7 +62,7 @@ def describe_database(url: str) -> DatabaseInfo:
     parsed = make_url(url)
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
         return DatabaseInfo(
-            url=shown_url(parsed), schema=None, newest_schema=REVISIONS[-1], counts={}
+            url=shown_url(parsed), schema=None, newest_schema=revisions()[-1], counts={}
         )
     engine, guard = make_engine(url)
     try:
@@ -83,7 +88,7 @@ def describe_database(url: str) -> DatabaseInfo:
     return DatabaseInfo(
         url=shown_url(parsed),
         schema=schema,
-        newest_schema=REVISIONS[-1],
+        newest_schema=revisions()[-1],
         counts=counts,
         schemas_of_plugins=of_plugins,
     )

@@ -130,7 +130,7 @@ def add_parts(
     Raises:
         IntegrityError: If a trial does not exist, or records are there already.
     """
-    known = _positions(connection, {part.owner for part in parts})
+    known = _positions(connection, sorted({part.owner[0] for part in parts}), lock=True)
     started = set(known)
     if of_known_runs:
         started |= _known_runs(connection, {part.owner for part in parts} - started)
@@ -189,12 +189,14 @@ def _is_applied(connection: Connection, owner: Owner, entry: _Entry) -> bool:
     return apply_event(connection, owner, entry.change, entry.event["reported_at"])
 
 
-def _positions(connection: Connection, owners: set[Owner]) -> dict[Owner, Position]:
-    trial_ids = sorted({owner[0] for owner in owners})
+def _positions(
+    connection: Connection, trial_ids: Sequence[int] | None, *, lock: bool = False
+) -> dict[Owner, Position]:
+    query = select(spools).with_for_update() if lock else select(spools)
     return {
         (row.trial_id, row.run_id): Position(row.byte_offset, row.last_seq)
         for condition in among(spools.c.trial_id, trial_ids)
-        for row in connection.execute(select(spools).where(condition).with_for_update())
+        for row in connection.execute(query.where(condition))
     }
 
 
@@ -368,11 +370,7 @@ def read_positions(
 ) -> dict[tuple[int, int], Position]:
     """Return the positions of all spools, or of those of some trials, by trial and run."""
     with database._read() as connection:
-        return {
-            (row.trial_id, row.run_id): Position(row.byte_offset, row.last_seq)
-            for condition in among(spools.c.trial_id, trial_ids)
-            for row in connection.execute(select(spools).where(condition))
-        }
+        return _positions(connection, trial_ids)
 
 
 def _store(database: Database, part: Part) -> Position:

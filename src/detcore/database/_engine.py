@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import threading
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from detcore.database import _postgresql, _sqlite
 from detcore.database._connections import MIGRATES, WRITE, ForkGuard
 from detcore.database._home import set_home
-from detcore.database._schema import REVISIONS, metadata
+from detcore.database._schema import metadata
 from detcore.database._translate import damaged, shown_url, translate
 from detcore.errors import DatabaseError
 
@@ -39,6 +40,7 @@ __all__ = [
     "make_engine",
     "migrate",
     "read_version",
+    "revisions",
     "select_version",
     "transaction",
 ]
@@ -164,19 +166,28 @@ def bring_up_to_date(engine: Engine, tables: TablesType | None = None) -> None:
     Raises:
         DatabaseError: If a newer detcore or plugin wrote the database, or it cannot be used.
     """
-    revisions = REVISIONS if tables is None else tables.revisions
-    if _quick_version(engine, tables) == revisions[-1]:
+    known = revisions() if tables is None else tables.revisions
+    if _quick_version(engine, tables) == known[-1]:
         return
     with _ALEMBIC, transaction(engine, write=True, migrates=True) as connection:
         version = read_version(connection, tables)
-        if version == revisions[-1]:
+        if version == known[-1]:
             return  # another process did it while this one waited
-        if version is not None and version not in revisions:
+        if version is not None and version not in known:
             raise DatabaseError(_too_new(engine, version, tables))
         if version is None and tables is None:
             _require_room(connection)
         migrate(connection, tables)
     engine.dispose()
+
+
+@functools.cache
+def revisions() -> tuple[str, ...]:
+    """Return the versions of the records' tables that this code can migrate, oldest first.
+
+    It works with the last one. Each has a file of its own in ``migrations/versions``.
+    """
+    return tuple(sorted(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py")))
 
 
 def migrate(connection: Connection, tables: TablesType | None = None, *, to: str = "head") -> None:
@@ -268,7 +279,7 @@ def _too_new(engine: Engine, version: str, tables: TablesType | None) -> str:
         )
     return (
         f"the database {shown_url(engine.url)} has schema {version}, which is newer than "
-        f"detcore {__version__} knows ({REVISIONS[-1]}).\n"
+        f"detcore {__version__} knows ({revisions()[-1]}).\n"
         "A newer detcore wrote it, and this one could damage its records.\n"
         "Update: python -m pip install --upgrade detcore"
     )

@@ -15,6 +15,7 @@ from detcore.database._queries import (
     Queries,
     change,
     checked_texts,
+    find,
     now,
     process_document,
     require,
@@ -82,12 +83,27 @@ class ExperimentQueries(Queries):
         """
         hidden, text = hide_secrets(config, config_text)
         with self._write() as connection:
-            number = _insert_experiment(
-                connection, config=hidden, config_text=text, model_dir=model_dir, name=name
+            created = connection.execute(
+                experiments.insert().values(
+                    **unused_id(connection, experiments),
+                    name=name,
+                    state=ExperimentState.RUNNING.value,
+                    config=encode_document(hidden),
+                    config_text=text,
+                    model_dir=model_dir,
+                    process=this_process(),
+                    archived=False,
+                    created_at=now(),
+                )
             )
+            number = int(created.inserted_primary_key[0])  # type: ignore[index]  # one row
+            labels = hidden.get("labels")
+            if isinstance(labels, list | tuple):
+                texts = [label for label in labels if isinstance(label, str)]
+                _insert_labels(connection, number, texts)
             if place is not None:
                 folder = place(connection, number)
-                change(connection, experiments, "experiment", number, model_dir=folder)
+                change(connection, experiments, number, model_dir=folder)
             return number
 
     def change_config(
@@ -112,13 +128,7 @@ class ExperimentQueries(Queries):
         """
         hidden, _ = hide_secrets(config, None)
         with self._write() as connection:
-            change(
-                connection,
-                experiments,
-                "experiment",
-                experiment_id,
-                config=encode_document(hidden),
-            )
+            change(connection, experiments, experiment_id, config=encode_document(hidden))
             ids = select(trials.c.id).where(trials.c.experiment_id == experiment_id)
             for trial in connection.execute(ids).all():
                 last = select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial.id)
@@ -139,13 +149,7 @@ class ExperimentQueries(Queries):
             NotFoundError: If no experiment has that id; the message lists the known ones.
         """
         with self._read() as connection:
-            row = connection.execute(
-                select(experiments).where(experiments.c.id == experiment_id)
-            ).fetchone()
-            if row is None:
-                require(connection, experiments, "experiment", experiment_id)
-            assert row is not None  # require has raised
-            return read_row(ExperimentRecord, row)
+            return read_row(ExperimentRecord, find(connection, experiments, experiment_id))
 
     def list_experiments(
         self,
@@ -222,7 +226,7 @@ class ExperimentQueries(Queries):
         if running:
             changed["process"] = this_process()
         with self._write() as connection:
-            change(connection, experiments, "experiment", experiment_id, **changed)
+            change(connection, experiments, experiment_id, **changed)
 
     def experiment_is_alive(self, experiment_id: int) -> bool | None:
         """Return whether the process that runs an experiment is there.
@@ -354,47 +358,6 @@ def _is_alive(record: ExperimentRecord) -> bool | None:
     return False if record.process is None else is_alive(record.process)
 
 
-def _insert_experiment(
-    connection: Connection,
-    *,
-    config: Mapping[str, object],
-    config_text: str | None,
-    model_dir: str,
-    name: str,
-) -> int:
-    """Add an experiment, in state RUNNING under the calling process, in a transaction.
-
-    Args:
-        connection: Of a transaction that writes.
-        config: The configuration without its secrets; see `hide_secrets`.
-        config_text: The experiment file without its secrets, or None.
-        model_dir: Folder of the user's code.
-        name: Its name in lists.
-
-    Returns:
-        Its id.
-    """
-    created = connection.execute(
-        experiments.insert().values(
-            **unused_id(connection, experiments),
-            name=name,
-            state=ExperimentState.RUNNING.value,
-            config=encode_document(config),
-            config_text=config_text,
-            model_dir=model_dir,
-            process=this_process(),
-            archived=False,
-            created_at=now(),
-        )
-    )
-    experiment_id = int(created.inserted_primary_key[0])  # type: ignore[index]  # one row
-    for label in _labels(config.get("labels")):
-        connection.execute(
-            experiment_labels.insert().values(label=label, experiment_id=experiment_id)
-        )
-    return experiment_id
-
-
 def _filters(
     states: Iterable[ExperimentState | str] | None,
     archived: bool | None,
@@ -424,12 +387,6 @@ def _named(connection: Connection, which: list[ColumnElement[bool]], name: str) 
     query = select(experiments.c.id, experiments.c.name).where(*which).order_by(experiments.c.id)
     wanted = name.casefold()
     return [row.id for row in connection.execute(query) if wanted in row.name.casefold()]
-
-
-def _labels(labels: object) -> set[str]:
-    if not isinstance(labels, list | tuple):
-        return set()
-    return {label[:MAX_INDEXED] for label in labels if isinstance(label, str)}
 
 
 class DescriptionQueries(Queries):
@@ -471,14 +428,7 @@ class DescriptionQueries(Queries):
         added = set(checked_texts("labels", add_labels))
         removed = set(checked_texts("labels", remove_labels))
         with self._write() as connection:
-            row = connection.execute(
-                select(experiments.c.config)
-                .where(experiments.c.id == experiment_id)
-                .with_for_update()
-            ).fetchone()
-            if row is None:
-                require(connection, experiments, "experiment", experiment_id)
-            assert row is not None  # require has raised
+            row = find(connection, experiments, experiment_id, lock=True)
             config = {**decode_document(row.config), **changed}
             before = config.get("labels") or ()
             if labels is not None:
@@ -501,6 +451,10 @@ def _replace_labels(connection: Connection, experiment_id: int, labels: list[str
     connection.execute(
         delete(experiment_labels).where(experiment_labels.c.experiment_id == experiment_id)
     )
+    _insert_labels(connection, experiment_id, labels)
+
+
+def _insert_labels(connection: Connection, experiment_id: int, labels: Iterable[str]) -> None:
     for label in sorted({label[:MAX_INDEXED] for label in labels}):
         connection.execute(
             experiment_labels.insert().values(label=label, experiment_id=experiment_id)
@@ -521,7 +475,7 @@ class DeletionQueries(Queries):
         """
         mine = trials.c.experiment_id == experiment_id
         with self._write() as connection:
-            require(connection, experiments, "experiment", experiment_id)
+            require(connection, experiments, experiment_id)
             _refuse_registered(connection, experiment_id)
             for table in (experiments, trials):
                 note_last_id(connection, table)

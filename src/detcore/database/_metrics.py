@@ -43,7 +43,7 @@ class MetricQueries(Queries):
         try:
             with self._write() as connection:
                 for trial_id in {row["trial_id"] for row in plain}:
-                    require(connection, trials, "trial", trial_id)
+                    require(connection, trials, trial_id)
                 insert_metrics(connection, plain)
         except IntegrityError as error:
             raise DatabaseError(f"these metrics are recorded already: {error.orig}") from error
@@ -87,7 +87,7 @@ class MetricQueries(Queries):
                 query = query.order_by(steps, number).limit(newest)
             rows = connection.execute(query).fetchall()
             if not rows:
-                require(connection, trials, "trial", trial_id)
+                require(connection, trials, trial_id)
         if newest is not None:
             rows = rows[::-1]
         return [read_row(MetricRecord, row) for row in rows]

@@ -14,13 +14,15 @@ __all__ = ["identify_this_process", "is_alive"]
 
 def identify_this_process() -> ProcessIdentity:
     """Return the identity of the calling process."""
-    pid = os.getpid()
+    pid, machine = os.getpid(), _read(Path("/etc/machine-id"))
+    # The machine's name itself is meant to stay on it; databases travel.
+    digest = hashlib.sha256(f"detcore {machine}".encode()).hexdigest()[:16] if machine else None
     return ProcessIdentity(
         host=socket.gethostname(),
         pid=pid,
-        machine_id=_machine_id(),
-        boot_id=_boot_id(),
-        started=_start_time(pid),
+        machine_id=digest,
+        boot_id=_read(Path("/proc/sys/kernel/random/boot_id")),
+        started=_stat(pid)[1],
         pid_namespace=_pid_namespace(),
     )
 
@@ -50,20 +52,6 @@ def is_alive(process: ProcessIdentity, here: ProcessIdentity | None = None) -> b
     if state in ("Z", "X"):
         return False
     return process.started is None or started is None or started == process.started
-
-
-def _machine_id() -> str | None:
-    name = _read(Path("/etc/machine-id"))
-    # The name itself is meant to stay on its machine; databases travel.
-    return hashlib.sha256(f"detcore {name}".encode()).hexdigest()[:16] if name else None
-
-
-def _boot_id() -> str | None:
-    return _read(Path("/proc/sys/kernel/random/boot_id"))
-
-
-def _start_time(pid: int) -> str | None:
-    return _stat(pid)[1]
 
 
 def _stat(pid: int) -> tuple[str | None, str | None]:

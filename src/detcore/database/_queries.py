@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Table, func, select, true, update
+from sqlalchemy import Connection, Engine, Row, Table, func, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_document
@@ -27,6 +27,7 @@ __all__ = [
     "checked_metadata",
     "checked_texts",
     "describe_ids",
+    "find",
     "now",
     "require",
     "this_process",
@@ -69,11 +70,38 @@ class Queries:
             )
 
 
-def change(connection: Connection, table: Table, what: str, number: int, **changed: object) -> None:
-    """Change the row with an id; raise NotFoundError, listing the known ids, if it is missing."""
-    found = connection.execute(update(table).where(table.c.id == number).values(**changed))
+def change(
+    connection: Connection,
+    table: Table,
+    number: int,
+    /,
+    *conditions: ColumnElement[bool],
+    **changed: object,
+) -> bool:
+    """Change the row with an id if conditions are true of it; return whether they were.
+
+    Raises:
+        NotFoundError: If no row has that id; the message lists the known ones.
+    """
+    found = connection.execute(
+        update(table).where(table.c.id == number, *conditions).values(**changed)
+    )
     if found.rowcount == 0:
-        require(connection, table, what, number)
+        require(connection, table, number)
+    return bool(found.rowcount)
+
+
+def find(connection: Connection, table: Table, number: int, *, lock: bool = False) -> Row[Any]:
+    """Return the row with an id; with a lock, it stays so until the transaction ends.
+
+    Raises:
+        NotFoundError: If no row has that id; the message lists the known ones.
+    """
+    query = select(table).where(table.c.id == number)
+    row = connection.execute(query.with_for_update() if lock else query).fetchone()
+    if row is None:
+        raise _not_found(connection, table, number)
+    return row
 
 
 def this_process() -> str:
@@ -86,20 +114,24 @@ def process_document(process: ProcessIdentity) -> str:
     return encode_document({name: getattr(process, name) for name in process.__slots__})
 
 
-def require(connection: Connection, table: Table, what: str, number: int) -> None:
+def require(connection: Connection, table: Table, number: int) -> None:
     """Raise NotFoundError, listing the known ids, unless `number` is an id of `table`."""
-    if connection.execute(select(table.c.id).where(table.c.id == number)).fetchone():
-        return
+    if not connection.execute(select(table.c.id).where(table.c.id == number)).fetchone():
+        raise _not_found(connection, table, number)
+
+
+def _not_found(connection: Connection, table: Table, number: int) -> NotFoundError:
+    what = table.name.removesuffix("s")
     known = list(connection.execute(select(table.c.id).order_by(table.c.id)).scalars())
     where = shown_url(connection.engine.url)
     if not known:
-        raise NotFoundError(
+        return NotFoundError(
             f"no {what} {number}: there are none yet in {where}.\n"
             "Start one: detcore run CONFIG.yaml"
         )
-    listed = describe_ids(known)
-    raise NotFoundError(
-        f"no {what} {number} in {where}.\n{what.capitalize()}s there: {listed}.\n"
+    return NotFoundError(
+        f"no {what} {number} in {where}.\n"
+        f"{what.capitalize()}s there: {describe_ids(known)}.\n"
         "See what they are: detcore experiment list"
     )
 

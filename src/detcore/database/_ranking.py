@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, Select, and_, exists, or_, select
+from sqlalchemy import Connection, Row, RowMapping, Select, Table, and_, exists, or_, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._records import (
@@ -87,9 +87,9 @@ class RankingQueries(Queries):
         with self._read() as connection:
             if trial_id is None:
                 assert experiment_id is not None
-                require(connection, experiments, "experiment", experiment_id)
+                require(connection, experiments, experiment_id)
             else:
-                require(connection, trials, "trial", trial_id)
+                require(connection, trials, trial_id)
             ranked = _rank(
                 connection,
                 _valued(experiment_id, trial_id, metric, smaller_is_better),
@@ -161,7 +161,7 @@ class RankingQueries(Queries):
             select(trials.c.id).where(trials.c.experiment_id == experiment_id).order_by(trials.c.id)
         )
         with self._read() as connection:
-            require(connection, experiments, "experiment", experiment_id)
+            require(connection, experiments, experiment_id)
             ranked = _rank(connection, valued, rest, limit, trials.c.id)
             records = {
                 trial.id: trial
@@ -197,10 +197,6 @@ def _valued(
 ) -> Select[Any]:
     """Return the query of whole checkpoints that have a value, the best first."""
     value = validation_values.c.value
-    if trial_id is None:
-        owner = validation_values.c.experiment_id == experiment_id
-    else:
-        owner = validation_values.c.trial_id == trial_id
     return (
         select(checkpoints.c.uuid, checkpoints.c.trial_id, value)
         .select_from(validation_values)
@@ -213,7 +209,7 @@ def _valued(
             ),
         )
         .where(
-            owner,
+            _owned_by(validation_values, experiment_id, trial_id),
             validation_values.c.name == metric,
             checkpoints.c.state == _COMPLETED,
             is_last_report(),
@@ -228,11 +224,15 @@ def _valued(
     )
 
 
-def _all_whole(experiment_id: int | None, trial_id: int | None) -> Select[Any]:
+def _owned_by(table: Table, experiment_id: int | None, trial_id: int | None) -> ColumnElement[bool]:
+    """Return the condition that a row is of an experiment, or of one trial."""
     if trial_id is None:
-        owner = checkpoints.c.experiment_id == experiment_id
-    else:
-        owner = checkpoints.c.trial_id == trial_id
+        return table.c.experiment_id == experiment_id
+    return table.c.trial_id == trial_id
+
+
+def _all_whole(experiment_id: int | None, trial_id: int | None) -> Select[Any]:
+    owner = _owned_by(checkpoints, experiment_id, trial_id)
     return (
         select(checkpoints.c.uuid, checkpoints.c.trial_id)
         .where(owner, checkpoints.c.state == _COMPLETED)

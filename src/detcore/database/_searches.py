@@ -10,7 +10,7 @@ from typing import Any
 from sqlalchemy import func, select, update
 
 from detcore._log import decode_document, encode_document
-from detcore.database._queries import Queries, change, now, require
+from detcore.database._queries import Queries, change, find, now, require
 from detcore.database._schema import experiments, search_events, trials
 from detcore.database._trials import insert_trial
 from detcore.errors import DatabaseError
@@ -75,9 +75,9 @@ class SearchQueries(Queries):
         """
         with self._write() as connection:
             if progress is None:
-                require(connection, experiments, "experiment", experiment_id)
+                require(connection, experiments, experiment_id)
             else:
-                change(connection, experiments, "experiment", experiment_id, progress=progress)
+                change(connection, experiments, experiment_id, progress=progress)
             # Numbers have no gaps, and the last one is a look-up in an index.
             last = connection.execute(
                 select(func.max(search_events.c.number)).where(
@@ -111,7 +111,7 @@ class SearchQueries(Queries):
                 ids[draft.search_index] = trial_id
                 if folder is not None:
                     path = str(folder / str(trial_id))
-                    change(connection, trials, "trial", trial_id, trial_dir=path)
+                    change(connection, trials, trial_id, trial_dir=path)
             for target in targets:
                 connection.execute(
                     update(trials)
@@ -132,7 +132,7 @@ class SearchQueries(Queries):
             NotFoundError: If there is no such experiment.
         """
         with self._write() as connection:
-            change(connection, experiments, "experiment", experiment_id, progress=progress)
+            change(connection, experiments, experiment_id, progress=progress)
 
     def list_search_events(self, experiment_id: int) -> list[Mapping[str, Any] | None]:
         """Return the log of a search, oldest first; the first entry, its beginning, is None."""
@@ -155,11 +155,8 @@ class SearchQueries(Queries):
         """
         with self._write() as connection:
             more = trials.c.num_restarts + 1
-            change(connection, trials, "trial", trial_id, num_restarts=more)
-            found = connection.execute(
-                select(trials.c.num_restarts).where(trials.c.id == trial_id)
-            ).scalar()
-            return int(found or 0)
+            change(connection, trials, trial_id, num_restarts=more)
+            return int(find(connection, trials, trial_id).num_restarts)
 
     def request_control(self, experiment_id: int, control: Control | None) -> bool:
         """Ask the runner of an experiment to do something; None takes it back.
@@ -172,19 +169,11 @@ class SearchQueries(Queries):
         """
         with self._write() as connection:
             if control is None:
-                change(connection, experiments, "experiment", experiment_id, control=None)
+                change(connection, experiments, experiment_id, control=None)
                 return True
-            changed = connection.execute(
-                update(experiments)
-                .where(
-                    experiments.c.id == experiment_id,
-                    experiments.c.state == ExperimentState.RUNNING.value,
-                )
-                .values(control=Control(control).value)
-            )
-            if changed.rowcount == 0:
-                require(connection, experiments, "experiment", experiment_id)
-            return bool(changed.rowcount)
+            is_running = experiments.c.state == ExperimentState.RUNNING.value
+            value = Control(control).value
+            return change(connection, experiments, experiment_id, is_running, control=value)
 
     def request_trial_control(self, trial_id: int, control: Control) -> bool:
         """Ask the runner of a search to end one of its trials for good.
@@ -200,17 +189,8 @@ class SearchQueries(Queries):
             NotFoundError: If no trial has that id.
         """
         with self._write() as connection:
-            changed = connection.execute(
-                update(trials)
-                .where(
-                    trials.c.id == trial_id,
-                    trials.c.state.in_([TrialState.RUNNING.value, TrialState.PAUSED.value]),
-                )
-                .values(control=Control(control).value)
-            )
-            if changed.rowcount == 0:
-                require(connection, trials, "trial", trial_id)
-            return bool(changed.rowcount)
+            is_open = trials.c.state.in_([TrialState.RUNNING.value, TrialState.PAUSED.value])
+            return change(connection, trials, trial_id, is_open, control=Control(control).value)
 
     def requested_trial_controls(self, experiment_id: int) -> dict[int, Control]:
         """Return how trials of an experiment were asked to end, by their index in its search."""
@@ -258,19 +238,16 @@ class SearchQueries(Queries):
         """
         value = None if asked is None else Control(asked).value
         with self._write() as connection:
-            changed = connection.execute(
-                update(experiments)
-                .where(
-                    experiments.c.id == experiment_id,
-                    experiments.c.control.is_not_distinct_from(value),
-                )
-                .values(
-                    state=ExperimentState(state).value, error=error, ended_at=now(), control=None
-                )
+            return change(
+                connection,
+                experiments,
+                experiment_id,
+                experiments.c.control.is_not_distinct_from(value),
+                state=ExperimentState(state).value,
+                error=error,
+                ended_at=now(),
+                control=None,
             )
-            if changed.rowcount == 0:
-                require(connection, experiments, "experiment", experiment_id)
-            return bool(changed.rowcount)
 
     def set_experiment_archived(self, experiment_id: int, archived: bool) -> None:
         """Leave an experiment out of lists, or bring it back.
@@ -279,4 +256,4 @@ class SearchQueries(Queries):
             NotFoundError: If no experiment has that id.
         """
         with self._write() as connection:
-            change(connection, experiments, "experiment", experiment_id, archived=archived)
+            change(connection, experiments, experiment_id, archived=archived)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from detcore._secrets import MASK, find_hidden, hide_lines, mask_code, mask_config, secret_values
 from detcore.errors import StorageError
 
 __all__ = ["RestoredConfig", "hide_secrets", "keep_secrets", "restore_secrets"]
@@ -43,15 +44,11 @@ class RestoredConfig:
 
     def code_masker(self) -> Callable[[str], str]:
         """Return a function that masks these secrets in the text of a file of the user's code."""
-        from detcore._secrets import mask_code, secret_values
-
         return functools.partial(mask_code, secrets=secret_values(self.config))
 
 
 def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str, Any], str | None]:
     """Return a configuration and its file's text with every secret starred out."""
-    from detcore._secrets import MASK, find_hidden, hide_lines
-
     hidden = _masked(config)
     if text is None:
         return hidden, None
@@ -74,8 +71,6 @@ def keep_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -> N
     Raises:
         StorageError: If the file cannot be written.
     """
-    from detcore._secrets import find_hidden
-
     path = _path(home, experiment_id)
     secrets = list(find_hidden(config, _masked(config)))
     try:
@@ -105,8 +100,6 @@ def restore_secrets(home: Path, experiment_id: int, config: Mapping[str, Any]) -
         experiment_id: Whose it is.
         config: As recorded.
     """
-    from detcore._secrets import MASK
-
     path = _path(home, experiment_id)
     full = copy.deepcopy(dict(config))
     for place, secret in _read(path):
@@ -124,8 +117,6 @@ def _path(home: Path, experiment_id: int) -> Path:
 
 
 def _masked(config: Mapping[str, Any]) -> dict[str, Any]:
-    from detcore._secrets import mask_config
-
     hidden: Any = mask_config(dict(config))
     return {**hidden, **{name: config[name] for name in (_OPEN,) if name in config}}
 

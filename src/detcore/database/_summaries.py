@@ -81,7 +81,7 @@ class SummaryQueries(Queries):
                 for row in connection.execute(query.where(condition).order_by(trials.c.id))
             ]
             if not rows:
-                require(connection, experiments, "experiment", experiment_id)
+                require(connection, experiments, experiment_id)
             best: dict[int, MetricRecord] = {}
             wanted = [row.best for row in rows if metric is not None and row.best is not None]
             for condition in among(metrics.c.id, wanted):

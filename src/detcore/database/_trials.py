@@ -17,6 +17,7 @@ from detcore.database._queries import (
     among,
     change,
     checked_texts,
+    find,
     now,
     require,
     this_process,
@@ -48,7 +49,7 @@ class TrialQueries(Queries):
             NotFoundError: If there is no such experiment.
         """
         with self._write() as connection:
-            require(connection, experiments, "experiment", experiment_id)
+            require(connection, experiments, experiment_id)
             return insert_trial(
                 connection, experiment_id, hparams=hparams, seed=seed, trial_dir=trial_dir
             )
@@ -62,7 +63,7 @@ class TrialQueries(Queries):
         with self._read() as connection:
             found = read_trials(connection, trials.c.id == trial_id)
             if not found:
-                require(connection, trials, "trial", trial_id)
+                require(connection, trials, trial_id)
             return found[0]
 
     def get_trials(self, trial_ids: Iterable[int]) -> dict[int, TrialRecord]:
@@ -105,7 +106,7 @@ class TrialQueries(Queries):
                 which = trials.c.id.in_(connection.execute(page).scalars().all())
             found = read_trials(connection, which, newest_first=newest_first)
             if not found:
-                require(connection, experiments, "experiment", experiment_id)
+                require(connection, experiments, experiment_id)
             return found
 
     def count_trials(self) -> dict[int, int]:
@@ -171,18 +172,13 @@ class TrialQueries(Queries):
         removed = set(checked_texts("labels", remove_labels))
         given = None if labels is None else checked_texts("labels", labels)
         with self._write() as connection:
-            row = connection.execute(
-                select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
-            ).fetchone()
-            if row is None:
-                require(connection, trials, "trial", trial_id)
-            assert row is not None  # require has raised
+            row = find(connection, trials, trial_id, lock=True)
             before = decode_document(row.labels or "[]") if given is None else given
             after = sorted({*before, *added} - removed)
             changed: dict[str, object] = {"labels": encode_document(after)}
             if notes is not None:
                 changed["notes"] = notes
-            change(connection, trials, "trial", trial_id, **changed)
+            change(connection, trials, trial_id, **changed)
             return read_trials(connection, trials.c.id == trial_id)[0]
 
     def start_run(self, trial_id: int) -> int:
@@ -197,16 +193,11 @@ class TrialQueries(Queries):
             NotFoundError: If no trial has that id.
         """
         with self._write() as connection:
-            folder = connection.execute(
-                select(trials.c.id, trials.c.trial_dir).where(trials.c.id == trial_id)
-            ).fetchone()
-            if folder is None:
-                require(connection, trials, "trial", trial_id)
-            assert folder is not None  # require has raised
+            trial_dir = find(connection, trials, trial_id).trial_dir
             last = connection.execute(
                 select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial_id)
             ).scalar()
-            run_id = _free_run_id((last or 0) + 1, folder.trial_dir)
+            run_id = _free_run_id((last or 0) + 1, trial_dir)
             connection.execute(
                 runs.insert().values(
                     trial_id=trial_id, run_id=run_id, process=this_process(), started_at=now()
@@ -256,7 +247,7 @@ class TrialQueries(Queries):
 
     def _update_trial(self, trial_id: int, **changed: object) -> None:
         with self._write() as connection:
-            change(connection, trials, "trial", trial_id, **changed)
+            change(connection, trials, trial_id, **changed)
 
 
 def insert_trial(

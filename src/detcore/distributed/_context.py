@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.distributed._launchers import (
+    CONNECT_TIMEOUT_S,
     NAMES,
+    TIMEOUT_S,
+    Settings,
     check_numbers,
     complete,
+    find_place,
     read_chief_ip,
     read_numbers,
 )
-from detcore.environment import read_variables
 from detcore.errors import DistributedError
 
 if TYPE_CHECKING:
@@ -23,12 +27,6 @@ if TYPE_CHECKING:
 __all__ = ["DistributedContext"]
 
 T = TypeVar("T")
-_DEEPSPEED = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-_TORCH = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE")
-TIMEOUT_S = 1800.0
-CONNECT_TIMEOUT_S = 300.0
-_JOB_KEY = "DETCORE_JOB_KEY"
-_CHIEF_PORT = "DETCORE_CHIEF_PORT"
 
 
 class DistributedContext:
@@ -98,8 +96,8 @@ class DistributedContext:
         given = (rank, size, local_rank, local_size, cross_rank, cross_size)
         self._open(
             complete(dict(zip(NAMES, given, strict=True))),
-            chief_ip,
-            options_of(
+            Settings(
+                chief_ip=chief_ip,
                 port=pub_port,
                 port_offset=port_offset,
                 force_tcp=force_tcp,
@@ -109,14 +107,8 @@ class DistributedContext:
             ),
         )
 
-    def _open(
-        self,
-        numbers: dict[str, int],
-        chief_ip: str | None,
-        options: dict[str, Any],
-        announce: Callable[[Any], Any] | None = None,
-    ) -> None:
-        check_numbers(numbers, chief_ip)
+    def _open(self, numbers: dict[str, int], settings: Settings) -> None:
+        check_numbers(numbers, settings.chief_ip)
         self.rank = numbers["rank"]
         self.size = numbers["size"]
         self.local_rank = numbers["local_rank"]
@@ -128,9 +120,8 @@ class DistributedContext:
         self._everybody: Group | None = None
         self._node: Group | None = None
         if self.size > 1:
-            from detcore.distributed._join import Settings, join
+            from detcore.distributed._join import join
 
-            settings = Settings(chief_ip=chief_ip, announce=announce, **options)
             self._everybody, self._node = join(numbers, settings)
 
     @classmethod
@@ -147,16 +138,16 @@ class DistributedContext:
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
         numbers = [int(getattr(hvd, name)()) for name in NAMES]
-        options = options_of(timeout_s=timeout_s)
-        announce = None
+        settings = Settings(chief_ip=read_chief_ip(chief_ip), timeout_s=timeout_s)
         if numbers[1] > 1 and hasattr(hvd, "broadcast_object"):
             import secrets
 
             def announce(value: Any) -> Any:
                 return hvd.broadcast_object(value, root_rank=0)
 
-            options["key"] = announce(options["key"] or secrets.token_bytes(32))
-        return cls._of(numbers, read_chief_ip(chief_ip), options, announce)
+            key = announce(settings.job_key() or secrets.token_bytes(32))
+            settings = dataclasses.replace(settings, key=key, announce=announce)
+        return cls._of(numbers, settings)
 
     @classmethod
     def from_env(
@@ -174,13 +165,11 @@ class DistributedContext:
         Raises:
             DistributedError: If launchers disagree.
         """
-        from detcore.distributed._launchers import find_place
-
         place = find_place()
         if place is None:
             return cls()
         chief_ip = read_chief_ip(chief_ip) or place.chief_ip
-        return cls._of(place.numbers, chief_ip, options_of(timeout_s=timeout_s))
+        return cls._of(place.numbers, Settings(chief_ip=chief_ip, timeout_s=timeout_s))
 
     @classmethod
     def from_deepspeed(
@@ -192,8 +181,8 @@ class DistributedContext:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
-        numbers = read_numbers("DeepSpeed", _DEEPSPEED)
-        return cls._of(numbers, read_chief_ip(chief_ip), options_of(timeout_s=timeout_s))
+        settings = Settings(chief_ip=read_chief_ip(chief_ip), timeout_s=timeout_s)
+        return cls._of(read_numbers("DeepSpeed"), settings)
 
     @classmethod
     def from_torch_distributed(
@@ -205,19 +194,13 @@ class DistributedContext:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
-        numbers = read_numbers("torchrun", _TORCH)
-        return cls._of(numbers, read_chief_ip(chief_ip), options_of(timeout_s=timeout_s))
+        settings = Settings(chief_ip=read_chief_ip(chief_ip), timeout_s=timeout_s)
+        return cls._of(read_numbers("torchrun"), settings)
 
     @classmethod
-    def _of(
-        cls,
-        numbers: Sequence[int],
-        chief_ip: str | None,
-        options: dict[str, Any],
-        announce: Callable[[Any], Any] | None = None,
-    ) -> DistributedContext:
+    def _of(cls, numbers: Sequence[int], settings: Settings) -> DistributedContext:
         context = cls.__new__(cls)
-        context._open(dict(zip(NAMES, numbers, strict=True)), chief_ip, options, announce)
+        context._open(dict(zip(NAMES, numbers, strict=True)), settings)
         return context
 
     def get_rank(self) -> int:
@@ -308,36 +291,3 @@ class DistributedContext:
                 "A child is no rank; call it in the process that made the context."
             )
         return group.exchange(name, mode, stuff)
-
-
-def options_of(
-    *,
-    port: int | None = None,
-    port_offset: int = 0,
-    force_tcp: bool = False,
-    key: bytes | str | None = None,
-    timeout_s: float = TIMEOUT_S,
-    connect_timeout_s: float = CONNECT_TIMEOUT_S,
-) -> dict[str, Any]:
-    """Return the arguments of `detcore.distributed._join.Settings`, without importing it."""
-    return {
-        "port": _read_port() if port is None else port,
-        "port_offset": port_offset,
-        "force_tcp": force_tcp,
-        "key": read_key(key),
-        "timeout_s": timeout_s,
-        "connect_timeout_s": connect_timeout_s,
-    }
-
-
-def read_key(key: bytes | str | None = None) -> bytes | None:
-    """Return the given key, or that of the variable DETCORE_JOB_KEY."""
-    if key is None:
-        key = read_variables((_JOB_KEY,)).get(_JOB_KEY)
-    return key.encode() if isinstance(key, str) else key
-
-
-def _read_port() -> int | None:
-    """Return the port of rank 0 that the launcher has chosen, or None."""
-    text = read_variables((_CHIEF_PORT,)).get(_CHIEF_PORT, "")
-    return int(text) if text.isdecimal() else None

@@ -18,22 +18,6 @@ import secrets
 import struct
 from typing import NamedTuple
 
-__all__ = [
-    "ACCEPTED",
-    "CALLER_SIZE",
-    "CALLS",
-    "LISTENER_SIZE",
-    "NONCE_SIZE",
-    "OTHER_SIZE",
-    "OUTSIDE",
-    "QUESTIONS",
-    "TAKEN",
-    "VERDICTS",
-    "Claim",
-    "new_nonce",
-    "read_claim",
-]
-
 NONCE_SIZE = 32
 _CLAIM = struct.Struct("!III32s")
 _PROOF_SIZE = 32

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -21,17 +20,17 @@ from detcore.distributed._board import Board
 from detcore.distributed._connect import Address, accept_group, call, is_unix, listen
 from detcore.distributed._failure import lost
 from detcore.distributed._hub import Hub
+from detcore.distributed._launchers import DEFAULT_PORT, Settings
 from detcore.distributed._segments import Segments
 from detcore.distributed._spoke import Spoke
 from detcore.distributed._wire import WELCOME, Channel, LinkLost
 from detcore.environment import read_variables
 from detcore.errors import DistributedError
 
-__all__ = ["Group", "Settings", "join"]
+__all__ = ["Group", "join"]
 
 T = TypeVar("T")
 _LOOPBACK = "127.0.0.1"
-_DEFAULT_PORT = 12360
 # Values that are the same in all processes of one job and differ between jobs.
 _JOB_VARIABLES = (
     "TORCHELASTIC_RUN_ID",
@@ -56,30 +55,6 @@ class Group(Protocol):
         """Leave the group."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Settings of the connections and timeouts.
-
-    Attributes:
-        announce: Passes a value of rank 0 to all ranks, such as Horovod's ``broadcast_object``.
-    """
-
-    chief_ip: str | None
-    port: int | None
-    port_offset: int
-    force_tcp: bool
-    key: bytes | None
-    timeout_s: float
-    connect_timeout_s: float
-    announce: Callable[[Any], Any] | None = None
-
-    def chosen_port(self) -> int | None:
-        """Return the port that the user requested, or None if the system may choose."""
-        if self.port is None and not self.port_offset:
-            return None
-        return (_DEFAULT_PORT if self.port is None else self.port) + self.port_offset
-
-
 def join(numbers: Mapping[str, int], settings: Settings) -> tuple[Group, Group | None]:
     """Connect to the other ranks.
 
@@ -97,7 +72,7 @@ def join(numbers: Mapping[str, int], settings: Settings) -> tuple[Group, Group |
     rank, size = numbers["rank"], numbers["size"]
     members = list(range(size))
     if size == numbers["local_size"]:
-        identity = (settings.key or job_identity().encode()) + repr(
+        identity = (settings.job_key() or job_identity().encode()) + repr(
             (size, settings.chosen_port())
         ).encode()
         here = _join_here(identity, rank, members, settings, deadline)
@@ -146,7 +121,7 @@ def _read_note(place: MeetingPlace) -> tuple[Address, bytes] | None:
 
 def _join_across(rank: int, members: list[int], settings: Settings, deadline: float) -> Group:
     """Join ranks of several machines, by TCP to rank 0."""
-    key = settings.key
+    key = settings.job_key()
     if not key:
         raise DistributedError(
             "workers on several nodes need the job's key, which keeps strangers out.\n"
@@ -154,7 +129,7 @@ def _join_across(rank: int, members: list[int], settings: Settings, deadline: fl
         )
     port = settings.chosen_port()
     if port is None:
-        port = 0 if settings.announce else _DEFAULT_PORT
+        port = 0 if settings.announce else DEFAULT_PORT
     address = Address(host=settings.chief_ip or _LOOPBACK, port=port)
     if rank == 0:
         try:

@@ -1,18 +1,23 @@
-"""Read a worker's ranks from the environment variables of launchers."""
+"""Read a worker's ranks and settings from the environment variables of launchers."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from detcore.environment import read_variables
 from detcore.errors import DistributedError
 
 __all__ = [
+    "CONNECT_TIMEOUT_S",
+    "DEFAULT_PORT",
     "NAMES",
+    "TIMEOUT_S",
     "Place",
+    "Settings",
     "check_numbers",
     "complete",
     "find_place",
@@ -21,8 +26,12 @@ __all__ = [
     "read_numbers",
 ]
 
+TIMEOUT_S = 1800.0
+CONNECT_TIMEOUT_S = 300.0
+DEFAULT_PORT = 12360
 NAMES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-_CHIEF_IP = "DET_CHIEF_IP"
+_OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name.upper()}" for name in NAMES[:4])
+_SIX = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
 
 
 def complete(given: Mapping[str, int | None]) -> dict[str, int]:
@@ -72,16 +81,17 @@ def check_numbers(numbers: Mapping[str, int], chief_ip: str | None) -> None:
         raise DistributedError(
             f"{size} workers on {numbers['cross_size']} nodes, but no chief_ip.\n"
             "Workers on other nodes have to reach rank 0.\n"
-            f"Pass chief_ip, or set {_CHIEF_IP}."
+            "Pass chief_ip, or set DET_CHIEF_IP."
         )
 
 
-def read_numbers(launcher: str, names: Sequence[str]) -> list[int]:
-    """Return the numbers in a launcher's variables, in their order.
+def read_numbers(launcher: str) -> list[int]:
+    """Return the numbers in a launcher's variables, in the order of `NAMES`.
 
     Raises:
         DistributedError: If a variable is not set, or not a number.
     """
+    names = _LAUNCHERS[launcher][0][: len(NAMES)]
     values = read_variables(names)
     missing = [name for name in names if name not in values]
     if missing:
@@ -100,7 +110,43 @@ def read_numbers(launcher: str, names: Sequence[str]) -> list[int]:
 
 def read_chief_ip(chief_ip: str | None) -> str | None:
     """Return the given address of rank 0, or that of the variable DET_CHIEF_IP."""
-    return chief_ip or read_variables((_CHIEF_IP,)).get(_CHIEF_IP)
+    return chief_ip or _read("DET_CHIEF_IP")
+
+
+def _read(name: str) -> str | None:
+    return read_variables((name,)).get(name)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Settings of the connections and timeouts; see `detcore.distributed.DistributedContext`.
+
+    Attributes:
+        announce: Passes a value of rank 0 to all ranks, such as Horovod's ``broadcast_object``.
+    """
+
+    chief_ip: str | None
+    port: int | None = None
+    port_offset: int = 0
+    force_tcp: bool = False
+    key: bytes | str | None = None
+    timeout_s: float = TIMEOUT_S
+    connect_timeout_s: float = CONNECT_TIMEOUT_S
+    announce: Callable[[Any], Any] | None = None
+
+    def job_key(self) -> bytes | None:
+        """Return the given key, or that of the variable DETCORE_JOB_KEY."""
+        key = _read("DETCORE_JOB_KEY") if self.key is None else self.key
+        return key.encode() if isinstance(key, str) else key
+
+    def chosen_port(self) -> int | None:
+        """Return the port that the user or the launcher chose, or None if the system may choose."""
+        port, told = self.port, _read("DETCORE_CHIEF_PORT") or ""
+        if port is None and told.isdecimal():
+            port = int(told)
+        if port is None and not self.port_offset:
+            return None
+        return (DEFAULT_PORT if port is None else port) + self.port_offset
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -164,17 +210,18 @@ def _place(*numbers: int, chief_ip: str | None = None) -> Place:
     return Place(launcher="", numbers=six, chief_ip=chief_ip)
 
 
-def _six(*names: str, chief: str | None = None) -> tuple[tuple[str, ...], _Reader]:
-    def read(values: Mapping[str, str]) -> Place:
-        return _place(*(int(values[name]) for name in names), chief_ip=values.get(chief or ""))
+def _six(names: str, *, prefix: str = "", chief: str = "") -> tuple[tuple[str, ...], _Reader]:
+    """Return the variables of a launcher that sets all six numbers, and their reader."""
+    full = tuple(prefix + name for name in names.split())
 
-    return (*names, *((chief,) if chief else ())), read
+    def read(values: Mapping[str, str]) -> Place:
+        return _place(*(int(values[name]) for name in full), chief_ip=values.get(chief))
+
+    return (*full, *([chief] if chief else [])), read
 
 
 def _open_mpi(values: Mapping[str, str]) -> Place:
-    prefix = "OMPI_COMM_WORLD_"
-    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE")
-    rank, size, local_rank, local_size = (int(values[prefix + name]) for name in names)
+    rank, size, local_rank, local_size = (int(values[name]) for name in _OPEN_MPI)
     if size % local_size:
         raise ValueError("Open MPI does not say which node this is, and they are uneven")
     return _place(rank, size, local_rank, local_size, rank // local_size, size // local_size)
@@ -245,51 +292,18 @@ def _jax(values: Mapping[str, str]) -> Place:
 _Reader = Callable[[Mapping[str, str]], "Place | None"]
 # The innermost first: the launcher of this process comes before the launcher of its parent.
 _LAUNCHERS: Mapping[str, tuple[tuple[str, ...], _Reader]] = {
-    "detcore": _six(
-        "DETCORE_RANK",
-        "DETCORE_SIZE",
-        "DETCORE_LOCAL_RANK",
-        "DETCORE_LOCAL_SIZE",
-        "DETCORE_CROSS_RANK",
-        "DETCORE_CROSS_SIZE",
-    ),
+    "detcore": _six(_SIX, prefix="DETCORE_"),
     "torchrun": _six(
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "GROUP_RANK",
-        "GROUP_WORLD_SIZE",
+        "RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE GROUP_RANK GROUP_WORLD_SIZE",
         chief="MASTER_ADDR",
     ),
     "DeepSpeed": _six(
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_SIZE",
-        "CROSS_RANK",
-        "CROSS_SIZE",
-        chief="MASTER_ADDR",
+        "RANK WORLD_SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE", chief="MASTER_ADDR"
     ),
-    "Horovod": _six(
-        "HOROVOD_RANK",
-        "HOROVOD_SIZE",
-        "HOROVOD_LOCAL_RANK",
-        "HOROVOD_LOCAL_SIZE",
-        "HOROVOD_CROSS_RANK",
-        "HOROVOD_CROSS_SIZE",
-    ),
+    "Horovod": _six(_SIX, prefix="HOROVOD_"),
     "TF_CONFIG": (("TF_CONFIG",), _tf_config),
     "JAX": (("JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS"), _jax),
-    "Open MPI": (
-        (
-            "OMPI_COMM_WORLD_RANK",
-            "OMPI_COMM_WORLD_SIZE",
-            "OMPI_COMM_WORLD_LOCAL_RANK",
-            "OMPI_COMM_WORLD_LOCAL_SIZE",
-        ),
-        _open_mpi,
-    ),
+    "Open MPI": (_OPEN_MPI, _open_mpi),
     "Slurm": (
         (
             "SLURM_PROCID",

@@ -27,7 +27,6 @@ __all__ = [
     "ASK",
     "CALL",
     "ERROR",
-    "HELLO",
     "LEAVE",
     "RESULT",
     "WELCOME",
@@ -37,7 +36,7 @@ __all__ = [
     "close_in_forks",
 ]
 
-HELLO, WELCOME, CALL, RESULT, ERROR, LEAVE, ASK, ANSWER = range(1, 9)
+WELCOME, CALL, RESULT, ERROR, LEAVE, ASK, ANSWER = range(2, 9)
 
 MAX_DESCRIPTORS = 200  # the kernel allows 253 per message
 _HEADER = struct.Struct("!4sBBHIQ")

@@ -10,19 +10,17 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.errors import DetcoreError
 from detcore.launch._job import LocalJob, framework_variables
-from detcore.launch._local import worker_variables
+from detcore.launch._local import WORKER, start_worker, worker_variables
 from detcore.launch._user_imports import find_preload
 from detcore.launch._warm import own_variables, send_message, shared_variables
 from detcore.launch._warm_parent import WORKER_MODULES
+from detcore.launch._workers import start_process
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -81,21 +79,12 @@ class EarlyWorker:
         self._cwd = cwd
         self._environment = shared_variables(environment)
         self._is_over = False
-        self.channel, theirs = socket.socketpair()
-        self._own = {"DETCORE_CHANNEL_FD": str(theirs.fileno())}
-        with theirs, contextlib.ExitStack() as on_failure:
-            on_failure.callback(self.channel.close)
-            self.process = subprocess.Popen(
-                [sys.executable, "-m", "detcore.launch.worker", "early", *modules],
-                cwd=cwd,
-                env={**environment, **self._own},
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
-            on_failure.pop_all()
+        command = (*WORKER, "early", *modules)
+        self.process, self.channel = start_worker(
+            environment,
+            (),
+            lambda full, inherited: start_process(command, full, cwd=cwd, keep_open=inherited),
+        )
 
     def take(
         self,
@@ -118,7 +107,7 @@ class EarlyWorker:
         is_fit = wanted == (self._entrypoint, self._cwd, self._environment)
         if is_fit and self.process.poll() is None:
             with contextlib.suppress(OSError):
-                send_message(self.channel, own_variables({**environment, **self._own}), keep_open)
+                send_message(self.channel, own_variables(environment), keep_open)
                 self._is_over = True
                 return True
         self.close()

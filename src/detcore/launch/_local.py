@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from detcore.errors import WorkerError
 from detcore.launch._group import LocalWorkerGroup, OutputSink, Wake
@@ -15,14 +16,17 @@ from detcore.launch._job import LocalJob
 from detcore.launch._lines import Line
 from detcore.launch._rendezvous import RendezvousService, find_services, make_services
 from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
-from detcore.launch._workers import Workers
+from detcore.launch._workers import WorkerProcess, Workers, start_process
 from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
     from detcore.launch._early import EarlyWorker
 
-__all__ = ["LineSink", "LocalLauncher", "worker_variables"]
+__all__ = ["WORKER", "LineSink", "LocalLauncher", "start_worker", "worker_variables"]
+
+_Process = TypeVar("_Process", bound=WorkerProcess)
+WORKER = (sys.executable, "-m", "detcore.launch.worker")
 
 # The workers of a trial class end together; one may hang while it takes its framework down.
 _LINGER_S = 60.0
@@ -67,18 +71,7 @@ class LocalLauncher:
         allowed_plugins: frozenset[str] | None = None,
         variables: Mapping[str, str] | None = None,
     ) -> LocalWorkerGroup:
-        """Start the workers; they end when this process does, however that happens.
-
-        Args:
-            info: Which trial they run.
-            home: The folder of records and default checkpoints.
-            slots: Number of workers; >= 1.
-            keep_open: File descriptors that rank 0 inherits (the experiment's lock).
-            on_output: Called from threads, one at a time, with the rank, ``"stdout"`` or
-                ``"stderr"``, and the line.
-            disabled_plugins: Plugins that are switched off in the workers too.
-            allowed_plugins: The only plugins that are on, or None for all.
-            variables: More variables for all workers.
+        """Start the workers; see `detcore.launch.Launcher.start`.
 
         Raises:
             WorkerError: If a process cannot be started.
@@ -103,66 +96,55 @@ class LocalLauncher:
             services = find_services(
                 disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins
             )
-        job = LocalJob(slots, services=services, config=info.config)
-        is_class = is_trial_class(info.config["entrypoint"])
-        linger_s = _LINGER_S if is_class else None
-        wake = Wake()
-        workers = Workers(LineSink(on_output), linger_s=linger_s, on_end=wake.set)
+        cwd, is_class = info.model_dir, is_trial_class(info.config["entrypoint"])
+        can_fork = slots == 1 and is_class
+
+        def start(environment: Mapping[str, str], inherited: Sequence[int]) -> WorkerProcess:
+            forked = self._fork(environment, Path(cwd), inherited) if can_fork else None
+            return forked or start_process(WORKER, environment, cwd=cwd, keep_open=inherited)
+
         channels: list[socket.socket] = []
-        theirs: list[socket.socket] = []
-        try:
+        with contextlib.ExitStack() as on_failure:
+            job = LocalJob(slots, services=services, config=info.config)
+            on_failure.callback(job.close)
+            wake = Wake()
+            on_failure.callback(wake.close)
+            linger_s = _LINGER_S if is_class else None
+            workers = Workers(LineSink(on_output), linger_s=linger_s, on_end=wake.set)
             for rank in range(slots):
-                early = self._take_early(info, job, told, keep_open)
-                if early is not None:
-                    channels.append(early.channel)
-                    workers.adopt(early.process)
-                    continue
-                here, there = socket.socketpair()
-                channels.append(here)
-                theirs.append(there)
-                environment = job.environment(
-                    rank, {**told, "DETCORE_CHANNEL_FD": str(there.fileno())}
-                )
-                inherited = (there.fileno(), *(() if rank else keep_open))
-                process = None
-                if slots == 1 and is_class:
-                    process = self._fork(environment, Path(info.model_dir), inherited)
-                if process is not None:
-                    workers.adopt(process)
-                    continue
-                workers.start(
-                    [sys.executable, "-m", "detcore.launch.worker"],
-                    environment,
-                    cwd=info.model_dir,
-                    keep_open=inherited,
-                )
-        except WorkerError:
-            job.close()
-            wake.close()
-            for channel in channels:
-                channel.close()
-            raise
-        finally:
-            for channel in theirs:
-                channel.close()
+                environment = job.environment(rank, told)
+                inherited = () if rank else keep_open
+                started = self._take_early(info, environment, inherited)
+                try:
+                    process, channel = started or start_worker(environment, inherited, start)
+                except OSError as error:
+                    workers.kill()
+                    workers.close()
+                    raise WorkerError(
+                        f"rank {rank} ({sys.executable}) did not start: {error}"
+                    ) from error
+                on_failure.callback(channel.close)
+                channels.append(channel)
+                workers.adopt(process)
+            on_failure.pop_all()
         return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
 
     def _take_early(
-        self, info: TrialInfo, job: LocalJob, told: Mapping[str, str], keep_open: tuple[int, ...]
-    ) -> EarlyWorker | None:
+        self, info: TrialInfo, environment: Mapping[str, str], keep_open: Sequence[int]
+    ) -> tuple[WorkerProcess, socket.socket] | None:
         """Give the trial to the worker that was started early; return None if it does not fit.
 
         A worker that the first trial does not take is ended, whatever the next ones are.
         """
         early, self._early = self._early, None
-        if early is None:
+        if early is None or not early.take(
+            info.config["entrypoint"], Path(info.model_dir), environment, keep_open
+        ):
             return None
-        entrypoint, environment = info.config["entrypoint"], job.environment(0, told)
-        is_taken = early.take(entrypoint, Path(info.model_dir), environment, keep_open)
-        return early if is_taken else None
+        return early.process, early.channel
 
     def _fork(
-        self, environment: Mapping[str, str], cwd: Path, keep_open: tuple[int, ...]
+        self, environment: Mapping[str, str], cwd: Path, keep_open: Sequence[int]
     ) -> WarmProcess | None:
         """Return a worker that has its imports already, or None if none is available."""
         if self._warm is None:
@@ -180,6 +162,30 @@ class LocalLauncher:
         if self._warm is not None:
             self._warm.close()
             self._warm = None
+
+
+def start_worker(
+    environment: Mapping[str, str],
+    keep_open: Sequence[int],
+    start: Callable[[Mapping[str, str], Sequence[int]], _Process],
+) -> tuple[_Process, socket.socket]:
+    """Start a worker; return its process, and the runner's end of its channel.
+
+    Args:
+        environment: All of its variables but ``DETCORE_CHANNEL_FD``.
+        keep_open: Descriptors that it inherits, in addition to its end of the channel.
+        start: Starts the process, with all variables and descriptors.
+
+    Raises:
+        OSError: If it cannot be started.
+    """
+    here, there = socket.socketpair()
+    with there, contextlib.ExitStack() as on_failure:
+        on_failure.callback(here.close)
+        full = {**environment, "DETCORE_CHANNEL_FD": str(there.fileno())}
+        process = start(full, (there.fileno(), *keep_open))
+        on_failure.pop_all()
+    return process, here
 
 
 def worker_variables(

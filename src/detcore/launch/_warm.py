@@ -51,12 +51,12 @@ __all__ = [
 ]
 
 MAX_MESSAGE_BYTES = 1 << 17
-# Variables whose values are numbers of descriptors.
-_DESCRIPTOR_NAMES = ("DETCORE_CHANNEL_FD",)
+# Its value is the number of a descriptor.
+_CHANNEL = "DETCORE_CHANNEL_FD"
 # They differ by trial. Variables read only once a framework's runtime starts may differ as well.
 _OWN_VARIABLES = frozenset(
     {
-        *_DESCRIPTOR_NAMES,
+        _CHANNEL,
         "DETCORE_TRIAL_INFO",
         "DETCORE_JOB_KEY",
         "DETCORE_TOKEN",
@@ -168,7 +168,7 @@ def wait_for_trial(names: Sequence[str], channel_fd: int) -> None:
             os._exit(EXIT_ERROR)
     for descriptor in descriptors:
         os.set_inheritable(descriptor, True)
-    change_environment(message["set"], message["unset"])
+    change_environment({**message["set"], _CHANNEL: str(channel_fd)}, message["unset"])
     if failed is not None:
         # The trial's own import tells the error, in a process that has imported nothing.
         os.execv(sys.executable, [sys.executable, "-m", "detcore.launch.worker"])
@@ -275,9 +275,8 @@ def _become_worker(
         os.set_inheritable(descriptor, True)
     here = dict(zip(message["descriptors"], others, strict=True))
     variables = dict(message["set"])
-    for name in _DESCRIPTOR_NAMES:
-        if variables.get(name):
-            variables[name] = str(here[int(variables[name])])
+    if variables.get(_CHANNEL):
+        variables[_CHANNEL] = str(here[int(variables[_CHANNEL])])
     change_environment(variables, message["unset"])
     os.chdir(message["cwd"])
     del sys.argv[1:]

@@ -24,6 +24,7 @@ from detcore.launch._warm import (
     send_message,
     shared_variables,
 )
+from detcore.launch._workers import start_process
 
 __all__ = ["WORKER_MODULES", "WarmParent", "WarmProcess", "is_possible"]
 
@@ -125,15 +126,12 @@ class WarmParent:
         self._link, self._cwd = ours, cwd
         self._environment = shared_variables(environment)
         with theirs:
-            self._process = subprocess.Popen(
+            self._process = start_process(
                 [sys.executable, "-m", "detcore.launch.worker", str(theirs.fileno())],
+                self._environment,
                 cwd=cwd,
-                env=self._environment,
-                pass_fds=(theirs.fileno(),),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                keep_open=[theirs.fileno()],
                 stderr=subprocess.STDOUT,
-                start_new_session=True,
             )
         assert self._process.stdout is not None
         self._pump = Pump(self._process.stdout, 0, "stdout", _log_line, LineCutter())

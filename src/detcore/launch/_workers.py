@@ -26,6 +26,7 @@ __all__ = [
     "Sink",
     "WorkerProcess",
     "Workers",
+    "start_process",
 ]
 
 # Time for the others to notice by themselves, and for the one that is to blame to say why.
@@ -76,6 +77,32 @@ class RemoteProcess(WorkerProcess, Protocol):
 
     def signal_group(self, number: int, /) -> None:
         """Send a signal to it and to all that it started, unless it has ended."""
+
+
+def start_process(
+    command: Sequence[str],
+    environment: Mapping[str, str],
+    *,
+    cwd: str | Path | None,
+    keep_open: Sequence[int],
+    stderr: int = subprocess.PIPE,
+) -> subprocess.Popen[bytes]:
+    """Start a process that leads a separate session and reads nothing.
+
+    Raises:
+        OSError: If it cannot be started.
+    """
+    return subprocess.Popen(
+        command,
+        cwd=cwd,
+        env=environment,
+        pass_fds=keep_open,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        # Ctrl-C in the terminal reaches this process only, which passes it on once.
+        start_new_session=True,
+    )
 
 
 class Workers:
@@ -146,17 +173,7 @@ class Workers:
         """
         rank = len(self._processes)
         try:
-            process = subprocess.Popen(
-                command,
-                cwd=cwd,
-                env=environment,
-                pass_fds=keep_open,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                # Ctrl-C in the terminal reaches this process only, which passes it on once.
-                start_new_session=True,
-            )
+            process = start_process(command, environment, cwd=cwd, keep_open=keep_open)
         except OSError as error:
             self.kill()
             self.close()

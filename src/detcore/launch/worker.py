@@ -20,7 +20,7 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from detcore.environment import child_environment, read_environment, read_variables
 from detcore.errors import (
@@ -180,17 +180,11 @@ def _place(environment: Environment) -> DistributedContext:
 
     if environment.num_workers == 1:
         return DistributedContext()
-    names = ("RANK", "SIZE", "LOCAL_RANK", "LOCAL_SIZE", "CROSS_RANK", "CROSS_SIZE")
-    values = read_variables(f"DETCORE_{name}" for name in names)
-    numbers = [int(values[f"DETCORE_{name}"]) for name in names]
-    rank, size, local_rank, local_size, cross_rank, cross_size = numbers
+    names = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
+    values = read_variables(f"DETCORE_{name.upper()}" for name in names)
+    numbers: dict[str, Any] = {name: int(values[f"DETCORE_{name.upper()}"]) for name in names}
     return DistributedContext(
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        local_size=local_size,
-        cross_rank=cross_rank,
-        cross_size=cross_size,
+        **numbers,
         # Where they are on several machines.
         chief_ip=read_variables(("DET_CHIEF_IP",)).get("DET_CHIEF_IP"),
     )

@@ -1,13 +1,12 @@
 """An experiment from its first trial to its last."""
 
 from detcore.runner._experiment import (
-    RunSettings,
     check_experiment,
     find_refusals,
     resume_experiment,
     start_experiment,
 )
-from detcore.runner._listener import NullListener, RunListener, TrialStatus
+from detcore.runner._listener import NullListener, RunListener, RunSettings, TrialStatus
 from detcore.runner._settle import (
     control_experiment,
     control_trial,

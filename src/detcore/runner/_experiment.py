@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +19,6 @@ from detcore.database import (
 )
 from detcore.errors import DetcoreError, RunError
 from detcore.launch import num_cores
-from detcore.runner._delivery import late_delivery
 from detcore.runner._failures import find_failure_action
 from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._launching import find_launcher, ready_launcher
@@ -38,48 +36,23 @@ from detcore.runner._starting import (
     trials_folder,
 )
 from detcore.runner._supervisor import Conclusion
-from detcore.runner._trial_logs import ExperimentResult, TrialLogs, read_results
+from detcore.runner._trial_logs import (
+    ExperimentResult,
+    TrialLogs,
+    late_delivery,
+    read_results,
+)
 from detcore.search import Search
 from detcore.types import Control, ExperimentState, searcher_metric
 
 if TYPE_CHECKING:
     from detcore.delivery import LateDelivery
-    from detcore.environment import Environment
     from detcore.hooks import PluginManager
-    from detcore.launch import EarlyWorker, Launcher
-    from detcore.runner._listener import RunListener
+    from detcore.launch import Launcher
+    from detcore.runner._listener import RunListener, RunSettings
     from detcore.storage import StorageBackend
 
-__all__ = [
-    "RunSettings",
-    "check_experiment",
-    "find_refusals",
-    "resume_experiment",
-    "start_experiment",
-]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
-    """The settings of a run: environment, plugins, listener and slots.
-
-    Attributes:
-        max_slots: Slots for all trials together; default: ``resources.max_slots``, else the
-            accelerators of this machine, else those of one trial.
-        is_looked_after: Whether a server resumes the experiment when this process ends before it
-            does. Then only requests in the records pause it, and they may have been made before
-            this process began.
-        is_verbose: Whether the messages of frameworks at every start are displayed, too.
-        early: A worker that was started before the experiment was checked, for its first trial.
-    """
-
-    environment: Environment
-    plugins: PluginManager
-    listener: RunListener
-    max_slots: int | None = None
-    is_looked_after: bool = False
-    is_verbose: bool = False
-    early: EarlyWorker | None = None
+__all__ = ["check_experiment", "find_refusals", "resume_experiment", "start_experiment"]
 
 
 def start_experiment(
@@ -101,7 +74,7 @@ def start_experiment(
     """
     plain = check_experiment(loaded, settings, test_mode=test_mode)
     with (
-        _ready_launcher(plain, model_dir, settings) as launcher,
+        ready_launcher(plain, model_dir, settings) as launcher,
         Database.open(settings.environment.database_url) as database,
     ):
         experiment_id = database.create_experiment(
@@ -253,7 +226,7 @@ def resume_experiment(
                 return run.result()
             if settings.is_looked_after:
                 return run.run()  # its record then says why it was refused
-            with _ready_launcher(run.plain, run.model_dir, settings) as ready:
+            with ready_launcher(run.plain, run.model_dir, settings) as ready:
                 return run.run(ready)
 
 
@@ -369,15 +342,13 @@ class _Run:
             )
             _tell_if_crowded(num_workers, slots, log, listener)
             if launcher is None:
-                ready = _ready_launcher(plain, self.model_dir, settings)
+                ready = ready_launcher(plain, self.model_dir, settings)
                 launcher = stack.enter_context(ready)
             logs = TrialLogs(self._impatient, settings.environment.home, delivery)
             stack.enter_context(logs.followed())
             starter = TrialStarter(
                 database=self._database,
-                environment=settings.environment,
-                plugins=settings.plugins,
-                listener=listener,
+                run=settings,
                 experiment_id=self._experiment_id,
                 plain=plain,
                 settings=ExperimentConfig.model_validate(plain).trial_settings(),
@@ -388,7 +359,6 @@ class _Run:
                 ),
                 model_dir=str(self.model_dir),
                 test_mode=self._test_mode,
-                is_verbose=settings.is_verbose,
                 num_workers=num_workers,
                 storage=storage,
                 launcher=launcher,
@@ -445,20 +415,6 @@ class _Run:
             error=conclusion.error if conclusion else None,
             was_cut_short=conclusion.was_cut_short if conclusion else False,
         )
-
-
-def _ready_launcher(
-    plain: Mapping[str, Any], model_dir: Path, settings: RunSettings
-) -> contextlib.AbstractContextManager[Launcher]:
-    num_workers, _ = count_slots(plain, max_slots=settings.max_slots)
-    return ready_launcher(
-        plain,
-        model_dir=model_dir,
-        plugins=settings.plugins,
-        listener=settings.listener,
-        num_workers=num_workers,
-        early=settings.early,
-    )
 
 
 @contextlib.contextmanager

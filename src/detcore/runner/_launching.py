@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DetcoreError, RunError, near_name
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck, find_preload
+from detcore.runner._starting import count_slots
 from detcore.trial import import_object
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
-    from detcore.launch import EarlyWorker
-    from detcore.runner._listener import RunListener
+    from detcore.runner._listener import RunSettings
 
 __all__ = ["find_launcher", "ready_launcher"]
 
@@ -97,66 +97,43 @@ def _make(made: Callable[..., Launcher], settings: Mapping[str, Any], what: str)
         raise RunError(f"{what} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def choose_launcher(
-    plain: Mapping[str, Any],
-    *,
-    model_dir: Path,
-    plugins: PluginManager,
-    listener: RunListener,
-    early: EarlyWorker | None = None,
-) -> Launcher:
-    """Return the launcher for the trials of an experiment.
+def choose_launcher(plain: Mapping[str, Any], model_dir: Path, settings: RunSettings) -> Launcher:
+    """Return the launcher for the trials of an experiment; see `ready_launcher`.
 
     With detcore's own the trials of a search are forked from a process that has imported their
     framework, where that makes no difference to them.
-
-    Args:
-        plain: The experiment's configuration.
-        model_dir: Folder of the user's code.
-        plugins: Provide frameworks.
-        listener: Receives warnings.
-        early: A worker that was started meanwhile; it is used, or ended.
     """
-    make = find_launcher(plain, plugins)
+    make, early = find_launcher(plain, settings.plugins), settings.early
     if make is not None:
         if early is not None:
             early.close()
         return make()
     preload, why_not = None, "one trial only"
     if plain["searcher"]["name"] != "single":
-        preload, why_not = find_preload(plain["entrypoint"], model_dir, plugins)
+        preload, why_not = find_preload(plain["entrypoint"], model_dir, settings.plugins)
     if preload is None:
         _logger.debug("every trial imports its framework by itself: %s", why_not)
-    return LocalLauncher(preload=preload, notice=listener.notice, early=early, plugins=plugins)
+    return LocalLauncher(
+        preload=preload, notice=settings.listener.notice, early=early, plugins=settings.plugins
+    )
 
 
 @contextlib.contextmanager
 def ready_launcher(
-    plain: Mapping[str, Any],
-    *,
-    model_dir: Path,
-    plugins: PluginManager,
-    listener: RunListener,
-    num_workers: int,
-    early: EarlyWorker | None = None,
+    plain: Mapping[str, Any], model_dir: Path, settings: RunSettings
 ) -> Iterator[Launcher]:
     """Open the launcher for the trials of an experiment; refuse trials that it can never start.
 
     Args:
-        plain: As for `choose_launcher`.
-        model_dir: As for `choose_launcher`.
-        plugins: As for `choose_launcher`.
-        listener: As for `choose_launcher`.
-        num_workers: Workers of each trial; >= 1.
-        early: As for `choose_launcher`.
+        plain: The experiment's configuration.
+        model_dir: Folder of the user's code.
+        settings: The settings of the run; the worker that was started early is used, or ended.
 
     Raises:
         DetcoreError: If the launcher cannot be made, or could not start a trial.
     """
-    launcher = choose_launcher(
-        plain, model_dir=model_dir, plugins=plugins, listener=listener, early=early
-    )
-    with contextlib.closing(launcher):
+    num_workers, _ = count_slots(plain, max_slots=settings.max_slots)
+    with contextlib.closing(choose_launcher(plain, model_dir, settings)) as launcher:
         if isinstance(launcher, SupportsCheck):
             launcher.check_trial(plain, slots=num_workers)
         yield launcher

@@ -1,15 +1,20 @@
-"""The listener that a runner reports to: the display of the command line, or a program."""
+"""The settings of a run, with the listener that it reports to: a display, or a program."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.launch import WorkerEvent
 from detcore.types import TrialInfo, TrialState
 
-__all__ = ["NullListener", "RunListener", "TrialStatus"]
+if TYPE_CHECKING:
+    from detcore.environment import Environment
+    from detcore.hooks import PluginManager
+    from detcore.launch import EarlyWorker
+
+__all__ = ["NullListener", "RunListener", "RunSettings", "TrialStatus"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +43,18 @@ class TrialStatus:
 
 
 class RunListener(Protocol):
-    """Receives the events of a run. Calls come from the runner's thread, except `output`."""
+    """Receives the events of a run. Calls come from the runner's thread, except `output`.
+
+    A class that derives from it ignores the events for which it has no method.
+    """
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """The run begins; called once, with the experiment's configuration."""
+        return
 
     def trial_changed(self, status: TrialStatus) -> None:
         """A trial was created, or its status has changed; at the start, called for all trials."""
+        return
 
     def search_progress(self, progress: float, planned_length: int = 0) -> None:
         """How much of the search is done, 0 to 1.
@@ -52,46 +62,51 @@ class RunListener(Protocol):
         The planned length is that of all trials together, in the unit of ``searcher.max_length``;
         0 where the search method does not know it.
         """
+        return
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """A worker process was started for a trial."""
+        return
 
     def event(self, info: TrialInfo, event: WorkerEvent) -> None:
         """A worker reported metrics, a checkpoint, progress or another event."""
+        return
 
     def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
         """A worker printed a line on ``"stdout"`` or ``"stderr"``; called from threads."""
+        return
 
     def notice(self, text: str) -> None:
         """The runner has a message for the user."""
+        return
 
     def tick(self) -> None:
         """About ten times a second while workers run."""
+        return
 
 
-class NullListener:
+class NullListener(RunListener):
     """A `RunListener` that ignores everything."""
 
-    def search_started(self, config: Mapping[str, Any]) -> None:
-        """Do nothing."""
 
-    def trial_changed(self, status: TrialStatus) -> None:
-        """Do nothing."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """The settings of a run: environment, plugins, listener and slots.
 
-    def search_progress(self, progress: float, planned_length: int = 0) -> None:
-        """Do nothing."""
+    Attributes:
+        max_slots: Slots for all trials together; default: ``resources.max_slots``, else the
+            accelerators of this machine, else those of one trial.
+        is_looked_after: Whether a server resumes the experiment when this process ends before it
+            does. Then only requests in the records pause it, and they may have been made before
+            this process began.
+        is_verbose: Whether the messages of frameworks at every start are displayed, too.
+        early: A worker that was started before the experiment was checked, for its first trial.
+    """
 
-    def trial_started(self, info: TrialInfo, *, pid: int) -> None:
-        """Do nothing."""
-
-    def event(self, info: TrialInfo, event: WorkerEvent) -> None:
-        """Do nothing."""
-
-    def output(self, info: TrialInfo, stream: str, line: str, *, rank: int) -> None:
-        """Do nothing."""
-
-    def notice(self, text: str) -> None:
-        """Do nothing."""
-
-    def tick(self) -> None:
-        """Do nothing."""
+    environment: Environment
+    plugins: PluginManager
+    listener: RunListener
+    max_slots: int | None = None
+    is_looked_after: bool = False
+    is_verbose: bool = False
+    early: EarlyWorker | None = None

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore._log.events import CheckpointDamaged
 from detcore.database import DatabaseAway, Patience, ingest_spools
 from detcore.delivery import tell_end_of_killed
 from detcore.errors import DetcoreError
@@ -76,7 +77,7 @@ class SearchLoop:
     ) -> None:
         self._starter = starter
         self._database = starter.database
-        self._listener = starter.listener
+        self._listener = starter.run.listener
         self._log = log
         self._slots = slots
         self._interrupts = interrupts
@@ -86,7 +87,7 @@ class SearchLoop:
         self._ended: RunningTrial | None = None
         self._conclusion: Conclusion | None = None
         # Progress is only displayed: waiting for the records would hold up signals to the trials.
-        self._once = starter.database.patient(Patience(starter.listener.notice, longest_s=0))
+        self._once = starter.database.patient(Patience(starter.run.listener.notice, longest_s=0))
         self._percent = 0
         self._told_progress = -1.0
         self._is_metric_checked = False
@@ -199,11 +200,11 @@ class SearchLoop:
         del self._running[trial.index]
         self._ended = trial
         self._release(trial)
-        latest, trial_id = None, trial.info.trial_id
+        latest = None
         if trial.ending is Ending.DAMAGED and trial.damaged is not None:
-            latest = self._starter.give_up_checkpoint(trial_id, trial.damaged[0])
-        elif trial.ending is Ending.CRASHED:
-            latest = self._database.latest_checkpoint(trial_id)
+            self._database.record_checkpoint(CheckpointDamaged(uuid=trial.damaged[0]))
+        if trial.ending in (Ending.CRASHED, Ending.DAMAGED):
+            latest = self._database.latest_checkpoint(trial.info.trial_id)
         end = trial.describe_end(latest, now=time.monotonic())
         # A signal to this process may also have ended the workers, so it is handled first.
         self._happen(*self._interrupts.observe(), end)
@@ -216,7 +217,7 @@ class SearchLoop:
         self._starter.logs.unfollow(trial.info)
         ingest_spools(
             self._database,
-            self._starter.environment.home,
+            self._starter.run.environment.home,
             experiment_id=self._experiment_id,
             trial_id=trial.info.trial_id,
         )
@@ -351,7 +352,7 @@ class SearchLoop:
             return
         latest = self._database.latest_checkpoint(trial.info.trial_id)
         failure = trial.describe_failure(error, latest, self._starter.storage.url)
-        act_on_failure(failure, self._starter.plugins, self._listener)
+        act_on_failure(failure, self._starter.run.plugins, self._listener)
 
     def _abandon(self) -> None:
         """End all workers at once; the run fails."""

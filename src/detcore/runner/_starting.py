@@ -11,12 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import open_log
-from detcore._log.events import CheckpointDamaged
-from detcore.checkpoint import (
-    CheckpointSource,
-    find_source,
-    recover_checkpoints,
-)
+from detcore.checkpoint import find_source, recover_checkpoints
 from detcore.delivery import subscribe, tell_recovered
 from detcore.environment import read_variables
 from detcore.errors import RunError
@@ -28,9 +23,8 @@ from detcore.types import TrialInfo
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.environment import Environment
-    from detcore.hooks import PluginManager
     from detcore.launch import Launcher
-    from detcore.runner._listener import RunListener
+    from detcore.runner._listener import RunSettings
     from detcore.runner._trial_logs import TrialLogs
     from detcore.storage import StorageBackend
     from detcore.types import TrialSettings
@@ -59,30 +53,16 @@ class Slots:
 
     Attributes:
         at_once: How many trials run at once.
-        places: Their places.
+        places: For each of them the variables by which its workers see their devices only.
     """
 
     def __init__(self, total: int, per_trial: int, devices: Sequence[str] = ()) -> None:
         # A number that means "no limit" gives as many as any machine has.
         self.at_once = min(max(1, total // per_trial), _MOST_AT_ONCE)
-        self.places = [
-            Place(tuple(devices[first : first + per_trial]))
-            if self.at_once > 1 and len(devices) >= self.at_once * per_trial
-            else Place(())
-            for first in range(0, self.at_once * per_trial, per_trial)
-        ]
-
-
-class Place:
-    """The devices that a trial runs on, or no particular ones."""
-
-    def __init__(self, devices: tuple[str, ...]) -> None:
-        self._devices = devices
-
-    @property
-    def variables(self) -> dict[str, str]:
-        """The variables by which the trial's workers see their devices only."""
-        return {_DEVICES: ",".join(self._devices)} if self._devices else {}
+        self.places: list[Mapping[str, str]] = [{}] * self.at_once
+        if self.at_once > 1 and len(devices) >= self.at_once * per_trial:
+            starts = range(0, self.at_once * per_trial, per_trial)
+            self.places = [{_DEVICES: ",".join(devices[at : at + per_trial])} for at in starts]
 
 
 def count_slots(plain: Mapping[str, Any], *, max_slots: int | None) -> tuple[int, Slots]:
@@ -137,13 +117,13 @@ class TrialStarter:
     """Starts trials of an experiment.
 
     Attributes:
+        run: The settings of the run.
         experiment_id: Which experiment.
         plain: Its configuration, with secrets.
         settings: The part of the configuration that describes the training.
         code_dir: Folder with a copy of the user's code without secrets.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
-        is_verbose: Whether the messages of frameworks at every start are displayed, too.
         num_workers: Workers of each trial; >= 1.
         storage: Where the checkpoints are.
         launcher: Starts the workers.
@@ -152,82 +132,66 @@ class TrialStarter:
     """
 
     database: Database
-    environment: Environment
-    plugins: PluginManager
-    listener: RunListener
+    run: RunSettings
     experiment_id: int
     plain: Mapping[str, Any]
     settings: TrialSettings
     code_dir: Path
     model_dir: str
     test_mode: bool
-    is_verbose: bool
     num_workers: int
     storage: StorageBackend
     launcher: Launcher
     lock_fd: int
     logs: TrialLogs
 
-    def start(self, index: int, trial_id: int, *, length: int | None, place: Place) -> RunningTrial:
+    def start(
+        self, index: int, trial_id: int, *, length: int | None, place: Mapping[str, str]
+    ) -> RunningTrial:
         """Start the workers of a trial from its latest checkpoint; a new run of it begins.
 
         Args:
             index: Its number in the search.
             trial_id: Its record.
             length: How far the search wants it trained first.
-            place: Where it runs.
+            place: Variables of the place where it runs.
 
         Raises:
             RunError: If the workers cannot be started.
         """
         info = self._info(trial_id, length)
         self._open_log(info)
-        frameworks = () if self.is_verbose else self.plugins.frameworks().values()
+        frameworks = () if self.run.is_verbose else self.run.plugins.frameworks().values()
         notices = [notice for framework in frameworks for notice in framework.notices]
-        output = TrialOutput(info, self.listener, notices)
+        output = TrialOutput(info, self.run.listener, notices)
         try:
             workers = self.launcher.start(
                 info,
-                home=self.environment.home,
+                home=self.run.environment.home,
                 slots=self.num_workers,
                 keep_open=(self.lock_fd,),
                 on_output=output,
-                disabled_plugins=self.plugins.disabled,
-                allowed_plugins=self.plugins.allowed,
+                disabled_plugins=self.run.plugins.disabled,
+                allowed_plugins=self.run.plugins.allowed,
                 variables={
-                    **({} if self.is_verbose else framework_variables(self.plugins)),
-                    **place.variables,
+                    **({} if self.run.is_verbose else framework_variables(self.run.plugins)),
+                    **place,
                 },
             )
         except BaseException:
             self.logs.unfollow(info)
             output.close()
             raise
-        self.listener.trial_started(info, pid=workers.pid)
+        self.run.listener.trial_started(info, pid=workers.pid)
         if self.num_workers > 1:
-            self.listener.notice(
+            self.run.listener.notice(
                 f"{self.num_workers} workers: processes {', '.join(map(str, workers.pids))}"
             )
         return RunningTrial(index, info, workers, output)
 
-    def give_up_checkpoint(self, trial_id: int, uuid: str) -> CheckpointRecord | None:
-        """Record that a checkpoint cannot be restored; return the one before, if there is one."""
-        self.database.record_checkpoint(CheckpointDamaged(uuid=uuid))
-        return self.database.latest_checkpoint(trial_id)
-
-    def find_source(self) -> CheckpointSource | None:
-        """Return the checkpoint that new trials start from, or None."""
-        return find_source(
-            self.plain["searcher"],
-            database=self.database,
-            storage=self.storage,
-            environment=self.environment,
-            plugins=self.plugins,
-        )
-
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
-        folder = trials_folder(self.environment, self.experiment_id) / str(trial_id)
+        folder = trials_folder(self.run.environment, self.experiment_id) / str(trial_id)
         latest = best = None
         if trial.run_id:  # else it has neither checkpoints nor values
             # Checkpoints that a killed worker left half written are settled first.
@@ -244,7 +208,15 @@ class TrialStarter:
             best = self.database.best_until(
                 trial_id, self.plain, latest.steps_completed if latest else 0
             )
-        source = None if latest else self.find_source()
+        source = None
+        if latest is None:
+            source = find_source(
+                self.plain["searcher"],
+                database=self.database,
+                storage=self.storage,
+                environment=self.run.environment,
+                plugins=self.run.plugins,
+            )
         return TrialInfo(
             experiment_id=self.experiment_id,
             trial_id=trial_id,
@@ -275,7 +247,7 @@ class TrialStarter:
         """
         with open_log(info):
             pass  # its first line
-        subscribe(info, self.plugins.observers())
+        subscribe(info, self.run.plugins.observers())
         self.logs.follow(info)
 
     def _validated_metric(self, checkpoint: CheckpointRecord) -> float | None:
