@@ -24,12 +24,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from detcore.config._problem import Problem, again, describe_value, problem, raise_problems
-from detcore.config._suggest import nearest
+from detcore.config._problem import Problem, again, describe_value, nearest, problem, raise_problems
 
 __all__ = [
     "BY_KIND",
     "DUMP_ANY",
+    "FOR_CLUSTERS",
+    "FROM_EARLIER",
     "INTEGER",
     "KIND_MARK",
     "LIST",
@@ -46,6 +47,9 @@ __all__ = [
     "tagged",
 ]
 
+# The ends of descriptions of fields that are accepted and have no effect: a notice says so.
+FOR_CLUSTERS = "for clusters only."
+FROM_EARLIER = "From earlier versions; ignored."
 KIND_MARK = "\0"  # starts those parts of pydantic's locations that are kinds, not keys of the file
 
 
@@ -77,7 +81,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 def _absolute(value: str) -> str:
     if not value.startswith("/"):
-        raise problem(f'expected an absolute path, got "{value}"', label="begin it with '/'")
+        raise problem(f'expected an absolute path, got "{value}"', "begin it with '/'")
     return value
 
 

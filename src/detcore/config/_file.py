@@ -5,8 +5,8 @@ from __future__ import annotations
 import codecs
 from pathlib import Path
 
-from detcore.config._source import Diagnostic, Label, Source, Span
-from detcore.config._suggest import nearest
+from detcore.config._problem import nearest
+from detcore.config._source import Diagnostic, Source, Span, mistake
 
 __all__ = ["read_file"]
 
@@ -31,11 +31,11 @@ def read_file(path: Path) -> tuple[Source, str, list[Diagnostic]]:
         return _not_utf8(name, raw, exc)
     source, text = Source.of_file(name, text)
     if not any(_has_content(line) for line in source.lines):
-        span = Span(source, 0, 0, 0, 0)
-        empty = Diagnostic(
-            message="the experiment file is empty",
-            primary=Label(span, "nothing but blank lines and comments"),
-            help=("an experiment needs at least 'entrypoint' and 'searcher'",),
+        empty = mistake(
+            Span(source, 0, 0, 0, 0),
+            "the experiment file is empty",
+            "nothing but blank lines and comments",
+            help=["an experiment needs at least 'entrypoint' and 'searcher'"],
         )
         return source, text, [empty]
     return source, text, []
@@ -48,32 +48,27 @@ def _has_content(line: str) -> bool:
 
 def _unreadable(path: Path, source: Source, exc: OSError) -> Diagnostic:
     if path.is_dir():
-        message, label = f"'{path}' is a folder, not an experiment file", ""
+        message = f"'{path}' is a folder, not an experiment file"
     elif isinstance(exc, FileNotFoundError):
-        message, label = f"no file '{path}'", ""
+        message = f"no file '{path}'"
     else:
-        message, label = f"cannot read '{path}': {exc.strerror or exc}", ""
+        message = f"cannot read '{path}': {exc.strerror or exc}"
     near, hints = _experiment_files(path)
     meant = nearest(path.name, near)
     if meant is not None and not path.is_dir():
         hints = (f"did you mean '{path.with_name(meant)}'?", *hints)
-    return Diagnostic(
-        message=message,
-        primary=Label(Span(source, 0, 0, 0, 0), label),
-        help=hints,
-        suggestion=meant,
-    )
+    return mistake(Span(source, 0, 0, 0, 0), message, help=hints, suggestion=meant)
 
 
 def _is_code(path: Path, source: Source) -> Diagnostic:
-    return Diagnostic(
-        message="this is Python code; expected an experiment file (YAML)",
-        primary=Label(Span(source, 0, 0, 0, 0)),
-        help=(
+    return mistake(
+        Span(source, 0, 0, 0, 0),
+        "this is Python code; expected an experiment file (YAML)",
+        help=[
             f"an experiment file names a trial class: 'entrypoint: {path.stem}:CLASS'",
             f"a script that calls core.init() runs by itself: python {path}",
             *_experiment_files(path)[1],
-        ),
+        ],
     )
 
 
@@ -104,4 +99,4 @@ def _not_utf8(
         label = "cannot be read"
     span = Span(source, line, column, line, column + 1)
     hint = "save the file as UTF-8 in your editor"
-    return source, text, [Diagnostic(message=message, primary=Label(span, label), help=(hint,))]
+    return source, text, [mistake(span, message, label, help=[hint])]

@@ -10,9 +10,8 @@ from pydantic import Field, ValidationError, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from detcore.config._fields import Section
-from detcore.config._problem import Problem, again, describe_value, problem, raise_problems
+from detcore.config._problem import Problem, again, describe_value, nearest, problem, raise_problems
 from detcore.config._source import Place
-from detcore.config._suggest import nearest
 from detcore.errors import ConfigError
 from detcore.types import JSONValue
 
@@ -158,8 +157,8 @@ def _untyped(name: str, value: Mapping[str, Any]) -> PydanticCustomError:
         likely = "loguniform"
     return problem(
         f"missing 'type' in hyperparameter '{name}'",
+        "'type' says how its value is drawn",
         at="key",
-        label="'type' says how its value is drawn",
         suggestion=f"type: {likely}" if likely else None,
         choices=HYPERPARAMETER_TYPES,
     )

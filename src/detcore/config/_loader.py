@@ -3,22 +3,31 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
 
 import yaml
-from pydantic import BaseModel
 
 from detcore._secrets import is_secret_key
-from detcore.config._check import MOST_MISTAKES, check, more_mistakes
+from detcore.config._check import MOST_MISTAKES, LoadOptions, check, more_mistakes
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._file import read_file
 from detcore.config._notices import code_notices, notices
 from detcore.config._overrides import lay_over, read_overrides
 from detcore.config._render import Style, no_style, render
-from detcore.config._source import Diagnostic, Label, Place, Source, Span
-from detcore.config._tree import Node, find, key_span, walk
+from detcore.config._source import (
+    Diagnostic,
+    Node,
+    Place,
+    Source,
+    Span,
+    dotted,
+    find,
+    key_span,
+    mistake,
+    walk,
+)
 from detcore.config._yaml import empty_node, read_yaml
 from detcore.errors import ConfigError
 from detcore.types import JSONValue
@@ -106,35 +115,6 @@ class LoadedConfig:
     path: Path
     origins: Mapping[str, Origin]
     notices: list[str]
-
-
-class LoadOptions(TypedDict, total=False):
-    """The options of `load_config`, `load_mapping` and `load_text`.
-
-    Attributes:
-        overrides: Settings by dotted name, from flags. A string is parsed as YAML, as given to
-            ``--set``; other values are used unchanged.
-        environment: Variables; those named like ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``
-            are settings, with YAML values (see `detcore.environment`).
-        required: Dotted names that must be given although they have defaults, such as
-            ``"entrypoint"``.
-        searchers: Search methods of plugins, and the models of their settings: a class,
-            ``"module:Class"`` to be imported when the method is used, or None.
-        storage_types: Storage types of plugins, and the models of their settings.
-        launchers: All launchers, and the models of their settings; empty to accept any name.
-        code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
-            to skip this.
-        sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
-    """
-
-    overrides: Mapping[str, object]
-    environment: Mapping[str, str]
-    required: Collection[str]
-    searchers: Mapping[str, type[BaseModel] | str | None]
-    storage_types: Mapping[str, type[BaseModel] | str | None]
-    launchers: Mapping[str, type[BaseModel] | str | None]
-    code_dir: Path | None
-    sized_trials: Collection[str]
 
 
 def load_config(path: Path, **options: Unpack[LoadOptions]) -> LoadedConfig:
@@ -244,21 +224,15 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
         if origin.source == "file" and origin.line is not None and origin.column is not None:
             line, column = origin.line - 1, origin.column - 1
         message, *rest = str(error).splitlines()
-        found.append(
-            Diagnostic(
-                message=message,
-                primary=Label(Span(source, line, column, line, column + 1)),
-                help=tuple(rest),
-            )
-        )
+        found.append(mistake(Span(source, line, column, line, column + 1), message, help=rest))
     return ExperimentFileError(found, name=source.name)
 
 
 def _too_long(text: str, source: Source) -> Diagnostic:
-    return Diagnostic(
-        message=f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}",
-        primary=Label(Span(dataclasses.replace(source, lines=()), 0, 0, 0, 0)),
-        help=("an experiment file holds settings; keep data in separate files",),
+    return mistake(
+        Span(dataclasses.replace(source, lines=()), 0, 0, 0, 0),
+        f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}",
+        help=["an experiment file holds settings; keep data in separate files"],
     )
 
 
@@ -267,16 +241,7 @@ def _load(text: str, source: Source, path: Path, options: LoadOptions) -> Loaded
         raise ExperimentFileError([_too_long(text, source)], name=source.name)
     overrides, environment = options.get("overrides", {}), options.get("environment", {})
     root, found, is_readable = _read(text, source, overrides, environment)
-    code_dir = options.get("code_dir")
-    config, mistakes = check(
-        root,
-        required=options.get("required", ()),
-        searchers=options.get("searchers", {}),
-        storage_types=options.get("storage_types", {}),
-        launchers=options.get("launchers", {}),
-        code_dir=code_dir,
-        sized_trials=options.get("sized_trials", ()),
-    )
+    config, mistakes = check(root, options)
     if is_readable:
         found += mistakes
     else:  # settings of flags and variables can still be checked, except for missing keys
@@ -288,7 +253,7 @@ def _load(text: str, source: Source, path: Path, options: LoadOptions) -> Loaded
         text=text,
         path=path,
         origins=_origins(config, root),
-        notices=notices(root, code_dir),
+        notices=notices(root, options.get("code_dir")),
     )
 
 
@@ -343,10 +308,11 @@ def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
 
 def _not_a_mapping(root: Node) -> Diagnostic:
     kind = "a list" if isinstance(root.value, tuple) else "a single value"
-    return Diagnostic(
-        message=f"expected the fields of an experiment, got {kind}",
-        primary=Label(root.span, "write 'name: value' lines"),
-        help=("an experiment file has fields such as 'searcher:' and 'hyperparameters:'",),
+    return mistake(
+        root.span,
+        f"expected the fields of an experiment, got {kind}",
+        "write 'name: value' lines",
+        help=["an experiment file has fields such as 'searcher:' and 'hyperparameters:'"],
     )
 
 
@@ -354,21 +320,19 @@ def _not_a_mapping(root: Node) -> Diagnostic:
 
 
 def _origins(config: ExperimentConfig, root: Node) -> dict[str, Origin]:
-    origins: dict[str, Origin] = {}
-    for place, value in _leaves(config.model_dump(mode="json"), ()):
-        origins[".".join(map(str, place))] = _origin(root, place, value)
-    return origins
+    leaves = _leaves(config.model_dump(mode="json"), ())
+    return {dotted(place): _origin(root, place, value) for place, value in leaves}
 
 
-def _leaves(value: JSONValue, place: Place) -> list[tuple[Place, JSONValue]]:
-    children: list[tuple[str | int, JSONValue]] = []
-    if isinstance(value, dict):
-        children = list(value.items())
-    elif isinstance(value, list):
-        children = list(enumerate(value))
-    if not children:
-        return [(place, value)]
-    return [leaf for key, child in children for leaf in _leaves(child, (*place, key))]
+def _leaves(value: JSONValue, place: Place) -> Iterator[tuple[Place, JSONValue]]:
+    if isinstance(value, dict) and value:
+        for key, child in value.items():
+            yield from _leaves(child, (*place, key))
+    elif isinstance(value, list) and value:
+        for index, child in enumerate(value):
+            yield from _leaves(child, (*place, index))
+    else:
+        yield place, value
 
 
 def _origin(root: Node, place: Place, value: JSONValue) -> Origin:

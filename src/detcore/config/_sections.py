@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Tag
 from detcore.config._fields import (
     BY_KIND,
     DUMP_ANY,
+    FOR_CLUSTERS,
+    FROM_EARLIER,
     LIST,
     MAPPING,
     TEXT,
@@ -172,18 +174,18 @@ class Resources(Section):
         description="Worker processes (and devices) per trial; 0 = one, on the CPU.",
     )
     max_slots: int | None = Field(default=None, ge=0, description="Slots for all trials together.")
-    weight: float = Field(default=1.0, gt=0, description="Share of the cluster; for clusters only.")
+    weight: float = Field(default=1.0, gt=0, description=f"Share of the cluster; {FOR_CLUSTERS}")
     priority: int | None = Field(
-        default=None, ge=1, le=99, description="1 = first; for clusters only."
+        default=None, ge=1, le=99, description=f"1 = first; {FOR_CLUSTERS}"
     )
-    resource_pool: str = Field(default="", description="Pool of machines; for clusters only.")
-    native_parallel: bool = Field(default=False, description="From earlier versions; ignored.")
-    agent_label: str = Field(default="", description="From earlier versions; ignored.")
+    resource_pool: str = Field(default="", description=f"Pool of machines; {FOR_CLUSTERS}")
+    native_parallel: bool = Field(default=False, description=FROM_EARLIER)
+    agent_label: str = Field(default="", description=FROM_EARLIER)
     shm_size: ShmSize | None = Field(
         default=None,
-        description="Shared memory of the container, bytes or '1.5 gb'; for clusters only.",
+        description=f"Shared memory of the container, bytes or '1.5 gb'; {FOR_CLUSTERS}",
     )
-    devices: list[Device] = Field(default=[], description="Devices of the host; for clusters only.")
+    devices: list[Device] = Field(default=[], description=f"Devices of the host; {FOR_CLUSTERS}")
 
 
 class _ImagePerDevice(Section):
