@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from detcore.config._problem import OwnProblem, nearest, problem
+from detcore.config._problem import OwnProblem, nearest, problem_at
 
 __all__ = ["entrypoint_mistakes", "script_of"]
 
@@ -67,7 +67,7 @@ def script_of(entrypoint: object, folder: Path) -> Path | None:
 
 
 def _wrong(text: str, meant: str | None = None, *, help: Iterable[str] = ()) -> OwnProblem:
-    return ("entrypoint",), problem(f"entrypoint{text}", suggestion=meant, help=help)
+    return problem_at(("entrypoint",), f"entrypoint{text}", suggestion=meant, help=help)
 
 
 def _words(entrypoint: object) -> Sequence[str]:
@@ -170,15 +170,13 @@ def _size_mistakes(
         bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
         sized = next((base for base in bases if base in sized_trials), None)
         if sized is not None:
-            yield (
+            yield problem_at(
                 ("hyperparameters",),
-                problem(
-                    f"a {sized} needs hyperparameters.{_BATCH_SIZE}",
-                    f"no '{_BATCH_SIZE}' here",
-                    at="key",
-                    help=["the records of one training step, over all workers"],
-                    suggestion=_BATCH_SIZE,
-                ),
+                f"a {sized} needs hyperparameters.{_BATCH_SIZE}",
+                f"no '{_BATCH_SIZE}' here",
+                at="key",
+                help=["the records of one training step, over all workers"],
+                suggestion=_BATCH_SIZE,
             )
             return
         name = next((base for base in bases if base in defined), "")

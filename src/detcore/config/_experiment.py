@@ -12,7 +12,7 @@ from detcore.config._hyperparameters import Hyperparameters, seeded
 from detcore.config._length import Period
 from detcore.config._problem import raise_problems
 from detcore.config._rules import Facts, broken_rules
-from detcore.config._searchers import SearcherField
+from detcore.config._searchers import SearcherField, SingleSearcher
 from detcore.config._sections import (
     BindMount,
     EnvironmentConfig,
@@ -36,7 +36,6 @@ RULES_LATER = "rules_later"  # validation context: the caller checks rules betwe
 _NEVER = Length(0, Unit.BATCHES)
 _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
 _SEEDS = 2**31
-_KEPT = ("metric", "smaller_is_better", "source_trial_id", "source_checkpoint_uuid")
 
 
 def _draw_name() -> str:
@@ -207,22 +206,24 @@ class ExperimentConfig(Section):
 
 def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
     """Return a configuration changed to one batch, one validation and one checkpoint."""
-    plain = config.model_dump(mode="json")
-    searcher = plain["searcher"]
-    plain["searcher"] = {
-        "name": "single",
-        "max_length": {"batches": 1},
-        **{name: searcher[name] for name in _KEPT if name in searcher},
+    searcher = config.searcher
+    smoke = {
+        "searcher": SingleSearcher(
+            name="single",
+            max_length=Length(1, Unit.BATCHES),
+            metric=searcher.metric,
+            smaller_is_better=searcher.smaller_is_better,
+            source_trial_id=searcher.source_trial_id,
+            source_checkpoint_uuid=searcher.source_checkpoint_uuid,
+        ),
+        "scheduling_unit": 1,
+        "min_validation_period": _NEVER,
+        "min_checkpoint_period": _NEVER,
+        "checkpoint_policy": "none",
+        "perform_initial_validation": False,
+        "max_restarts": 0,
     }
-    plain.update(
-        scheduling_unit=1,
-        min_validation_period={"batches": 0},
-        min_checkpoint_period={"batches": 0},
-        checkpoint_policy="none",
-        perform_initial_validation=False,
-        max_restarts=0,
-    )
-    return ExperimentConfig.model_validate(plain)
+    return config.model_copy(update=smoke)
 
 
 def trial_seed(experiment_seed: int, *, random: RandomState | None = None) -> int:

@@ -15,7 +15,7 @@ from detcore.config._experiment import ExperimentConfig
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._length import UNITS
 from detcore.config._problem import Mention, describe_value, did_you_mean, nearest
-from detcore.config._searchers import OF_ALL_SEARCHERS, SEARCHERS, PluginSearcher
+from detcore.config._searchers import SEARCHERS, PluginSearcher
 from detcore.config._sections import PluginLauncher
 from detcore.config._source import (
     Diagnostic,
@@ -41,7 +41,7 @@ _TAGGED: Mapping[
     str,
     tuple[str, Mapping[str, type[BaseModel]], type[BaseModel] | None, Collection[str]],
 ] = {
-    "searcher": ("name", SEARCHERS, None, (*PluginSearcher.model_fields, *OF_ALL_SEARCHERS)),
+    "searcher": ("name", SEARCHERS, None, PluginSearcher.model_fields),
     "checkpoint_storage": ("type", STORAGE_TYPES, None, PluginStorage.model_fields),
     "launcher": ("name", {}, PluginLauncher, PluginLauncher.model_fields),
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 from pydantic_core import (
     ErrorDetails,
@@ -17,7 +17,11 @@ from pydantic_core import (
 from detcore._secrets import distance, mask_text
 from detcore.config._source import Place
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = [
+    "Details",
     "Mention",
     "OwnProblem",
     "Problem",
@@ -26,6 +30,7 @@ __all__ = [
     "did_you_mean",
     "nearest",
     "problem",
+    "problem_at",
     "raise_problems",
 ]
 
@@ -42,22 +47,10 @@ class Mention(NamedTuple):
     at: Literal["key", "value"] = "value"
 
 
-def problem(
-    text: str,
-    label: str = "",
-    *,
-    suggestion: str | None = None,
-    choices: Iterable[str] = (),
-    at: Literal["key", "value"] = "value",
-    also: Iterable[Mention] = (),
-    beside: Iterable[tuple[str, str]] = (),
-    help: Iterable[str] = (),
-) -> PydanticCustomError:
-    """Return an error that carries the details for a report.
+class Details(TypedDict, total=False):
+    """What `problem` is given beside the mistake.
 
-    Args:
-        text: The mistake.
-        label: Text under the position.
+    Attributes:
         suggestion: The most likely correction.
         choices: All valid values.
         at: Whether the key or the value is the position.
@@ -65,17 +58,39 @@ def problem(
         beside: Related keys of the same mapping, and texts under them.
         help: Further lines.
     """
-    context: dict[str, Any] = {
+
+    suggestion: str | None
+    choices: Iterable[str]
+    at: Literal["key", "value"]
+    also: Iterable[Mention]
+    beside: Iterable[tuple[str, str]]
+    help: Iterable[str]
+
+
+def problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticCustomError:
+    """Return an error that carries the details for a report.
+
+    Args:
+        text: The mistake.
+        label: Text under the position.
+        **details: See `Details`.
+    """
+    context = {
         "text": text,
         "label": label,
-        "suggestion": suggestion,
-        "choices": list(choices),
-        "at": at,
-        "also": list(also),
-        "beside": list(beside),
-        "help": list(help),
+        "suggestion": details.get("suggestion"),
+        "at": details.get("at", "value"),
+        "choices": [*details.get("choices", ())],
+        "also": [*details.get("also", ())],
+        "beside": [*details.get("beside", ())],
+        "help": [*details.get("help", ())],
     }
     return PydanticCustomError("detcore", "{text}", context)
+
+
+def problem_at(place: Place, text: str, label: str = "", **details: Unpack[Details]) -> OwnProblem:
+    """Return `problem` with its place in the file."""
+    return place, problem(text, label, **details)
 
 
 def raise_problems(title: str, problems: Sequence[Problem]) -> None:

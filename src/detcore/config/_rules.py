@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from detcore.config._hyperparameters import ranges
-from detcore.config._problem import Mention, OwnProblem, describe_value, problem
+from detcore.config._problem import Mention, OwnProblem, describe_value, problem_at
 from detcore.config._source import Place, dotted
 
 __all__ = ["LENGTHS", "Facts", "broken_rules"]
@@ -71,25 +71,21 @@ def _project_and_workspace(facts: Facts) -> Iterator[OwnProblem]:
         if facts.get(given) and not facts.get(other) and not facts.is_bad((other,)):
             message = f"'{given}' is given without '{other}'"
             label = f"no '{other}' beside it"
-            yield (given,), problem(message, label, at="key", help=["give both or neither"])
+            yield problem_at((given,), message, label, at="key", help=["give both or neither"])
 
 
 def _ranges_ascend(facts: Facts) -> Iterator[OwnProblem]:
     for place, _ in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
         low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
         if low is not None and high is not None and low >= high:
-            yield (
+            yield problem_at(
                 (*place, "minval"),
-                problem(
-                    f"minval must be less than maxval, and {low} is not less than {high}",
-                    "minval",
-                    also=[Mention((*place, "maxval"), "maxval")],
-                    help=[
-                        "exchange them"
-                        if low > high
-                        else "for one value, use {type: const, val: …}"
-                    ],
-                ),
+                f"minval must be less than maxval, and {low} is not less than {high}",
+                "minval",
+                also=[Mention((*place, "maxval"), "maxval")],
+                help=[
+                    "exchange them" if low > high else "for one value, use {type: const, val: …}"
+                ],
             )
 
 
@@ -109,7 +105,7 @@ def _ranges_can_be_drawn(facts: Facts) -> Iterator[OwnProblem]:
             message, hint = message + "1.8e308", ["minval and maxval are exponents"]
         if message:
             lowest = Mention((*place, "minval"), "minval")
-            yield (*place, "maxval"), problem(message, "maxval", also=[lowest], help=hint)
+            yield problem_at((*place, "maxval"), message, "maxval", also=[lowest], help=hint)
 
 
 def _is_finite_power(base: Any, low: float, high: float) -> bool:
@@ -127,16 +123,14 @@ def _grid_needs_counts(facts: Facts) -> Iterator[OwnProblem]:
     for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
         needs = value["type"] in _NUMBERS and not facts.is_bad(place)
         if needs and "count" not in value:
-            yield (
+            yield problem_at(
                 place,
-                problem(
-                    f"hyperparameter '{dotted(place[1:])}' needs 'count' in a grid search",
-                    "no 'count' here",
-                    at="key",
-                    also=[Mention(("searcher", "name"), "the grid")],
-                    help=["count is how many points of the range the grid takes"],
-                    suggestion="count",
-                ),
+                f"hyperparameter '{dotted(place[1:])}' needs 'count' in a grid search",
+                "no 'count' here",
+                at="key",
+                also=[Mention(("searcher", "name"), "the grid")],
+                help=["count is how many points of the range the grid takes"],
+                suggestion="count",
             )
 
 
@@ -144,13 +138,11 @@ def _profiling_ends_after_it_begins(facts: Facts) -> Iterator[OwnProblem]:
     begin = facts.number("profiling", "begin_on_batch") or 0
     end = facts.number("profiling", "end_after_batch")
     if end is not None and begin > end:
-        yield (
+        yield problem_at(
             ("profiling", "end_after_batch"),
-            problem(
-                f"profiling ends after batch {end}, before it begins on batch {begin}",
-                "ends",
-                also=[Mention(("profiling", "begin_on_batch"), "begins")],
-            ),
+            f"profiling ends after batch {end}, before it begins on batch {begin}",
+            "ends",
+            also=[Mention(("profiling", "begin_on_batch"), "begins")],
         )
 
 
@@ -158,15 +150,13 @@ def _one_source(facts: Facts) -> Iterator[OwnProblem]:
     trial = facts.get("searcher", "source_trial_id")
     checkpoint = facts.get("searcher", "source_checkpoint_uuid")
     if trial is not None and checkpoint is not None:
-        yield (
+        yield problem_at(
             ("searcher", "source_checkpoint_uuid"),
-            problem(
-                "'source_trial_id' and 'source_checkpoint_uuid' are both given",
-                "one starting point",
-                at="key",
-                beside=[("source_trial_id", "another starting point")],
-                help=["keep one of them"],
-            ),
+            "'source_trial_id' and 'source_checkpoint_uuid' are both given",
+            "one starting point",
+            at="key",
+            beside=[("source_trial_id", "another starting point")],
+            help=["keep one of them"],
         )
 
 
@@ -178,14 +168,12 @@ def _storage_path_stays_inside(facts: Facts) -> Iterator[OwnProblem]:
     root = posixpath.normpath(host)
     target = posixpath.normpath(posixpath.join(root, path))
     if target != root and not target.startswith(root.rstrip("/") + "/"):
-        yield (
+        yield problem_at(
             ("checkpoint_storage", "storage_path"),
-            problem(
-                f"storage_path leaves host_path: it leads to {target}",
-                "leads outside",
-                also=[Mention(("checkpoint_storage", "host_path"), "of this folder")],
-                help=["give a path relative to host_path, or an absolute one below it"],
-            ),
+            f"storage_path leaves host_path: it leads to {target}",
+            "leads outside",
+            also=[Mention(("checkpoint_storage", "host_path"), "of this folder")],
+            help=["give a path relative to host_path, or an absolute one below it"],
         )
 
 
@@ -196,37 +184,31 @@ def _azure_has_one_account(facts: Facts) -> Iterator[OwnProblem]:
     given = [key for key in ("connection_string", "account_url") if storage.get(key) is not None]
     at = "checkpoint_storage"
     if len(given) == 2:
-        yield (
+        yield problem_at(
             (at, "account_url"),
-            problem(
-                "'connection_string' and 'account_url' are both given",
-                "one account",
-                at="key",
-                beside=[("connection_string", "another account")],
-                help=["keep one of them"],
-            ),
+            "'connection_string' and 'account_url' are both given",
+            "one account",
+            at="key",
+            beside=[("connection_string", "another account")],
+            help=["keep one of them"],
         )
     elif not given:
-        yield (
+        yield problem_at(
             (at,),
-            problem(
-                "azure storage needs 'connection_string' or 'account_url'",
-                "neither is given",
-                at="key",
-                also=[Mention((at, "type"))],
-                suggestion="account_url",
-            ),
+            "azure storage needs 'connection_string' or 'account_url'",
+            "neither is given",
+            at="key",
+            also=[Mention((at, "type"))],
+            suggestion="account_url",
         )
     if storage.get("credential") is not None and "connection_string" in given:
-        yield (
+        yield problem_at(
             (at, "credential"),
-            problem(
-                "'credential' does not go with 'connection_string'",
-                "belongs to an account_url",
-                at="key",
-                beside=[("connection_string", "has its own credential")],
-                help=["remove one of them"],
-            ),
+            "'credential' does not go with 'connection_string'",
+            "belongs to an account_url",
+            at="key",
+            beside=[("connection_string", "has its own credential")],
+            help=["remove one of them"],
         )
 
 
@@ -239,14 +221,12 @@ def _brackets_fit(facts: Facts) -> Iterator[OwnProblem]:
     for index, bracket in enumerate(brackets):
         if isinstance(bracket, int) and bracket > limit:
             by_default = " by default" if rungs is None else ""
-            yield (
+            yield problem_at(
                 ("searcher", "bracket_rungs", index),
-                problem(
-                    f"a bracket of {bracket} rungs, but max_rungs is {limit}{by_default}",
-                    "too many",
-                    also=[Mention(("searcher", "max_rungs"), "the limit")],
-                    help=[f"raise max_rungs to {bracket}, or take fewer rungs"],
-                ),
+                f"a bracket of {bracket} rungs, but max_rungs is {limit}{by_default}",
+                "too many",
+                also=[Mention(("searcher", "max_rungs"), "the limit")],
+                help=[f"raise max_rungs to {bracket}, or take fewer rungs"],
             )
 
 
@@ -273,16 +253,14 @@ def _lengths_convert(facts: Facts) -> Iterator[OwnProblem]:
         here = Mention(("hyperparameters",), "no 'global_batch_size' here", "key")
         lengths.insert(0, here)
     names = " and ".join(dict.fromkeys(units.values()))
-    yield (
+    yield problem_at(
         lengths[0].place,
-        problem(
-            f"a length in {names} needs hyperparameters.global_batch_size",
-            lengths[0].text,
-            at="key",
-            also=lengths[1:],
-            help=["add global_batch_size to the hyperparameters, or give the length in batches"],
-            suggestion="global_batch_size",
-        ),
+        f"a length in {names} needs hyperparameters.global_batch_size",
+        lengths[0].text,
+        at="key",
+        also=lengths[1:],
+        help=["add global_batch_size to the hyperparameters, or give the length in batches"],
+        suggestion="global_batch_size",
     )
 
 
@@ -297,14 +275,12 @@ def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
         whole = isinstance(given, float) and given == int(given) and given >= 1
         text = str(given).strip()
         quoted = isinstance(given, str) and text.isdigit()
-        yield (
+        yield problem_at(
             at,
-            problem(
-                f"hyperparameters.global_batch_size: expected an integer, 1 or more, got "
-                f"{describe_value(given)}",
-                f"remove the quotes: {text}" if quoted else "",
-                suggestion=text if quoted else str(int(given)) if whole else None,
-            ),
+            f"hyperparameters.global_batch_size: expected an integer, 1 or more, got "
+            f"{describe_value(given)}",
+            f"remove the quotes: {text}" if quoted else "",
+            suggestion=text if quoted else str(int(given)) if whole else None,
         )
         return
     for other, words in (
@@ -314,10 +290,10 @@ def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
         number = facts.number(*other)
         if number and words and given < number:
             message = f"global_batch_size {given} is less than slots_per_trial {number}"
-            yield at, problem(message, also=[Mention(other, words)])
+            yield problem_at(at, message, also=[Mention(other, words)])
         elif number and not words and given > number:
             message = f"global_batch_size {given} is more than records_per_epoch {number}"
-            yield at, problem(message, also=[Mention(other, "not one full batch")])
+            yield problem_at(at, message, also=[Mention(other, "not one full batch")])
 
 
 def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:
@@ -325,25 +301,21 @@ def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:
     slots = 1 if slots is None else slots
     limit = facts.number("resources", "max_slots")
     if limit is not None and slots > limit:
-        yield (
+        yield problem_at(
             ("resources", "max_slots"),
-            problem(
-                f"slots_per_trial {slots} is more than max_slots {limit}",
-                "no trial could start",
-                also=[Mention(("resources", "slots_per_trial"), "per trial")],
-            ),
+            f"slots_per_trial {slots} is more than max_slots {limit}",
+            "no trial could start",
+            also=[Mention(("resources", "slots_per_trial"), "per trial")],
         )
 
 
 def _search_method_is_installed(facts: Facts) -> Iterator[OwnProblem]:
     name = facts.get("searcher", "name")
     if name == "optuna" and importlib.util.find_spec("detcore_optuna") is None:
-        yield (
+        yield problem_at(
             ("searcher", "name"),
-            problem(
-                "the searcher 'optuna' needs detcore-optuna, which is not installed",
-                help=["install it: python -m pip install 'detcore[optuna]'"],
-            ),
+            "the searcher 'optuna' needs detcore-optuna, which is not installed",
+            help=["install it: python -m pip install 'detcore[optuna]'"],
         )
 
 
@@ -357,13 +329,11 @@ def _mounts_differ(facts: Facts) -> Iterator[OwnProblem]:
                 continue
             first = seen.setdefault(target, index)
             if first != index:
-                yield (
+                yield problem_at(
                     (*place, index, "container_path"),
-                    problem(
-                        f'container_path "{target}" is used twice',
-                        "used again",
-                        also=[Mention((*place, first, "container_path"), "used first")],
-                    ),
+                    f'container_path "{target}" is used twice',
+                    "used again",
+                    also=[Mention((*place, first, "container_path"), "used first")],
                 )
 
 

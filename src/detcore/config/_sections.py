@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Tag
 
+from detcore._optimizations import GradientSettings
 from detcore.config._fields import (
     BY_KIND,
     DUMP_ANY,
@@ -68,20 +69,28 @@ def _draw_seed() -> int:
     return secrets.randbelow(2**31)
 
 
+_GRADIENTS = GradientSettings()
+
+
 class Optimizations(Section):
     """Exchange of gradients and metrics between the workers of a trial."""
 
     aggregation_frequency: int = Field(
-        default=1, ge=1, description="Batches whose gradients are summed before each update."
+        default=_GRADIENTS.aggregation_frequency,
+        ge=1,
+        description="Batches whose gradients are summed before each update.",
     )
     average_aggregated_gradients: bool = Field(
-        default=True, description="Divide the added gradients by aggregation_frequency."
+        default=_GRADIENTS.average_aggregated_gradients,
+        description="Divide the added gradients by aggregation_frequency.",
     )
     average_training_metrics: bool = Field(
-        default=True, description="Average training metrics over all workers."
+        default=_GRADIENTS.average_training_metrics,
+        description="Average training metrics over all workers.",
     )
     gradient_compression: bool = Field(
-        default=False, description="Send gradients as half-precision numbers."
+        default=_GRADIENTS.gradient_compression,
+        description="Send gradients as half-precision numbers.",
     )
     mixed_precision: Literal["O0", "O1", "O2", "O3"] = Field(
         default="O0", description="Level of mixed precision for apex; has no effect."

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.config import ExperimentConfig
 from detcore.errors import DetcoreError, RunError, near_name
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck, find_preload
 from detcore.trial import import_object
@@ -26,22 +27,22 @@ _LOCAL = "local"
 
 
 def find_launcher(
-    plain: Mapping[str, Any], plugins: PluginManager
+    config: ExperimentConfig, plugins: PluginManager
 ) -> Callable[[], Launcher] | None:
     """Return a factory of the launcher that an experiment names; None for detcore's own.
 
     No launcher is made yet, so that faults are found before anything is recorded.
 
     Args:
-        plain: The experiment's configuration.
+        config: The experiment's configuration.
         plugins: Provide launchers.
 
     Raises:
         RunError: If no launcher has that name, or it does not take these settings.
     """
-    given = plain.get("launcher", _LOCAL)
-    settings = {} if isinstance(given, str) else dict(given)
-    name = settings.pop("name", given)
+    given = config.launcher
+    settings = {} if isinstance(given, str) else given.model_dump(mode="json", exclude={"name"})
+    name = given if isinstance(given, str) else given.name
     types = plugins.launchers()
     if name not in types:
         raise RunError(
@@ -98,7 +99,7 @@ def _make(made: Callable[..., Launcher], settings: Mapping[str, Any], what: str)
 
 
 def choose_launcher(
-    plain: Mapping[str, Any],
+    config: ExperimentConfig,
     *,
     model_dir: Path,
     plugins: PluginManager,
@@ -111,20 +112,20 @@ def choose_launcher(
     framework, where that makes no difference to them.
 
     Args:
-        plain: The experiment's configuration.
+        config: The experiment's configuration.
         model_dir: Folder of the user's code.
         plugins: Provide frameworks.
         listener: Receives warnings.
         early: A worker that was started meanwhile; it is used, or ended.
     """
-    make = find_launcher(plain, plugins)
+    make = find_launcher(config, plugins)
     if make is not None:
         if early is not None:
             early.close()
         return make()
     preload, why_not = None, "one trial only"
-    if plain["searcher"]["name"] != "single":
-        preload, why_not = find_preload(plain["entrypoint"], model_dir, plugins)
+    if config.searcher.name != "single":
+        preload, why_not = find_preload(config.entrypoint, model_dir, plugins)
     if preload is None:
         _logger.debug("every trial imports its framework by itself: %s", why_not)
     return LocalLauncher(preload=preload, notice=listener.notice, early=early, plugins=plugins)
@@ -132,7 +133,7 @@ def choose_launcher(
 
 @contextlib.contextmanager
 def ready_launcher(
-    plain: Mapping[str, Any],
+    config: ExperimentConfig,
     *,
     model_dir: Path,
     plugins: PluginManager,
@@ -143,7 +144,7 @@ def ready_launcher(
     """Open the launcher for the trials of an experiment; refuse trials that it can never start.
 
     Args:
-        plain: As for `choose_launcher`.
+        config: As for `choose_launcher`.
         model_dir: As for `choose_launcher`.
         plugins: As for `choose_launcher`.
         listener: As for `choose_launcher`.
@@ -154,9 +155,9 @@ def ready_launcher(
         DetcoreError: If the launcher cannot be made, or could not start a trial.
     """
     launcher = choose_launcher(
-        plain, model_dir=model_dir, plugins=plugins, listener=listener, early=early
+        config, model_dir=model_dir, plugins=plugins, listener=listener, early=early
     )
     with contextlib.closing(launcher):
         if isinstance(launcher, SupportsCheck):
-            launcher.check_trial(plain, slots=num_workers)
+            launcher.check_trial(config.model_dump(mode="json"), slots=num_workers)
         yield launcher
