@@ -11,8 +11,8 @@ from detcore.hooks._entry import API_VERSION, ApiRange, PluginEntry, PluginState
 from detcore.hooks._problem import (
     PluginProblem,
     Selection,
-    author_problem,
     install_command,
+    plugin_problem,
     selection_faults,
     uninstall_command,
 )
@@ -86,7 +86,7 @@ def _examine(
     if off is not None:
         return dataclasses.replace(entry, state=off), []
     if _OBJECT.fullmatch(value) is None:
-        fault = author_problem(
+        fault = plugin_problem(
             "malformed-entry-point",
             entry,
             f"line {declared.line} of entry_points.txt, '{name} = {declared.value}', "
@@ -132,7 +132,7 @@ def _check_api(
         others = set(distribution.groups[API]) - set(distribution.groups[PLUGINS])
         near = near_name(entry.name, others)
         hint = f" (there is one for {near!r})" if near else ""
-        problem = author_problem(
+        problem = plugin_problem(
             "no-api-range",
             entry,
             f"no API range declared: entry-point group 'detcore.api' has no {entry.name!r}{hint}; "
@@ -142,7 +142,7 @@ def _check_api(
     try:
         api = ApiRange.parse(text)
     except ValueError as error:
-        problem = author_problem(
+        problem = plugin_problem(
             "malformed-api-range",
             entry,
             f"its API range {text!r} cannot be read: {error}; it is a minimum such as '1.0', or "
@@ -157,15 +157,14 @@ def _check_api(
 def _range_fault(entry: PluginEntry, api: ApiRange) -> PluginProblem | None:
     ours = format_version(API_VERSION)
     if api.is_too_old_for(API_VERSION):
-        return author_problem(
+        return plugin_problem(
             "api-too-old", entry, f"it works with API {api}, but this detcore has API {ours}"
         )
     if api.is_too_new_for(API_VERSION):
-        return PluginProblem(
-            kind="api-too-new",
-            plugin=entry.name,
-            owner=entry.label,
-            message=f"it needs API {api}, but this detcore has API {ours}",
+        return plugin_problem(
+            "api-too-new",
+            entry,
+            f"it needs API {api}, but this detcore has API {ours}",
             mend=install_command("--upgrade", "detcore"),
         )
     return None
