@@ -6,7 +6,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
@@ -30,6 +30,10 @@ from detcore.config._source import (
     plain,
 )
 from detcore.config._storage import STORAGE_TYPES, PluginStorage
+from detcore.types import JSONValue
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 __all__ = ["Explainer", "Models", "json_schema"]
 
@@ -85,7 +89,7 @@ class Explainer:
 
     # -- mistakes -------------------------------------------------------------------------------
 
-    def field(self, error: Mapping[str, Any], place: Place) -> Diagnostic:
+    def field(self, error: ErrorDetails, place: Place) -> Diagnostic:
         """Explain one of pydantic's errors."""
         kind = error["type"]
         context = error.get("ctx", {})
@@ -296,7 +300,7 @@ _BOUNDS = {
 
 
 def _wrong_value(
-    kind: str, context: Mapping[str, Any], value: Any, fallback: str
+    kind: str, context: Mapping[str, Any], value: JSONValue, fallback: str
 ) -> tuple[str, str, str | None]:
     """Return the message, the text under the place, and the probable intention."""
     if kind in _BOUNDS:
@@ -316,7 +320,7 @@ def _wrong_value(
     return f"expected {_EXPECTED[kind]}, got {describe_value(value)}", label, suggestion
 
 
-def _to_number(value: Any, parse: Callable[[str], float]) -> tuple[str, str | None]:
+def _to_number(value: JSONValue, parse: Callable[[str], float]) -> tuple[str, str | None]:
     if isinstance(value, str):
         try:
             parse(value.strip().replace("_", ""))
@@ -329,7 +333,7 @@ def _to_number(value: Any, parse: Callable[[str], float]) -> tuple[str, str | No
     return "", None
 
 
-def _to_bool(value: Any) -> tuple[str, str | None]:
+def _to_bool(value: JSONValue) -> tuple[str, str | None]:
     if isinstance(value, int):
         suggestion = {0: "false", 1: "true"}.get(value)
         return (f"write {suggestion}" if suggestion else ""), suggestion
@@ -339,7 +343,7 @@ def _to_bool(value: Any) -> tuple[str, str | None]:
     return "", None
 
 
-def _to_string(value: Any) -> tuple[str, str | None]:
+def _to_string(value: JSONValue) -> tuple[str, str | None]:
     if isinstance(value, bool):
         value = str(value).lower()
     if isinstance(value, (str, int, float)):
@@ -347,13 +351,13 @@ def _to_string(value: Any) -> tuple[str, str | None]:
     return "", None
 
 
-def _to_list(value: Any) -> tuple[str, str | None]:
+def _to_list(value: JSONValue) -> tuple[str, str | None]:
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return f"for a list of one, write [{value}]", f"[{value}]"
     return "", None
 
 
-_REPAIRS: dict[str, Callable[[Any], tuple[str, str | None]]] = {
+_REPAIRS: dict[str, Callable[[JSONValue], tuple[str, str | None]]] = {
     "int_type": lambda value: _to_number(value, int),
     "int_from_float": lambda value: _to_number(value, int),
     "float_type": lambda value: _to_number(value, float),

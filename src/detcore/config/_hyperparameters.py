@@ -93,7 +93,7 @@ def _check(value: object, _: object) -> dict[str, JSONValue]:
     return cast("dict[str, JSONValue]", _normal(value))
 
 
-def _normal(group: Mapping[str, Any]) -> dict[str, Any]:
+def _normal(group: Mapping[str, object]) -> dict[str, Any]:
     """Return hyperparameters with one shape for each kind of range."""
     found: dict[str, Any] = {}
     for name, value in group.items():
@@ -111,7 +111,7 @@ def _normal(group: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _mistakes(group: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+def _mistakes(group: Mapping[str, object], place: Place) -> Iterator[Problem]:
     for name, value in group.items():
         here = (*place, name)
         if not isinstance(value, Mapping):
@@ -127,7 +127,7 @@ def _mistakes(group: Mapping[str, Any], place: Place) -> Iterator[Problem]:
             yield from _mistakes(value, here)
 
 
-def _typed_mistakes(value: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Problem]:
     name = value["type"]
     model = HYPERPARAMETER_TYPES.get(name) if isinstance(name, str) else None
     if model is None:
@@ -149,7 +149,7 @@ def _typed_mistakes(value: Mapping[str, Any], place: Place) -> Iterator[Problem]
         yield from (again(found, place) for found in exc.errors(include_url=False))
 
 
-def _untyped(name: str, value: Mapping[str, Any]) -> PydanticCustomError:
+def _untyped(name: str, value: Mapping[str, object]) -> PydanticCustomError:
     likely = "categorical" if "vals" in value else "const" if "val" in value else None
     if "base" in value:
         likely = "log"
@@ -164,7 +164,7 @@ def _untyped(name: str, value: Mapping[str, Any]) -> PydanticCustomError:
     )
 
 
-def _misspelt_type(value: Mapping[str, Any]) -> str | None:
+def _misspelt_type(value: Mapping[str, object]) -> str | None:
     """Return the key that is a misspelt 'type', if the other keys look like a range."""
     for key in value:
         rest = set(value) - {key}
@@ -195,7 +195,9 @@ def _schema() -> dict[str, Any]:
 Hyperparameters = Annotated[dict[str, Any], WrapValidator(_check), WithJsonSchema(_schema())]
 
 
-def ranges(group: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place, dict[str, Any]]]:
+def ranges(
+    group: Mapping[str, object], place: Place = ()
+) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Yield every hyperparameter that has a type, with its place; names in sorted order."""
     for name in sorted(group):
         value = group[name]
@@ -206,7 +208,7 @@ def ranges(group: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place,
 
 
 def resolve_constants(
-    hyperparameters: Mapping[str, Any],
+    hyperparameters: Mapping[str, object],
     *,
     seed: int | None = None,
     random: RandomState | None = None,
@@ -247,7 +249,7 @@ def seeded(seed: int, random: RandomState | None) -> RandomState:
     return random
 
 
-def _resolve(group: Mapping[str, Any], random: Any) -> dict[str, Any]:
+def _resolve(group: Mapping[str, object], random: RandomState | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in sorted(group):
         value = group[name]

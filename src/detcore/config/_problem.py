@@ -48,7 +48,7 @@ class Mention(NamedTuple):
 
 
 class Details(TypedDict, total=False):
-    """What `problem` is given beside the mistake.
+    """Details of a mistake, for `problem`.
 
     Attributes:
         suggestion: The most likely correction.

@@ -28,7 +28,7 @@ _BATCH_SIZE: Place = ("hyperparameters", "global_batch_size")
 class Facts:
     """The configuration as written, without fields that are invalid by themselves."""
 
-    def __init__(self, data: Mapping[str, Any], bad: Iterable[Place] = ()) -> None:
+    def __init__(self, data: Mapping[str, object], bad: Iterable[Place] = ()) -> None:
         self._data = data
         self._bad = set(bad)
 
@@ -55,7 +55,7 @@ class Facts:
         value = self.get(*place)
         return None if isinstance(value, bool) or not isinstance(value, (int, float)) else value
 
-    def section(self, *place: str | int) -> Mapping[str, Any]:
+    def section(self, *place: str | int) -> Mapping[str, object]:
         """Return the mapping at `place`, or an empty one."""
         value = self.get(*place)
         return value if isinstance(value, Mapping) else {}
