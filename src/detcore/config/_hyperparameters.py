@@ -10,7 +10,15 @@ from pydantic import Field, ValidationError, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from detcore.config._fields import Section
-from detcore.config._problem import Problem, again, describe_value, nearest, problem, raise_problems
+from detcore.config._problem import (
+    Problem,
+    again,
+    describe_value,
+    nearest,
+    problem,
+    problem_at,
+    raise_problems,
+)
 from detcore.config._source import Place
 from detcore.errors import ConfigError
 from detcore.types import JSONValue
@@ -128,20 +136,15 @@ def _mistakes(group: Mapping[str, object], place: Place) -> Iterator[Problem]:
 
 
 def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Problem]:
-    name = value["type"]
-    model = HYPERPARAMETER_TYPES.get(name) if isinstance(name, str) else None
+    name, here, types = value["type"], (*place, "type"), HYPERPARAMETER_TYPES
+    if not isinstance(name, str):
+        text = f"expected a hyperparameter type, got {describe_value(name)}"
+        yield problem_at(here, text, choices=types)
+        return
+    model = types.get(name)
     if model is None:
-        is_name = isinstance(name, str)
-        yield (
-            (*place, "type"),
-            problem(
-                f"unknown hyperparameter type '{name}'"
-                if is_name
-                else f"expected a hyperparameter type, got {describe_value(name)}",
-                suggestion=nearest(name, HYPERPARAMETER_TYPES) if is_name else None,
-                choices=HYPERPARAMETER_TYPES,
-            ),
-        )
+        text = f"unknown hyperparameter type '{name}'"
+        yield problem_at(here, text, suggestion=nearest(name, types), choices=types)
         return
     try:
         model.model_validate(value)
