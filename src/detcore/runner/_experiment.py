@@ -213,13 +213,18 @@ def resume_experiment(
     Raises:
         NotFoundError: If there is no such experiment.
         ConfigError: If a changed setting cannot be used.
-        RunError: If it is running, if its batches are too small for so many workers, or if a
-            change would contradict the training so far.
+        RunError: If it is running, if a script by itself recorded it, if its batches are too small
+            for so many workers, or if a change would contradict the training so far.
         WorkerError: If the launcher could not start its trials; the experiment stays as it was.
     """
     environment = settings.environment
     with Database.open(environment.database_url) as database:
         record = database.get_experiment(experiment_id)
+        if record.config.get("is_standalone"):
+            raise RunError(
+                f"experiment {experiment_id} was recorded by a script by itself, which no runner "
+                "started.\nStart the script again; with core.init(resume=True) it continues."
+            )
         if not Path(record.model_dir).is_dir():
             raise RunError(
                 f"experiment {experiment_id} trains the code in {record.model_dir}, "
