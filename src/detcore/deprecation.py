@@ -33,7 +33,7 @@ _Marked = TypeVar("_Marked", bound=Callable[..., Any])
 _HOOK = "__detcore_deprecations__"
 _RELEASE = re.compile(r"\d+(\.\d+)*", re.ASCII)
 # Modules with frames between a deprecated object and the code that uses it.
-_BETWEEN = {"abc", "contextlib", "functools", "importlib._bootstrap"}
+_BETWEEN = {"abc", "contextlib", "functools", "importlib._bootstrap", __name__}
 
 
 class DetcoreDeprecationWarning(FutureWarning):
@@ -55,10 +55,7 @@ def _release(version: str) -> tuple[int, ...]:
     match = _RELEASE.match(version)
     if match is None:
         raise ValueError(f"{version!r} is not a version such as 0.3")
-    numbers = [int(part) for part in match[0].split(".")]
-    while numbers and numbers[-1] == 0:
-        numbers.pop()
-    return tuple(numbers)
+    return tuple(map(int, re.sub(r"(\.0+)+$", "", match[0]).split(".")))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,18 +88,13 @@ class Deprecation:
             )
 
     @property
-    def period(self) -> str:
-        """Both versions and the replacement, as the end of a sentence."""
-        use = f"; use {self.use}" if self.use else "; there is nothing to use instead"
-        return (
-            f"deprecated since {self.distribution} {self.since} and will be removed in "
-            f"{self.distribution} {self.removed_in}{use}"
-        )
-
-    @property
     def message(self) -> str:
         """Text of the warning."""
-        return f"{self.what} is {self.period}"
+        use = f"use {self.use}" if self.use else "there is nothing to use instead"
+        return (
+            f"{self.what} is deprecated since {self.distribution} {self.since} and will be removed "
+            f"in {self.distribution} {self.removed_in}; {use}"
+        )
 
     def warn(self) -> None:
         """Warn the caller of the function that calls this."""
@@ -119,14 +111,10 @@ def _callers_level() -> int:
     """Return the stack level, for `Deprecation.warn`, of the code that uses the deprecated name."""
     level = 2  # `warn` is 1
     frame = sys._getframe(2)
-    while frame.f_back is not None and _is_between(frame.f_globals.get("__name__", "")):
+    while frame.f_back is not None and frame.f_globals.get("__name__") in _BETWEEN:
         frame = frame.f_back
         level += 1
     return level
-
-
-def _is_between(module: str) -> bool:
-    return module in _BETWEEN or module == "detcore.deprecation"
 
 
 HookDeprecations = Mapping[str, Deprecation]
@@ -213,11 +201,11 @@ def deprecated_argument(
 
     Args:
         name: The argument. With `renamed_to` the function need not have it any more.
-        since: The first version that warns, as a literal text.
-        removed_in: The first version without it, as a literal text.
+        since: As for `deprecated`, as are `removed_in` and `distribution`.
+        removed_in: See `since`.
         use: The replacement; default: `renamed_to`.
         renamed_to: The argument that gets the value.
-        distribution: The distribution that these versions belong to.
+        distribution: See `since`.
 
     Raises:
         TypeError: If the function has no such argument. When called: if the argument is given under
@@ -229,7 +217,10 @@ def deprecated_argument(
         wanted = renamed_to or name
         if wanted not in parameters:
             raise TypeError(f"{function.__qualname__}() has no argument {wanted!r} to deprecate")
-        position = None if renamed_to else _position(parameters, name)
+        is_positional = (
+            not renamed_to and parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
+        )
+        position = list(parameters).index(name) if is_positional else None
         notice = Deprecation(
             what=f"the argument {name!r} of {function.__module__}.{function.__qualname__}()",
             since=since, removed_in=removed_in, distribution=distribution,
@@ -252,13 +243,6 @@ def deprecated_argument(
         return warning  # type: ignore[return-value]  # it has the same signature
 
     return mark
-
-
-def _position(parameters: Mapping[str, inspect.Parameter], name: str) -> int | None:
-    """Return the position of an argument, from 0; None: it is keyword-only."""
-    if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY:
-        return None
-    return list(parameters).index(name)
 
 
 def deprecated_attributes(

@@ -12,7 +12,7 @@ from detcore._log.lines import parse_line
 from detcore._secrets import hide_lines, is_secret_key, mask_code, mask_text
 from detcore.cli._output import printable
 from detcore.config import load_text
-from detcore.config._suggest import nearest
+from detcore.config._problem import nearest
 from detcore.core._outcome import describe_cause
 from detcore.errors import ConfigError
 from detcore.launch._lines import LineCutter

@@ -19,7 +19,16 @@ from source_tree import (
 
 # From the bottom to the top: a package may import what is in its own row or in one above it here.
 LAYERS = (
-    ("errors", "types", "environment", "deprecation", "_secrets", "_distributions", "lazy"),
+    (
+        "errors",
+        "types",
+        "environment",
+        "deprecation",
+        "_secrets",
+        "_distributions",
+        "_optimizations",
+        "lazy",
+    ),
     ("_log",),
     ("_records",),
     ("hooks", "database", "storage", "distributed", "metrics", "data", "config"),
@@ -257,8 +266,9 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
 
 # A worker consists of these; `launch` holds its entry point.
 INSIDE = {
-    "_distributions", "_log", "_secrets", "checkpoint", "core", "data", "deprecation",
-    "distributed", "environment", "errors", "hooks", "lazy", "metrics", "storage", "trial", "types",
+    "_distributions", "_log", "_optimizations", "_secrets", "checkpoint", "core", "data",
+    "deprecation", "distributed", "environment", "errors", "hooks", "lazy", "metrics", "storage",
+    "trial", "types",
 }  # fmt: skip
 WORKER_MODULES = {
     "detcore.launch._exit_codes",

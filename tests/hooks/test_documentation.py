@@ -68,6 +68,6 @@ def test_every_kind_of_problem_is_documented() -> None:
     for path in (ROOT / "src" / "detcore" / "hooks").glob("*.py"):
         text = path.read_text(encoding="utf-8")
         kinds |= set(re.findall(r'kind="([a-z-]+)"', text))
-        kinds |= set(re.findall(r'author_problem\(\s*"([a-z-]+)"', text))
+        kinds |= set(re.findall(r'plugin_problem\(\s*"([a-z-]+)"', text))
     assert documented("problems") == kinds
     assert len(kinds) > 20

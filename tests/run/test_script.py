@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
+import subprocess
+import sys
 
 import pytest
 from toy_command import Detcore
@@ -147,3 +150,13 @@ def test_a_searcher_metric_that_a_script_never_reports_is_told(detcore: Detcore)
     assert finished.code == 0, finished.stdout + finished.stderr
     told = "searcher.metric is 'val_los', but the validations of trial 1 report: val_loss. So no"
     assert finished.stdout.count(told) == 1
+
+
+def test_the_experiment_of_a_script_by_itself_is_not_resumed(detcore: Detcore) -> None:
+    script = "from detcore import core\nwith core.init() as context:\n    pass\n"
+    home = {"DETCORE_HOME": str(detcore.home)}
+    subprocess.run([sys.executable, "-c", script], env={**os.environ, **home}, check=True)
+    finished = detcore("run", "--resume", 1)
+    assert finished.code == 1
+    assert "recorded by a script by itself" in finished.stderr
+    assert "Start the script again" in finished.stderr

@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -46,10 +45,10 @@ def open_sum(rank: int, size: int, timeout_s: float = 60.0) -> Any:
     return SharedSum(connect(rank, size), timeout_s=timeout_s)
 
 
-def open_collective(context: Any, options: dict[str, Any] | None = None) -> Any:
+def open_collective(context: Any, *, compress: bool = False) -> Any:
     from detcore_keras._collective_tf import TensorFlowCollective
 
-    return TensorFlowCollective(SimpleNamespace(distributed=context), options or {})
+    return TensorFlowCollective(context, compress=compress)
 
 
 def same_everywhere(context: Any, values: Any) -> bool:
@@ -227,7 +226,7 @@ def tensors(rank: int, size: int, folder: Path) -> dict[str, Any]:
         with tf.name_scope("b"):
             return tf.cond(is_now, lambda: collective.sum_gradients(first), lambda: first)
 
-    compressed = open_collective(context, {"gradient_compression": True})
+    compressed = open_collective(context, compress=True)
     halves = compressed.sum_gradients([tf.constant([1.0 + 2**-14]), tf.constant([6e4])])
     compressed.close()
     variables = [tf.Variable(rank * 2.0), tf.Variable([[rank]]), tf.Variable(["ab"[rank % 2]])]

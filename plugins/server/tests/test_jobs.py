@@ -22,7 +22,7 @@ import yaml
 from job_server import MODEL_DIR, JobServer, toy_config, wait_for
 from running_server import USER
 
-from detcore.config._suggest import nearest
+from detcore.config._problem import nearest
 from detcore.errors import (
     ConfigError,
     DetcoreError,

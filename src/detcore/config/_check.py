@@ -5,21 +5,32 @@ from __future__ import annotations
 import importlib
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, TypedDict
 
 from pydantic import BaseModel, ValidationError
 
 from detcore.config._entrypoint import entrypoint_mistakes
 from detcore.config._experiment import RULES_LATER, ExperimentConfig
-from detcore.config._explain import Explainer
+from detcore.config._explain import Explainer, Models
 from detcore.config._fields import KIND_MARK
-from detcore.config._names import Models, valid_names
 from detcore.config._rules import Facts, broken_rules
 from detcore.config._searchers import SEARCHERS
-from detcore.config._source import Diagnostic, Label, Place, Span
-from detcore.config._tree import Node, find, plain, rename, replace
+from detcore.config._source import (
+    Diagnostic,
+    Label,
+    Node,
+    Place,
+    Span,
+    find,
+    plain,
+    rename,
+    replace,
+)
 
-__all__ = ["MOST_MISTAKES", "check", "more_mistakes"]
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+__all__ = ["MOST_MISTAKES", "LoadOptions", "check", "more_mistakes"]
 
 # Upper bound on explained mistakes: fuzzy matching is slow, and longer reports go unread.
 MOST_MISTAKES = 100
@@ -27,40 +38,57 @@ _MAX_PASSES = 50
 _TAGS = ("name", "type")
 
 
-def check(
-    root: Node,
-    *,
-    required: Collection[str] = (),
-    searchers: Mapping[str, type[BaseModel] | str | None] = {},
-    storage_types: Mapping[str, type[BaseModel] | str | None] = {},
-    launchers: Mapping[str, type[BaseModel] | str | None] = {},
-    code_dir: Path | None = None,
-    sized_trials: Collection[str] = (),
-) -> tuple[ExperimentConfig | None, list[Diagnostic]]:
+class LoadOptions(TypedDict, total=False):
+    """The options of `load_config`, `load_mapping` and `load_text`.
+
+    Attributes:
+        overrides: Settings by dotted name, from flags. A string is parsed as YAML, as given to
+            ``--set``; other values are used unchanged.
+        environment: Variables; those named like ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``
+            are settings, with YAML values (see `detcore.environment`).
+        required: Dotted names that must be given although they have defaults, such as
+            ``"entrypoint"``.
+        searchers: Search methods of plugins, and the models of their settings: a class,
+            ``"module:Class"`` to be imported when the method is used, or None.
+        storage_types: Storage types of plugins, and the models of their settings.
+        launchers: All launchers, and the models of their settings; empty to accept any name.
+        code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
+            to skip this.
+        sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
+    """
+
+    overrides: Mapping[str, object]
+    environment: Mapping[str, str]
+    required: Collection[str]
+    searchers: Mapping[str, type[BaseModel] | str | None]
+    storage_types: Mapping[str, type[BaseModel] | str | None]
+    launchers: Mapping[str, type[BaseModel] | str | None]
+    code_dir: Path | None
+    sized_trials: Collection[str]
+
+
+def check(root: Node, options: LoadOptions) -> tuple[ExperimentConfig | None, list[Diagnostic]]:
     """Return the configuration, or None, and its mistakes.
 
     A misspelt name with a clear meaning is reported and then corrected, so that one mistake
     neither hides others nor causes further reports. Of very many, only the first are explained.
 
     Args:
-        root: The configuration as written.
-        required: Dotted names that must be given.
-        searchers: Search methods of plugins, and models of their settings.
-        storage_types: Storage types of plugins, and models of their settings.
-        launchers: All launchers, and models of their settings; empty to accept any name.
-        code_dir: Folder of the entrypoint's code; None to skip looking it up.
-        sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
+        root: The configuration as written, with the settings of flags and variables.
+        options: Everything but these settings.
     """
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
         models = {
-            "searcher": _models(root, "searcher", "name", searchers),
-            "checkpoint_storage": _models(root, "checkpoint_storage", "type", storage_types),
-            "launcher": _models(root, "launcher", "name", launchers),
+            "searcher": _models(root, "searcher", "name", options.get("searchers", {})),
+            "checkpoint_storage": _models(
+                root, "checkpoint_storage", "type", options.get("storage_types", {})
+            ),
+            "launcher": _models(root, "launcher", "name", options.get("launchers", {})),
         }
         explainer = Explainer(root, models)
         config, errors = _validate(root, models)
-        mended, reports = _mend(root, errors[:MOST_MISTAKES], explainer, models)
+        mended, reports = _mend(root, errors[:MOST_MISTAKES], explainer)
         found += reports
         if mended is root:
             break
@@ -69,19 +97,24 @@ def check(
     if errors[MOST_MISTAKES:]:
         first, _ = errors[MOST_MISTAKES]
         found.append(more_mistakes(explainer.key(first), len(errors) - MOST_MISTAKES))
-    missing = _missing(root, required, {place for place, _ in errors})
-    found += [explainer.field({"type": "missing"}, place) for place in missing]
+    known = {place for place, _ in errors}
+    for name in options.get("required", ()):
+        place: Place = (*name.split("."),)
+        if find(root, place) is None and place not in known:
+            found.append(explainer.missing(place))
     bad = {place for place, error in errors if error["type"] not in ("extra_forbidden", "missing")}
-    facts = Facts(_mapping(plain(root)), bad)
-    rules = broken_rules(facts)
+    data = plain(root)
+    facts = Facts(data if isinstance(data, dict) else {}, bad)
+    broken = broken_rules(facts)
+    code_dir = options.get("code_dir")
     if code_dir is not None:
-        rules += entrypoint_mistakes(
+        broken += entrypoint_mistakes(
             facts.get("entrypoint"),
             code_dir,
             hyperparameters=facts.section("hyperparameters"),
-            sized_trials=sized_trials,
+            sized_trials=options.get("sized_trials", ()),
         )
-    found += [explainer.violation(broken) for broken in rules]
+    found += [explainer.problem(problem.context or {}, place) for place, problem in broken]
     return (None if found else config), found
 
 
@@ -113,7 +146,7 @@ def _models(
 
 def _validate(
     root: Node, models: Models
-) -> tuple[ExperimentConfig | None, list[tuple[Place, Mapping[str, Any]]]]:
+) -> tuple[ExperimentConfig | None, list[tuple[Place, ErrorDetails]]]:
     context = {
         RULES_LATER: True,
         "searcher": {k: v for k, v in models["searcher"].items() if k not in SEARCHERS},
@@ -129,26 +162,19 @@ def _validate(
         ]
 
 
-def _place(loc: tuple[str | int, ...]) -> Place:
-    return tuple(
-        element
-        for element in loc
-        if not (isinstance(element, str) and element.startswith(KIND_MARK))
-    )
+def _place(loc: Place) -> Place:
+    return tuple(part for part in loc if not (isinstance(part, str) and part[:1] == KIND_MARK))
 
 
 def _mend(
-    root: Node,
-    errors: list[tuple[Place, Mapping[str, Any]]],
-    explainer: Explainer,
-    models: Models,
+    root: Node, errors: list[tuple[Place, ErrorDetails]], explainer: Explainer
 ) -> tuple[Node, list[Diagnostic]]:
     """Return `root` with its clear misspellings corrected, and their reports."""
     reports: list[Diagnostic] = []
     mended = root
     for place, error in errors:
         report = explainer.field(error, place)
-        after = _mended(mended, place, error, report.suggestion, models)
+        after = _mended(mended, place, error, report.suggestion, explainer)
         if after is not mended:
             reports.append(report)
             mended = after
@@ -158,31 +184,22 @@ def _mend(
 def _mended(
     root: Node,
     place: Place,
-    error: Mapping[str, Any],
+    error: ErrorDetails,
     suggestion: str | None,
-    models: Models,
+    explainer: Explainer,
 ) -> Node:
     own = error.get("ctx", {}) if error["type"] == "detcore" else {}
     parent = find(root, place[:-1])
     if suggestion is None or parent is None or not isinstance(parent.value, dict):
         return root
-    is_unknown = error["type"] == "extra_forbidden" or own.get("text", "").startswith("unknown key")
-    is_unknown = is_unknown or own.get("text", "").startswith("unknown unit")
+    is_unknown = error["type"] == "extra_forbidden" or own.get("text", "").startswith(
+        ("unknown key", "unknown unit")
+    )
     if is_unknown and place[-1] in parent.value and suggestion not in parent.value:
-        valid = valid_names(place[:-1], plain(root), models)
+        valid = explainer.valid_names(place[:-1])
         if not valid or suggestion in valid:
             return rename(root, place, suggestion)
-    if place[-1] in _TAGS and suggestion in own.get("choices", ()):
-        old = find(root, place)
-        if old is not None:
-            return replace(root, place, Node(suggestion, old.span))
+    old = find(root, place)
+    if place[-1] in _TAGS and suggestion in own.get("choices", ()) and old is not None:
+        return replace(root, place, Node(suggestion, old.span))
     return root
-
-
-def _missing(root: Node, required: Collection[str], known: set[Place]) -> list[Place]:
-    places: list[Place] = [tuple(name.split(".")) for name in required]
-    return [place for place in places if find(root, place) is None and place not in known]
-
-
-def _mapping(value: Any) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

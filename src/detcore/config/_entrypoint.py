@@ -8,11 +8,10 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from detcore.config._rules import Mention, Violation
-from detcore.config._suggest import nearest
+from detcore.config._problem import OwnProblem, nearest, problem_at
 
 __all__ = ["entrypoint_mistakes", "script_of"]
 
@@ -30,7 +29,7 @@ def entrypoint_mistakes(
     *,
     hyperparameters: Collection[str],
     sized_trials: Collection[str],
-) -> Iterator[Violation]:
+) -> Iterator[OwnProblem]:
     """Yield the parts that a worker would miss: a module, a class, a script, a batch size.
 
     Args:
@@ -67,8 +66,8 @@ def script_of(entrypoint: object, folder: Path) -> Path | None:
     return folder / first if is_script else None
 
 
-def _here(meant: str | None = None) -> Mention:
-    return Mention(("entrypoint",), f"did you mean '{meant}'?" if meant else "")
+def _wrong(text: str, meant: str | None = None, *, help: Iterable[str] = ()) -> OwnProblem:
+    return problem_at(("entrypoint",), f"entrypoint{text}", suggestion=meant, help=help)
 
 
 def _words(entrypoint: object) -> Sequence[str]:
@@ -83,7 +82,7 @@ def _words(entrypoint: object) -> Sequence[str]:
         return []
 
 
-def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[Violation]:
+def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[OwnProblem]:
     program = words[0]
     if _is_there(program, folder) and not _can_start(program, folder):
         yield _not_startable(program, words)
@@ -99,22 +98,14 @@ def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[Violation]
         file = _file_of(found["module"], folder)
         if file is not None:
             meant = f"{found['module']}:{found['name']}"
-            yield Violation(
-                f"entrypoint '{program}' is no command; a trial class is written with a colon",
-                _here(meant),
-                suggestion=meant,
-            )
+            text = f" '{program}' is no command; a trial class is written with a colon"
+            yield _wrong(text, meant)
             return
     elif "/" not in program and not program.endswith((".py", ".sh")):
         return  # may be a word of the shell
     names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
-    near = nearest(program, names)
-    yield Violation(
-        f"entrypoint: there is no {program} in {folder}",
-        _here(near),
-        help=("paths in a command are relative to the folder of the code",),
-        suggestion=near,
-    )
+    hint = "paths in a command are relative to the folder of the code"
+    yield _wrong(f": there is no {program} in {folder}", nearest(program, names), help=[hint])
 
 
 def _can_start(program: str, folder: Path) -> bool:
@@ -124,30 +115,18 @@ def _can_start(program: str, folder: Path) -> bool:
     return shutil.which(program) is not None
 
 
-def _not_startable(program: str, words: Sequence[str]) -> Violation:
-    command = shlex.join(words)
-    if program.endswith(".py"):
-        meant = f"python3 {command}"
-    elif "/" in program:
-        meant = f"sh {command}"
-    else:
-        meant = f"./{command}"
-    why = (
-        "the file is not executable"
-        if "/" in program
-        else "a name without '/' is looked for in PATH, not in the folder of the code"
-    )
-    return Violation(
-        f"entrypoint: {program} cannot be started as a command",
-        _here(meant),
-        help=(why,),
-        suggestion=meant,
-    )
+def _not_startable(program: str, words: Sequence[str]) -> OwnProblem:
+    starter = "python3 " if program.endswith(".py") else "sh " if "/" in program else "./"
+    why = "a name without '/' is looked for in PATH, not in the folder of the code"
+    if "/" in program:
+        why = "the file is not executable"
+    text = f": {program} cannot be started as a command"
+    return _wrong(text, starter + shlex.join(words), help=[why])
 
 
 def _class_mistakes(
     module: str, name: str, folder: Path, has_size: bool, sized_trials: Collection[str]
-) -> Iterator[Violation]:
+) -> Iterator[OwnProblem]:
     file = _file_of(module, folder)
     if file is None:
         if not module.endswith(".py") and _is_installed(module.partition(".")[0]):
@@ -155,22 +134,18 @@ def _class_mistakes(
         modules = [path.stem for path in folder.glob("*.py")]
         near = None if module.endswith(".py") else nearest(module, modules)
         meant = f"{near}:{name}" if near else None
-        yield Violation(
-            f"entrypoint: there is no module '{module}' in {folder}",
-            _here(meant),
-            help=(f"modules there: {', '.join(sorted(modules)) or 'none'}",),
-            suggestion=meant,
-        )
+        hint = f"modules there: {', '.join(sorted(modules)) or 'none'}"
+        yield _wrong(f": there is no module '{module}' in {folder}", meant, help=[hint])
         return
     try:
         tree = ast.parse(file.read_bytes(), str(file))
     except OSError as error:
-        yield Violation(f"entrypoint: {file} cannot be read: {error.strerror}", _here())
+        yield _wrong(f": {file} cannot be read: {error.strerror}")
         return
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        yield Violation(f"entrypoint: {file.name}{line} is no Python: {reason}", _here())
+        yield _wrong(f": {file.name}{line} is no Python: {reason}")
         return
     defined = dict(_definitions(tree.body))
     if "*" in defined or "__getattr__" in defined:
@@ -179,12 +154,8 @@ def _class_mistakes(
         classes = [key for key, node in defined.items() if isinstance(node, ast.ClassDef)]
         near = nearest(name, classes) or (classes[0] if len(classes) == 1 else None)
         meant = f"{module}:{near}" if near else None
-        yield Violation(
-            f"entrypoint: {file.name} has no class '{name}'",
-            _here(meant),
-            help=(f"its classes: {', '.join(classes) or 'none'}",),
-            suggestion=meant,
-        )
+        hint = f"its classes: {', '.join(classes) or 'none'}"
+        yield _wrong(f": {file.name} has no class '{name}'", meant, help=[hint])
         return
     if not has_size and sized_trials:
         yield from _size_mistakes(name, defined, sized_trials)
@@ -192,17 +163,19 @@ def _class_mistakes(
 
 def _size_mistakes(
     name: str, defined: dict[str, ast.AST], sized_trials: Collection[str]
-) -> Iterator[Violation]:
+) -> Iterator[OwnProblem]:
     seen: set[str] = set()
     while isinstance(node := defined.get(name), ast.ClassDef) and name not in seen:
         seen.add(name)
         bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
         sized = next((base for base in bases if base in sized_trials), None)
         if sized is not None:
-            yield Violation(
+            yield problem_at(
+                ("hyperparameters",),
                 f"a {sized} needs hyperparameters.{_BATCH_SIZE}",
-                Mention(("hyperparameters",), f"no '{_BATCH_SIZE}' here", "key"),
-                help=("the records of one training step, over all workers",),
+                f"no '{_BATCH_SIZE}' here",
+                at="key",
+                help=["the records of one training step, over all workers"],
                 suggestion=_BATCH_SIZE,
             )
             return

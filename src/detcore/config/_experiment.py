@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationInfo, model_validator
 
-from detcore.config._fields import Command, Name, Section
+from detcore.config._fields import FOR_CLUSTERS, FROM_EARLIER, Command, Name, Section
 from detcore.config._hyperparameters import Hyperparameters, seeded
 from detcore.config._length import Period
-from detcore.config._problem import problem, raise_problems
+from detcore.config._problem import raise_problems
 from detcore.config._rules import Facts, broken_rules
-from detcore.config._searchers import SearcherField
+from detcore.config._searchers import SearcherField, SingleSearcher
 from detcore.config._sections import (
     BindMount,
     EnvironmentConfig,
@@ -36,7 +36,6 @@ RULES_LATER = "rules_later"  # validation context: the caller checks rules betwe
 _NEVER = Length(0, Unit.BATCHES)
 _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
 _SEEDS = 2**31
-_KEPT = ("metric", "smaller_is_better", "source_trial_id", "source_checkpoint_uuid")
 
 
 def _draw_name() -> str:
@@ -161,26 +160,20 @@ class ExperimentConfig(Section):
         ),
     ] = "local"
     environment: EnvironmentConfig = Field(
-        default=EnvironmentConfig(), description="The container; for clusters only."
+        default=EnvironmentConfig(), description=f"The container; {FOR_CLUSTERS}"
     )
     bind_mounts: list[BindMount] = Field(
-        default=[], description="Folders shown to the container; for clusters only."
+        default=[], description=f"Folders shown to the container; {FOR_CLUSTERS}"
     )
     security: dict[str, Any] | None = Field(
-        default=None, description="Certificates and keys; for clusters only."
+        default=None, description=f"Certificates and keys; {FOR_CLUSTERS}"
     )
-    slurm: Slurm | None = Field(default=None, description="Settings for Slurm; for clusters only.")
-    pbs: Pbs | None = Field(default=None, description="Settings for PBS; for clusters only.")
-    data_layer: dict[str, Any] | None = Field(
-        default=None, description="From earlier versions; ignored."
-    )
-    internal: dict[str, Any] | None = Field(
-        default=None, description="From earlier versions; ignored."
-    )
-    tensorboard_storage: dict[str, Any] | None = Field(
-        default=None, description="From earlier versions; ignored."
-    )
-    agent_label: str | None = Field(default=None, description="From earlier versions; ignored.")
+    slurm: Slurm | None = Field(default=None, description=f"Settings for Slurm; {FOR_CLUSTERS}")
+    pbs: Pbs | None = Field(default=None, description=f"Settings for PBS; {FOR_CLUSTERS}")
+    data_layer: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
+    internal: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
+    tensorboard_storage: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
+    agent_label: str | None = Field(default=None, description=FROM_EARLIER)
 
     def trial_settings(self) -> TrialSettings:
         """Return the settings that a worker needs while it trains a trial."""
@@ -207,32 +200,30 @@ class ExperimentConfig(Section):
     @model_validator(mode="after")
     def _rules(self, info: ValidationInfo) -> ExperimentConfig:
         if not (info.context or {}).get(RULES_LATER):
-            broken = broken_rules(Facts(self.model_dump(mode="json")))
-            raise_problems(
-                "ExperimentConfig",
-                [(found.primary.place, problem(found.message)) for found in broken],
-            )
+            raise_problems("ExperimentConfig", broken_rules(Facts(self.model_dump(mode="json"))))
         return self
 
 
 def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
     """Return a configuration changed to one batch, one validation and one checkpoint."""
-    plain = config.model_dump(mode="json")
-    searcher = plain["searcher"]
-    plain["searcher"] = {
-        "name": "single",
-        "max_length": {"batches": 1},
-        **{name: searcher[name] for name in _KEPT if name in searcher},
+    searcher = config.searcher
+    smoke = {
+        "searcher": SingleSearcher(
+            name="single",
+            max_length=Length(1, Unit.BATCHES),
+            metric=searcher.metric,
+            smaller_is_better=searcher.smaller_is_better,
+            source_trial_id=searcher.source_trial_id,
+            source_checkpoint_uuid=searcher.source_checkpoint_uuid,
+        ),
+        "scheduling_unit": 1,
+        "min_validation_period": _NEVER,
+        "min_checkpoint_period": _NEVER,
+        "checkpoint_policy": "none",
+        "perform_initial_validation": False,
+        "max_restarts": 0,
     }
-    plain.update(
-        scheduling_unit=1,
-        min_validation_period={"batches": 0},
-        min_checkpoint_period={"batches": 0},
-        checkpoint_policy="none",
-        perform_initial_validation=False,
-        max_restarts=0,
-    )
-    return ExperimentConfig.model_validate(plain)
+    return config.model_copy(update=smoke)
 
 
 def trial_seed(experiment_seed: int, *, random: RandomState | None = None) -> int:

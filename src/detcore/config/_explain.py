@@ -3,31 +3,54 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+import types
+import typing
+from collections.abc import Callable, Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
 
 from detcore._secrets import is_secret_key
 from detcore.config._experiment import ExperimentConfig
-from detcore.config._names import Models, field_at, homes, model_at, valid_names
-from detcore.config._problem import describe_value
-from detcore.config._rules import Mention, Violation
-from detcore.config._searchers import SEARCHERS
-from detcore.config._source import Diagnostic, Label, Place, Span
-from detcore.config._storage import STORAGE_TYPES
-from detcore.config._suggest import nearest
-from detcore.config._tree import Node, find, key_span, plain
+from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
+from detcore.config._length import UNITS
+from detcore.config._problem import Mention, describe_value, did_you_mean, nearest
+from detcore.config._searchers import SEARCHERS, PluginSearcher
+from detcore.config._sections import PluginLauncher
+from detcore.config._source import (
+    Diagnostic,
+    Label,
+    Node,
+    Place,
+    Span,
+    dotted,
+    find,
+    key_span,
+    mistake,
+    plain,
+)
+from detcore.config._storage import STORAGE_TYPES, PluginStorage
+from detcore.types import JSONValue
 
-__all__ = ["Explainer", "dotted", "json_schema"]
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
-_LEGACY = {
-    "batches_per_step": "since version 0.13 this is called 'scheduling_unit'",
+__all__ = ["Explainer", "Models", "json_schema"]
+
+# By section ("searcher", "checkpoint_storage", "launcher"), then by name; None: there is no model.
+Models = Mapping[str, Mapping[str, "type[BaseModel] | None"]]
+# The key that decides, models by its value, the model where the value is not known, and keys that
+# are valid beside those of a plugin's model.
+_TAGGED: Mapping[
+    str,
+    tuple[str, Mapping[str, type[BaseModel]], type[BaseModel] | None, Collection[str]],
+] = {
+    "searcher": ("name", SEARCHERS, None, PluginSearcher.model_fields),
+    "checkpoint_storage": ("type", STORAGE_TYPES, None, PluginStorage.model_fields),
+    "launcher": ("name", {}, PluginLauncher, PluginLauncher.model_fields),
 }
+_RENAMED = {"batches_per_step": "since version 0.13 this is called 'scheduling_unit'"}
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
-
-
-def dotted(place: Place) -> str:
-    """Return a place in the notation of messages and flags."""
-    return ".".join(str(element) for element in place)
 
 
 class Explainer:
@@ -40,7 +63,6 @@ class Explainer:
 
     def __init__(self, root: Node, plugins: Models) -> None:
         self._root = root
-        self._data = plain(root)
         self._plugins = plugins
 
     # -- places ---------------------------------------------------------------------------------
@@ -65,150 +87,179 @@ class Explainer:
                     return Span(span.source, span.line, span.column, span.line, span.column + 1)
         return self._root.span
 
-    def _at(self, mention: Mention) -> Label:
-        span = self.key(mention.place) if mention.at == "key" else self.value(mention.place)
-        return Label(span, mention.text)
+    # -- mistakes -------------------------------------------------------------------------------
 
-    # -- rules ----------------------------------------------------------------------------------
-
-    def violation(self, broken: Violation) -> Diagnostic:
-        """Explain a broken rule between fields."""
-        return Diagnostic(
-            message=broken.message,
-            primary=self._at(broken.primary),
-            secondary=tuple(
-                self._at(mention)
-                for mention in broken.others
-                if find(self._root, mention.place) is not None
-            ),
-            help=broken.help,
-            suggestion=broken.suggestion,
-        )
-
-    # -- fields ---------------------------------------------------------------------------------
-
-    def field(self, error: Mapping[str, Any], place: Place) -> Diagnostic:
+    def field(self, error: ErrorDetails, place: Place) -> Diagnostic:
         """Explain one of pydantic's errors."""
         kind = error["type"]
         context = error.get("ctx", {})
         if kind == "detcore":
-            return self._own(context, place)
+            return self.problem(context, place)
         if kind == "extra_forbidden":
             return self._unknown(place)
         if kind == "missing":
-            return self._missing(place)
+            return self.missing(place)
         node = find(self._root, place)
         value = None if node is None else plain(node)
         if kind == "literal_error":
-            return self._choice(re.findall(r"'([^']*)'", context["expected"]), value, place)
-        message, label, suggestion = _wrong_value(kind, context, value, error["msg"])
-        if is_secret_key(dotted(place)):
-            message, suggestion = message.split(", got")[0] + " (value not shown)", None
-            label = "" if "quotes" in label else label
-        if node is not None and _is_empty(node):
-            label = "nothing is written here"
-        return Diagnostic(
-            message=f"{dotted(place)}: {message}",
-            primary=Label(self.value(place), label or _did_you_mean(suggestion)),
+            choices = re.findall(r"'([^']*)'", context["expected"])
+            listed = choices[-1]
+            if choices[1:]:
+                listed = f"{', '.join(choices[:-1])} or {listed}"
+            message, label = f"expected {listed}, got {describe_value(value)}", ""
+            suggestion = nearest(value, choices) if isinstance(value, str) else None
+        else:
+            message, label, suggestion = _wrong_value(kind, context, value, error["msg"])
+            if is_secret_key(dotted(place)):
+                message, suggestion = message.split(", got")[0] + " (value not shown)", None
+                label = "" if "quotes" in label else label
+            if node is not None and _is_empty(node):
+                label = "nothing is written here"
+        return mistake(
+            self.value(place),
+            f"{dotted(place)}: {message}",
+            label or did_you_mean(suggestion),
             help=self._about(place),
             suggestion=suggestion,
         )
 
-    def _own(self, context: Mapping[str, Any], place: Place) -> Diagnostic:
-        at_key = context["at"] == "key"
-        suggestion = context["suggestion"]
-        text = context["text"]
-        valid = f"valid: {', '.join(context['choices'])}" if context["choices"] else ""
-        also = tuple(Label(self.key((*place[:-1], name)), words) for name, words in context["also"])
-        return Diagnostic(
-            message=f"{dotted(place)}: {text}" if text.startswith("expected") else text,
-            primary=Label(
-                self.key(place) if at_key else self.value(place),
-                context["label"] or _did_you_mean(suggestion),
-            ),
-            secondary=also,
-            help=tuple(line for line in (valid, *context["help"]) if line),
+    def problem(self, context: Mapping[str, Any], place: Place) -> Diagnostic:
+        """Explain an error that `detcore.config._problem.problem` made."""
+        text, suggestion = context["text"], context["suggestion"]
+        valid = [f"valid: {', '.join(context['choices'])}"] if context["choices"] else []
+        beside = [Mention((*place[:-1], name), words, "key") for name, words in context["beside"]]
+        return mistake(
+            self.key(place) if context["at"] == "key" else self.value(place),
+            f"{dotted(place)}: {text}" if text.startswith("expected") else text,
+            context["label"] or did_you_mean(suggestion),
+            also=[
+                Label(self.key(where) if at == "key" else self.value(where), words)
+                for where, words, at in (*beside, *context["also"])
+                if find(self._root, where) is not None
+            ],
+            help=[*valid, *context["help"]],
             suggestion=suggestion,
         )
 
+    def missing(self, place: Place) -> Diagnostic:
+        """Explain that a key is missing."""
+        name, parent = str(place[-1]), place[:-1]
+        where = self._section(parent) or "the experiment file"
+        message = f"'{name}' is missing in {where}"
+        return mistake(self.key(parent), message, f"no '{name}' here", help=self._about(place))
+
     def _unknown(self, place: Place) -> Diagnostic:
         name, parent = str(place[-1]), place[:-1]
-        valid = valid_names(parent, self._data, self._plugins)
+        valid = self.valid_names(parent)
         given = find(self._root, parent)
         present = given.value if given is not None and isinstance(given.value, dict) else {}
         near = nearest(name, [choice for choice in valid if choice not in present])
         twin = None if near else nearest(name, [choice for choice in valid if choice in present])
-        where = self._section(parent)
-        message = f"unknown key '{name}'" + (f" in {where}" if where else " at the top level")
-        hints: list[str] = [_LEGACY[name]] if name in _LEGACY else []
+        hints = [_RENAMED[name]] if name in _RENAMED else []
         elsewhere = None if near else _elsewhere(name, parent)
-        also: tuple[Label, ...] = ()
-        label = _did_you_mean(near)
+        also: list[Label] = []
+        label = did_you_mean(near) or "no such key"
         if elsewhere:
-            near, words = elsewhere
-            label, hints = words, hints
+            near, label = elsewhere
         elif twin:
             near, label = twin, f"did you mean '{twin}'? It is given too"
-            also = (Label(self.key((*parent, twin)), "given here"),)
-        elif not near:
-            label = "no such key"
+            also = [Label(self.key((*parent, twin)), "given here")]
         if label == "no such key" or (near and self._is_of_plugin(parent)):
             hints.append(f"valid here: {', '.join(valid)}")
-        return Diagnostic(
-            message=message,
-            primary=Label(self.key(place), label),
-            secondary=also,
-            help=tuple(hints),
-            suggestion=near,
-        )
-
-    def _is_of_plugin(self, place: Place) -> bool:
-        """Tell whether a plugin's model says which keys a section has."""
-        known = self._plugins.get(str(place[0]), {}) if len(place) == 1 else {}
-        model = model_at(place, self._data, self._plugins)
-        return model is not None and model in known.values()
-
-    def _missing(self, place: Place) -> Diagnostic:
-        name, parent = str(place[-1]), place[:-1]
-        where = self._section(parent) or "the experiment file"
-        return Diagnostic(
-            message=f"'{name}' is missing in {where}",
-            primary=Label(self.key(parent), f"no '{name}' here"),
-            help=self._about(place),
-        )
-
-    def _choice(self, choices: list[str], value: object, place: Place) -> Diagnostic:
-        suggestion = nearest(value, choices) if isinstance(value, str) else None
-        listed = " or ".join([", ".join(choices[:-1]), choices[-1]]) if choices[1:] else choices[0]
-        return Diagnostic(
-            message=f"{dotted(place)}: expected {listed}, got {describe_value(value)}",
-            primary=Label(self.value(place), _did_you_mean(suggestion)),
-            help=self._about(place),
-            suggestion=suggestion,
-        )
+        where = f" in {self._section(parent)}" if parent else " at the top level"
+        message = f"unknown key '{name}'{where}"
+        return mistake(self.key(place), message, label, also=also, help=hints, suggestion=near)
 
     def _section(self, place: Place) -> str:
         """Name a section, with its kind if that decides which keys are valid."""
         if not place:
             return ""
-        value = find(self._root, place)
         for tag in ("name", "type"):
-            entry = value.value.get(tag) if value and isinstance(value.value, dict) else None
-            tagged = place in (("searcher",), ("checkpoint_storage",), ("launcher",)) or (
-                tag == "type" and place[0] == "hyperparameters"
-            )
-            if tagged and entry is not None and isinstance(entry.node.value, str):
-                return f"{dotted(place)} ({tag}: {entry.node.value})"
+            kind = find(self._root, (*place, tag))
+            is_tag = dotted(place) in _TAGGED or (tag == "type" and place[0] == "hyperparameters")
+            if is_tag and kind is not None and isinstance(kind.value, str):
+                return f"{dotted(place)} ({tag}: {kind.value})"
         return f"'{dotted(place)}'"
 
-    def _about(self, place: Place) -> tuple[str, ...]:
-        info = field_at(place, self._data, self._plugins)
-        return () if info is None or not info.description else (f"{place[-1]}: {info.description}",)
+    # -- models ---------------------------------------------------------------------------------
+
+    def valid_names(self, place: Place) -> list[str]:
+        """Return the names that a mapping at `place` may have; empty if any name is valid."""
+        model = self._model(place)
+        if model is not None:
+            is_ours = model in SEARCHERS.values() or dotted(place) not in _TAGGED
+            common = () if is_ours else _TAGGED[dotted(place)][-1]
+            return list(dict.fromkeys([*model.model_fields, *common]))
+        return list(UNITS) if place and str(place[-1]).endswith(("_period", "_length")) else []
+
+    def _is_of_plugin(self, place: Place) -> bool:
+        """Tell whether a plugin's model says which keys a section has."""
+        known = self._plugins.get(str(place[0]), {}) if len(place) == 1 else {}
+        model = self._model(place)
+        return model is not None and model in known.values()
+
+    def _about(self, place: Place) -> list[str]:
+        model = self._model(place[:-1]) if place else None
+        info = None if model is None else model.model_fields.get(str(place[-1]))
+        return [f"{place[-1]}: {info.description}"] if info and info.description else []
+
+    def _model(self, place: Place) -> type[BaseModel] | None:
+        """Return the model of the section at `place`; the text selects among several."""
+        model: type[BaseModel] | None = ExperimentConfig
+        for depth, element in enumerate(place):
+            if isinstance(element, int):
+                continue  # an item has the same model as its list
+            here = place[: depth + 1]
+            if place[0] == "hyperparameters" and depth > 0:
+                model = HYPERPARAMETER_TYPES.get(self._text((*here, "type")))
+            elif depth == 0 and element in _TAGGED:
+                tag, known, model, _ = _TAGGED[element]
+                if name := self._text((*here, tag)) or self._text(here):
+                    model = self._plugins.get(element, {}).get(name) or known.get(name, model)
+            else:
+                info = None if model is None else model.model_fields.get(element)
+                model = None if info is None else next(_models(info.annotation), None)
+        return model
+
+    def _text(self, place: Place) -> str:
+        node = find(self._root, place)
+        return node.value if node is not None and isinstance(node.value, str) else ""
+
+
+def _homes(name: str) -> list[Place]:
+    """Return every place where a field of this name is valid, once per section."""
+    found: list[Place] = [
+        (*place, name) for place, kind in _sections() if name in kind.model_fields
+    ]
+    if name == "global_batch_size":
+        found.append(("hyperparameters", name))
+    return list(dict.fromkeys(found))
+
+
+def _sections() -> Iterator[tuple[Place, type[BaseModel]]]:
+    yield (), ExperimentConfig
+    for searcher in SEARCHERS.values():
+        yield ("searcher",), searcher
+    for storage in STORAGE_TYPES.values():
+        yield ("checkpoint_storage",), storage
+    for name, info in ExperimentConfig.model_fields.items():
+        if name not in ("searcher", "checkpoint_storage"):
+            yield from (((name,), model) for model in _models(info.annotation))
+
+
+def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+    """Yield the models in an annotation such as ``list[Device] | None``."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        if issubclass(annotation, BaseModel):
+            yield annotation
+        return
+    for argument in typing.get_args(annotation):
+        yield from _models(argument)
 
 
 def _elsewhere(name: str, parent: Place) -> tuple[str, str] | None:
     """Return the place where a key that is invalid here belongs, and a phrase for it."""
-    found = homes(name)
+    found = _homes(name)
     if (*parent, name) in found:
         models = SEARCHERS if parent == ("searcher",) else STORAGE_TYPES
         kinds = [kind for kind, model in models.items() if name in model.model_fields]
@@ -222,10 +273,6 @@ def _elsewhere(name: str, parent: Place) -> tuple[str, str] | None:
 def _is_empty(node: Node) -> bool:
     span = node.span
     return node.value is None and (span.line, span.column) == (span.end_line, span.end_column)
-
-
-def _did_you_mean(suggestion: str | None) -> str:
-    return f"did you mean '{suggestion}'?" if suggestion else ""
 
 
 # -- wrong values -------------------------------------------------------------------------------
@@ -253,7 +300,7 @@ _BOUNDS = {
 
 
 def _wrong_value(
-    kind: str, context: Mapping[str, Any], value: Any, fallback: str
+    kind: str, context: Mapping[str, Any], value: JSONValue, fallback: str
 ) -> tuple[str, str, str | None]:
     """Return the message, the text under the place, and the probable intention."""
     if kind in _BOUNDS:
@@ -273,7 +320,7 @@ def _wrong_value(
     return f"expected {_EXPECTED[kind]}, got {describe_value(value)}", label, suggestion
 
 
-def _to_number(value: Any, parse: Callable[[str], float]) -> tuple[str, str | None]:
+def _to_number(value: JSONValue, parse: Callable[[str], float]) -> tuple[str, str | None]:
     if isinstance(value, str):
         try:
             parse(value.strip().replace("_", ""))
@@ -286,7 +333,7 @@ def _to_number(value: Any, parse: Callable[[str], float]) -> tuple[str, str | No
     return "", None
 
 
-def _to_bool(value: Any) -> tuple[str, str | None]:
+def _to_bool(value: JSONValue) -> tuple[str, str | None]:
     if isinstance(value, int):
         suggestion = {0: "false", 1: "true"}.get(value)
         return (f"write {suggestion}" if suggestion else ""), suggestion
@@ -296,7 +343,7 @@ def _to_bool(value: Any) -> tuple[str, str | None]:
     return "", None
 
 
-def _to_string(value: Any) -> tuple[str, str | None]:
+def _to_string(value: JSONValue) -> tuple[str, str | None]:
     if isinstance(value, bool):
         value = str(value).lower()
     if isinstance(value, (str, int, float)):
@@ -304,13 +351,13 @@ def _to_string(value: Any) -> tuple[str, str | None]:
     return "", None
 
 
-def _to_list(value: Any) -> tuple[str, str | None]:
+def _to_list(value: JSONValue) -> tuple[str, str | None]:
     if isinstance(value, (str, int, float)) and not isinstance(value, bool):
         return f"for a list of one, write [{value}]", f"[{value}]"
     return "", None
 
 
-_REPAIRS: dict[str, Callable[[Any], tuple[str, str | None]]] = {
+_REPAIRS: dict[str, Callable[[JSONValue], tuple[str, str | None]]] = {
     "int_type": lambda value: _to_number(value, int),
     "int_from_float": lambda value: _to_number(value, int),
     "float_type": lambda value: _to_number(value, float),

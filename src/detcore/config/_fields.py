@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Annotated
 
 from pydantic import (
@@ -24,12 +24,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from detcore.config._problem import Problem, again, describe_value, problem, raise_problems
-from detcore.config._suggest import nearest
+from detcore.config._problem import Problem, again, describe_value, nearest, problem, raise_problems
 
 __all__ = [
     "BY_KIND",
     "DUMP_ANY",
+    "FOR_CLUSTERS",
+    "FROM_EARLIER",
     "INTEGER",
     "KIND_MARK",
     "LIST",
@@ -46,6 +47,9 @@ __all__ = [
     "tagged",
 ]
 
+# The ends of descriptions of fields that are accepted and have no effect: a notice says so.
+FOR_CLUSTERS = "for clusters only."
+FROM_EARLIER = "From earlier versions; ignored."
 KIND_MARK = "\0"  # starts those parts of pydantic's locations that are kinds, not keys of the file
 
 
@@ -77,7 +81,7 @@ Name = Annotated[str, Field(min_length=1)]
 
 def _absolute(value: str) -> str:
     if not value.startswith("/"):
-        raise problem(f'expected an absolute path, got "{value}"', label="begin it with '/'")
+        raise problem(f'expected an absolute path, got "{value}"', "begin it with '/'")
     return value
 
 
@@ -148,7 +152,6 @@ def tagged(
     known: Mapping[str, type[Section]],
     *,
     other: type[Lenient],
-    also: Collection[str] = (),
     retired: Mapping[str, str],
 ) -> WrapValidator:
     """Return the validator of a section whose field `tag` selects its other fields.
@@ -163,7 +166,6 @@ def tagged(
         what: Name of the section in messages.
         known: Models by tag.
         other: Model for sections of plugins; keeps unknown fields.
-        also: Fields that are valid in addition to those of a plugin's model.
         retired: Tags that were valid once, and their replacements.
     """
 
@@ -180,7 +182,7 @@ def tagged(
         name = value[tag]
         model = known.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and plugins is not None and name in plugins:
-            return _from_plugin(value, plugins[name] or model, other, also)
+            return _from_plugin(value, plugins[name] or model, other)
         if plugins is None and isinstance(name, str) and name not in retired:
             is_known = model is not None and set(value) <= set(model.model_fields)
             model = model if is_known else other
@@ -206,7 +208,7 @@ def named(tag: str, what: str, *, other: type[Lenient]) -> AfterValidator:
         if plugins is not None:
             if value not in plugins:
                 raise _bad_tag(value, what, sorted(plugins), {})
-            _from_plugin({tag: value}, plugins[value], other, ())
+            _from_plugin({tag: value}, plugins[value], other)
         return value
 
     return AfterValidator(check)
@@ -216,13 +218,12 @@ def _from_plugin(
     value: Mapping[str, object],
     model: type[BaseModel] | None,
     other: type[Lenient],
-    also: Collection[str],
 ) -> Section:
     """Check a section with a plugin's model, and keep it as it was written."""
     if model is not None and issubclass(model, Section):
         return model.model_validate(value)
     own_fields = model.model_fields if model is not None else {}
-    common = [name for name in (*other.model_fields, *also) if model and name not in own_fields]
+    common = [name for name in other.model_fields if model and name not in own_fields]
     own = {k: v for k, v in value.items() if k not in common}
     found: list[Problem] = []
     if model is not None:

@@ -10,9 +10,16 @@ from pydantic import Field, ValidationError, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
 from detcore.config._fields import Section
-from detcore.config._problem import Problem, again, describe_value, problem, raise_problems
+from detcore.config._problem import (
+    Problem,
+    again,
+    describe_value,
+    nearest,
+    problem,
+    problem_at,
+    raise_problems,
+)
 from detcore.config._source import Place
-from detcore.config._suggest import nearest
 from detcore.errors import ConfigError
 from detcore.types import JSONValue
 
@@ -94,7 +101,7 @@ def _check(value: object, _: object) -> dict[str, JSONValue]:
     return cast("dict[str, JSONValue]", _normal(value))
 
 
-def _normal(group: Mapping[str, Any]) -> dict[str, Any]:
+def _normal(group: Mapping[str, object]) -> dict[str, Any]:
     """Return hyperparameters with one shape for each kind of range."""
     found: dict[str, Any] = {}
     for name, value in group.items():
@@ -112,7 +119,7 @@ def _normal(group: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _mistakes(group: Mapping[str, Any], place: Place) -> Iterator[Problem]:
+def _mistakes(group: Mapping[str, object], place: Place) -> Iterator[Problem]:
     for name, value in group.items():
         here = (*place, name)
         if not isinstance(value, Mapping):
@@ -128,21 +135,16 @@ def _mistakes(group: Mapping[str, Any], place: Place) -> Iterator[Problem]:
             yield from _mistakes(value, here)
 
 
-def _typed_mistakes(value: Mapping[str, Any], place: Place) -> Iterator[Problem]:
-    name = value["type"]
-    model = HYPERPARAMETER_TYPES.get(name) if isinstance(name, str) else None
+def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Problem]:
+    name, here, types = value["type"], (*place, "type"), HYPERPARAMETER_TYPES
+    if not isinstance(name, str):
+        text = f"expected a hyperparameter type, got {describe_value(name)}"
+        yield problem_at(here, text, choices=types)
+        return
+    model = types.get(name)
     if model is None:
-        is_name = isinstance(name, str)
-        yield (
-            (*place, "type"),
-            problem(
-                f"unknown hyperparameter type '{name}'"
-                if is_name
-                else f"expected a hyperparameter type, got {describe_value(name)}",
-                suggestion=nearest(name, HYPERPARAMETER_TYPES) if is_name else None,
-                choices=HYPERPARAMETER_TYPES,
-            ),
-        )
+        text = f"unknown hyperparameter type '{name}'"
+        yield problem_at(here, text, suggestion=nearest(name, types), choices=types)
         return
     try:
         model.model_validate(value)
@@ -150,7 +152,7 @@ def _typed_mistakes(value: Mapping[str, Any], place: Place) -> Iterator[Problem]
         yield from (again(found, place) for found in exc.errors(include_url=False))
 
 
-def _untyped(name: str, value: Mapping[str, Any]) -> PydanticCustomError:
+def _untyped(name: str, value: Mapping[str, object]) -> PydanticCustomError:
     likely = "categorical" if "vals" in value else "const" if "val" in value else None
     if "base" in value:
         likely = "log"
@@ -158,14 +160,14 @@ def _untyped(name: str, value: Mapping[str, Any]) -> PydanticCustomError:
         likely = "loguniform"
     return problem(
         f"missing 'type' in hyperparameter '{name}'",
+        "'type' says how its value is drawn",
         at="key",
-        label="'type' says how its value is drawn",
         suggestion=f"type: {likely}" if likely else None,
         choices=HYPERPARAMETER_TYPES,
     )
 
 
-def _misspelt_type(value: Mapping[str, Any]) -> str | None:
+def _misspelt_type(value: Mapping[str, object]) -> str | None:
     """Return the key that is a misspelt 'type', if the other keys look like a range."""
     for key in value:
         rest = set(value) - {key}
@@ -196,7 +198,9 @@ def _schema() -> dict[str, Any]:
 Hyperparameters = Annotated[dict[str, Any], WrapValidator(_check), WithJsonSchema(_schema())]
 
 
-def ranges(group: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place, dict[str, Any]]]:
+def ranges(
+    group: Mapping[str, object], place: Place = ()
+) -> Iterator[tuple[Place, dict[str, Any]]]:
     """Yield every hyperparameter that has a type, with its place; names in sorted order."""
     for name in sorted(group):
         value = group[name]
@@ -207,7 +211,7 @@ def ranges(group: Mapping[str, Any], place: Place = ()) -> Iterator[tuple[Place,
 
 
 def resolve_constants(
-    hyperparameters: Mapping[str, Any],
+    hyperparameters: Mapping[str, object],
     *,
     seed: int | None = None,
     random: RandomState | None = None,
@@ -248,7 +252,7 @@ def seeded(seed: int, random: RandomState | None) -> RandomState:
     return random
 
 
-def _resolve(group: Mapping[str, Any], random: Any) -> dict[str, Any]:
+def _resolve(group: Mapping[str, object], random: RandomState | None) -> dict[str, Any]:
     values: dict[str, Any] = {}
     for name in sorted(group):
         value = group[name]

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from pydantic import GetJsonSchemaHandler, PlainSerializer, PlainValidator
 from pydantic_core import CoreSchema, PydanticCustomError
 
-from detcore.config._problem import describe_value, problem, raise_problems
-from detcore.config._suggest import nearest
+from detcore.config._problem import describe_value, nearest, problem, raise_problems
 from detcore.types import Length, Unit
 
 __all__ = ["UNITS", "Period", "TrainingLength", "UnitlessLength"]
@@ -58,7 +57,7 @@ class _LengthRule:
             suggestion = str(int(count))
         return problem(
             f"expected a whole number of {unit}, {least}, got {describe_value(count)}",
-            label=f"remove the quotes: {suggestion}" if quoted else "",
+            f"remove the quotes: {suggestion}" if quoted else "",
             suggestion=suggestion,
         )
 
@@ -90,9 +89,9 @@ def _unknown_unit(key: str) -> PydanticCustomError:
 def _two_units(given: list[str]) -> PydanticCustomError:
     return problem(
         f"a length has one unit, this one has {' and '.join(given)}",
+        "second unit",
         at="key",
-        label="second unit",
-        also=[(given[0], "first unit")],
+        beside=[(given[0], "first unit")],
         help=("keep one of them",),
     )
 

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, TypedDict
+from typing import TYPE_CHECKING, Literal
 
 import yaml
-from pydantic import BaseModel
 
 from detcore._secrets import is_secret_key
-from detcore.config._check import MOST_MISTAKES, check, more_mistakes
+from detcore.config._check import MOST_MISTAKES, LoadOptions, check, more_mistakes
 from detcore.config._experiment import ExperimentConfig
-from detcore.config._file import read_file
 from detcore.config._notices import code_notices, notices
 from detcore.config._overrides import lay_over, read_overrides
+from detcore.config._problem import nearest
 from detcore.config._render import Style, no_style, render
-from detcore.config._source import Diagnostic, Label, Place, Source, Span
-from detcore.config._tree import Node, find, key_span, walk
+from detcore.config._source import (
+    Diagnostic,
+    Node,
+    Place,
+    Source,
+    Span,
+    dotted,
+    find,
+    key_span,
+    mistake,
+    walk,
+)
 from detcore.config._yaml import empty_node, read_yaml
 from detcore.errors import ConfigError
 from detcore.types import JSONValue
@@ -41,6 +51,8 @@ __all__ = [
 
 # Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
 _MOST_CHARACTERS = 1_000_000
+# Upper bound on the experiment files that a message lists.
+_MOST_FILES = 8
 
 
 class ExperimentFileError(ConfigError):
@@ -108,35 +120,6 @@ class LoadedConfig:
     notices: list[str]
 
 
-class LoadOptions(TypedDict, total=False):
-    """The options of `load_config`, `load_mapping` and `load_text`.
-
-    Attributes:
-        overrides: Settings by dotted name, from flags. A string is parsed as YAML, as given to
-            ``--set``; other values are used unchanged.
-        environment: Variables; those named like ``DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES``
-            are settings, with YAML values (see `detcore.environment`).
-        required: Dotted names that must be given although they have defaults, such as
-            ``"entrypoint"``.
-        searchers: Search methods of plugins, and the models of their settings: a class,
-            ``"module:Class"`` to be imported when the method is used, or None.
-        storage_types: Storage types of plugins, and the models of their settings.
-        launchers: All launchers, and the models of their settings; empty to accept any name.
-        code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
-            to skip this.
-        sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
-    """
-
-    overrides: Mapping[str, object]
-    environment: Mapping[str, str]
-    required: Collection[str]
-    searchers: Mapping[str, type[BaseModel] | str | None]
-    storage_types: Mapping[str, type[BaseModel] | str | None]
-    launchers: Mapping[str, type[BaseModel] | str | None]
-    code_dir: Path | None
-    sized_trials: Collection[str]
-
-
 def load_config(path: Path, **options: Unpack[LoadOptions]) -> LoadedConfig:
     """Read an experiment file.
 
@@ -151,7 +134,7 @@ def load_config(path: Path, **options: Unpack[LoadOptions]) -> LoadedConfig:
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
     """
-    source, text, found = read_file(path)
+    source, text, found = _read_file(path)
     if found:
         raise ExperimentFileError(found, name=source.name)
     return _load(text, source, path, options)
@@ -244,21 +227,15 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
         if origin.source == "file" and origin.line is not None and origin.column is not None:
             line, column = origin.line - 1, origin.column - 1
         message, *rest = str(error).splitlines()
-        found.append(
-            Diagnostic(
-                message=message,
-                primary=Label(Span(source, line, column, line, column + 1)),
-                help=tuple(rest),
-            )
-        )
+        found.append(mistake(Span(source, line, column, line, column + 1), message, help=rest))
     return ExperimentFileError(found, name=source.name)
 
 
 def _too_long(text: str, source: Source) -> Diagnostic:
-    return Diagnostic(
-        message=f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}",
-        primary=Label(Span(dataclasses.replace(source, lines=()), 0, 0, 0, 0)),
-        help=("an experiment file holds settings; keep data in separate files",),
+    return mistake(
+        Span(dataclasses.replace(source, lines=()), 0, 0, 0, 0),
+        f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}",
+        help=["an experiment file holds settings; keep data in separate files"],
     )
 
 
@@ -267,16 +244,7 @@ def _load(text: str, source: Source, path: Path, options: LoadOptions) -> Loaded
         raise ExperimentFileError([_too_long(text, source)], name=source.name)
     overrides, environment = options.get("overrides", {}), options.get("environment", {})
     root, found, is_readable = _read(text, source, overrides, environment)
-    code_dir = options.get("code_dir")
-    config, mistakes = check(
-        root,
-        required=options.get("required", ()),
-        searchers=options.get("searchers", {}),
-        storage_types=options.get("storage_types", {}),
-        launchers=options.get("launchers", {}),
-        code_dir=code_dir,
-        sized_trials=options.get("sized_trials", ()),
-    )
+    config, mistakes = check(root, options)
     if is_readable:
         found += mistakes
     else:  # settings of flags and variables can still be checked, except for missing keys
@@ -288,7 +256,7 @@ def _load(text: str, source: Source, path: Path, options: LoadOptions) -> Loaded
         text=text,
         path=path,
         origins=_origins(config, root),
-        notices=notices(root, code_dir),
+        notices=notices(root, options.get("code_dir")),
     )
 
 
@@ -343,10 +311,11 @@ def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
 
 def _not_a_mapping(root: Node) -> Diagnostic:
     kind = "a list" if isinstance(root.value, tuple) else "a single value"
-    return Diagnostic(
-        message=f"expected the fields of an experiment, got {kind}",
-        primary=Label(root.span, "write 'name: value' lines"),
-        help=("an experiment file has fields such as 'searcher:' and 'hyperparameters:'",),
+    return mistake(
+        root.span,
+        f"expected the fields of an experiment, got {kind}",
+        "write 'name: value' lines",
+        help=["an experiment file has fields such as 'searcher:' and 'hyperparameters:'"],
     )
 
 
@@ -354,21 +323,19 @@ def _not_a_mapping(root: Node) -> Diagnostic:
 
 
 def _origins(config: ExperimentConfig, root: Node) -> dict[str, Origin]:
-    origins: dict[str, Origin] = {}
-    for place, value in _leaves(config.model_dump(mode="json"), ()):
-        origins[".".join(map(str, place))] = _origin(root, place, value)
-    return origins
+    leaves = _leaves(config.model_dump(mode="json"), ())
+    return {dotted(place): _origin(root, place, value) for place, value in leaves}
 
 
-def _leaves(value: JSONValue, place: Place) -> list[tuple[Place, JSONValue]]:
-    children: list[tuple[str | int, JSONValue]] = []
-    if isinstance(value, dict):
-        children = list(value.items())
-    elif isinstance(value, list):
-        children = list(enumerate(value))
-    if not children:
-        return [(place, value)]
-    return [leaf for key, child in children for leaf in _leaves(child, (*place, key))]
+def _leaves(value: JSONValue, place: Place) -> Iterator[tuple[Place, JSONValue]]:
+    if isinstance(value, dict) and value:
+        for key, child in value.items():
+            yield from _leaves(child, (*place, key))
+    elif isinstance(value, list) and value:
+        for index, child in enumerate(value):
+            yield from _leaves(child, (*place, index))
+    else:
+        yield place, value
 
 
 def _origin(root: Node, place: Place, value: JSONValue) -> Origin:
@@ -386,3 +353,94 @@ def _origin(root: Node, place: Place, value: JSONValue) -> Origin:
 
 def _is_scalar(node: Node) -> bool:
     return node.value is not None and not isinstance(node.value, (dict, tuple))
+
+
+# -- files that cannot be read -----------------------------------------------------------------
+
+
+def _read_file(path: Path) -> tuple[Source, str, list[Diagnostic]]:
+    """Return the file as a source, its text with plain line ends, and mistakes that rule it out."""
+    name = str(path)
+    if path.suffix == ".py":
+        source = Source(name=name, kind="file", lines=())
+        return source, "", [_is_code(path, source)]
+    try:
+        raw = path.read_bytes()
+    except OSError as exc:
+        source = Source(name=name, kind="file", lines=())
+        return source, "", [_unreadable(path, source, exc)]
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as exc:
+        return _not_utf8(name, raw, exc)
+    source, text = Source.of_file(name, text)
+    if not any(_has_content(line) for line in source.lines):
+        empty = mistake(
+            Span(source, 0, 0, 0, 0),
+            "the experiment file is empty",
+            "nothing but blank lines and comments",
+            help=["an experiment needs at least 'entrypoint' and 'searcher'"],
+        )
+        return source, text, [empty]
+    return source, text, []
+
+
+def _has_content(line: str) -> bool:
+    stripped = line.strip()
+    return bool(stripped) and not stripped.startswith("#") and stripped not in ("---", "...")
+
+
+def _unreadable(path: Path, source: Source, exc: OSError) -> Diagnostic:
+    if path.is_dir():
+        message = f"'{path}' is a folder, not an experiment file"
+    elif isinstance(exc, FileNotFoundError):
+        message = f"no file '{path}'"
+    else:
+        message = f"cannot read '{path}': {exc.strerror or exc}"
+    near, hints = _experiment_files(path)
+    meant = nearest(path.name, near)
+    if meant is not None and not path.is_dir():
+        hints = (f"did you mean '{path.with_name(meant)}'?", *hints)
+    return mistake(Span(source, 0, 0, 0, 0), message, help=hints, suggestion=meant)
+
+
+def _is_code(path: Path, source: Source) -> Diagnostic:
+    return mistake(
+        Span(source, 0, 0, 0, 0),
+        "this is Python code; expected an experiment file (YAML)",
+        help=[
+            f"an experiment file names a trial class: 'entrypoint: {path.stem}:CLASS'",
+            f"a script that calls core.init() runs by itself: python {path}",
+            *_experiment_files(path)[1],
+        ],
+    )
+
+
+def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
+    """Return the names of the experiment files near a path, and a line that lists them."""
+    folder = path if path.is_dir() else path.parent
+    near = sorted(p.name for pattern in ("*.yaml", "*.yml") for p in folder.glob(pattern))
+    more = f" and {len(near) - _MOST_FILES} more" if len(near) > _MOST_FILES else ""
+    listed = f"experiment files in {folder}: {', '.join(near[:_MOST_FILES])}{more}"
+    return near, (listed,) if near else ()
+
+
+def _not_utf8(
+    name: str, raw: bytes, exc: UnicodeDecodeError
+) -> tuple[Source, str, list[Diagnostic]]:
+    text = raw.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    source, _ = Source.of_file(name, text)
+    before = raw[: exc.start].decode("utf-8-sig", errors="replace")
+    line = before.count("\n")
+    column = len(before) - (before.rfind("\n") + 1)
+    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or raw[:4] == codecs.BOM_UTF32_BE:
+        is_32 = raw[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+        kind = "UTF-32" if is_32 else "UTF-16"
+        message, label = f"the file is {kind}, not UTF-8", f"byte-order mark of {kind}"
+        source = Source(name=name, kind="file", lines=("\ufffd\ufffd",))
+    else:
+        message = f"the file is not UTF-8: byte 0x{raw[exc.start]:02x}"
+        label = "cannot be read"
+    span = Span(source, line, column, line, column + 1)
+    hint = "save the file as UTF-8 in your editor"
+    return source, text, [mistake(span, message, label, help=[hint])]

@@ -7,49 +7,25 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
+from pydantic import BaseModel
+
 from detcore.config._entrypoint import script_of
-from detcore.config._explain import dotted
+from detcore.config._experiment import ExperimentConfig
+from detcore.config._fields import FOR_CLUSTERS, FROM_EARLIER
 from detcore.config._hyperparameters import ranges
-from detcore.config._source import Place
-from detcore.config._suggest import nearest
-from detcore.config._tree import Node, find, key_span, plain
+from detcore.config._problem import nearest
+from detcore.config._sections import EnvironmentConfig, Resources
+from detcore.config._source import Node, Place, dotted, find, key_span, plain
+from detcore.config._storage import STORAGE_TYPES
 
 __all__ = ["code_notices", "notices"]
 
-_CLUSTER: tuple[str, ...] = (
-    "bind_mounts",
-    "environment.image",
-    "environment.environment_variables",
-    "environment.ports",
-    "environment.proxy_ports",
-    "environment.force_pull_image",
-    "environment.registry_auth",
-    "environment.pod_spec",
-    "environment.add_capabilities",
-    "environment.drop_capabilities",
-    "resources.weight",
-    "resources.priority",
-    "resources.resource_pool",
-    "resources.shm_size",
-    "resources.devices",
-    "security",
-    "slurm",
-    "pbs",
-    "checkpoint_storage.propagation",
-)
+_CLUSTER = "is for a cluster: accepted, no effect here"
+_EARLIER = "is from an earlier version: accepted, no effect"
 _INSTEAD = {
-    "environment.environment_variables": "set them in the shell that starts detcore",
-    "environment.image": "the trial runs in the Python that starts detcore",
+    "environment_variables": "set them in the shell that starts detcore",
+    "image": "the trial runs in the Python that starts detcore",
 }
-_LEGACY: tuple[str, ...] = (
-    "agent_label",
-    "data_layer",
-    "internal",
-    "tensorboard_storage",
-    "resources.agent_label",
-    "resources.native_parallel",
-)
-_LEGACY_STORAGE = ("container_path", "checkpoint_path", "tensorboard_path")
 _Kind = Literal["context", "info", "hparams", "config"]
 # The analysis stops at these limits, because it would take too long.
 _MOST_FILES, _MOST_BYTES, _MOST_ROUNDS = 200, 1_000_000, 20
@@ -99,19 +75,22 @@ def _lines(root: Node, remarks: Iterable[tuple[Place, str]]) -> list[str]:
 
 
 def _remarks(root: Node) -> Iterator[tuple[Place, str]]:
-    for name in _CLUSTER:
-        instead = f" ({_INSTEAD[name]})" if name in _INSTEAD else ""
-        yield from _given(root, name, f"is for a cluster: accepted, no effect here{instead}")
-    for name in _LEGACY:
-        yield from _given(root, name, "is from an earlier version: accepted, no effect")
     kind = find(root, ("checkpoint_storage", "type"))
-    if kind is not None and kind.value == "shared_fs":
-        for name in _LEGACY_STORAGE:
-            yield from _given(
-                root,
-                f"checkpoint_storage.{name}",
-                "is from an earlier version: accepted, no effect",
-            )
+    sections: Mapping[Place, type[BaseModel] | None] = {
+        (): ExperimentConfig,
+        ("environment",): EnvironmentConfig,
+        ("resources",): Resources,
+        ("checkpoint_storage",): STORAGE_TYPES.get(str(kind.value)) if kind is not None else None,
+    }
+    for section, model in sections.items():
+        for name, field in model.model_fields.items() if model is not None else ():
+            place, about = (*section, name), str(field.description)
+            if place in sections or find(root, place) is None:
+                continue
+            if about.endswith(FROM_EARLIER):
+                yield place, _EARLIER
+            elif about.endswith(FOR_CLUSTERS) or model is EnvironmentConfig:
+                yield place, _CLUSTER + (f" ({_INSTEAD[name]})" if name in _INSTEAD else "")
     precision = find(root, ("optimizations", "mixed_precision"))
     if precision is not None and precision.value != "O0":
         yield (
@@ -159,12 +138,6 @@ def _exponents(root: Node) -> Iterator[tuple[Place, str]]:
             f"{base:g}^{high:g} = {base**high:.5g}; for values from {low:g} to {high:g}, write "
             f"{{type: loguniform, minval: {low:g}, maxval: {high:g}}}",
         )
-
-
-def _given(root: Node, name: str, words: str) -> Iterator[tuple[Place, str]]:
-    place: Place = tuple(name.split("."))
-    if find(root, place) is not None:
-        yield place, words
 
 
 class _Unclear(Exception):

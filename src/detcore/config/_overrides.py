@@ -5,21 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 
-from detcore.config._source import Diagnostic, Label, Place, Source, Span
-from detcore.config._tree import Entry, Node, find, put
+from detcore.config._length import UNITS
+from detcore.config._rules import LENGTHS
+from detcore.config._source import Diagnostic, Entry, Node, Place, Source, Span, find, mistake, put
 from detcore.config._yaml import MAX_DEPTH, half_a_character, read_yaml
 from detcore.errors import ConfigError
 
 __all__ = ["VARIABLE_PREFIX", "Override", "lay_over", "parse_set_flags", "read_overrides"]
 
 VARIABLE_PREFIX = "DETCORE_CONFIG__"
-_UNITS = ("batches", "records", "epochs")
-_LENGTHS = {
-    ("min_validation_period",),
-    ("min_checkpoint_period",),
-    ("searcher", "max_length"),
-    ("searcher", "length_per_round"),
-}
 _LAUNCHER = ("launcher",)
 
 Override = tuple[tuple[tuple[str, Span], ...], Node]  # names with their positions, and the value
@@ -73,21 +67,20 @@ def _read(
     for (key, _), value in zip(settings, values, strict=True):
         starts.append(len(lines))
         lines.extend(f"{key}={value}".split("\n"))
-    kind = "flag" if name == "--set" else "environment"
-    source = Source(name=name, kind="flag" if kind == "flag" else "environment", lines=(*lines,))
+    source = Source(name=name, kind="flag" if name == "--set" else "environment", lines=(*lines,))
     read: list[Override] = []
     found: list[Diagnostic] = []
     for (key, _), value, line in zip(settings, values, starts, strict=True):
         names = _names(key, separator, source, line, offset)
         empty = [span for segment, span in names if not segment]
         if empty:
-            found.append(Diagnostic(message="an empty name", primary=Label(empty[0])))
+            found.append(mistake(empty[0], "an empty name"))
             continue
         if len(names) > MAX_DEPTH:
             message = f"a name of {len(names)} levels; a configuration has at most {MAX_DEPTH}"
-            found.append(Diagnostic(message=message, primary=Label(names[MAX_DEPTH][1])))
+            found.append(mistake(names[MAX_DEPTH][1], message))
             continue
-        broken = [mistake for part, at in names if (mistake := half_a_character(part, at))]
+        broken = [half for part, at in names if (half := half_a_character(part, at))]
         if broken:
             found.extend(broken)
             continue
@@ -143,7 +136,7 @@ def lay_over(root: Node, override: Override) -> tuple[Node, Diagnostic | None]:
         else:
             place = (*place, _spelling(name, current) if ignore_case else name)
     keys = [span for _, span in names]
-    if place[:-1] in _LENGTHS and place[-1] in _UNITS:
+    if place[:-1] in LENGTHS and place[-1] in UNITS:
         # A length has one unit: the new one replaces the unit in the file.
         alone = Node({str(place[-1]): Entry(keys[-1], node)}, keys[-1])
         return put(root, place[:-1], alone, keys), None
@@ -168,8 +161,9 @@ def _spelling(name: str, current: Node | None) -> str:
 
 
 def _no_item(name: str, span: Span, count: int) -> Diagnostic:
-    return Diagnostic(
-        message=f"no item '{name}' in a list of {count}",
-        primary=Label(span, f"expected 0 to {count - 1}" if count else "the list is empty"),
-        help=("set the whole list instead",),
+    return mistake(
+        span,
+        f"no item '{name}' in a list of {count}",
+        f"expected 0 to {count - 1}" if count else "the list is empty",
+        help=["set the whole list instead"],
     )

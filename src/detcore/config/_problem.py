@@ -1,82 +1,118 @@
-"""Create errors that models raise with the details that a report shows."""
+"""Describe a wrong value: errors of models with the details of a report, and near names."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
 
 from pydantic_core import (
+    ErrorDetails,
     InitErrorDetails,
     PydanticCustomError,
     PydanticKnownError,
     ValidationError,
 )
 
-from detcore._secrets import mask_text
+from detcore._secrets import distance, mask_text
+from detcore.config._source import Place
 
-__all__ = ["Problem", "again", "describe_value", "problem", "raise_problems"]
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = [
+    "Details",
+    "Mention",
+    "OwnProblem",
+    "Problem",
+    "again",
+    "describe_value",
+    "did_you_mean",
+    "nearest",
+    "problem",
+    "problem_at",
+    "raise_problems",
+]
 
 # A location and an error: our own, or the name of one that pydantic knows with its details.
-Problem = tuple["tuple[str | int, ...]", "PydanticCustomError | PydanticKnownError | str"]
+Problem = tuple[Place, "PydanticCustomError | PydanticKnownError | str"]
+OwnProblem = tuple[Place, PydanticCustomError]
 
 
-def problem(
-    text: str,
-    *,
-    label: str = "",
-    suggestion: str | None = None,
-    choices: Iterable[str] = (),
-    at: Literal["key", "value"] = "value",
-    also: Sequence[tuple[str, str]] = (),
-    help: Iterable[str] = (),
-) -> PydanticCustomError:
+class Mention(NamedTuple):
+    """Another place that is involved in a mistake: from the top of the file, and a text for it."""
+
+    place: Place
+    text: str = ""
+    at: Literal["key", "value"] = "value"
+
+
+class Details(TypedDict, total=False):
+    """Details of a mistake, for `problem`.
+
+    Attributes:
+        suggestion: The most likely correction.
+        choices: All valid values.
+        at: Whether the key or the value is the position.
+        also: Related places; those that are not in the text are left out of the report.
+        beside: Related keys of the same mapping, and texts under them.
+        help: Further lines.
+    """
+
+    suggestion: str | None
+    choices: Iterable[str]
+    at: Literal["key", "value"]
+    also: Iterable[Mention]
+    beside: Iterable[tuple[str, str]]
+    help: Iterable[str]
+
+
+def problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticCustomError:
     """Return an error that carries the details for a report.
 
     Args:
         text: The mistake.
         label: Text under the position.
-        suggestion: The most likely correction.
-        choices: All valid values.
-        at: Whether the key or the value is the position.
-        also: Related keys of the same mapping, and texts under them.
-        help: Further lines.
+        **details: See `Details`.
     """
-    context: dict[str, Any] = {
+    context = {
         "text": text,
         "label": label,
-        "suggestion": suggestion,
-        "choices": list(choices),
-        "at": at,
-        "also": list(also),
-        "help": list(help),
+        "suggestion": details.get("suggestion"),
+        "at": details.get("at", "value"),
+        "choices": [*details.get("choices", ())],
+        "also": [*details.get("also", ())],
+        "beside": [*details.get("beside", ())],
+        "help": [*details.get("help", ())],
     }
     return PydanticCustomError("detcore", "{text}", context)
+
+
+def problem_at(place: Place, text: str, label: str = "", **details: Unpack[Details]) -> OwnProblem:
+    """Return `problem` with its place in the file."""
+    return place, problem(text, label, **details)
 
 
 def raise_problems(title: str, problems: Sequence[Problem]) -> None:
     """Raise one pydantic error for all of `problems`, if there are any."""
     if problems:
-        details = [_details(loc, error) for loc, error in problems]
+        details = [
+            InitErrorDetails(type=error.type, loc=loc, input=None, ctx=dict(error.context or {}))
+            if isinstance(error, PydanticKnownError)
+            else InitErrorDetails(type=error, loc=loc, input=None)
+            for loc, error in problems
+        ]
         raise ValidationError.from_exception_data(title, details, hide_input=True)
 
 
-def _details(
-    loc: tuple[str | int, ...], error: PydanticCustomError | PydanticKnownError | str
-) -> InitErrorDetails:
-    if isinstance(error, PydanticKnownError):
-        return InitErrorDetails(type=error.type, loc=loc, input=None, ctx=dict(error.context or {}))
-    return InitErrorDetails(type=error, loc=loc, input=None)
-
-
-def again(error: Mapping[str, Any], place: tuple[str | int, ...] = ()) -> Problem:
+def again(error: ErrorDetails, place: Place = ()) -> Problem:
     """Return an error that pydantic reported, to be raised again with `place` as a prefix."""
     context = error.get("ctx") or {}
     loc = (*place, *error["loc"])
-    kind = error["type"]
-    if kind == "detcore":
+    if error["type"] == "detcore":
         return loc, PydanticCustomError("detcore", "{text}", context)
     try:
-        return loc, PydanticKnownError(kind, context or None)
+        return loc, PydanticKnownError(error["type"], context or None)  # type: ignore[arg-type]  # any
     except (KeyError, TypeError):  # an error that a plugin defined
         return loc, problem(str(error["msg"]))
 
@@ -95,3 +131,101 @@ def describe_value(value: object) -> str:
         text = value if len(value) <= 60 else value[:57] + "..."
         return f'the string "{mask_text(text)}"'
     return "a mapping" if isinstance(value, Mapping) else "a list"
+
+
+def did_you_mean(suggestion: str | None) -> str:
+    """Return the question for a suggestion, or an empty text."""
+    return f"did you mean '{suggestion}'?" if suggestion else ""
+
+
+# Words of other tools and of the earlier system, by the name here.
+_OTHER_WORDS = {
+    word: name
+    for name, words in {
+        "adaptive_asha": "asha hyperband adaptive adaptivesimple",
+        "async_halving": "synchalving",
+        "scheduling_unit": "batchesperstep",
+        "global_batch_size": "batchsize",
+        "categorical": "choice",
+        "vals": "choices values",
+        "smaller_is_better": "direction",
+        "double": "float uniform",
+        "slots_per_trial": "gpus slots",
+        "gcs": "gs google",
+        "hyperparameters": "hparams hps params",
+        "int": "integer",
+        "shared_fs": "local nfs file",
+        "loguniform": "logarithmic",
+        "maxval": "max",
+        "minval": "min",
+        "bind_mounts": "mount",
+        "metric": "objective",
+        "host_path": "path",
+        "max_trials": "samples trials",
+        "experiment_seed": "seed",
+        "batches": "step steps",
+        "checkpoint_storage": "storage",
+        "labels": "tags",
+        "val": "value",
+        "true": "yes on y",
+        "false": "no off n",
+    }.items()
+    for word in words.split()
+}
+_LONGEST = 200
+_MOST_TOLERANCE = 3
+
+
+def nearest(name: str, choices: Iterable[str]) -> str | None:
+    """Return the most likely choice, or None if none is near.
+
+    >>> nearest("schedulin_unit", ["scheduling_unit", "searcher"])
+    'scheduling_unit'
+    >>> nearest("maxLength", ["max_length", "max_trials"])
+    'max_length'
+    >>> nearest("banana", ["max_length", "max_trials"]) is None
+    True
+    """
+    if len(name) > _LONGEST:
+        return None  # comparing takes time proportional to the length, and no valid name is near
+    valid = list(dict.fromkeys(choices))
+    plain = _plain(name)
+    for choice in valid:
+        if _plain(choice) == plain:
+            return choice
+    if _OTHER_WORDS.get(plain) in valid:
+        return _OTHER_WORDS[plain]
+    ranked = sorted(
+        (distance(plain, other), choice)
+        for choice in valid
+        # Names of other lengths are never near enough, and comparing is slow.
+        if abs(len(other := _plain(choice)) - len(plain)) <= _MOST_TOLERANCE
+    )
+    if ranked and ranked[0][0] <= _tolerance(plain, ranked[0][1]):
+        return ranked[0][1]
+    return _shared_words(name, valid)
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())
+
+
+def _tolerance(plain: str, choice: str) -> int:
+    longest = max(len(plain), len(_plain(choice)))
+    return 1 if longest <= 5 else 2 if longest <= 9 else _MOST_TOLERANCE
+
+
+def _shared_words(name: str, choices: list[str]) -> str | None:
+    words = set(_words(name))
+    best, best_share = None, 0.49
+    for choice in choices:
+        other = set(_words(choice))
+        share = len(words & other) / len(words | other)
+        if share > best_share and (words <= other or other <= words):
+            best, best_share = choice, share
+    return best
+
+
+def _words(name: str) -> list[str]:
+    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
+    return [word for word in re.split(r"[^a-z0-9]+", spaced) if word]

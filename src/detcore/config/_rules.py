@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import math
 import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from detcore.config._hyperparameters import ranges
-from detcore.config._problem import describe_value
-from detcore.config._source import Place
+from detcore.config._problem import Mention, OwnProblem, describe_value, problem_at
+from detcore.config._source import Place, dotted
 
-__all__ = ["LENGTHS", "Facts", "Mention", "Violation", "broken_rules"]
+__all__ = ["LENGTHS", "Facts", "broken_rules"]
 
 LENGTHS: tuple[Place, ...] = (
     ("min_validation_period",),
@@ -26,38 +25,10 @@ _INT64 = 1 << 63
 _BATCH_SIZE: Place = ("hyperparameters", "global_batch_size")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Mention:
-    """A place that is involved in a broken rule."""
-
-    place: Place
-    text: str = ""
-    at: Literal["key", "value"] = "value"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken rule.
-
-    Attributes:
-        message: The rule, with the values.
-        primary: The place that most likely needs a correction.
-        others: The other places.
-        help: How to correct it.
-        suggestion: The correct text, if there is only one.
-    """
-
-    message: str
-    primary: Mention
-    others: tuple[Mention, ...] = ()
-    help: tuple[str, ...] = ()
-    suggestion: str | None = None
-
-
 class Facts:
     """The configuration as written, without fields that are invalid by themselves."""
 
-    def __init__(self, data: Mapping[str, Any], bad: Iterable[Place] = ()) -> None:
+    def __init__(self, data: Mapping[str, object], bad: Iterable[Place] = ()) -> None:
         self._data = data
         self._bad = set(bad)
 
@@ -84,61 +55,57 @@ class Facts:
         value = self.get(*place)
         return None if isinstance(value, bool) or not isinstance(value, (int, float)) else value
 
-    def section(self, *place: str | int) -> Mapping[str, Any]:
+    def section(self, *place: str | int) -> Mapping[str, object]:
         """Return the mapping at `place`, or an empty one."""
         value = self.get(*place)
         return value if isinstance(value, Mapping) else {}
 
 
-def broken_rules(facts: Facts) -> list[Violation]:
-    """Return every rule that the configuration breaks."""
-    return [violation for rule in _RULES for violation in rule(facts)]
+def broken_rules(facts: Facts) -> list[OwnProblem]:
+    """Return every rule that the configuration breaks, at the place to correct most likely."""
+    return [broken for rule in _RULES for broken in rule(facts)]
 
 
-def _project_and_workspace(facts: Facts) -> Iterator[Violation]:
+def _project_and_workspace(facts: Facts) -> Iterator[OwnProblem]:
     for given, other in (("project", "workspace"), ("workspace", "project")):
         if facts.get(given) and not facts.get(other) and not facts.is_bad((other,)):
-            yield Violation(
-                f"'{given}' is given without '{other}'",
-                Mention((given,), f"no '{other}' beside it", "key"),
-                help=("give both or neither",),
-            )
+            message = f"'{given}' is given without '{other}'"
+            label = f"no '{other}' beside it"
+            yield problem_at((given,), message, label, at="key", help=["give both or neither"])
 
 
-def _ranges_ascend(facts: Facts) -> Iterator[Violation]:
+def _ranges_ascend(facts: Facts) -> Iterator[OwnProblem]:
     for place, _ in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
         low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
         if low is not None and high is not None and low >= high:
-            yield Violation(
+            yield problem_at(
+                (*place, "minval"),
                 f"minval must be less than maxval, and {low} is not less than {high}",
-                Mention((*place, "minval"), "minval"),
-                (Mention((*place, "maxval"), "maxval"),),
-                ("exchange them",) if low > high else ("for one value, use {type: const, val: …}",),
+                "minval",
+                also=[Mention((*place, "maxval"), "maxval")],
+                help=[
+                    "exchange them" if low > high else "for one value, use {type: const, val: …}"
+                ],
             )
 
 
-def _ranges_can_be_drawn(facts: Facts) -> Iterator[Violation]:
+def _ranges_can_be_drawn(facts: Facts) -> Iterator[OwnProblem]:
     for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
         low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
         if low is None or high is None or low >= high:
             continue
-        kind, at = value["type"], Mention((*place, "maxval"), "maxval")
-        others = (Mention((*place, "minval"), "minval"),)
+        kind, message, hint = value["type"], "", []
         base = facts.number(*place, "base") if "base" in value else 10
         if kind == "int" and not (low >= -_INT64 and high < _INT64):
-            yield Violation(
-                "whole numbers are drawn from 64 bits, from -2**63 to 2**63 - 1", at, others
-            )
+            message = "whole numbers are drawn from 64 bits, from -2**63 to 2**63 - 1"
         elif kind == "double" and not math.isfinite(float(high) - float(low)):
-            yield Violation("the range is wider than the largest number, 1.8e308", at, others)
+            message = "the range is wider than the largest number, 1.8e308"
         elif kind == "log" and not _is_finite_power(base, low, high):
-            yield Violation(
-                f"{base} to the power of {low} or {high} is larger than "
-                "the largest number, 1.8e308",
-                at,
-                others,
-                ("minval and maxval are exponents",),
-            )
+            message = f"{base} to the power of {low} or {high} is larger than the largest number, "
+            message, hint = message + "1.8e308", ["minval and maxval are exponents"]
+        if message:
+            lowest = Mention((*place, "minval"), "minval")
+            yield problem_at((*place, "maxval"), message, "maxval", also=[lowest], help=hint)
 
 
 def _is_finite_power(base: Any, low: float, high: float) -> bool:
@@ -150,45 +117,50 @@ def _is_finite_power(base: Any, low: float, high: float) -> bool:
         return False
 
 
-def _grid_needs_counts(facts: Facts) -> Iterator[Violation]:
+def _grid_needs_counts(facts: Facts) -> Iterator[OwnProblem]:
     if facts.get("searcher", "name") != "grid":
         return
     for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
         needs = value["type"] in _NUMBERS and not facts.is_bad(place)
         if needs and "count" not in value:
-            yield Violation(
-                f"hyperparameter '{_dotted(place[1:])}' needs 'count' in a grid search",
-                Mention(place, "no 'count' here", "key"),
-                (Mention(("searcher", "name"), "the grid"),),
-                ("count is how many points of the range the grid takes",),
-                "count",
+            yield problem_at(
+                place,
+                f"hyperparameter '{dotted(place[1:])}' needs 'count' in a grid search",
+                "no 'count' here",
+                at="key",
+                also=[Mention(("searcher", "name"), "the grid")],
+                help=["count is how many points of the range the grid takes"],
+                suggestion="count",
             )
 
 
-def _profiling_ends_after_it_begins(facts: Facts) -> Iterator[Violation]:
+def _profiling_ends_after_it_begins(facts: Facts) -> Iterator[OwnProblem]:
     begin = facts.number("profiling", "begin_on_batch") or 0
     end = facts.number("profiling", "end_after_batch")
     if end is not None and begin > end:
-        yield Violation(
+        yield problem_at(
+            ("profiling", "end_after_batch"),
             f"profiling ends after batch {end}, before it begins on batch {begin}",
-            Mention(("profiling", "end_after_batch"), "ends"),
-            (Mention(("profiling", "begin_on_batch"), "begins"),),
+            "ends",
+            also=[Mention(("profiling", "begin_on_batch"), "begins")],
         )
 
 
-def _one_source(facts: Facts) -> Iterator[Violation]:
+def _one_source(facts: Facts) -> Iterator[OwnProblem]:
     trial = facts.get("searcher", "source_trial_id")
     checkpoint = facts.get("searcher", "source_checkpoint_uuid")
     if trial is not None and checkpoint is not None:
-        yield Violation(
+        yield problem_at(
+            ("searcher", "source_checkpoint_uuid"),
             "'source_trial_id' and 'source_checkpoint_uuid' are both given",
-            Mention(("searcher", "source_checkpoint_uuid"), "one starting point", "key"),
-            (Mention(("searcher", "source_trial_id"), "another starting point", "key"),),
-            ("keep one of them",),
+            "one starting point",
+            at="key",
+            beside=[("source_trial_id", "another starting point")],
+            help=["keep one of them"],
         )
 
 
-def _storage_path_stays_inside(facts: Facts) -> Iterator[Violation]:
+def _storage_path_stays_inside(facts: Facts) -> Iterator[OwnProblem]:
     host = facts.get("checkpoint_storage", "host_path")
     path = facts.get("checkpoint_storage", "storage_path")
     if not isinstance(host, str) or not isinstance(path, str) or not host.startswith("/"):
@@ -196,44 +168,51 @@ def _storage_path_stays_inside(facts: Facts) -> Iterator[Violation]:
     root = posixpath.normpath(host)
     target = posixpath.normpath(posixpath.join(root, path))
     if target != root and not target.startswith(root.rstrip("/") + "/"):
-        yield Violation(
+        yield problem_at(
+            ("checkpoint_storage", "storage_path"),
             f"storage_path leaves host_path: it leads to {target}",
-            Mention(("checkpoint_storage", "storage_path"), "leads outside"),
-            (Mention(("checkpoint_storage", "host_path"), "of this folder"),),
-            ("give a path relative to host_path, or an absolute one below it",),
+            "leads outside",
+            also=[Mention(("checkpoint_storage", "host_path"), "of this folder")],
+            help=["give a path relative to host_path, or an absolute one below it"],
         )
 
 
-def _azure_has_one_account(facts: Facts) -> Iterator[Violation]:
+def _azure_has_one_account(facts: Facts) -> Iterator[OwnProblem]:
     storage = facts.section("checkpoint_storage")
     if facts.get("checkpoint_storage", "type") != "azure":
         return
     given = [key for key in ("connection_string", "account_url") if storage.get(key) is not None]
     at = "checkpoint_storage"
     if len(given) == 2:
-        yield Violation(
+        yield problem_at(
+            (at, "account_url"),
             "'connection_string' and 'account_url' are both given",
-            Mention((at, "account_url"), "one account", "key"),
-            (Mention((at, "connection_string"), "another account", "key"),),
-            ("keep one of them",),
+            "one account",
+            at="key",
+            beside=[("connection_string", "another account")],
+            help=["keep one of them"],
         )
     elif not given:
-        yield Violation(
+        yield problem_at(
+            (at,),
             "azure storage needs 'connection_string' or 'account_url'",
-            Mention((at,), "neither is given", "key"),
-            (Mention((at, "type")),),
+            "neither is given",
+            at="key",
+            also=[Mention((at, "type"))],
             suggestion="account_url",
         )
     if storage.get("credential") is not None and "connection_string" in given:
-        yield Violation(
+        yield problem_at(
+            (at, "credential"),
             "'credential' does not go with 'connection_string'",
-            Mention((at, "credential"), "belongs to an account_url", "key"),
-            (Mention((at, "connection_string"), "has its own credential", "key"),),
-            ("remove one of them",),
+            "belongs to an account_url",
+            at="key",
+            beside=[("connection_string", "has its own credential")],
+            help=["remove one of them"],
         )
 
 
-def _brackets_fit(facts: Facts) -> Iterator[Violation]:
+def _brackets_fit(facts: Facts) -> Iterator[OwnProblem]:
     rungs = facts.number("searcher", "max_rungs")
     brackets = facts.get("searcher", "bracket_rungs", default=[])
     limit = 5 if rungs is None else rungs
@@ -241,16 +220,17 @@ def _brackets_fit(facts: Facts) -> Iterator[Violation]:
         return
     for index, bracket in enumerate(brackets):
         if isinstance(bracket, int) and bracket > limit:
-            yield Violation(
-                f"a bracket of {bracket} rungs, but max_rungs is {limit}"
-                + (" by default" if rungs is None else ""),
-                Mention(("searcher", "bracket_rungs", index), "too many"),
-                () if rungs is None else (Mention(("searcher", "max_rungs"), "the limit"),),
-                (f"raise max_rungs to {bracket}, or take fewer rungs",),
+            by_default = " by default" if rungs is None else ""
+            yield problem_at(
+                ("searcher", "bracket_rungs", index),
+                f"a bracket of {bracket} rungs, but max_rungs is {limit}{by_default}",
+                "too many",
+                also=[Mention(("searcher", "max_rungs"), "the limit")],
+                help=[f"raise max_rungs to {bracket}, or take fewer rungs"],
             )
 
 
-def _lengths_convert(facts: Facts) -> Iterator[Violation]:
+def _lengths_convert(facts: Facts) -> Iterator[OwnProblem]:
     has_size = "global_batch_size" in facts.section("hyperparameters")
     if has_size or facts.is_bad(("hyperparameters",)):
         return
@@ -269,19 +249,22 @@ def _lengths_convert(facts: Facts) -> Iterator[Violation]:
     ]
     if "epochs" in units.values():
         lengths.append(Mention(("records_per_epoch",), "epochs are counted in records", "key"))
-    here = Mention(("hyperparameters",), "no 'global_batch_size' here", "key")
-    is_here = facts.get("hyperparameters") is not None
+    if facts.get("hyperparameters") is not None:
+        here = Mention(("hyperparameters",), "no 'global_batch_size' here", "key")
+        lengths.insert(0, here)
     names = " and ".join(dict.fromkeys(units.values()))
-    yield Violation(
+    yield problem_at(
+        lengths[0].place,
         f"a length in {names} needs hyperparameters.global_batch_size",
-        here if is_here else lengths[0],
-        tuple(lengths if is_here else lengths[1:]),
-        ("add global_batch_size to the hyperparameters, or give the length in batches",),
-        "global_batch_size",
+        lengths[0].text,
+        at="key",
+        also=lengths[1:],
+        help=["add global_batch_size to the hyperparameters, or give the length in batches"],
+        suggestion="global_batch_size",
     )
 
 
-def _batch_size_fits(facts: Facts) -> Iterator[Violation]:
+def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
     given = facts.get(*_BATCH_SIZE)
     at = _BATCH_SIZE
     if isinstance(given, Mapping) and given.get("type") == "const":
@@ -292,10 +275,11 @@ def _batch_size_fits(facts: Facts) -> Iterator[Violation]:
         whole = isinstance(given, float) and given == int(given) and given >= 1
         text = str(given).strip()
         quoted = isinstance(given, str) and text.isdigit()
-        yield Violation(
+        yield problem_at(
+            at,
             f"hyperparameters.global_batch_size: expected an integer, 1 or more, got "
             f"{describe_value(given)}",
-            Mention(at, f"remove the quotes: {text}" if quoted else ""),
+            f"remove the quotes: {text}" if quoted else "",
             suggestion=text if quoted else str(int(given)) if whole else None,
         )
         return
@@ -306,34 +290,36 @@ def _batch_size_fits(facts: Facts) -> Iterator[Violation]:
         number = facts.number(*other)
         if number and words and given < number:
             message = f"global_batch_size {given} is less than slots_per_trial {number}"
-            yield Violation(message, Mention(at), (Mention(other, words),))
+            yield problem_at(at, message, also=[Mention(other, words)])
         elif number and not words and given > number:
             message = f"global_batch_size {given} is more than records_per_epoch {number}"
-            yield Violation(message, Mention(at), (Mention(other, "not one full batch"),))
+            yield problem_at(at, message, also=[Mention(other, "not one full batch")])
 
 
-def _slots_fit(facts: Facts) -> Iterator[Violation]:
+def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:
     slots = facts.number("resources", "slots_per_trial")
+    slots = 1 if slots is None else slots
     limit = facts.number("resources", "max_slots")
-    if limit is not None and (1 if slots is None else slots) > limit:
-        yield Violation(
-            f"slots_per_trial {1 if slots is None else slots} is more than max_slots {limit}",
-            Mention(("resources", "max_slots"), "no trial could start"),
-            () if slots is None else (Mention(("resources", "slots_per_trial"), "per trial"),),
+    if limit is not None and slots > limit:
+        yield problem_at(
+            ("resources", "max_slots"),
+            f"slots_per_trial {slots} is more than max_slots {limit}",
+            "no trial could start",
+            also=[Mention(("resources", "slots_per_trial"), "per trial")],
         )
 
 
-def _search_method_is_installed(facts: Facts) -> Iterator[Violation]:
+def _search_method_is_installed(facts: Facts) -> Iterator[OwnProblem]:
     name = facts.get("searcher", "name")
     if name == "optuna" and importlib.util.find_spec("detcore_optuna") is None:
-        yield Violation(
+        yield problem_at(
+            ("searcher", "name"),
             "the searcher 'optuna' needs detcore-optuna, which is not installed",
-            Mention(("searcher", "name")),
-            help=("install it: python -m pip install 'detcore[optuna]'",),
+            help=["install it: python -m pip install 'detcore[optuna]'"],
         )
 
 
-def _mounts_differ(facts: Facts) -> Iterator[Violation]:
+def _mounts_differ(facts: Facts) -> Iterator[OwnProblem]:
     for place in (("bind_mounts",), ("resources", "devices")):
         seen: dict[str, int] = {}
         items = facts.get(*place, default=[])
@@ -343,18 +329,15 @@ def _mounts_differ(facts: Facts) -> Iterator[Violation]:
                 continue
             first = seen.setdefault(target, index)
             if first != index:
-                yield Violation(
+                yield problem_at(
+                    (*place, index, "container_path"),
                     f'container_path "{target}" is used twice',
-                    Mention((*place, index, "container_path"), "used again"),
-                    (Mention((*place, first, "container_path"), "used first"),),
+                    "used again",
+                    also=[Mention((*place, first, "container_path"), "used first")],
                 )
 
 
-def _dotted(place: Place) -> str:
-    return ".".join(str(element) for element in place)
-
-
-_RULES: tuple[Callable[[Facts], Iterator[Violation]], ...] = (
+_RULES: tuple[Callable[[Facts], Iterator[OwnProblem]], ...] = (
     _project_and_workspace,
     _ranges_ascend,
     _ranges_can_be_drawn,

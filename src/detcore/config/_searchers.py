@@ -10,7 +10,6 @@ from detcore.config._fields import DUMP_ANY, Lenient, Name, Section, tagged
 from detcore.config._length import TrainingLength, UnitlessLength
 
 __all__ = [
-    "OF_ALL_SEARCHERS",
     "RETIRED_SEARCHERS",
     "SEARCHERS",
     "PluginSearcher",
@@ -166,18 +165,15 @@ class PbtSearcher(_Common):
     explore_function: PbtExploreFunction = Field(description="How hyperparameters change.")
 
 
-class PluginSearcher(Lenient):
-    """A searcher that a plugin provides; its settings are passed on unchanged."""
+class PluginSearcher(_Common, Lenient):
+    """A searcher that a plugin provides; its own settings are passed on unchanged."""
 
     name: Name = Field(description="Name under which the plugin registers the searcher.")
-    metric: Name = Field(description="The validation metric that ranks trials.")
-    smaller_is_better: bool = Field(
-        default=True, description="Whether lower values of it are better."
+    max_length: UnitlessLength | None = Field(
+        default=None, description="How long each trial trains at most, if the method asks for it."
     )
 
 
-# Settings that the core handles, even if a plugin's model lists the settings of its method.
-OF_ALL_SEARCHERS = ("max_length", "source_trial_id", "source_checkpoint_uuid")
 SEARCHERS: dict[str, type[Section]] = {
     "single": SingleSearcher,
     "random": RandomSearcher,
@@ -212,7 +208,6 @@ SearcherField = Annotated[
         "searcher",
         SEARCHERS,
         other=PluginSearcher,
-        also=OF_ALL_SEARCHERS,
         retired=RETIRED_SEARCHERS,
     ),
     DUMP_ANY,

@@ -6,9 +6,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Tag
 
+from detcore._optimizations import GradientSettings
 from detcore.config._fields import (
     BY_KIND,
     DUMP_ANY,
+    FOR_CLUSTERS,
+    FROM_EARLIER,
     LIST,
     MAPPING,
     TEXT,
@@ -66,20 +69,28 @@ def _draw_seed() -> int:
     return secrets.randbelow(2**31)
 
 
+_GRADIENTS = GradientSettings()
+
+
 class Optimizations(Section):
     """Exchange of gradients and metrics between the workers of a trial."""
 
     aggregation_frequency: int = Field(
-        default=1, ge=1, description="Batches whose gradients are summed before each update."
+        default=_GRADIENTS.aggregation_frequency,
+        ge=1,
+        description="Batches whose gradients are summed before each update.",
     )
     average_aggregated_gradients: bool = Field(
-        default=True, description="Divide the added gradients by aggregation_frequency."
+        default=_GRADIENTS.average_aggregated_gradients,
+        description="Divide the added gradients by aggregation_frequency.",
     )
     average_training_metrics: bool = Field(
-        default=True, description="Average training metrics over all workers."
+        default=_GRADIENTS.average_training_metrics,
+        description="Average training metrics over all workers.",
     )
     gradient_compression: bool = Field(
-        default=False, description="Send gradients as half-precision numbers."
+        default=_GRADIENTS.gradient_compression,
+        description="Send gradients as half-precision numbers.",
     )
     mixed_precision: Literal["O0", "O1", "O2", "O3"] = Field(
         default="O0", description="Level of mixed precision for apex; has no effect."
@@ -172,18 +183,18 @@ class Resources(Section):
         description="Worker processes (and devices) per trial; 0 = one, on the CPU.",
     )
     max_slots: int | None = Field(default=None, ge=0, description="Slots for all trials together.")
-    weight: float = Field(default=1.0, gt=0, description="Share of the cluster; for clusters only.")
+    weight: float = Field(default=1.0, gt=0, description=f"Share of the cluster; {FOR_CLUSTERS}")
     priority: int | None = Field(
-        default=None, ge=1, le=99, description="1 = first; for clusters only."
+        default=None, ge=1, le=99, description=f"1 = first; {FOR_CLUSTERS}"
     )
-    resource_pool: str = Field(default="", description="Pool of machines; for clusters only.")
-    native_parallel: bool = Field(default=False, description="From earlier versions; ignored.")
-    agent_label: str = Field(default="", description="From earlier versions; ignored.")
+    resource_pool: str = Field(default="", description=f"Pool of machines; {FOR_CLUSTERS}")
+    native_parallel: bool = Field(default=False, description=FROM_EARLIER)
+    agent_label: str = Field(default="", description=FROM_EARLIER)
     shm_size: ShmSize | None = Field(
         default=None,
-        description="Shared memory of the container, bytes or '1.5 gb'; for clusters only.",
+        description=f"Shared memory of the container, bytes or '1.5 gb'; {FOR_CLUSTERS}",
     )
-    devices: list[Device] = Field(default=[], description="Devices of the host; for clusters only.")
+    devices: list[Device] = Field(default=[], description=f"Devices of the host; {FOR_CLUSTERS}")
 
 
 class _ImagePerDevice(Section):

@@ -9,6 +9,8 @@ from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
 from detcore.config._fields import (
     DUMP_ANY,
+    FOR_CLUSTERS,
+    FROM_EARLIER,
     KIND_MARK,
     AbsolutePath,
     Lenient,
@@ -58,14 +60,10 @@ class SharedFsStorage(_Retention):
         default=None,
         description="Folder below host_path for the checkpoints; relative or absolute.",
     )
-    propagation: str = Field(
-        default="rprivate", description="Mount propagation; for clusters only."
-    )
-    container_path: str | None = Field(default=None, description="From earlier versions; ignored.")
-    checkpoint_path: str | None = Field(default=None, description="From earlier versions; ignored.")
-    tensorboard_path: str | None = Field(
-        default=None, description="From earlier versions; ignored."
-    )
+    propagation: str = Field(default="rprivate", description=f"Mount propagation; {FOR_CLUSTERS}")
+    container_path: str | None = Field(default=None, description=FROM_EARLIER)
+    checkpoint_path: str | None = Field(default=None, description=FROM_EARLIER)
+    tensorboard_path: str | None = Field(default=None, description=FROM_EARLIER)
 
 
 class DirectoryStorage(_Retention):

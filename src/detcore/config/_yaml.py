@@ -13,8 +13,7 @@ from typing import Any
 
 import yaml
 
-from detcore.config._source import Diagnostic, Label, Source, Span
-from detcore.config._tree import Entry, Node, Scalar
+from detcore.config._source import Diagnostic, Entry, Label, Node, Scalar, Source, Span, mistake
 
 __all__ = ["MAX_DEPTH", "empty_node", "half_a_character", "read_yaml"]
 
@@ -64,10 +63,10 @@ def half_a_character(text: str, span: Span) -> Diagnostic | None:
     """Return a diagnostic for a text that is not valid Unicode, or None."""
     if not _SURROGATE.search(text):
         return None
-    return Diagnostic(
-        message="this text has half of a character (a surrogate from U+D800 to U+DFFF)",
-        primary=Label(span),
-        help=("write the character itself, or both halves as one \\U escape",),
+    return mistake(
+        span,
+        "this text has half of a character (a surrogate from U+D800 to U+DFFF)",
+        help=["write the character itself, or both halves as one \\U escape"],
     )
 
 
@@ -124,31 +123,13 @@ class _Reader:
     def _at(self, line: int, column: int) -> tuple[int, int]:
         return line + self._line, column + (self._column if line == 0 else 0)
 
-    def error(
-        self,
-        span: Span,
-        message: str,
-        label: str = "",
-        *,
-        also: tuple[Label, ...] = (),
-        help: tuple[str, ...] = (),
-        suggestion: str | None = None,
-    ) -> Diagnostic:
-        return Diagnostic(
-            message=message,
-            primary=Label(span, label),
-            secondary=also,
-            help=help,
-            suggestion=suggestion,
-        )
-
     # -- values ---------------------------------------------------------------------------------
 
     def node(self, node: yaml.Node, *, depth: int) -> Node:
         span = self.span(node.start_mark, node.end_mark)
         self._count += 1
         if id(node) in self._open:
-            self.found.append(self.error(span, "this value contains itself through an alias"))
+            self.found.append(mistake(span, "this value contains itself through an alias"))
             return Node(None, span)
         if self._count > _MAX_VALUES or depth > MAX_DEPTH:
             if not self.is_too_large:
@@ -177,14 +158,22 @@ class _Reader:
                 merged = {**self._merge(value_node, depth), **merged}
                 continue
             if not isinstance(key_node, yaml.ScalarNode) or key_node.value == "":
-                self.found.append(self.error(key_span, "expected a plain name as the key"))
+                self.found.append(mistake(key_span, "expected a plain name as the key"))
                 continue
             key = key_node.value
             if bad := half_a_character(key, key_span):
                 self.found.append(bad)
                 continue
             if key in entries:
-                self.found.append(self._duplicate(key, key_span, entries[key].key_span))
+                self.found.append(
+                    mistake(
+                        key_span,
+                        f"the key '{key}' is given twice",
+                        "given again here",
+                        also=[Label(entries[key].key_span, "first given here")],
+                        help=["keep one of the two"],
+                    )
+                )
                 continue
             entries[key] = Entry(key_span, self.node(value_node, depth=depth + 1))
         return {**merged, **entries}
@@ -197,22 +186,13 @@ class _Reader:
             if isinstance(value.value, dict):
                 merged = {**value.value, **merged}
             else:
-                self.found.append(self.error(value.span, "'<<' can only merge a mapping"))
+                self.found.append(mistake(value.span, "'<<' can only merge a mapping"))
         return merged
 
-    def _duplicate(self, key: str, span: Span, first: Span) -> Diagnostic:
-        return self.error(
-            span,
-            f"the key '{key}' is given twice",
-            "given again here",
-            also=(Label(first, "first given here"),),
-            help=("keep one of the two",),
-        )
-
     def _tagged(self, node: yaml.Node, span: Span) -> Diagnostic:
-        return self.error(
-            span, f"the tag '{_short_tag(str(node.tag))}' is not allowed", help=("remove it",)
-        )
+        tag = str(node.tag)
+        short = "!!" + tag[len(_PLAIN) :] if tag.startswith(_PLAIN) else tag
+        return mistake(span, f"the tag '{short}' is not allowed", help=["remove it"])
 
     def _scalar(self, node: yaml.ScalarNode, span: Span) -> Scalar:
         text = node.value
@@ -238,13 +218,8 @@ class _Reader:
         if _NUMBER.fullmatch(text) and math.isfinite(number := float(text.replace("_", ""))):
             return number
         if _STRANGE.fullmatch(text) or _NUMBER.fullmatch(text):
-            self.found.append(
-                self.error(
-                    span,
-                    f"expected a finite number, got {text}",
-                    help=("experiment records are JSON, which has no such number",),
-                )
-            )
+            hint = "experiment records are JSON, which has no such number"
+            self.found.append(mistake(span, f"expected a finite number, got {text}", help=[hint]))
         return text
 
     def _integer(self, text: str, span: Span) -> int:
@@ -254,7 +229,7 @@ class _Reader:
         value = int(text.replace("_", ""))
         if len(digits) > 1 and digits[0] == "0":
             self.found.append(
-                self.error(
+                mistake(
                     span,
                     f"{text} is ambiguous: some YAML readers take a leading zero for octal",
                     help=(f"write {value}, or '{text}' in quotes for a string",),
@@ -264,19 +239,14 @@ class _Reader:
         return value
 
     def _too_many_digits(self, text: str, span: Span) -> int:
-        self.found.append(
-            self.error(
-                span,
-                f"a number of {len(text)} characters; at most {_MAX_DIGITS} digits are read",
-                help=("write a string in quotes",),
-            )
-        )
+        message = f"a number of {len(text)} characters; at most {_MAX_DIGITS} digits are read"
+        self.found.append(mistake(span, message, help=["write a string in quotes"]))
         return 0
 
     # -- text that is not YAML ------------------------------------------------------------------
 
     def too_deep(self) -> Diagnostic:
-        return self.error(
+        return mistake(
             Span(self.source, self._line, self._column, self._line, self._column),
             f"more than {_MAX_VALUES} values or {MAX_DEPTH} levels",
             help=("a configuration is small: look for aliases (*name) that repeat each other",),
@@ -287,7 +257,7 @@ class _Reader:
         line = before.count("\n")
         at = self._at(line, len(before) - (before.rfind("\n") + 1))
         code = ord(exc.character) if isinstance(exc.character, str) else int(exc.character)
-        return self.error(
+        return mistake(
             Span(self.source, *at, at[0], at[1] + 1),
             f"the character U+{code:04X} is not allowed in YAML",
             help=("remove it; it is invisible in most editors",),
@@ -298,7 +268,7 @@ class _Reader:
         start = found.start() if found is not None else 0
         at = self._at(text.count("\n", 0, start), start - (text.rfind("\n", 0, start) + 1))
         width = len(found[0]) if found is not None else 1
-        return self.error(
+        return mistake(
             Span(self.source, *at, at[0], at[1] + width),
             "this escape names no character" if found is not None else f"no YAML: {exc}",
             help=(f"the last one is \\U{sys.maxunicode:08X}",),
@@ -311,11 +281,11 @@ class _Reader:
         said = explain_syntax(exc, line)
         span, context = self._mark(problem), self._mark(exc.context_mark)
         if said.at_context and exc.context_mark is not None:
-            return self.error(context, said.message, said.label, help=said.help)
+            return mistake(context, said.message, said.label, help=said.help)
         also: tuple[Label, ...] = ()
         if exc.context_mark is not None and context.line != span.line:
             also = (Label(context, "begun here"),)
-        return self.error(span, said.message, said.label, also=also, help=said.help)
+        return mistake(span, said.message, said.label, also=also, help=said.help)
 
     def _mark(self, mark: yaml.Mark | None) -> Span:
         line, column = (0, 0) if mark is None else (mark.line, mark.column)
@@ -331,10 +301,6 @@ def _trim(span: Span) -> Span:
         line -= 1
         column = len(lines[line])
     return Span(span.source, span.line, span.column, line, column)
-
-
-def _short_tag(tag: str) -> str:
-    return "!!" + tag[len(_PLAIN) :] if tag.startswith(_PLAIN) else tag
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 from detcore.hooks._entry import PluginState
 from detcore.hooks._problem import (
     PluginProblem,
-    author_problem,
     install_command,
-    one_line,
+    plugin_problem,
 )
 
 if TYPE_CHECKING:
@@ -56,11 +55,10 @@ def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
 
     wanted = specifier_for("detcore", requirements_of(entry.distribution))
     if wanted and is_satisfied(__version__, wanted) is False:
-        yield PluginProblem(
-            kind="detcore-version",
-            plugin=entry.name,
-            owner=entry.label,
-            message=f"it requires detcore{wanted}, but detcore {__version__} is installed",
+        yield plugin_problem(
+            "detcore-version",
+            entry,
+            f"it requires detcore{wanted}, but detcore {__version__} is installed",
             mend=install_command("--upgrade", *entry.source, f"detcore{wanted}"),
         )
 
@@ -72,7 +70,7 @@ def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterato
     for field, target in targets_of(noun, item):
         module = target.partition(":")[0]
         if not module_exists(module):
-            yield author_problem(
+            yield plugin_problem(
                 "missing-target",
                 entry,
                 f"it registers a {noun} whose {field} is {target!r}, but there is no module "
@@ -81,14 +79,11 @@ def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterato
     if isinstance(item, Framework):
         for module in item.requires:
             if not module_exists(module):
-                yield PluginProblem(
-                    kind="missing-framework",
-                    plugin=entry.name,
-                    owner=entry.label,
-                    message=one_line(
-                        f"its framework {item.name!r} needs the module {module!r}, which is not "
-                        "installed"
-                    ),
+                yield plugin_problem(
+                    "missing-framework",
+                    entry,
+                    f"its framework {item.name!r} needs the module {module!r}, which is not "
+                    "installed",
                     mend=item.install_hint or install_command(module.partition(".")[0]),
                 )
 

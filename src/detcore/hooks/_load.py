@@ -1,24 +1,25 @@
-"""Import one plugin and check its hooks, isolating all of its failures."""
+"""Import one plugin and compare its hooks with the specifications, isolating all failures."""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
 import importlib
+import inspect
 import io
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 from detcore.errors import near_name
-from detcore.hooks._check import Hooks, find_deprecated, find_hooks
 from detcore.hooks._problem import (
     PluginProblem,
-    author_problem,
     install_command,
     one_line,
+    plugin_problem,
 )
 from detcore.hooks._requires import guess_requirement
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
     from detcore.hooks._entry import PluginEntry
 
-__all__ = ["describe_error", "load_plugin"]
+__all__ = ["Hooks", "defined_at", "describe_error", "load_plugin"]
 
 
 @dataclasses.dataclass
@@ -58,7 +59,7 @@ def load_plugin(
         hooks, faults = find_hooks(entry, target, manager)
     except Exception as error:  # noqa: BLE001  (any access to a foreign object may raise)
         fault = f"looking for hooks in {entry.value} fails: {describe_error(error)}"
-        return None, [*problems, author_problem("import-error", entry, fault)]
+        return None, [*problems, plugin_problem("import-error", entry, fault)]
     if faults:
         return None, problems + faults
     return hooks, problems + find_deprecated(entry, hooks, manager)
@@ -97,11 +98,11 @@ def _noise_problems(entry: PluginEntry, noise: _Noise) -> list[PluginProblem]:
     if noise.printed.getvalue():
         first = noise.printed.getvalue().strip().partition("\n")[0][:80]
         problems.append(
-            author_problem("noisy-import", entry, f"it prints when it is imported: {first!r}")
+            plugin_problem("noisy-import", entry, f"it prints when it is imported: {first!r}")
         )
     for warning in noise.warned:
         problems.append(
-            author_problem(
+            plugin_problem(
                 "noisy-import",
                 entry,
                 f"it warns when it is imported: {warning.category.__name__}: {warning.message} "
@@ -114,7 +115,7 @@ def _noise_problems(entry: PluginEntry, noise: _Noise) -> list[PluginProblem]:
 def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
     module, _, path = entry.value.partition(":")
     if isinstance(error, SystemExit):
-        return author_problem(
+        return plugin_problem(
             "exits-on-import", entry, f"importing {module} ends the program: {_place(error)}"
         )
     if isinstance(error, ModuleNotFoundError) and error.name and _is_foreign(error.name):
@@ -123,10 +124,10 @@ def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
         names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
         near = near_name(path, names)
         hint = f"; did you mean {near!r}?" if near else ""
-        return author_problem(
+        return plugin_problem(
             "missing-module", entry, f"module {module} has no object {path!r}{hint}"
         )
-    return author_problem(
+    return plugin_problem(
         "import-error", entry, f"importing {module} fails: {describe_error(error)}"
     )
 
@@ -134,18 +135,16 @@ def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
 def _missing_module(entry: PluginEntry, module: str, missing: str) -> PluginProblem:
     top = missing.partition(".")[0]
     if top == module.partition(".")[0]:
-        return PluginProblem(
-            kind="missing-module",
-            plugin=entry.name,
-            owner=entry.label,
-            message=f"there is no module {missing!r}: the installation is damaged",
+        return plugin_problem(
+            "missing-module",
+            entry,
+            f"there is no module {missing!r}: the installation is damaged",
             mend=install_command("--force-reinstall", "--no-deps", *entry.source),
         )
-    return PluginProblem(
-        kind="missing-dependency",
-        plugin=entry.name,
-        owner=entry.label,
-        message=f"importing {module} needs the module {missing!r}, which is not installed",
+    return plugin_problem(
+        "missing-dependency",
+        entry,
+        f"importing {module} needs the module {missing!r}, which is not installed",
         mend=install_command(guess_requirement(top, entry.distribution)),
     )
 
@@ -158,3 +157,171 @@ def _is_foreign(module: str) -> bool:
 def _place(error: BaseException) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else repr(error)
+
+
+# -- hooks -----------------------------------------------------------------------------------------
+
+
+class Hooks:
+    """The hook implementations of one plugin, as attributes of an object, as pluggy needs them.
+
+    The plugin's own module or object is not passed to pluggy, which hashes it, compares it and
+    reads all of its attributes; in a plugin, each of these may raise.
+    """
+
+    def __init__(self, functions: dict[str, Callable[..., object]]) -> None:
+        self.__dict__.update(functions)
+
+    @property
+    def functions(self) -> dict[str, Callable[..., object]]:
+        """The implementations by their names in the plugin."""
+        return dict(self.__dict__)
+
+
+def find_hooks(
+    entry: PluginEntry, target: object, manager: pluggy.PluginManager
+) -> tuple[Hooks, list[PluginProblem]]:
+    """Return the implementations in a plugin's module or object, and every fault in them."""
+    functions: dict[str, Callable[..., object]] = {}
+    faults: list[PluginProblem] = []
+    known = {name for name in vars(manager.hook) if not name.startswith("_")}
+    trial = _new_manager()
+    for name in dir(target):
+        if isinstance(inspect.getattr_static(target, name, None), property):
+            continue  # pluggy before 1.7 would execute it
+        options = manager.parse_hookimpl_opts(target, name)
+        if options is None:
+            if name in known and _is_own_function(target, name):
+                faults.append(_unmarked(entry, target, name))
+            continue
+        function = getattr(target, name)
+        fault = _check_hook(entry, options.get("specname") or name, function, options, known, trial)
+        if fault is not None:
+            faults.append(fault)
+        elif (options.get("specname") or name) in known:
+            functions[name] = function
+    if not functions and not faults:
+        faults.append(
+            plugin_problem(
+                "no-hooks",
+                entry,
+                f"{entry.value} implements no hook: it has no function marked detcore.hookimpl",
+            )
+        )
+    return Hooks(functions), faults
+
+
+def find_deprecated(
+    entry: PluginEntry, hooks: Hooks, manager: pluggy.PluginManager
+) -> list[PluginProblem]:
+    """Return the deprecated features that a plugin's hooks use; they work until removed."""
+    from detcore.deprecation import deprecations_of_hook
+    from detcore.hooks import specs
+
+    found = []
+    for name, function in hooks.functions.items():
+        options = manager.parse_hookimpl_opts(hooks, name)
+        hook = (options["specname"] if options else None) or name
+        taken = {"", *inspect.signature(function).parameters}
+        for argument, notice in deprecations_of_hook(getattr(specs, hook)).items():
+            if argument in taken:
+                message = f"{notice.message} ({defined_at(function)})"
+                found.append(plugin_problem("deprecated-hook", entry, message))
+    return found
+
+
+def _check_hook(
+    entry: PluginEntry,
+    name: str,
+    function: Callable[..., object],
+    options: object,
+    known: set[str],
+    trial: pluggy.PluginManager,
+) -> PluginProblem | None:
+    """Compare one implementation with the specification of that name."""
+    assert isinstance(options, dict)  # narrowing: pluggy's TypedDict
+    if name not in known:
+        if options.get("optionalhook"):
+            return None
+        near = near_name(name, known)
+        hint = f"; did you mean {near!r}?" if near else ""
+        return plugin_problem(
+            "unknown-hook", entry, f"there is no hook {name!r}{hint} ({defined_at(function)})"
+        )
+    if options.get("wrapper") or options.get("hookwrapper"):
+        return plugin_problem(
+            "hook-wrapper", entry, f"{name} is a wrapper, which detcore does not call "
+            f"({defined_at(function)})"
+        )  # fmt: skip
+    return _check_signature(entry, name, function, trial)
+
+
+def _new_manager() -> pluggy.PluginManager:
+    import pluggy
+
+    from detcore.hooks import specs
+    from detcore.hooks._markers import PROJECT
+
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    return manager
+
+
+def _check_signature(
+    entry: PluginEntry, name: str, function: Callable[..., object], trial: pluggy.PluginManager
+) -> PluginProblem | None:
+    """Let pluggy compare the arguments of one implementation with the specification.
+
+    Args:
+        entry: The plugin.
+        name: The hook.
+        function: The implementation.
+        trial: A manager that is used for nothing else than this plugin's implementations.
+    """
+    import pluggy
+
+    from detcore.hooks import specs
+
+    holder = Hooks({name: function})
+    if trial.parse_hookimpl_opts(holder, name) is None:
+        return plugin_problem(
+            "unmarked-hook",
+            entry,
+            f"{name} is marked in a way that gets lost: put @detcore.hookimpl below @staticmethod "
+            f"({defined_at(function)})",
+        )
+    try:
+        trial.register(holder, name=f"{name} of {entry.name}")
+    except pluggy.PluginValidationError:
+        wanted = inspect.signature(getattr(specs, name))
+        extra = [
+            arg for arg in inspect.signature(function).parameters if arg not in wanted.parameters
+        ]
+        return plugin_problem(
+            "wrong-arguments",
+            entry,
+            f"{name} takes {', '.join(map(repr, extra))}, which it is not given; its arguments "
+            f"are ({', '.join(wanted.parameters)}) ({defined_at(function)})",
+        )
+    return None
+
+
+def _is_own_function(target: object, name: str) -> bool:
+    function = inspect.getattr_static(target, name, None)
+    module = target.__name__ if isinstance(target, ModuleType) else type(target).__module__
+    return inspect.isfunction(function) and function.__module__ == module
+
+
+def _unmarked(entry: PluginEntry, target: object, name: str) -> PluginProblem:
+    return plugin_problem(
+        "unmarked-hook",
+        entry,
+        f"{name} is never called, for it is not marked with @detcore.hookimpl "
+        f"({defined_at(getattr(target, name))})",
+    )
+
+
+def defined_at(function: Callable[..., object]) -> str:
+    """Return the file and line of a function, for messages."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    return f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(function)

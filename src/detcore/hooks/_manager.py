@@ -133,10 +133,12 @@ class PluginManager:
 
     def registrations_of(self, name: str) -> list[tuple[str, Registered]]:
         """Return a plugin's registrations, as pairs such as ``("framework", Framework(...))``."""
+        from detcore.hooks._registry import KINDS
+
         return [
             (noun, registration.item)
-            for noun, registrations in self._runtime.collect_all().items()
-            for registration in registrations.values()
+            for noun in KINDS
+            for registration in self._runtime.registrations(noun).values()
             if registration.entry.name == name
         ]
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 __all__ = [
     "PluginProblem",
     "Selection",
-    "author_problem",
     "install_command",
     "one_line",
+    "plugin_problem",
     "selection_faults",
     "set_variable_command",
     "switch_off_command",
@@ -51,14 +51,23 @@ class PluginProblem:
         return f"{line}  or: {self.alternative}" if self.alternative else line
 
 
-def author_problem(kind: str, entry: PluginEntry, message: str) -> PluginProblem:
-    """Return a problem that only another version of the plugin can fix."""
+def plugin_problem(
+    kind: str, entry: PluginEntry, message: str, *, mend: str | None = None
+) -> PluginProblem:
+    """Return a problem of one plugin.
+
+    Args:
+        kind: As for `PluginProblem`.
+        entry: The plugin.
+        message: As for `PluginProblem`; line breaks are removed.
+        mend: The command that fixes it; default: only another version of the plugin can.
+    """
     return PluginProblem(
         kind=kind,
         plugin=entry.name,
         owner=entry.label,
         message=one_line(message),
-        mend=install_command("--upgrade", *entry.source),
+        mend=mend or install_command("--upgrade", *entry.source),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from detcore.hooks import types
 from detcore.hooks._entry import PluginEntry, is_reserved
-from detcore.hooks._problem import PluginProblem, author_problem, switch_off_command
+from detcore.hooks._problem import PluginProblem, plugin_problem, switch_off_command
 from detcore.types import Framework
 
 __all__ = ["KINDS", "Kind", "Registration", "check_items", "command_clash", "settle", "targets_of"]
@@ -68,64 +68,67 @@ def _load_command_type() -> type:
     return click.Command
 
 
-KINDS = (
-    Kind(
-        noun="framework",
-        hook="detcore_register_framework",
-        load_type=lambda: Framework,
-        targets=("trial_class", "context_class", "controller"),
-        optional_targets=("prepare_worker", "load_checkpoint", "native_init"),
-        texts=("requires",),
-        sentences=("inexact_resume",),
-    ),
-    Kind(
-        noun="storage type",
-        hook="detcore_register_storage",
-        load_type=lambda: types.StorageType,
-        targets=("settings", "backend"),
-        texts=("schemes",),
-    ),
-    Kind(
-        noun="launcher",
-        hook="detcore_register_launcher",
-        load_type=lambda: types.LauncherType,
-        targets=("launcher",),
-        optional_targets=("settings",),
-    ),
-    Kind(
-        noun="rendezvous",
-        hook="detcore_register_rendezvous",
-        load_type=lambda: types.RendezvousType,
-        targets=("service",),
-    ),
-    Kind(
-        noun="searcher",
-        hook="detcore_register_searcher",
-        load_type=lambda: types.SearcherType,
-        targets=("method",),
-        optional_targets=("settings",),
-    ),
-    Kind(
-        noun="failure action",
-        hook="detcore_register_failure_action",
-        load_type=lambda: types.FailureActionType,
-        targets=("function",),
-    ),
-    Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
-    Kind(
-        noun="router",
-        hook="detcore_register_routes",
-        load_type=lambda: types.RoutesType,
-        targets=("make_router",),
-    ),
-    Kind(
-        noun="set of tables",
-        hook="detcore_register_tables",
-        load_type=lambda: types.TablesType,
-        targets=("migrations",),
-        texts=("revisions",),
-    ),
-)
+KINDS = {
+    kind.noun: kind
+    for kind in (
+        Kind(
+            noun="framework",
+            hook="detcore_register_framework",
+            load_type=lambda: Framework,
+            targets=("trial_class", "context_class", "controller"),
+            optional_targets=("prepare_worker", "load_checkpoint", "native_init"),
+            texts=("requires",),
+            sentences=("inexact_resume",),
+        ),
+        Kind(
+            noun="storage type",
+            hook="detcore_register_storage",
+            load_type=lambda: types.StorageType,
+            targets=("settings", "backend"),
+            texts=("schemes",),
+        ),
+        Kind(
+            noun="launcher",
+            hook="detcore_register_launcher",
+            load_type=lambda: types.LauncherType,
+            targets=("launcher",),
+            optional_targets=("settings",),
+        ),
+        Kind(
+            noun="rendezvous",
+            hook="detcore_register_rendezvous",
+            load_type=lambda: types.RendezvousType,
+            targets=("service",),
+        ),
+        Kind(
+            noun="searcher",
+            hook="detcore_register_searcher",
+            load_type=lambda: types.SearcherType,
+            targets=("method",),
+            optional_targets=("settings",),
+        ),
+        Kind(
+            noun="failure action",
+            hook="detcore_register_failure_action",
+            load_type=lambda: types.FailureActionType,
+            targets=("function",),
+        ),
+        Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
+        Kind(
+            noun="router",
+            hook="detcore_register_routes",
+            load_type=lambda: types.RoutesType,
+            targets=("make_router",),
+        ),
+        Kind(
+            noun="set of tables",
+            hook="detcore_register_tables",
+            load_type=lambda: types.TablesType,
+            targets=("migrations",),
+            texts=("revisions",),
+        ),
+    )
+}
 
 
 def check_items(
@@ -149,7 +152,7 @@ def check_items(
         for item in value if isinstance(value, (list, tuple)) else [value]:
             if not isinstance(item, wanted):
                 problems.append(
-                    author_problem(
+                    plugin_problem(
                         "wrong-type",
                         entry,
                         f"{kind.hook} returned {_shorten(item)}, which is no {wanted.__name__} "
@@ -159,7 +162,7 @@ def check_items(
                 continue
             faults = list(_faults(kind, item))
             problems += [
-                author_problem("bad-value", entry, f"{kind.hook} returned a {kind.noun} whose "
+                plugin_problem("bad-value", entry, f"{kind.hook} returned a {kind.noun} whose "
                                f"{fault} ({place})")
                 for fault in faults
             ]  # fmt: skip
@@ -229,8 +232,7 @@ def settle(
 
 def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
     """Return the fields of a registered value that name an object, with the names."""
-    kind = next(kind for kind in KINDS if kind.noun == noun)
-    fields = (*kind.targets, *kind.optional_targets)
+    fields = (*KINDS[noun].targets, *KINDS[noun].optional_targets)
     return [(field, value) for field in fields if (value := getattr(item, field))]
 
 
@@ -246,7 +248,7 @@ def command_clash(entry: PluginEntry, name: str, owners: Sequence[str]) -> Plugi
         told = "has the name of a built-in command; the built-in one is used"
     else:
         told = f"has the name of the command of {' and '.join(owners)}, which is used instead"
-    return author_problem("command-clash", entry, f"its command {name!r} {told}")
+    return plugin_problem("command-clash", entry, f"its command {name!r} {told}")
 
 
 def _conflict(
@@ -255,7 +257,7 @@ def _conflict(
     entries = list({rival.entry.name: rival.entry for rival in rivals}.values())
     last = losers[-1].entry
     if len(entries) == 1:
-        return author_problem(
+        return plugin_problem(
             "duplicate-registration", last, f"it registers the {noun} {name!r} twice"
         )
     consequence = "none is used" if len(losers) == len(rivals) else "the built-in one is used"

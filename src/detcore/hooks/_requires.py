@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from detcore.hooks._scan import canonical_name
+from detcore.hooks._index import canonical_name
 
 __all__ = ["guess_requirement", "is_satisfied", "requirements_of", "specifier_for"]
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.hooks._entry import PluginEntry, PluginState, is_reserved
-from detcore.hooks._problem import PluginProblem, Selection, author_problem, switch_off_command
+from detcore.hooks._problem import PluginProblem, Selection, plugin_problem, switch_off_command
 
 if TYPE_CHECKING:
     import pluggy
 
-    from detcore.hooks._check import Hooks
+    from detcore.hooks._load import Hooks
     from detcore.hooks._registry import Kind, Registration
 
 __all__ = ["Runtime"]
@@ -97,50 +97,41 @@ class Runtime:
 
     def items(self, noun: str) -> dict[str, Any]:
         """Return the registrations of all plugins of one kind, by name."""
-        registrations = self._collect(_kind(noun))
-        return {name: registration.item for name, registration in registrations.items()}
+        return {name: found.item for name, found in self.registrations(noun).items()}
 
     def provider(self, noun: str, name: str) -> PluginEntry:
         """Return the plugin that registered a value from `items`."""
-        return self._collect(_kind(noun))[name].entry
+        return self.registrations(noun)[name].entry
 
     def items_of(self, entry: PluginEntry, noun: str) -> dict[str, Any]:
         """Return the registrations of one plugin of one kind, by name; calls no other plugin."""
-        from detcore.hooks._registry import settle
-
-        self.load(entry)
-        kind = _kind(noun)
-        registrations = []
-        for caller in _split(self._make_pluggy([entry]), kind.hook, [entry]):
-            registrations += self._ask(kind, caller)
-        settled, problems = settle(kind, registrations, self._reserved)
-        for problem in problems:
-            self.report(problem)
-        return {name: registration.item for name, registration in settled.items()}
-
-    def collect_all(self) -> dict[str, dict[str, Registration]]:
-        """Return the registrations of all plugins, by kind and name."""
         from detcore.hooks._registry import KINDS
 
-        return {kind.noun: self._collect(kind) for kind in KINDS}
+        self.load(entry)
+        callers = _split(self._make_pluggy([entry]), KINDS[noun].hook, [entry])
+        return {name: found.item for name, found in self._collect(noun, callers).items()}
 
-    def _collect(self, kind: Kind) -> dict[str, Registration]:
-        if kind.noun not in self._settled:
-            from detcore.hooks._registry import settle
+    def registrations(self, noun: str) -> dict[str, Registration]:
+        """Return the registrations of all plugins of one kind, by name, with their plugins."""
+        from detcore.hooks._registry import KINDS
 
-            registrations = []
-            for caller in self.callers(kind.hook):
-                registrations += self._ask(kind, caller)
-            reserved = self._reserved if kind.noun == "command" else dict[str, Sequence[str]]()
-            self._settled[kind.noun], problems = settle(kind, registrations, reserved)
-            for problem in problems:
-                self.report(problem)
-        return self._settled[kind.noun]
+        if noun not in self._settled:
+            self._settled[noun] = self._collect(noun, self.callers(KINDS[noun].hook))
+        return self._settled[noun]
+
+    def _collect(self, noun: str, callers: Iterable[Caller]) -> dict[str, Registration]:
+        from detcore.hooks._registry import KINDS, settle
+
+        registrations = [one for caller in callers for one in self._ask(KINDS[noun], caller)]
+        reserved = self._reserved if noun == "command" else {}
+        settled, problems = settle(KINDS[noun], registrations, reserved)
+        for problem in problems:
+            self.report(problem)
+        return settled
 
     def _ask(self, kind: Kind, caller: Caller) -> list[Registration]:
         """Call one plugin's register hook and check its result."""
-        from detcore.hooks._check import defined_at
-        from detcore.hooks._load import describe_error
+        from detcore.hooks._load import defined_at, describe_error
         from detcore.hooks._registry import check_items
 
         entry, hook = caller
@@ -148,7 +139,7 @@ class Runtime:
             returned = hook()
         except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated, and reported)
             self.report(
-                author_problem("hook-failed", entry, f"{kind.hook} fails: {describe_error(error)}")
+                plugin_problem("hook-failed", entry, f"{kind.hook} fails: {describe_error(error)}")
             )
             return []
         place = defined_at(hook.get_hookimpls()[0].function)
@@ -191,12 +182,6 @@ class Runtime:
             from detcore.hooks._registry import command_clash
 
             self.report(command_clash(entry, name, self._reserved[name]))
-
-
-def _kind(noun: str) -> Kind:
-    from detcore.hooks._registry import KINDS
-
-    return next(kind for kind in KINDS if kind.noun == noun)
 
 
 def _split(manager: pluggy.PluginManager, hook: str, entries: list[PluginEntry]) -> list[Caller]:

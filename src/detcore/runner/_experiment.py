@@ -5,9 +5,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from detcore.checkpoint import find_source, pin_source
+from detcore.checkpoint import find_source
 from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
 from detcore.database import (
     Database,
@@ -43,7 +43,7 @@ from detcore.runner._trial_logs import (
     read_results,
 )
 from detcore.search import Search
-from detcore.types import Control, ExperimentState, searcher_metric
+from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
     from detcore.delivery import LateDelivery
@@ -72,16 +72,17 @@ def start_experiment(
         SearchError: If the search method cannot be made.
         WorkerError: If the launcher could not start its trials; nothing is recorded then.
     """
-    plain = check_experiment(loaded, settings, test_mode=test_mode)
+    config = check_experiment(loaded, settings, test_mode=test_mode)
+    plain = config.model_dump(mode="json")
     with (
-        ready_launcher(plain, model_dir, settings) as launcher,
+        ready_launcher(config, model_dir, settings) as launcher,
         Database.open(settings.environment.database_url) as database,
     ):
         experiment_id = database.create_experiment(
             config=plain,
             config_text=loaded.text,
             model_dir=str(model_dir),
-            name=plain["name"],
+            name=config.name,
         )
         keep_secrets(settings.environment.home, experiment_id, plain)
         folder = experiment_folder(settings.environment, experiment_id)
@@ -92,7 +93,7 @@ def start_experiment(
 
 def check_experiment(
     loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool = False
-) -> dict[str, Any]:
+) -> ExperimentConfig:
     """Find the faults of an experiment before anything of it is recorded.
 
     Args:
@@ -109,25 +110,27 @@ def check_experiment(
         SearchError: If the search method cannot be made.
     """
     config = smoke_config(loaded.config) if test_mode else loaded.config
-    plain = config.model_dump(mode="json")
-    Search(make_method(plain, settings.plugins), seed=_seed(plain))
-    find_launcher(plain, settings.plugins)
-    find_failure_action(plain, settings.plugins)
-    count_slots(plain, max_slots=settings.max_slots)
+    Search(make_method(config, settings.plugins), seed=config.reproducibility.experiment_seed)
+    find_launcher(config, settings.plugins)
+    find_failure_action(config.on_failure, settings.plugins)
+    count_slots(config, max_slots=settings.max_slots)
     with (
-        _open_storage(plain, settings) as storage,
+        _open_storage(config, settings) as storage,
         Database.open(settings.environment.database_url) as database,
     ):
         storage.probe()
         source = find_source(
-            plain["searcher"],
+            config.searcher.model_dump(mode="json"),
             database=database,
             storage=storage,
             environment=settings.environment,
             plugins=settings.plugins,
         )
-        pin_source(plain, source)
-    return plain
+    if source is None:
+        return config
+    # Every start uses the same one: a trial's latest checkpoint may be a different one later.
+    pinned = {"source_trial_id": None, "source_checkpoint_uuid": source.checkpoint}
+    return config.model_copy(update={"searcher": config.searcher.model_copy(update=pinned)})
 
 
 def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
@@ -140,20 +143,20 @@ def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, Det
         loaded: The experiment file.
         plugins: Provide search methods and launchers.
     """
-    plain = loaded.config.model_dump(mode="json")
+    config = loaded.config
     found: dict[str, DetcoreError] = {}
-    method = plugins.searchers().get(plain["searcher"]["name"])
+    method = plugins.searchers().get(config.searcher.name)
     try:
         if method is not None and not method.method.startswith("detcore."):
-            Search(make_method(plain, plugins), seed=_seed(plain))
+            Search(make_method(config, plugins), seed=config.reproducibility.experiment_seed)
     except DetcoreError as error:
         found["searcher"] = error
     try:
-        find_launcher(plain, plugins)
+        find_launcher(config, plugins)
     except DetcoreError as error:
         found["launcher"] = error
     try:
-        find_failure_action(plain, plugins)
+        find_failure_action(config.on_failure, plugins)
     except DetcoreError as error:
         found["on_failure"] = error
     return found
@@ -183,13 +186,18 @@ def resume_experiment(
     Raises:
         NotFoundError: If there is no such experiment.
         ConfigError: If a changed setting cannot be used.
-        RunError: If it is running, if its batches are too small for so many workers, or if a
-            change would contradict the training so far.
+        RunError: If it is running, if a script by itself recorded it, if its batches are too small
+            for so many workers, or if a change would contradict the training so far.
         WorkerError: If the launcher could not start its trials; the experiment stays as it was.
     """
     environment = settings.environment
     with Database.open(environment.database_url) as database:
         record = database.get_experiment(experiment_id)
+        if record.config.get("is_standalone"):
+            raise RunError(
+                f"experiment {experiment_id} was recorded by a script by itself, which no runner "
+                "started.\nStart the script again; with core.init(resume=True) it continues."
+            )
         if not Path(record.model_dir).is_dir():
             raise RunError(
                 f"experiment {experiment_id} trains the code in {record.model_dir}, "
@@ -226,7 +234,7 @@ def resume_experiment(
                 return run.result()
             if settings.is_looked_after:
                 return run.run()  # its record then says why it was refused
-            with ready_launcher(run.plain, run.model_dir, settings) as ready:
+            with ready_launcher(run.config, run.model_dir, settings) as ready:
                 return run.run(ready)
 
 
@@ -258,18 +266,18 @@ class _Run:
                 f"{' and '.join(restored.missing)} of the experiment file are not in "
                 f"{restored.path}: the environment's credentials are used"
             )
-        self.plain: Mapping[str, Any] = restored.config
+        self.config = ExperimentConfig.model_validate(restored.config)
         if slots is not None:
-            self.plain = _with_slots(restored.config, slots)
+            self.config = _with_slots(self.config, slots)
         if launcher is not None:
-            self.plain = {**self.plain, "launcher": launcher}
+            self.config = self.config.model_copy(update={"launcher": launcher})
         self.model_dir = Path(record.model_dir)
         self._test_mode = test_mode
         self._retention = Retention(
             database,
             experiment_id,
             home=settings.environment.home,
-            open_storage=lambda: _open_storage(self.plain, settings),
+            open_storage=lambda: _open_storage(self.config, settings),
             notice=settings.listener.notice,
         )
         self._conclusion: Conclusion | None = None
@@ -327,22 +335,22 @@ class _Run:
                 return state
 
     def _run(self, launcher: Launcher | None, delivery: LateDelivery) -> Conclusion:
-        plain, settings, listener = self.plain, self._settings, self._settings.listener
-        num_workers, slots = count_slots(plain, max_slots=settings.max_slots)
-        listener.search_started(plain)
+        config, settings, listener = self.config, self._settings, self._settings.listener
+        num_workers, slots = count_slots(config, max_slots=settings.max_slots)
+        listener.search_started(config.model_dump(mode="json"))
         with contextlib.ExitStack() as stack:
-            storage = stack.enter_context(_open_storage(plain, settings))
+            storage = stack.enter_context(_open_storage(config, settings))
             log = SearchLog(
                 self._database,
                 self._experiment_id,
-                lambda: make_method(plain, settings.plugins),
-                seed=_seed(plain),
-                smaller_is_better=searcher_metric(plain)[1],
+                lambda: make_method(config, settings.plugins),
+                seed=config.reproducibility.experiment_seed,
+                smaller_is_better=config.searcher.smaller_is_better,
                 trials_dir=trials_folder(settings.environment, self._experiment_id),
             )
             _tell_if_crowded(num_workers, slots, log, listener)
             if launcher is None:
-                ready = ready_launcher(plain, self.model_dir, settings)
+                ready = ready_launcher(config, self.model_dir, settings)
                 launcher = stack.enter_context(ready)
             logs = TrialLogs(self._impatient, settings.environment.home, delivery)
             stack.enter_context(logs.followed())
@@ -350,12 +358,11 @@ class _Run:
                 database=self._database,
                 run=settings,
                 experiment_id=self._experiment_id,
-                plain=plain,
-                settings=ExperimentConfig.model_validate(plain).trial_settings(),
+                config=config,
                 code_dir=copy_model_code(
                     self.model_dir,
                     experiment_folder(settings.environment, self._experiment_id),
-                    plain,
+                    config,
                 ),
                 model_dir=str(self.model_dir),
                 test_mode=self._test_mode,
@@ -371,7 +378,7 @@ class _Run:
                 slots,
                 interrupts=stack.enter_context(self._interrupts),
                 requests=Requests(self._impatient, self._experiment_id),
-                max_restarts=int(plain.get("max_restarts") or 0),
+                max_restarts=config.max_restarts,
             )
             stack.enter_context(self._retention.at_work())
             return loop.run()
@@ -398,48 +405,46 @@ class _Run:
 
     def result(self) -> ExperimentResult:
         """Read the state and the results of the experiment."""
-        metric, smaller_is_better = searcher_metric(self.plain)
-        assert metric is not None  # the experiment file requires it
-        conclusion = self._conclusion
+        searcher, conclusion = self.config.searcher, self._conclusion
         return ExperimentResult(
             experiment_id=self._experiment_id,
             state=self._database.get_experiment(self._experiment_id).state,
             trials=read_results(
                 self._database,
                 self._experiment_id,
-                metric=metric,
-                smaller_is_better=smaller_is_better,
+                metric=searcher.metric,
+                smaller_is_better=searcher.smaller_is_better,
             ),
-            metric=metric,
-            smaller_is_better=smaller_is_better,
+            metric=searcher.metric,
+            smaller_is_better=searcher.smaller_is_better,
             error=conclusion.error if conclusion else None,
             was_cut_short=conclusion.was_cut_short if conclusion else False,
         )
 
 
 @contextlib.contextmanager
-def _open_storage(plain: Mapping[str, Any], settings: RunSettings) -> Iterator[StorageBackend]:
+def _open_storage(config: ExperimentConfig, settings: RunSettings) -> Iterator[StorageBackend]:
     from detcore.storage import open_storage
 
+    spec = config.checkpoint_storage
     storage = open_storage(
-        plain.get("checkpoint_storage"), home=settings.environment.home, plugins=settings.plugins
+        spec if spec is None or isinstance(spec, str) else spec.model_dump(mode="json"),
+        home=settings.environment.home,
+        plugins=settings.plugins,
     )
     with contextlib.closing(storage):
         yield storage
 
 
-def _seed(plain: Mapping[str, Any]) -> int:
-    return int(plain["reproducibility"]["experiment_seed"])
-
-
-def _with_slots(plain: Mapping[str, Any], slots: int) -> dict[str, Any]:
-    batch_size = plain["hyperparameters"].get("global_batch_size")
+def _with_slots(config: ExperimentConfig, slots: int) -> ExperimentConfig:
+    batch_size = config.hyperparameters.get("global_batch_size")
     if isinstance(batch_size, int) and batch_size < slots:
         raise RunError(
             f"{slots} workers, but hyperparameters.global_batch_size is {batch_size}: each worker "
             f"needs at least one record per batch.\nGo on with at most {batch_size}."
         )
-    return {**plain, "resources": {**plain["resources"], "slots_per_trial": slots}}
+    resources = config.resources.model_copy(update={"slots_per_trial": slots})
+    return config.model_copy(update={"resources": resources})
 
 
 def _tell_if_crowded(num_workers: int, slots: Slots, log: SearchLog, listener: RunListener) -> None:

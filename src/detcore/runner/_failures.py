@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from detcore._distributions import describe_missing
 from detcore.errors import DetcoreError, RunError
@@ -19,18 +19,17 @@ _DISTRIBUTIONS = {"bundle": "detcore-replay"}
 
 
 def find_failure_action(
-    plain: Mapping[str, Any], plugins: PluginManager
+    name: str | None, plugins: PluginManager
 ) -> Callable[[TrialFailure], str | None] | None:
     """Return the action for trials that fail; None if the experiment names no action.
 
     Args:
-        plain: The experiment's configuration.
+        name: ``on_failure`` of the experiment file.
         plugins: Provide actions.
 
     Raises:
         RunError: If no installed plugin has the action, or it cannot be imported.
     """
-    name = plain.get("on_failure")
     if name is None:
         return None
     actions = plugins.failure_actions()
@@ -54,7 +53,7 @@ def act_on_failure(failure: TrialFailure, plugins: PluginManager, listener: RunL
     """Call the action that the experiment of a failed trial names; show its text or its error."""
     name = failure.trial.config.get("on_failure")
     try:
-        action = find_failure_action(failure.trial.config, plugins)
+        action = find_failure_action(name, plugins)
         text = action(failure) if action is not None else None
     except Exception as error:  # noqa: BLE001  (a plugin's, which must not end the other trials)
         kind = "" if isinstance(error, DetcoreError) else f"{type(error).__name__}: "

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.config import ExperimentConfig
 from detcore.errors import DetcoreError, RunError, near_name
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck, find_preload
 from detcore.runner._starting import count_slots
@@ -26,22 +27,22 @@ _LOCAL = "local"
 
 
 def find_launcher(
-    plain: Mapping[str, Any], plugins: PluginManager
+    config: ExperimentConfig, plugins: PluginManager
 ) -> Callable[[], Launcher] | None:
     """Return a factory of the launcher that an experiment names; None for detcore's own.
 
     No launcher is made yet, so that faults are found before anything is recorded.
 
     Args:
-        plain: The experiment's configuration.
+        config: The experiment's configuration.
         plugins: Provide launchers.
 
     Raises:
         RunError: If no launcher has that name, or it does not take these settings.
     """
-    given = plain.get("launcher", _LOCAL)
-    settings = {} if isinstance(given, str) else dict(given)
-    name = settings.pop("name", given)
+    given = config.launcher
+    settings = {} if isinstance(given, str) else given.model_dump(mode="json", exclude={"name"})
+    name = given if isinstance(given, str) else given.name
     types = plugins.launchers()
     if name not in types:
         raise RunError(
@@ -97,20 +98,20 @@ def _make(made: Callable[..., Launcher], settings: Mapping[str, Any], what: str)
         raise RunError(f"{what} cannot be made: {type(error).__name__}: {error}") from error
 
 
-def choose_launcher(plain: Mapping[str, Any], model_dir: Path, settings: RunSettings) -> Launcher:
+def choose_launcher(config: ExperimentConfig, model_dir: Path, settings: RunSettings) -> Launcher:
     """Return the launcher for the trials of an experiment; see `ready_launcher`.
 
     With detcore's own the trials of a search are forked from a process that has imported their
     framework, where that makes no difference to them.
     """
-    make, early = find_launcher(plain, settings.plugins), settings.early
+    make, early = find_launcher(config, settings.plugins), settings.early
     if make is not None:
         if early is not None:
             early.close()
         return make()
     preload, why_not = None, "one trial only"
-    if plain["searcher"]["name"] != "single":
-        preload, why_not = find_preload(plain["entrypoint"], model_dir, settings.plugins)
+    if config.searcher.name != "single":
+        preload, why_not = find_preload(config.entrypoint, model_dir, settings.plugins)
     if preload is None:
         _logger.debug("every trial imports its framework by itself: %s", why_not)
     return LocalLauncher(
@@ -120,20 +121,20 @@ def choose_launcher(plain: Mapping[str, Any], model_dir: Path, settings: RunSett
 
 @contextlib.contextmanager
 def ready_launcher(
-    plain: Mapping[str, Any], model_dir: Path, settings: RunSettings
+    config: ExperimentConfig, model_dir: Path, settings: RunSettings
 ) -> Iterator[Launcher]:
     """Open the launcher for the trials of an experiment; refuse trials that it can never start.
 
     Args:
-        plain: The experiment's configuration.
+        config: The experiment's configuration.
         model_dir: Folder of the user's code.
         settings: The settings of the run; the worker that was started early is used, or ended.
 
     Raises:
         DetcoreError: If the launcher cannot be made, or could not start a trial.
     """
-    num_workers, _ = count_slots(plain, max_slots=settings.max_slots)
-    with contextlib.closing(choose_launcher(plain, model_dir, settings)) as launcher:
+    num_workers, _ = count_slots(config, max_slots=settings.max_slots)
+    with contextlib.closing(choose_launcher(config, model_dir, settings)) as launcher:
         if isinstance(launcher, SupportsCheck):
-            launcher.check_trial(plain, slots=num_workers)
+            launcher.check_trial(config.model_dump(mode="json"), slots=num_workers)
         yield launcher

@@ -184,7 +184,7 @@ class SearchLoop:
         The search goes by the number that it gives to ``report_completed``, but lists, the best
         checkpoint, and which ones are kept go by the name.
         """
-        metric = self._starter.plain["searcher"]["metric"]
+        metric = self._starter.config.searcher.metric
         if self._is_metric_checked or not trial.validated:
             return
         self._is_metric_checked = True

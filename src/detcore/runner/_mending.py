@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detcore._secrets import MASK, mask_config
-from detcore.config import load_mapping
+from detcore.config import ExperimentConfig, load_mapping
 from detcore.database import keep_secrets, restore_secrets
 from detcore.errors import DetcoreError, RunError, SearchError
 from detcore.search import Search, SearchMethod, SearchSetup, Validated, event_from_json
 from detcore.trial import import_object
-from detcore.types import ExperimentState
+from detcore.types import ExperimentState, JSONValue
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
@@ -78,7 +78,8 @@ def mend_experiment(
     if not names:
         return []
     # The search must come out as it is logged, or the experiment could not be resumed any more.
-    Search.replay(make_method(new, plugins), events, seed=new["reproducibility"]["experiment_seed"])
+    seed = loaded.config.reproducibility.experiment_seed
+    Search.replay(make_method(loaded.config, plugins), events, seed=seed)
     keep_secrets(environment.home, record.id, new)
     hidden = dict(_leaves(mask_config(old)))
     told = {name: [hidden.get(name), shown.get(name)] for name in names}
@@ -88,9 +89,9 @@ def mend_experiment(
 
 def _refusal(
     name: str,
-    before: Mapping[str, Any],
-    after: Mapping[str, Any],
-    shown: Mapping[str, Any],
+    before: Mapping[str, JSONValue],
+    after: Mapping[str, JSONValue],
+    shown: Mapping[str, JSONValue],
     *,
     has_reported: bool,
 ) -> str | None:
@@ -136,28 +137,27 @@ def _refused(
     )
 
 
-def _leaves(value: object, name: str = "") -> Iterator[tuple[str, Any]]:
+def _leaves(value: JSONValue, name: str = "") -> Iterator[tuple[str, JSONValue]]:
     """Yield the settings of a configuration by their dotted names; lists are one setting."""
-    if isinstance(value, Mapping) and value:
+    if isinstance(value, dict) and value:
         for key, item in value.items():
-            yield from _leaves(item, f"{name}.{key}" if name else str(key))
+            yield from _leaves(item, f"{name}.{key}" if name else key)
     elif value is not None:
         yield name, value
 
 
-def make_method(plain: Mapping[str, Any], plugins: PluginManager) -> SearchMethod:
+def make_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMethod:
     """Make the search method of an experiment, new.
 
     Args:
-        plain: The experiment's configuration.
+        config: The experiment's configuration.
         plugins: Provide search methods.
 
     Raises:
         RunError: If no search method has that name.
         SearchError: If its class is no search method, or cannot be made from these settings.
     """
-    settings = plain["searcher"]
-    name = settings["name"]
+    name, length = config.searcher.name, config.trial_settings().max_length
     types = plugins.searchers()
     if name not in types:
         hint = _NOT_HERE.get(name, "other search methods come with plugins: detcore plugins list")
@@ -172,10 +172,10 @@ def make_method(plain: Mapping[str, Any], plugins: PluginManager) -> SearchMetho
     except (ImportError, AttributeError) as error:
         raise SearchError(f"{what} cannot be imported: {error}") from error
     setup = SearchSetup(
-        settings=settings,
-        hyperparameters=plain["hyperparameters"],
-        seed=plain["reproducibility"]["experiment_seed"],
-        max_length=_count(settings.get("max_length")),
+        settings=config.searcher.model_dump(mode="json"),
+        hyperparameters=config.hyperparameters,
+        seed=config.reproducibility.experiment_seed,
+        max_length=length.count if length is not None else 0,
     )
     try:
         method: SearchMethod = made(setup)
@@ -195,10 +195,3 @@ def make_method(plain: Mapping[str, Any], plugins: PluginManager) -> SearchMetho
             "see detcore.search.SearchMethod."
         )
     return method
-
-
-def _count(length: object) -> int:
-    """Return a length without its unit; 0 if no length is given."""
-    if isinstance(length, Mapping):
-        (length,) = length.values()
-    return length if isinstance(length, int) else 0

@@ -6,9 +6,9 @@ import dataclasses
 import math
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detcore._log import open_log
 from detcore.checkpoint import find_source, recover_checkpoints
@@ -21,13 +21,13 @@ from detcore.trial import copy_code, list_code
 from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
     from detcore.database import CheckpointRecord, Database
     from detcore.environment import Environment
     from detcore.launch import Launcher
     from detcore.runner._listener import RunSettings
     from detcore.runner._trial_logs import TrialLogs
     from detcore.storage import StorageBackend
-    from detcore.types import TrialSettings
 
 __all__ = [
     "Slots",
@@ -65,22 +65,22 @@ class Slots:
             self.places = [{_DEVICES: ",".join(devices[at : at + per_trial])} for at in starts]
 
 
-def count_slots(plain: Mapping[str, Any], *, max_slots: int | None) -> tuple[int, Slots]:
+def count_slots(config: ExperimentConfig, *, max_slots: int | None) -> tuple[int, Slots]:
     """Return the number of workers of a trial, and the slots for all trials.
 
     Args:
-        plain: The experiment's configuration.
+        config: The experiment's configuration.
         max_slots: Slots in all; default: ``resources.max_slots``, else the accelerators, else
             those of one trial.
 
     Raises:
         RunError: If one trial needs more.
     """
-    resources = plain["resources"]
+    resources = config.resources
     # 0 slots are one worker, on the CPU.
-    per_trial = max(1, int(resources["slots_per_trial"]))
-    devices = _accelerators() if resources["slots_per_trial"] else []
-    total = max_slots if max_slots is not None else resources.get("max_slots")
+    per_trial = max(1, resources.slots_per_trial)
+    devices = _accelerators() if resources.slots_per_trial else []
+    total = max_slots if max_slots is not None else resources.max_slots
     if total is None:
         total = max(per_trial, len(devices))
     elif 0 < total < per_trial:
@@ -119,8 +119,7 @@ class TrialStarter:
     Attributes:
         run: The settings of the run.
         experiment_id: Which experiment.
-        plain: Its configuration, with secrets.
-        settings: The part of the configuration that describes the training.
+        config: Its configuration, with secrets.
         code_dir: Folder with a copy of the user's code without secrets.
         model_dir: Folder of the user's code.
         test_mode: Whether trials are smoke runs.
@@ -134,8 +133,7 @@ class TrialStarter:
     database: Database
     run: RunSettings
     experiment_id: int
-    plain: Mapping[str, Any]
-    settings: TrialSettings
+    config: ExperimentConfig
     code_dir: Path
     model_dir: str
     test_mode: bool
@@ -191,6 +189,7 @@ class TrialStarter:
 
     def _info(self, trial_id: int, length: int | None) -> TrialInfo:
         trial = self.database.get_trial(trial_id)
+        config = self.config.model_dump(mode="json")
         folder = trials_folder(self.run.environment, self.experiment_id) / str(trial_id)
         latest = best = None
         if trial.run_id:  # else it has neither checkpoints nor values
@@ -206,12 +205,12 @@ class TrialStarter:
             latest = self.database.latest_checkpoint(trial_id)
             # Values after the checkpoint are of a run that is trained again.
             best = self.database.best_until(
-                trial_id, self.plain, latest.steps_completed if latest else 0
+                trial_id, config, latest.steps_completed if latest else 0
             )
         source = None
         if latest is None:
             source = find_source(
-                self.plain["searcher"],
+                self.config.searcher.model_dump(mode="json"),
                 database=self.database,
                 storage=self.storage,
                 environment=self.run.environment,
@@ -223,7 +222,7 @@ class TrialStarter:
             run_id=self.database.start_run(trial_id),
             trial_seed=trial.seed,
             hparams=trial.hparams,
-            config=self.plain,
+            config=config,
             model_dir=self.model_dir,
             trial_dir=str(folder),
             latest_checkpoint=latest.uuid if latest else None,
@@ -234,7 +233,7 @@ class TrialStarter:
             searcher_length=length,
             validated_metric=self._validated_metric(latest) if latest else None,
             best_validation=best,
-            settings=self.settings,
+            settings=self.config.trial_settings(),
             code_dir=str(self.code_dir),
         )
 
@@ -256,22 +255,22 @@ class TrialStarter:
         # An earlier one may be of other weights: of a run that trained that far and saved nothing.
         if found is None or not found.reported_at or found.reported_at < checkpoint.started_at:
             return None
-        value = found.metrics.get(self.plain["searcher"]["metric"])
+        value = found.metrics.get(self.config.searcher.metric)
         if not isinstance(value, int | float) or math.isnan(value):
             return None
         return float(value)
 
 
-def copy_model_code(model_dir: Path, folder: Path, plain: Mapping[str, Any]) -> Path:
+def copy_model_code(model_dir: Path, folder: Path, config: ExperimentConfig) -> Path:
     """Copy the user's code, without secrets, to where checkpoints take it from; return the folder.
 
     Args:
         model_dir: Folder of the user's code.
         folder: The experiment's; a copy of an earlier run is replaced.
-        plain: The configuration, with its secrets.
+        config: The configuration, with its secrets.
     """
     copy = folder / "saved-code"
     shutil.rmtree(copy, ignore_errors=True)
     folder.mkdir(parents=True, exist_ok=True)
-    copy_code(model_dir, list_code(model_dir), copy, config=plain)
+    copy_code(model_dir, list_code(model_dir), copy, config=config.model_dump(mode="json"))
     return copy

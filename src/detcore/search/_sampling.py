@@ -29,7 +29,7 @@ class Sampler:
         # Seeded again for each draw: making a generator takes 0.1 ms.
         self._random = RandomState(seed)
 
-    def draw(self, hyperparameters: Mapping[str, Any], index: int) -> dict[str, Any]:
+    def draw(self, hyperparameters: Mapping[str, object], index: int) -> dict[str, Any]:
         """Return the hyperparameters of a trial.
 
         Args:
@@ -55,7 +55,7 @@ class Sampler:
         return int(SeedSequence((self._seed, index)).generate_state(1)[0])
 
 
-def sample(hyperparameters: Mapping[str, Any], *, seed: int, index: int) -> dict[str, Any]:
+def sample(hyperparameters: Mapping[str, object], *, seed: int, index: int) -> dict[str, Any]:
     """Draw the hyperparameters of a trial.
 
     They depend only on the arguments: not on trials drawn before, nor on the machine.
@@ -68,7 +68,7 @@ def sample(hyperparameters: Mapping[str, Any], *, seed: int, index: int) -> dict
     return Sampler(seed).draw(hyperparameters, index)
 
 
-def grid_points(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
+def grid_points(hyperparameters: Mapping[str, object]) -> list[dict[str, Any]]:
     """Return every combination of a grid; with names in sorted order, the last changes fastest.
 
     Raises:
@@ -85,7 +85,7 @@ def grid_points(hyperparameters: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def place_values(
-    hyperparameters: Mapping[str, Any], values: Mapping[tuple[Any, ...], Any]
+    hyperparameters: Mapping[str, object], values: Mapping[tuple[Any, ...], Any]
 ) -> dict[str, Any]:
     """Return hyperparameters with the given values for all that have a type.
 
@@ -94,7 +94,7 @@ def place_values(
         values: Values by path: the names of the groups, then the hyperparameter's name.
     """
 
-    def group(part: Mapping[str, Any], place: tuple[Any, ...]) -> dict[str, Any]:
+    def group(part: Mapping[str, object], place: tuple[Any, ...]) -> dict[str, Any]:
         found: dict[str, Any] = {}
         for name, value in part.items():
             here = (*place, name)

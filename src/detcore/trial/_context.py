@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._optimizations import GradientSettings
 from detcore.errors import CheckFailedError, InvalidExperimentError, near_name
 from detcore.types import TrialInfo
 
@@ -51,6 +52,11 @@ class TrialSetup:
     digests: StepDigests | None = None
     steps_completed: int = 0
     test_mode: bool = False
+
+    @property
+    def gradients(self) -> GradientSettings:
+        """How the workers combine gradients and metrics (``optimizations``)."""
+        return GradientSettings.of_config(self.config)
 
 
 class TrialEnv:

@@ -64,7 +64,13 @@ class EstimatorContext(TrialContext):
             from detcore_estimator._workers._exchange import GradientExchange, GradientOptions
 
             size = self.distributed.get_size() if self.is_managed else 1
-            options = GradientOptions.from_config(self.setup.config, size)
+            wanted = self.setup.gradients
+            options = GradientOptions(
+                num_workers=size,
+                frequency=wanted.aggregation_frequency,
+                is_mean=wanted.average_aggregated_gradients,
+                is_compressed=wanted.gradient_compression,
+            )
             self._gradients = GradientExchange(options)
         return self._gradients
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore_keras._keras import KERAS_MAJOR
@@ -68,19 +68,19 @@ def prepare_collective(options: PrepareOptions) -> None:
     prepare_process(options)
 
 
-def open_collective(context: TFKerasTrialContext, options: Mapping[str, Any]) -> Collective:
+def open_collective(context: TFKerasTrialContext) -> Collective:
     """Return the collectives between the workers of a trial: Horovod's, or TensorFlow's own.
 
     Called once per process and on all workers together, after `prepare_collective`.
 
     Args:
         context: The trial's context; it has more than one worker.
-        options: The section ``optimizations`` of the experiment file.
     """
     if KERAS_MAJOR == 2:
         from detcore_keras._collective_horovod import HorovodCollective
 
-        return HorovodCollective(compress=bool(options.get("gradient_compression")))
+        return HorovodCollective(compress=context.setup.gradients.gradient_compression)
     from detcore_keras._collective_tf import TensorFlowCollective
 
-    return TensorFlowCollective(context, options)
+    compress = context.setup.gradients.gradient_compression
+    return TensorFlowCollective(context.distributed, compress=compress)

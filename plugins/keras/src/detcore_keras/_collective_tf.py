@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import os
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,8 +20,8 @@ from detcore_keras._collective_shared import SharedSum, add_up
 from detcore_keras._keras import tf
 
 if TYPE_CHECKING:
+    from detcore.core import DistributedContext
     from detcore.trial import PrepareOptions
-    from detcore_keras._context import TFKerasTrialContext
 
 __all__ = ["TensorFlowCollective", "prepare_process"]
 
@@ -60,20 +60,20 @@ class TensorFlowCollective:
 
     def __init__(
         self,
-        context: TFKerasTrialContext,
-        options: Mapping[str, Any],
+        distributed: DistributedContext,
         *,
+        compress: bool = False,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
         """Connect to the other workers; all of them must call this together.
 
         Args:
-            context: The trial's context.
-            options: The section ``optimizations`` of the experiment file.
+            distributed: The workers.
+            compress: Whether gradients are sent as half-precision numbers.
             timeout_s: How long a sum waits for a worker that is alive, in seconds.
         """
-        self._distributed = context.distributed
-        self._compress = bool(options.get("gradient_compression"))
+        self._distributed = distributed
+        self._compress = compress
         self.failure: DistributedError | None = None
         self._shared = None
         if self._distributed.local_size > 1:

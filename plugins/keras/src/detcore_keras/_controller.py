@@ -64,8 +64,7 @@ class KerasController:
         self._context = context
         batch_size = context.get_per_slot_batch_size()
         config = context.setup.config
-        optimizations = config.get("optimizations") or {}
-        self._workers = Workers(context, optimizations)
+        self._workers = Workers(context)
         self._has_started = False
         training_data = trial.build_training_data_loader()
         validation_data = trial.build_validation_data_loader()
@@ -74,7 +73,11 @@ class KerasController:
         self._model = model
         share_gradients(
             self._optimizers(),
-            GradientOptions.from_config(optimizations, world_size=self._workers.size),
+            GradientOptions(
+                frequency=context.setup.gradients.aggregation_frequency,
+                average=context.setup.gradients.average_aggregated_gradients,
+                world_size=self._workers.size,
+            ),
             self._workers.collective,
         )
         self._own_function = own_train_function(model)

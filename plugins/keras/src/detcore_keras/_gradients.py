@@ -12,7 +12,7 @@ import dataclasses
 import inspect
 import types
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.errors import InvalidExperimentError
@@ -40,16 +40,6 @@ class GradientOptions:
     frequency: int = 1
     average: bool = True
     world_size: int = 1
-
-    @classmethod
-    def from_config(cls, optimizations: Mapping[str, Any], *, world_size: int) -> GradientOptions:
-        """Make them from the section ``optimizations`` of the experiment file."""
-        average = optimizations.get("average_aggregated_gradients")
-        return cls(
-            frequency=int(optimizations.get("aggregation_frequency") or 1),
-            average=True if average is None else bool(average),
-            world_size=world_size,
-        )
 
 
 def share_gradients(

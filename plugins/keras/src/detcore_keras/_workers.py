@@ -35,21 +35,19 @@ class Workers:
 
     Args:
         context: The trial's context.
-        optimizations: The section of the experiment file.
 
     Attributes:
         collective: Collectives for tensors; None for a single worker.
     """
 
-    def __init__(self, context: TFKerasTrialContext, optimizations: Mapping[str, Any]) -> None:
+    def __init__(self, context: TFKerasTrialContext) -> None:
         self._distributed = context.distributed
         self.rank = context.distributed.rank
         self.size = context.distributed.size
-        average = optimizations.get("average_training_metrics")
-        self._averages_metrics = True if average is None else bool(average)
+        self._averages_metrics = context.setup.gradients.average_training_metrics
         self.collective: Collective | None = None
         if self.size > 1:
-            self.collective = open_collective(context, optimizations)
+            self.collective = open_collective(context)
 
     @property
     def is_chief(self) -> bool:

@@ -25,7 +25,7 @@ from detcore_remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
 from detcore_server._unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:
-    from detcore.config import LoadedConfig
+    from detcore.config import ExperimentConfig, LoadedConfig
     from detcore_server._database import TokenRecord
     from detcore_server._settings import ServerSettings
     from detcore_server._state import ServerState
@@ -95,7 +95,7 @@ async def hand_in(
     archive: Path,
     *,
     limiter: anyio.CapacityLimiter,
-) -> tuple[dict[str, object], int | None]:
+) -> tuple[ExperimentConfig, int | None]:
     """Check an experiment, record it in the queue with its code, and wake the queue.
 
     It is for clients that send the code with the experiment file. They submit an experiment a
@@ -121,26 +121,26 @@ async def hand_in(
         UnsafePathError: If the archive is refused.
     """
 
-    def read_and_check() -> tuple[Submission, LoadedConfig, dict[str, object]]:
+    def read_and_check() -> tuple[Submission, LoadedConfig, ExperimentConfig]:
         submission = read()
         return submission, *check(submission, state.settings)
 
-    submission, loaded, plain = await in_time(read_and_check, limiter)
+    submission, loaded, config = await in_time(read_and_check, limiter)
     if submission.is_only_checked:
-        return plain, None
+        return config, None
 
     def record() -> int:
         return take_in(
             archive,
             loaded=loaded,
-            plain=plain,
+            config=config,
             test_mode=submission.test_mode,
             user_id=requester.user_id,
             submission_id=secrets.token_hex(16),
             state=state,
         )
 
-    return plain, await anyio.to_thread.run_sync(record, limiter=limiter)
+    return config, await anyio.to_thread.run_sync(record, limiter=limiter)
 
 
 async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> _Made:
@@ -168,7 +168,9 @@ async def in_time(work: Callable[[], _Made], limiter: anyio.CapacityLimiter) -> 
         ) from None
 
 
-def check(submission: Submission, settings: ServerSettings) -> tuple[LoadedConfig, dict[str, Any]]:
+def check(
+    submission: Submission, settings: ServerSettings
+) -> tuple[LoadedConfig, ExperimentConfig]:
     """Check an experiment before anything of it is recorded.
 
     Returns:
@@ -197,20 +199,20 @@ def check(submission: Submission, settings: ServerSettings) -> tuple[LoadedConfi
     if settings.launcher is not None and loaded.origins["launcher"].source == "default":
         config = loaded.config.model_copy(update={"launcher": settings.launcher})
         loaded = dataclasses.replace(loaded, config=config)
-    _check_grid(loaded.config.model_dump(mode="json"))
+    _check_grid(loaded.config)
     run_settings = RunSettings(
         environment=settings.environment, plugins=plugins, listener=NullListener()
     )
     return loaded, check_experiment(loaded, run_settings, test_mode=submission.test_mode)
 
 
-def _check_grid(plain: Mapping[str, Any]) -> None:
+def _check_grid(config: ExperimentConfig) -> None:
     """Refuse a grid with too many points: the server makes all of them at once."""
-    if plain["searcher"]["name"] != "grid":
+    if config.searcher.name != "grid":
         return
     sizes = [
         len(value.get("vals") or ()) or int(value.get("count") or 1)
-        for _, value in ranges(plain["hyperparameters"])
+        for _, value in ranges(config.hyperparameters)
     ]
     if math.prod(sizes) > _MOST_POINTS:
         raise RunError(
@@ -223,7 +225,7 @@ def take_in(
     archive: Path,
     *,
     loaded: LoadedConfig,
-    plain: dict[str, Any],
+    config: ExperimentConfig,
     test_mode: bool,
     user_id: int,
     submission_id: str,
@@ -239,7 +241,7 @@ def take_in(
         FileNotFoundError: If the archive is gone: another try of the same submission removes it
             when it is done, and the server removes old archives.
     """
-    environment = state.settings.environment
+    environment, plain = state.settings.environment, config.model_dump(mode="json")
     experiments = environment.home / "experiments"
     incoming = experiments / f"{_INCOMING}{secrets.token_hex(8)}"
     try:

@@ -188,7 +188,7 @@ def _take(state: ServerState, requester: TokenRecord, submission: Submission) ->
         environment=submission.environment,
         test_mode=submission.test,
     )
-    loaded, plain = _hand_in.check(given, state.settings)
+    loaded, config = _hand_in.check(given, state.settings)
     uploads = _uploads(state, requester)
     archive = uploads.finished(submission.archive, submission.archive_size)
     if archive is None:
@@ -197,7 +197,7 @@ def _take(state: ServerState, requester: TokenRecord, submission: Submission) ->
         experiment_id = _hand_in.take_in(
             archive,
             loaded=loaded,
-            plain=plain,
+            config=config,
             test_mode=submission.test,
             user_id=requester.user_id,
             submission_id=submission.submission_id,

@@ -40,10 +40,10 @@ class PyTorchTrialContext(TrialContext):
 
     def __init__(self, setup: TrialSetup) -> None:
         super().__init__(setup)
-        optimizations = setup.config.get("optimizations") or {}
-        self._aggregation = int(optimizations.get("aggregation_frequency") or 1)
-        self._average = bool(optimizations.get("average_aggregated_gradients", True))
-        self._compress = bool(optimizations.get("gradient_compression", False))
+        wanted = setup.gradients
+        self._aggregation = wanted.aggregation_frequency
+        self._average = wanted.average_aggregated_gradients
+        self._compress = wanted.gradient_compression
         self.models: list[Any] = []
         self.optimizers: list[Any] = []
         self.lr_schedulers: list[LRScheduler] = []

@@ -112,9 +112,10 @@ def make_router() -> APIRouter:
                 async for chunk in request.stream():
                     file.write(chunk)
             read = functools.partial(_read, body, archive)
-            plain, experiment_id = await hand_in(
+            config, experiment_id = await hand_in(
                 state, requester, read, archive, limiter=one_at_once
             )
+        plain = config.model_dump(mode="json")
         document = functools.partial(_document, state, requester, plain, experiment_id)
         return answer(await anyio.to_thread.run_sync(document))
 

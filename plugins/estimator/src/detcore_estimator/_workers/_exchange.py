@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from detcore_estimator._feed._records import flat_tensors
@@ -29,17 +29,6 @@ class GradientOptions:
     frequency: int = 1
     is_mean: bool = True
     is_compressed: bool = False
-
-    @classmethod
-    def from_config(cls, config: Mapping[str, Any], num_workers: int) -> GradientOptions:
-        """Read them from an experiment's configuration, with defaults for missing settings."""
-        given = config.get("optimizations") or {}
-        return cls(
-            num_workers=num_workers,
-            frequency=int(given.get("aggregation_frequency") or 1),
-            is_mean=bool(given.get("average_aggregated_gradients", True)),
-            is_compressed=bool(given.get("gradient_compression", False)),
-        )
 
     @property
     def is_plain(self) -> bool:
