@@ -170,19 +170,17 @@ class TrialQueries(Queries):
         added = set(checked_texts("labels", add_labels))
         removed = set(checked_texts("labels", remove_labels))
         given = None if labels is None else checked_texts("labels", labels)
+        changed: dict[str, object] = {} if notes is None else {"notes": notes}
         with self._write() as connection:
-            row = connection.execute(
-                select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
-            ).fetchone()
-            if row is None:
+            if given is None and (added or removed):
+                labels = select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
+                given = decode_document(connection.execute(labels).scalar() or "[]")
+            if given is not None:
+                changed["labels"] = encode_document(sorted({*given, *added} - removed))
+            if changed:
+                change(connection, trials, "trial", trial_id, **changed)
+            else:
                 require(connection, trials, "trial", trial_id)
-            assert row is not None  # require has raised
-            before = decode_document(row.labels or "[]") if given is None else given
-            after = sorted({*before, *added} - removed)
-            changed: dict[str, object] = {"labels": encode_document(after)}
-            if notes is not None:
-                changed["notes"] = notes
-            change(connection, trials, "trial", trial_id, **changed)
             return read_trials(connection, trials.c.id == trial_id)[0]
 
     def start_run(self, trial_id: int) -> int:
