@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from detcore.errors import MetricError
 
@@ -79,10 +79,23 @@ def clean_batch_metrics(
     """Return the metrics of each batch as plain numbers."""
     if batch_metrics is None:
         return None
+    if _are_plain(batch_metrics):
+        return list(batch_metrics)
     return [
         clean_metrics(metrics, f"batch_metrics[{index}]")
         for index, metrics in enumerate(batch_metrics)
     ]
+
+
+def _are_plain(batch_metrics: Sequence[Mapping[str, Any]]) -> TypeGuard[Sequence[dict[str, float]]]:
+    """Whether all are dictionaries of floats by name, which need no conversion."""
+    for metrics in batch_metrics:
+        if type(metrics) is not dict:
+            return False
+        for name, value in metrics.items():
+            if type(value) is not float or type(name) is not str:
+                return False
+    return True
 
 
 def clean_metric(name: object, value: object, where: str = "") -> float:

@@ -36,7 +36,9 @@ _FLUSH_AT_BYTES = 1 << 20
 _MAGIC = b"DLG1"
 # magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this
 _HEAD = struct.Struct("<4sB3xQqqII")
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
+# Ledgers of format 1 have a frame for each batch.
+_READABLE_VERSIONS = (1, 2)
 _LEDGER_ADVICE = "Nothing can be proved from this ledger. Train again with data_ledger: true."
 
 
@@ -51,6 +53,7 @@ class FrameKind(enum.IntEnum):
     STATE = 5
     LAST_BATCH = 6
     LAST_CONTENT = 7
+    BATCHES = 8
 
 
 class IdKind(str, enum.Enum):
@@ -114,6 +117,17 @@ def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
     return pack_frame(kind, step, epoch, ids.astype("<i8", copy=False).tobytes())
 
 
+def pack_batches(first_step: int, epochs: Indices, ends: Indices, ids: Indices) -> bytes:
+    """Return a frame of the record ids of consecutive steps.
+
+    Its body has 64-bit integers: the number of steps, then the epoch of each, then where the ids of
+    each end, then the ids.
+    """
+    parts = (np.array([len(ends)]), epochs, ends, ids)
+    body = b"".join(part.astype("<i8", copy=False).tobytes() for part in parts)
+    return pack_frame(FrameKind.BATCHES, first_step, int(epochs[0]), body)
+
+
 def ids_of(content: memoryview, frame: Frame) -> Indices:
     """Return the ids in the body of a frame, without copying on little-endian machines."""
     body = content[frame.offset : frame.offset + frame.size_bytes]
@@ -123,8 +137,9 @@ def ids_of(content: memoryview, frame: Frame) -> Indices:
 def read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, list[Frame]]:
     """Check a file's content and return its header and the frames after it.
 
-    A torn last frame is left out. A file with a torn header has neither header nor frames: its
-    process was killed before it had logged anything.
+    A frame of many batches is returned as a frame for each of them. A torn last frame is left out.
+    A file with a torn header has neither header nor frames: its process was killed before it had
+    logged anything.
 
     Raises:
         LedgerError: If the file is damaged anywhere else, with its name and the offset.
@@ -135,7 +150,23 @@ def read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, l
     first = frames[0]
     if first.kind is not FrameKind.HEADER:
         raise _damaged(path, 0, "it does not begin with a header")
-    return _parse_header(path, content, first), frames[1:]
+    header = _parse_header(path, content, first)
+    return header, [each for frame in frames[1:] for each in _split_frame(content, frame)]
+
+
+def _split_frame(content: memoryview, frame: Frame) -> Iterator[Frame]:
+    """Iterate over the batches of a frame of many, or return any other frame."""
+    if frame.kind is not FrameKind.BATCHES:
+        yield frame
+        return
+    numbers = ids_of(content, frame)
+    count = int(numbers[0])
+    epochs, ends = numbers[1 : count + 1].tolist(), numbers[count + 1 : 2 * count + 1].tolist()
+    offset = frame.offset + 8 * (2 * count + 1)
+    for index, (epoch, start, end) in enumerate(zip(epochs, [0, *ends[:-1]], ends, strict=True)):
+        yield Frame(
+            FrameKind.BATCH, frame.step + index, epoch, offset + 8 * start, 8 * (end - start)
+        )
 
 
 def pack_frame(kind: FrameKind, step: int, epoch: int, body: bytes) -> bytes:
@@ -189,9 +220,10 @@ def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader
         bytes(content[frame.offset : frame.offset + frame.size_bytes])
     )
     version = fields.pop("format", None)
-    if version != _FORMAT_VERSION:
+    if version not in _READABLE_VERSIONS:
         raise LedgerError(
-            f"{path} is a ledger of format {version!r}; this detcore reads {_FORMAT_VERSION}.\n"
+            f"{path} is a ledger of format {version!r}; this detcore reads "
+            f"{' and '.join(map(str, _READABLE_VERSIONS))}.\n"
             "It was written by another version of detcore.\n"
             "Verify it with the version that wrote it."
         )
@@ -282,14 +314,38 @@ class LedgerWriter:
         Raises:
             DataError: If the step is lower than the last one, or the ids are not integers.
         """
-        if step < max(self._last_step, self._header.start_step + 1):
-            raise DataError(
-                f"step {step} is logged after step {self._last_step} in a run that started at "
-                f"step {self._header.start_step}.\n"
-                "Steps are counted from 1 over the whole life of the trial, and never go back."
-            )
+        self._check_step(step)
         self._last_step = step
         self._append(pack_ids(FrameKind.BATCH, step, epoch, _as_ids(record_ids)))
+
+    def log_batches(
+        self,
+        first_step: int,
+        epochs: npt.ArrayLike,
+        ends: npt.ArrayLike,
+        record_ids: npt.ArrayLike,
+    ) -> None:
+        """Log the records that consecutive steps used, into one frame; see `log`.
+
+        Args:
+            first_step: The first of the steps.
+            epochs: For each step, the pass over the data that its records belong to, ``(steps,)``;
+                or one number for all.
+            ends: For each step, the end of its ids in `record_ids`, ``(steps,)``, ascending;
+                the last one is their number.
+            record_ids: Ids of all steps, ``(n,)``, integers of at most 64 bits.
+
+        Raises:
+            DataError: If the first step is lower than the last one logged, the ids are not
+                integers, or the last end is not their number.
+        """
+        self._check_step(first_step)
+        ids, bounds = _as_ids(record_ids), _as_ids(ends)
+        if not bounds.size or bounds[-1] != ids.size:
+            raise DataError(f"the batches end at {bounds[-1:]}, but there are {ids.size} ids")
+        passes = np.broadcast_to(_as_ids(epochs), bounds.shape)
+        self._last_step = first_step + bounds.size - 1
+        self._append(pack_batches(first_step, passes, bounds, ids))
 
     def census(self, ids: npt.ArrayLike) -> None:
         """Log the ids of the whole data set, each as often as the data set contains it.
@@ -298,6 +354,14 @@ class LedgerWriter:
         part of the ids each time.
         """
         self._append(pack_ids(FrameKind.CENSUS, 0, 0, _as_ids(ids)))
+
+    def _check_step(self, step: int) -> None:
+        if step < max(self._last_step, self._header.start_step + 1):
+            raise DataError(
+                f"step {step} is logged after step {self._last_step} in a run that started at "
+                f"step {self._header.start_step}.\n"
+                "Steps are counted from 1 over the whole life of the trial, and never go back."
+            )
 
     def _pack_header(self) -> bytes:
         return pack_header(self._header)
