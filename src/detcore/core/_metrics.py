@@ -17,6 +17,8 @@ def clean_steps(steps_completed: object) -> int:
     Raises:
         MetricError: If it is not a whole number, 0 or more.
     """
+    if type(steps_completed) is int and steps_completed >= 0:
+        return steps_completed
     steps = _whole(steps_completed)
     if steps is None:
         raise MetricError(
@@ -32,6 +34,8 @@ def clean_count(n_records: object) -> int:
     Raises:
         MetricError: If it is not a whole number, 0 or more.
     """
+    if type(n_records) is int and n_records >= 0:
+        return n_records
     count = _whole(n_records)
     if count is None:
         raise MetricError(
@@ -51,7 +55,7 @@ def _whole(value: object) -> int | None:
 
 
 def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
-    """Return metrics as plain numbers; NaN and infinities stay.
+    """Return metrics as plain numbers, in the same dictionary if they are; NaN and infinities stay.
 
     Args:
         metrics: Numbers by name; NumPy scalars and arrays or tensors with no axes count as numbers.
@@ -60,6 +64,8 @@ def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
     Raises:
         MetricError: If a value is no number; the message names it.
     """
+    if type(metrics) is dict and _are_plain((metrics,)):
+        return metrics
     if not isinstance(metrics, Mapping):
         raise MetricError(
             f"{where} metrics are a {type(metrics).__name__}; expected a dictionary of numbers "
@@ -79,8 +85,8 @@ def clean_batch_metrics(
     """Return the metrics of each batch as plain numbers."""
     if batch_metrics is None:
         return None
-    if _are_plain(batch_metrics):
-        return list(batch_metrics)
+    if type(batch_metrics) is list and _are_plain(batch_metrics):
+        return batch_metrics
     return [
         clean_metrics(metrics, f"batch_metrics[{index}]")
         for index, metrics in enumerate(batch_metrics)
