@@ -64,8 +64,8 @@ def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
     Raises:
         MetricError: If a value is no number; the message names it.
     """
-    if type(metrics) is dict and _are_plain((metrics,)):
-        return metrics
+    if _are_plain(plain := [metrics]):
+        return plain[0]
     if not isinstance(metrics, Mapping):
         raise MetricError(
             f"{where} metrics are a {type(metrics).__name__}; expected a dictionary of numbers "
@@ -85,7 +85,7 @@ def clean_batch_metrics(
     """Return the metrics of each batch as plain numbers."""
     if batch_metrics is None:
         return None
-    if type(batch_metrics) is list and _are_plain(batch_metrics):
+    if _are_plain(batch_metrics):
         return batch_metrics
     return [
         clean_metrics(metrics, f"batch_metrics[{index}]")
@@ -93,9 +93,11 @@ def clean_batch_metrics(
     ]
 
 
-def _are_plain(batch_metrics: Sequence[Mapping[str, Any]]) -> TypeGuard[Sequence[dict[str, float]]]:
-    """Whether all are dictionaries of floats by name, which need no conversion."""
-    for metrics in batch_metrics:
+def _are_plain(batches: Sequence[Mapping[str, Any]]) -> TypeGuard[list[dict[str, float]]]:
+    """Whether a list has dictionaries of floats by name only, which need no conversion."""
+    if type(batches) is not list:
+        return False
+    for metrics in batches:
         if type(metrics) is not dict:
             return False
         for name, value in metrics.items():
