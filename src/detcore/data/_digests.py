@@ -188,7 +188,10 @@ class StepDigests:
         if not _are_small(arrays):
             row[place] = _digest(arrays)
             return
-        content = b"".join(arrays)
+        try:
+            content = b"".join(arrays)
+        except TypeError:  # an array is not contiguous
+            content = b"".join([array.tobytes() for array in arrays])
         self._copies.append((row, place, content))
         self._copied_bytes += len(content)
         if self._copied_bytes >= _MOST_COPIED_BYTES:
@@ -359,12 +362,10 @@ class StepDigests:
 
 
 def _are_small(arrays: Sequence[Any]) -> bool:
-    """Whether copying contiguous numbers costs less than digesting them at once."""
+    """Whether copying numbers costs less than digesting them at once."""
     size_bytes = 0
     for array in arrays:
         if type(array) is not np.ndarray or array.dtype.kind not in _WITH_BUFFER:
-            return False
-        if not array.flags.c_contiguous:
             return False
         size_bytes += array.nbytes
     return bool(arrays) and size_bytes <= _MOST_BATCH_BYTES

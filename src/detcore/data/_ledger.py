@@ -39,6 +39,8 @@ _HEAD = struct.Struct("<4sB3xQqqII")
 _FORMAT_VERSION = 2
 # Ledgers of format 1 have a frame for each batch.
 _READABLE_VERSIONS = (1, 2)
+# For large ids all 64 bits: content hashes.
+_ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}
 _LEDGER_ADVICE = "Nothing can be proved from this ledger. Train again with data_ledger: true."
 
 
@@ -97,6 +99,7 @@ class Frame:
         epoch: Pass over the data, from 0; 0 in files of step digests.
         offset: Where the body begins in the file, in bytes.
         size_bytes: Length of the body.
+        id_bytes: Length of each of the record ids in it, if it has any.
     """
 
     kind: FrameKind
@@ -104,6 +107,7 @@ class Frame:
     epoch: int
     offset: int
     size_bytes: int
+    id_bytes: int = 8
 
 
 def pack_header(header: LedgerHeader) -> bytes:
@@ -114,24 +118,26 @@ def pack_header(header: LedgerHeader) -> bytes:
 
 def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
     """Return a frame of record ids."""
-    return pack_frame(kind, step, epoch, ids.astype("<i8", copy=False).tobytes())
+    return pack_frame(kind, step, epoch, ids.astype("<i8", order="C", copy=False))
 
 
 def pack_batches(first_step: int, epochs: Indices, ends: Indices, ids: Indices) -> bytes:
     """Return a frame of the record ids of consecutive steps.
 
-    Its body has 64-bit integers: the number of steps, then the epoch of each, then where the ids of
-    each end, then the ids.
+    Its body has 64-bit integers: the bytes of an id, the number of steps, the epoch of each, and
+    where the ids of each end; then the ids.
     """
-    parts = (np.array([len(ends)]), epochs, ends, ids)
-    body = b"".join(part.astype("<i8", copy=False).tobytes() for part in parts)
-    return pack_frame(FrameKind.BATCHES, first_step, int(epochs[0]), body)
+    largest = int(ids.view(np.uint64).max(initial=0))  # a negative one is larger than any other
+    id_bytes = next(size for size in _ID_TYPES if largest < 1 << 8 * size)
+    table = np.concatenate(((id_bytes, len(ends)), epochs, ends)).astype("<i8", copy=False)
+    packed = ids.astype(_ID_TYPES[id_bytes], copy=False)
+    return pack_frame(FrameKind.BATCHES, first_step, int(epochs[0]), table, packed)
 
 
 def ids_of(content: memoryview, frame: Frame) -> Indices:
-    """Return the ids in the body of a frame, without copying on little-endian machines."""
+    """Return the ids in the body of a frame, without copying 64-bit ones if possible."""
     body = content[frame.offset : frame.offset + frame.size_bytes]
-    return np.frombuffer(body, dtype="<i8").astype(np.int64, copy=False)
+    return np.frombuffer(body, dtype=_ID_TYPES[frame.id_bytes]).astype(np.int64, copy=False)
 
 
 def read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, list[Frame]]:
@@ -159,20 +165,32 @@ def _split_frame(content: memoryview, frame: Frame) -> Iterator[Frame]:
     if frame.kind is not FrameKind.BATCHES:
         yield frame
         return
-    numbers = ids_of(content, frame)
-    count = int(numbers[0])
-    epochs, ends = numbers[1 : count + 1].tolist(), numbers[count + 1 : 2 * count + 1].tolist()
-    offset = frame.offset + 8 * (2 * count + 1)
+    sizes = np.frombuffer(content, "<i8", count=2, offset=frame.offset)
+    id_bytes, count = sizes.tolist()
+    table = np.frombuffer(content, "<i8", count=2 * count, offset=frame.offset + sizes.nbytes)
+    epochs, ends = table.reshape(2, count).tolist()
+    offset = frame.offset + sizes.nbytes + table.nbytes
     for index, (epoch, start, end) in enumerate(zip(epochs, [0, *ends[:-1]], ends, strict=True)):
         yield Frame(
-            FrameKind.BATCH, frame.step + index, epoch, offset + 8 * start, 8 * (end - start)
+            FrameKind.BATCH,
+            frame.step + index,
+            epoch,
+            offset + id_bytes * start,
+            id_bytes * (end - start),
+            id_bytes,
         )
 
 
-def pack_frame(kind: FrameKind, step: int, epoch: int, body: bytes) -> bytes:
-    """Return a frame."""
-    head = _HEAD.pack(_MAGIC, kind, len(body), step, epoch, zlib.crc32(body), 0)[:-4]
-    return b"".join((head, zlib.crc32(head).to_bytes(4, "little"), body))
+def pack_frame(
+    kind: FrameKind, step: int, epoch: int, *body: bytes | npt.NDArray[np.generic]
+) -> bytes:
+    """Return a frame whose body consists of some parts."""
+    crc = size_bytes = 0
+    for part in body:
+        crc = zlib.crc32(part, crc)
+        size_bytes += memoryview(part).nbytes
+    head = _HEAD.pack(_MAGIC, kind, size_bytes, step, epoch, crc, 0)[:-4]
+    return b"".join((head, zlib.crc32(head).to_bytes(4, "little"), *body))
 
 
 def scan_frames(
@@ -423,7 +441,8 @@ class FrameFile:
             self._frames.insert(0, self._header())
         if not self._frames:
             return
-        self._write(self._descriptor, b"".join(self._frames))
+        frames = self._frames
+        self._write(self._descriptor, frames[0] if len(frames) == 1 else b"".join(frames))
         self._frames.clear()
         self._buffered_bytes = 0
 
