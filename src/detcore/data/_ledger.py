@@ -121,17 +121,24 @@ def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
     return pack_frame(kind, step, epoch, ids.astype("<i8", order="C", copy=False))
 
 
-def pack_batches(first_step: int, epochs: Indices, ends: Indices, ids: Indices) -> bytes:
+def pack_batches(
+    first_step: int, epochs: npt.ArrayLike, ends: npt.NDArray[np.integer], ids: Indices
+) -> bytes:
     """Return a frame of the record ids of consecutive steps.
 
     Its body has 64-bit integers: the bytes of an id, the number of steps, the epoch of each, and
-    where the ids of each end; then the ids.
+    where the ids of each end; then the ids. Made once in many steps, when none of its code is in a
+    cache: it calls few functions.
     """
-    largest = int(ids.view(np.uint64).max(initial=0))  # a negative one is larger than any other
-    id_bytes = next(size for size in _ID_TYPES if largest < 1 << 8 * size)
-    table = np.concatenate(((id_bytes, len(ends)), epochs, ends)).astype("<i8", copy=False)
+    largest = int(np.maximum.reduce(ids.view(np.uint64), initial=0))  # negative ones are large
+    id_bytes = 2 if largest < 1 << 16 else 4 if largest < 1 << 32 else 8
+    count = ends.size
+    table = np.empty(2 + 2 * count, "<i8")
+    table[0], table[1] = id_bytes, count
+    table[2 : 2 + count] = epochs
+    table[2 + count :] = ends
     packed = ids.astype(_ID_TYPES[id_bytes], copy=False)
-    return pack_frame(FrameKind.BATCHES, first_step, int(epochs[0]), table, packed)
+    return pack_frame(FrameKind.BATCHES, first_step, int(table[2]), table, packed)
 
 
 def ids_of(content: memoryview, frame: Frame) -> Indices:
@@ -358,12 +365,11 @@ class LedgerWriter:
                 integers, or the last end is not their number.
         """
         self._check_step(first_step)
-        ids, bounds = _as_ids(record_ids), _as_ids(ends)
+        ids, bounds = _as_ids(record_ids), np.asarray(ends)
         if not bounds.size or bounds[-1] != ids.size:
             raise DataError(f"the batches end at {bounds[-1:]}, but there are {ids.size} ids")
-        passes = np.broadcast_to(_as_ids(epochs), bounds.shape)
         self._last_step = first_step + bounds.size - 1
-        self._append(pack_batches(first_step, passes, bounds, ids))
+        self._append(pack_batches(first_step, epochs, bounds, ids))
 
     def census(self, ids: npt.ArrayLike) -> None:
         """Log the ids of the whole data set, each as often as the data set contains it.

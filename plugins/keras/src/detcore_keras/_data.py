@@ -198,11 +198,13 @@ class ArrayFeed:
         self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
     ) -> None:
         """Log the indices of the records."""
-        batches = slice(self._done - count, self._done)
-        start, stop = self._bounds[batches.start], self._bounds[batches.stop]
-        ends = self._bounds[1:][batches] - start
-        first_step = self.position - count + 1
-        ledger.log_batches(first_step, self._epochs[batches], ends, self._rows[start:stop])
+        ends, rows, epochs = self._bounds[1:], self._rows, self._epochs
+        if count < len(ends):  # a part of the block
+            begin = self._done - count
+            start, stop = self._bounds[begin], self._bounds[self._done]
+            ends, rows = ends[begin : self._done] - start, rows[start:stop]
+            epochs = epochs[begin : self._done]
+        ledger.log_batches(self.position - count + 1, epochs, ends, rows)
 
     def identify(
         self, inputs: Any, index: int
