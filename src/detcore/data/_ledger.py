@@ -118,7 +118,7 @@ def pack_header(header: LedgerHeader) -> bytes:
 
 def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
     """Return a frame of record ids."""
-    return pack_frame(kind, step, epoch, ids.astype("<i8", order="C", copy=False))
+    return pack_frame(kind, step, epoch, ids.astype("<i8", copy=False).data)
 
 
 def pack_batches(
@@ -138,7 +138,7 @@ def pack_batches(
     table[2 : 2 + count] = epochs
     table[2 + count :] = ends
     packed = ids.astype(_ID_TYPES[id_bytes], copy=False)
-    return pack_frame(FrameKind.BATCHES, first_step, int(table[2]), table, packed)
+    return pack_frame(FrameKind.BATCHES, first_step, int(table[2]), table.data, packed.data)
 
 
 def ids_of(content: memoryview, frame: Frame) -> Indices:
@@ -188,9 +188,7 @@ def _split_frame(content: memoryview, frame: Frame) -> Iterator[Frame]:
         )
 
 
-def pack_frame(
-    kind: FrameKind, step: int, epoch: int, *body: bytes | npt.NDArray[np.generic]
-) -> bytes:
+def pack_frame(kind: FrameKind, step: int, epoch: int, *body: bytes | memoryview) -> bytes:
     """Return a frame whose body consists of some parts."""
     crc = size_bytes = 0
     for part in body:

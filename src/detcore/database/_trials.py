@@ -173,8 +173,8 @@ class TrialQueries(Queries):
         changed: dict[str, object] = {} if notes is None else {"notes": notes}
         with self._write() as connection:
             if given is None and (added or removed):
-                labels = select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
-                given = decode_document(connection.execute(labels).scalar() or "[]")
+                query = select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
+                given = decode_document(connection.execute(query).scalar() or "[]")
             if given is not None:
                 changed["labels"] = encode_document(sorted({*given, *added} - removed))
             if changed:
