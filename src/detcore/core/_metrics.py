@@ -93,7 +93,7 @@ def clean_batch_metrics(
     ]
 
 
-def _are_plain(batches: Sequence[Mapping[str, Any]]) -> TypeGuard[list[dict[str, float]]]:
+def _are_plain(batches: Sequence[object]) -> TypeGuard[list[dict[str, float]]]:
     """Whether a list has dictionaries of floats by name only, which need no conversion."""
     if type(batches) is not list:
         return False

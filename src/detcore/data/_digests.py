@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -183,15 +183,12 @@ class StepDigests:
             self._digest_later(row, 0, [record_ids])
         self._digest_later(row, 1, list(content() if callable(content) else content))
 
-    def _digest_later(self, row: list[int], place: int, arrays: list[Any]) -> None:
+    def _digest_later(self, row: list[int], place: int, arrays: Sequence[npt.ArrayLike]) -> None:
         """Copy small arrays, and digest them at a flush: alone, a digest's code is in no cache."""
         if not _are_small(arrays):
             row[place] = _digest(arrays)
             return
-        try:
-            content = b"".join(arrays)
-        except TypeError:  # an array is not contiguous
-            content = b"".join([array.tobytes() for array in arrays])
+        content = b"".join([array.tobytes() for array in arrays])
         self._copies.append((row, place, content))
         self._copied_bytes += len(content)
         if self._copied_bytes >= _MOST_COPIED_BYTES:
@@ -361,7 +358,9 @@ class StepDigests:
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
 
 
-def _are_small(arrays: Sequence[Any]) -> bool:
+def _are_small(
+    arrays: Sequence[npt.ArrayLike],
+) -> TypeGuard[Sequence[npt.NDArray[np.generic]]]:
     """Whether copying numbers costs less than digesting them at once."""
     size_bytes = 0
     for array in arrays:
@@ -371,16 +370,16 @@ def _are_small(arrays: Sequence[Any]) -> bool:
     return bool(arrays) and size_bytes <= _MOST_BATCH_BYTES
 
 
-def _digest(arrays: Iterable[Any]) -> int:
+def _digest(arrays: Iterable[npt.ArrayLike]) -> int:
     """Return a digest of the arrays' bytes; 0 without any."""
     hasher = None
     for value in arrays:
         hasher = hasher or xxhash.xxh3_64()
-        hasher.update(_content(value))
+        hasher.update(_content(value))  # type: ignore[arg-type]  # an array has a buffer
     return hasher.intdigest() if hasher else 0
 
 
-def _content(value: Any) -> Any:
+def _content(value: npt.ArrayLike) -> bytes | npt.NDArray[np.generic]:
     """Return the bytes of an array, or their buffer."""
     array = np.ascontiguousarray(value)
     if array.dtype.kind in _WITH_BUFFER:
