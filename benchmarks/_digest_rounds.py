@@ -1,20 +1,36 @@
-"""Training with and without step digests in turns; for the benchmarks of step digests."""
+"""One trial that trains with and without step digests in turns; for the benchmarks of these."""
 
 from __future__ import annotations
 
 import random
 import statistics
+import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from _report import with_quartiles
-from _trial_setup import BenchmarkClock
+from _trial_setup import BenchmarkClock, make_setup
 
-from detcore.data import StepDigests
+from detcore.data import LedgerWriter, StepDigests
+from detcore.trial import TrialSetup
 
-__all__ = ["HEADS", "UNIT_STEPS", "VARIANTS", "DigestClock", "measure_rounds"]
+__all__ = [
+    "BATCH",
+    "HEADS",
+    "UNIT_STEPS",
+    "VARIANTS",
+    "WIDTHS",
+    "DigestClock",
+    "Trial",
+    "make_trial_setup",
+    "measure_rounds",
+]
 
 UNIT_STEPS = 100
+BATCH = 32
+# Hidden units of a model that reads digits, and of one whose step is more like those of users.
+WIDTHS = {"digits": 32, "1,024 hidden units": 1024}
 HEADS = ["variant", "CPU us/step", "added, us", "CPU ratio [q1, q3]"]
 # The period of the digests of each variant; 0: none.
 VARIANTS = {
@@ -23,8 +39,17 @@ VARIANTS = {
 }  # fmt: skip
 
 
+def make_trial_setup(folder: Path, width: int) -> TrialSetup:
+    """Return the setup of a trial with a hyperparameter ``width``."""
+    plain = make_setup(folder, BATCH)
+    hparams = {**plain.hparams, "width": width}
+    return TrialSetup(config={}, hparams=hparams, seed=1, distributed=plain.distributed)
+
+
 class DigestClock(BenchmarkClock):
     """Ends a turn after some steps, and digests at each unit as detcore's clock does."""
+
+    ledger: LedgerWriter | None = None
 
     def __init__(self, digests: StepDigests | None) -> None:
         super().__init__(UNIT_STEPS)
@@ -55,6 +80,45 @@ class DigestClock(BenchmarkClock):
 
     def at_boundary(self, steps: int) -> bool:
         return steps < self.stop
+
+
+class Trial:
+    """A trial that trains in turns, each with the records of another clock.
+
+    The place of its tensors in memory is the same for all, which matters by 5 %.
+
+    Args:
+        controller: Trains.
+        use: Makes the controller keep the records of a clock.
+    """
+
+    def __init__(self, controller: Any, use: Callable[[Any], None]) -> None:
+        self._controller = controller
+        self._use = use
+        self._steps = 0
+
+    def digests_turn(self, folder: Path, every: int) -> Callable[[int], float]:
+        """Return a `turn` with digests of a period, in a folder; 0: without."""
+        digests = None
+        if every:
+            path = folder / "digests-1.bin"
+            digests = StepDigests(path, run_id=1, start_step=0, every=every)
+        return self.turn(DigestClock(digests))
+
+    def turn(self, clock: DigestClock) -> Callable[[int], float]:
+        """Return a function that trains some steps with a clock, and returns the CPU seconds."""
+        if clock.digests is not None:
+            clock.digests.watch(self._controller.state_tensors)
+
+        def train(steps: int) -> float:
+            self._use(clock)
+            clock.begin(self._steps, steps)
+            self._steps += steps
+            began = time.process_time()
+            self._controller.run(clock)
+            return time.process_time() - began
+
+        return train
 
 
 def measure_rounds(

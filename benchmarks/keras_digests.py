@@ -12,26 +12,26 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from _digest_rounds import HEADS, VARIANTS, DigestClock, measure_rounds
+from _digest_rounds import (
+    HEADS,
+    VARIANTS,
+    WIDTHS,
+    DigestClock,
+    Trial,
+    make_trial_setup,
+    measure_rounds,
+)
 from _report import parse_options, print_table
-from _trial_setup import make_setup
 
-from detcore.data import StepDigests
-from detcore.trial import PrepareOptions, TrialSetup
+from detcore.trial import PrepareOptions
 from detcore_keras import TFKerasTrial, TFKerasTrialContext
 from detcore_keras._controller import KerasController
 from detcore_keras._worker import prepare_worker
-
-BATCH = 32
-# Hidden units of a model that reads digits, and of one whose step is more like those of users.
-WIDTHS = {"digits": 32, "1,024 hidden units": 1024}
 
 
 class Classifier(TFKerasTrial):
@@ -64,36 +64,16 @@ class Classifier(TFKerasTrial):
         return self.build_training_data_loader()
 
 
-class Trial:
-    """A trial that trains with one of several digests, or with none."""
+def make_trial(folder: Path, model: str) -> Trial:
+    """Return a trial whose files go into a folder."""
+    context = TFKerasTrialContext(make_trial_setup(folder, WIDTHS[model]))
 
-    def __init__(self, folder: Path, width: int) -> None:
-        self.folder = folder
-        plain = make_setup(folder, BATCH)
-        hparams = {**plain.hparams, "width": width}
-        setup = TrialSetup(config={}, hparams=hparams, seed=1, distributed=plain.distributed)
-        self.context = TFKerasTrialContext(setup)
-        self.controller = KerasController(Classifier(self.context), self.context)
-        self.steps = 0
+    def use(clock: DigestClock) -> None:
+        context.setup = dataclasses.replace(
+            context.setup, digests=clock.digests, ledger=clock.ledger
+        )
 
-    def turn(self, variant: str, every: int) -> Callable[[int], float]:
-        """Return a function that trains with digests of a period, and returns the CPU seconds."""
-        digests = None
-        if every:
-            path = self.folder / variant / "digests-1.bin"
-            digests = StepDigests(path, run_id=1, start_step=0, every=every)
-            digests.watch(self.controller.state_tensors)
-        clock = DigestClock(digests)
-
-        def train(steps: int) -> float:
-            self.context.setup = dataclasses.replace(self.context.setup, digests=digests)
-            clock.begin(self.steps, steps)
-            self.steps += steps
-            began = time.process_time()
-            self.controller.run(clock)  # type: ignore[arg-type]  # what a run needs of a clock
-            return time.process_time() - began
-
-        return train
+    return Trial(KerasController(Classifier(context), context), use)
 
 
 def main() -> None:
@@ -110,9 +90,10 @@ def main() -> None:
     rows = []
     with tempfile.TemporaryDirectory(prefix="keras-digests-") as name:
         for model in models:
-            trial = Trial(Path(name) / model, WIDTHS[model])
+            folder = Path(name) / model
+            trial = make_trial(folder, model)
             turns = {
-                variant: trial.turn(variant, every)
+                variant: trial.digests_turn(folder / variant, every)
                 for variant, every in VARIANTS.items()
                 if variant not in left_out
             }

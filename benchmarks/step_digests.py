@@ -11,24 +11,24 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from _digest_rounds import HEADS, VARIANTS, DigestClock, measure_rounds
+from _digest_rounds import (
+    BATCH,
+    HEADS,
+    VARIANTS,
+    WIDTHS,
+    DigestClock,
+    Trial,
+    make_trial_setup,
+    measure_rounds,
+)
 from _report import parse_options, print_table
-from _trial_setup import make_setup
 
-from detcore.data import StepDigests
-from detcore.trial import TrialSetup
 from detcore_torch import PyTorchTrial, PyTorchTrialContext
 from detcore_torch._controller import TorchController
-
-BATCH = 32
-# Hidden units of a model that reads digits, and of one whose step is more like those of users.
-WIDTHS = {"digits": 32, "1,024 hidden units": 1024}
 
 
 class Classifier(PyTorchTrial):
@@ -67,38 +67,6 @@ class Classifier(PyTorchTrial):
         return torch.utils.data.DataLoader(self.data, BATCH)
 
 
-class Trial:
-    """A trial that trains with one of several digests, or with none."""
-
-    def __init__(self, folder: Path, width: int) -> None:
-        self.folder = folder
-        plain = make_setup(folder, BATCH)
-        hparams = {**plain.hparams, "width": width}
-        setup = TrialSetup(config={}, hparams=hparams, seed=1, distributed=plain.distributed)
-        self.context = PyTorchTrialContext(setup)
-        self.controller = TorchController(Classifier(self.context), self.context)
-        self.steps = 0
-
-    def turn(self, variant: str, every: int) -> Callable[[int], float]:
-        """Return a function that trains with digests of a period, and returns the CPU seconds."""
-        digests = None
-        if every:
-            path = self.folder / variant / "digests-1.bin"
-            digests = StepDigests(path, run_id=1, start_step=0, every=every)
-            digests.watch(self.controller.state_tensors)
-        clock = DigestClock(digests)
-
-        def train(steps: int) -> float:
-            self.controller._digests = digests
-            clock.begin(self.steps, steps)
-            self.steps += steps
-            began = time.process_time()
-            self.controller.run(clock)  # type: ignore[arg-type]  # what a run needs of a clock
-            return time.process_time() - began
-
-        return train
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=40)
@@ -113,8 +81,14 @@ def main() -> None:
 
 
 def _measure(folder: Path, model: str, width: int, options: argparse.Namespace) -> list[list[str]]:
-    trial = Trial(folder, width)
-    turns = {name: trial.turn(name, every) for name, every in VARIANTS.items()}
+    context = PyTorchTrialContext(make_trial_setup(folder, width))
+    controller = TorchController(Classifier(context), context)
+
+    def use(clock: DigestClock) -> None:
+        controller._digests = clock.digests
+
+    trial = Trial(controller, use)
+    turns = {name: trial.digests_turn(folder / name, every) for name, every in VARIANTS.items()}
     return measure_rounds(model, turns, rounds=options.rounds, steps=options.steps)
 
 

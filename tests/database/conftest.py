@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-from databases import Places
-from postgresql_server import PostgreSQLServer, run_server
+from databases import places, run_postgresql
+from postgresql_server import PostgreSQLServer
 
 from detcore_registry import RegistryDatabase
+
+__all__ = ["places"]
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -49,19 +51,8 @@ class Store:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQLServer]:
     """A server, with a database `records` that has all tables and nothing in them."""
-    with run_server() as server:
-        server.execute("CREATE DATABASE records")
-        RegistryDatabase.open(server.url("records")).close()
+    with run_postgresql(RegistryDatabase.open) as server:
         yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
-    """Databases of each kind."""
-    is_sqlite = request.param == "sqlite"
-    places = Places(tmp_path, None if is_sqlite else request.getfixturevalue("postgresql"))
-    yield places
-    places.remove()
 
 
 def _filled(home: Path, url: str) -> Iterator[Store]:

@@ -1,10 +1,17 @@
-"""Databases of each kind that are removed after a test."""
+"""Databases of each kind that are removed after a test, and fixtures of them."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from postgresql_server import PostgreSQLServer
+import pytest
+from postgresql_server import PostgreSQLServer, run_server
+
+from detcore.database import Database
+
+__all__ = ["Places", "places", "run_postgresql"]
 
 
 class Places:
@@ -27,3 +34,25 @@ class Places:
         if self._server is not None:
             for name in self._made:
                 self._server.drop_database(name)
+
+
+@contextlib.contextmanager
+def run_postgresql(open_records: Callable[[str], Database]) -> Iterator[PostgreSQLServer]:
+    """Run a server with a database `records` that has all tables and no rows.
+
+    Args:
+        open_records: Creates the tables, given the URL of the database.
+    """
+    with run_server() as server:
+        server.execute("CREATE DATABASE records")
+        open_records(server.url("records")).close()
+        yield server
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
+    """Databases of each kind; needs a fixture `postgresql`."""
+    is_sqlite = request.param == "sqlite"
+    places = Places(tmp_path, None if is_sqlite else request.getfixturevalue("postgresql"))
+    yield places
+    places.remove()

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xxhash
 
 from detcore.data import StepDigests
 from detcore.errors import LedgerError
@@ -63,12 +64,30 @@ def test_equal_values_have_equal_digests_whatever_their_layout(tmp_path: Path) -
     for index, content in enumerate([array, np.asfortranarray(array), array.T.copy().T]):
         path = tmp_path / str(index) / "digests-1.bin"
         digests = StepDigests(path, run_id=1, start_step=0)
-        digests.log(1, None, [content, np.array(["a", None], object)])
+        # The text is another object each time.
+        text = "".join(["a", "b"])
+        digests.log(1, None, [content, np.array([text, None], object)])
         digests.close()
         rows.append(read(path.parent).steps[1])
     assert len(set(rows)) == 1
     assert (rows[0][0], rows[0][2]) == (0, 0)  # not known
     assert rows[0][1]
+
+
+def test_a_batch_may_change_once_it_is_logged(tmp_path: Path) -> None:
+    digests = StepDigests(tmp_path / "digests-1.bin", run_id=1, start_step=0)
+    ids, small, large = np.arange(4), np.ones(8, np.float32), np.ones(1 << 15)
+    for step in range(1, 9):
+        digests.log(step, ids, [small] if step % 2 else [small, large])
+        for array in (ids, small, large):
+            array += 1
+    digests.close()
+    for step, row in read(tmp_path).steps.items():
+        given = np.arange(4) + step - 1, np.full(8, step, np.float32), np.full(1 << 15, float(step))
+        content = given[1].tobytes() + (b"" if step % 2 else given[2].tobytes())
+        assert row[:2] == (
+            xxhash.xxh3_64_intdigest(given[0].tobytes()), xxhash.xxh3_64_intdigest(content)
+        )  # fmt: skip
 
 
 def test_every_kth_step_is_recorded(tmp_path: Path) -> None:

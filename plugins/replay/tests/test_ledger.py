@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -16,9 +17,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from detcore.data import IdKind, IndexSampler, LedgerWriter
+from detcore.data import FrameKind, IdKind, IndexSampler, LedgerWriter
+from detcore.data._ledger import pack_frame
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
+from detcore_replay._ledger import _read_frames
 
 NUM_RECORDS = 50
 SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2
@@ -32,18 +35,26 @@ def write_run(
     stop: int,
     rank: int = 0,
     world_size: int = 1,
+    joined: int = 0,
     change: Callable[[int, np.ndarray], np.ndarray] = lambda step, ids: ids,
 ) -> Path:
-    """Log the batches that a run of `SAMPLER` trains from step `start` to step `stop`."""
+    """Log the batches that a run of `SAMPLER` trains from step `start` to step `stop`.
+
+    With `joined`, that many in one frame.
+    """
     name = f"ledger-{run_id}" + (f"-{rank}" if world_size > 1 else "") + ".bin"
     writer = LedgerWriter(
         folder / name, run_id=run_id, start_step=start, rank=rank, world_size=world_size
     )
     writer.describe(IdKind.RECORD_INDEX, num_records=NUM_RECORDS)
     sampler = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1, rank=rank, world_size=world_size)
-    for step in range(start + 1, stop + 1):
-        ids = sampler.batch(step - 1)
-        writer.log(step, sampler.position(step - 1).epoch, change(step, ids))
+    for step in range(start + 1, stop + 1, joined or 1):
+        if joined:
+            ids, ends, epochs = sampler.joined_batches(step - 1, min(step - 1 + joined, stop))
+            writer.log_batches(step, epochs, ends, change(step, ids))
+        else:
+            ids = sampler.batch(step - 1)
+            writer.log(step, sampler.position(step - 1).epoch, change(step, ids))
     writer.close()
     return folder / name
 
@@ -64,6 +75,44 @@ def test_whole_epochs_are_proved(tmp_path: Path) -> None:
         (1, 50, 0, 0),
         (2, 50, 0, 0),
     ]
+
+
+def test_batches_in_one_frame_are_read_like_frames_of_one(tmp_path: Path) -> None:
+    """Calls of 10 steps that begin and end in the middle of epochs of 7, and a run of format 1."""
+    path = write_run(tmp_path, 1, start=0, stop=12)
+    as_of_format_1(path)
+    write_run(tmp_path, 2, start=10, stop=33, joined=10)
+    for folder, size in ((tmp_path / "one", 0), (tmp_path / "joined", 10)):
+        write_run(folder, 1, start=0, stop=12, joined=size)
+        write_run(folder, 2, start=10, stop=33, joined=size)
+    report = verify_ledger(tmp_path)
+    assert report.is_proved
+    assert report == verify_ledger(tmp_path / "one") == verify_ledger(tmp_path / "joined")
+    assert (report.last_step, report.superseded_steps, len(report.epochs)) == (33, 2, 5)
+    wrong = write_run(
+        tmp_path, 3, start=33, stop=40, joined=7, change=lambda _, ids: ids[::-1] // 2
+    )
+    assert not verify_ledger(tmp_path).is_proved
+    wrong.unlink()
+    for rank in range(3):
+        write_run(tmp_path / "ranks", 1, start=0, stop=9, rank=rank, world_size=3, joined=4)
+    assert verify_ledger(tmp_path / "ranks").is_proved
+
+
+def as_of_format_1(path: Path) -> None:
+    """Make the header of a ledger that of the format which had a frame for each batch only."""
+    content = path.read_bytes()
+    first = _read_frames(path, memoryview(content))[1][0].offset - 40  # of the second frame
+    fields = json.loads(content[40:first])
+    header = pack_frame(FrameKind.HEADER, 0, 0, json.dumps({**fields, "format": 1}).encode())
+    path.write_bytes(header + content[first:])
+
+
+def test_a_ledger_of_a_later_format_is_refused(tmp_path: Path) -> None:
+    header = pack_frame(FrameKind.HEADER, 0, 0, b'{"format": 3}')
+    (tmp_path / "ledger-1.bin").write_bytes(header)
+    with pytest.raises(LedgerError, match="ledger of format 3; this detcore reads 1 and 2"):
+        verify_ledger(tmp_path)
 
 
 def test_the_last_epoch_may_be_in_the_middle(tmp_path: Path) -> None:
@@ -347,9 +396,10 @@ def _verify_if_any(folder: Path) -> LedgerReport | None:
         raise
 
 
-def test_a_file_cut_anywhere_loses_only_its_torn_end(tmp_path: Path) -> None:
+@pytest.mark.parametrize("joined", [0, 2])
+def test_a_file_cut_anywhere_loses_only_its_torn_end(tmp_path: Path, joined: int) -> None:
     """As after kill -9 in the middle of a write: every length that the file can have."""
-    content = write_run(tmp_path, 1, start=0, stop=3).read_bytes()
+    content = write_run(tmp_path, 1, start=0, stop=3, joined=joined).read_bytes()
     lengths = {}
     for length in range(len(content) + 1):
         (tmp_path / "ledger-1.bin").write_bytes(content[:length])
@@ -357,11 +407,12 @@ def test_a_file_cut_anywhere_loses_only_its_torn_end(tmp_path: Path) -> None:
         lengths[length] = -1 if report is None else report.last_step
         assert report is None or report.epochs == () or report.is_proved
     assert list(lengths.values()) == sorted(lengths.values())
-    assert set(lengths.values()) == {-1, 0, 1, 2, 3}
+    assert set(lengths.values()) == ({-1, 0, 2, 3} if joined else {-1, 0, 1, 2, 3})
 
 
-def test_any_changed_byte_is_found_and_named_with_its_place(tmp_path: Path) -> None:
-    path = write_run(tmp_path, 1, start=0, stop=3)
+@pytest.mark.parametrize("joined", [0, 2])
+def test_any_changed_byte_is_found_and_named_with_its_place(tmp_path: Path, joined: int) -> None:
+    path = write_run(tmp_path, 1, start=0, stop=3, joined=joined)
     content = path.read_bytes()
     for offset in range(len(content)):
         changed = bytearray(content)
@@ -441,6 +492,11 @@ def test_steps_count_from_one_and_never_go_back(tmp_path: Path) -> None:
     writer.log(6, 1, [2])  # a batch over the border of two epochs
     with pytest.raises(DataError, match="step 4 is logged after step 6"):
         writer.log(4, 0, [1])
+    writer.log_batches(6, [1, 2], [1, 3], [3, 1, 2])
+    with pytest.raises(DataError, match="step 6 is logged after step 7"):
+        writer.log_batches(6, 2, [1], [1])
+    with pytest.raises(DataError, match=r"the batches end at \[2\], but there are 3 ids"):
+        writer.log_batches(8, 2, [1, 2], [1, 2, 3])
 
 
 def test_ids_are_integers(tmp_path: Path) -> None:

@@ -6,11 +6,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from databases import Places
-from postgresql_server import PostgreSQLServer, run_server
+from databases import Places, places, run_postgresql
+from postgresql_server import PostgreSQLServer
 from running_server import RunningServer
 
 from detcore_server._database import ServerDatabase
+
+__all__ = ["places"]
 
 
 @pytest.fixture
@@ -38,19 +40,8 @@ def module_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningS
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQLServer]:
     """A server of databases, with a database `records` that has all tables and nothing in them."""
-    with run_server() as server:
-        server.execute("CREATE DATABASE records")
-        ServerDatabase.open(server.url("records")).close()
+    with run_postgresql(ServerDatabase.open) as server:
         yield server
-
-
-@pytest.fixture(params=["sqlite", "postgresql"])
-def places(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Places]:
-    """Databases of each kind."""
-    is_sqlite = request.param == "sqlite"
-    places = Places(tmp_path, None if is_sqlite else request.getfixturevalue("postgresql"))
-    yield places
-    places.remove()
 
 
 @pytest.fixture

@@ -155,11 +155,12 @@ class _Main(CommandGroup):
         """Return a command of another distribution, or one that says how to get it."""
         plugins = _plugins_of(ctx.find_root())
         name, _, inner = path.partition(" ")
-        command = plugins.command_of(DISTRIBUTION_OF_COMMAND[path], name)
+        owner = DISTRIBUTION_OF_COMMAND[path]
+        command = plugins.command_of(owner, name)
         if inner:
             command = command.get_command(ctx, inner) if isinstance(command, click.Group) else None
         if command is None:
-            return missing_command(path, lazy.summary, _declaring_plugin(plugins, path))
+            return missing_command(path, lazy.summary, plugins.declaring_plugin(owner, name))
         return command
 
     def explain_unknown(self, ctx: click.Context, name: str) -> str:
@@ -180,7 +181,9 @@ class _Main(CommandGroup):
             if name not in COMMANDS
         ]
         unusable = [
-            (name, explain_missing(name, _declaring_plugin(plugins, name))) for name in missing
+            (name, explain_missing(name, plugins.declaring_plugin(owner, name)))
+            for name, owner in DISTRIBUTION_OF_COMMAND.items()
+            if name in missing
         ]
         sections = {
             "Commands": ours,
@@ -219,13 +222,6 @@ def _plugins_of(ctx: click.Context) -> PluginManager:
         ctx.meta["plugins"] = obj.plugin_manager()
     manager: PluginManager = ctx.meta["plugins"]
     return manager
-
-
-def _declaring_plugin(plugins: PluginManager, path: str) -> PluginEntry | None:
-    """Return the plugin of a command of another distribution, usable or not; None: not there."""
-    owner = DISTRIBUTION_OF_COMMAND[path]
-    found = [entry for entry in plugins.index() if path.partition(" ")[0] in entry.commands]
-    return next((entry for entry in found if entry.distribution == owner), None)
 
 
 def _make_context(params: dict[str, Any]) -> CliContext:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from detcore.errors import MetricError
 
@@ -18,6 +18,8 @@ def clean_steps(steps_completed: object) -> int:
     Raises:
         MetricError: If it is not a whole number, 0 or more.
     """
+    if type(steps_completed) is int and steps_completed >= 0:
+        return steps_completed
     return _whole(
         "steps_completed", steps_completed, "batches",
         ".\nMetrics are recorded at the number of batches trained so far.",
@@ -30,6 +32,8 @@ def clean_count(n_records: object) -> int:
     Raises:
         MetricError: If it is not a whole number, 0 or more.
     """
+    if type(n_records) is int and n_records >= 0:
+        return n_records
     return _whole("n_records", n_records, "records")
 
 
@@ -43,7 +47,7 @@ def _whole(name: str, value: object, unit: str, why: str = "") -> int:
 
 
 def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
-    """Return metrics as plain numbers; NaN and infinities stay.
+    """Return metrics as plain numbers, in the same dictionary if they are; NaN and infinities stay.
 
     Args:
         metrics: Numbers by name; NumPy scalars and arrays or tensors with no axes count as numbers.
@@ -52,6 +56,8 @@ def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
     Raises:
         MetricError: If a value is no number; the message names it.
     """
+    if _are_plain(plain := [metrics]):
+        return plain[0]
     if not isinstance(metrics, Mapping):
         raise MetricError(
             f"{where} metrics are a {type(metrics).__name__}; expected a dictionary of numbers "
@@ -71,10 +77,25 @@ def clean_batch_metrics(
     """Return the metrics of each batch as plain numbers."""
     if batch_metrics is None:
         return None
+    if _are_plain(batch_metrics):
+        return batch_metrics
     return [
         clean_metrics(metrics, f"batch_metrics[{index}]")
         for index, metrics in enumerate(batch_metrics)
     ]
+
+
+def _are_plain(batches: Sequence[object]) -> TypeGuard[list[dict[str, float]]]:
+    """Whether a list has dictionaries of floats by name only, which need no conversion."""
+    if type(batches) is not list:
+        return False
+    for metrics in batches:
+        if type(metrics) is not dict:
+            return False
+        for name, value in metrics.items():
+            if type(value) is not float or type(name) is not str:
+                return False
+    return True
 
 
 def clean_metric(name: object, value: object, where: str = "") -> float:

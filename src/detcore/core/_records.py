@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore._log import events
+from detcore._log.lines import report_payload
 from detcore.core._modes import EarlyExitReason
 from detcore.errors import (
     CheckpointStateError,
@@ -93,11 +94,21 @@ class TrialRecords:
         """Send the status of the trial to the runner."""
         self._channel.send("status", status=status)
 
-    def report(self, event: events.TrainingMetrics | events.ValidationMetrics) -> None:
-        """Record metrics; they are safe when this returns."""
-        self.append(event)
-        if isinstance(event, events.ValidationMetrics) and self._metric is not None:
-            self._own_best = self._better(self._own_best, event.metrics.get(self._metric))
+    def report(
+        self,
+        kind: str,
+        steps_completed: int,
+        metrics: Mapping[str, float],
+        batch_metrics: Sequence[Mapping[str, float]] | None = None,
+        n_records: int | None = None,
+    ) -> None:
+        """Record the metrics of an `events.TrainingMetrics` or `events.ValidationMetrics`.
+
+        They are safe when this returns.
+        """
+        self._spool.append(kind, report_payload(steps_completed, metrics, batch_metrics, n_records))
+        if kind == "validation" and self._metric is not None:
+            self._own_best = self._better(self._own_best, metrics.get(self._metric))
 
     def best_validation(self) -> float | None:
         """Return the best value of the searcher's metric over all trials of the experiment.

@@ -7,6 +7,7 @@ tensorflow/core/util/event.proto and framework/summary.proto of TensorFlow 2.15.
 
 from __future__ import annotations
 
+import array
 import os
 import socket
 import struct
@@ -31,6 +32,7 @@ class EventFile:
         self._folder = folder
         self._fd: int | None = None
         self._table = _crc_table()
+        self._begins: dict[str, bytes] = {}  # of the value of a tag, before its number
 
     def add_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append one event that holds all of the scalars.
@@ -39,7 +41,7 @@ class EventFile:
             StorageError: If it cannot be written.
         """
         event = _double(1, time.time()) + _varint_field(2, step)
-        event += _bytes_field(5, b"".join(_value(tag, x) for tag, x in scalars.items()))
+        event += _bytes_field(5, b"".join([self._value(tag, x) for tag, x in scalars.items()]))
         try:
             if self._fd is None:
                 self._fd = self._open()
@@ -67,14 +69,24 @@ class EventFile:
 
     def _append(self, fd: int, event: bytes) -> None:
         """Append a record, or leave the file as it was: half a record would spoil later ones."""
-        record = self._record(event)
-        size = os.fstat(fd).st_size
+        record = left = self._record(event)
         try:
-            while record:
-                record = record[os.write(fd, record) :]
+            while left:
+                left = left[os.write(fd, left) :]
         except OSError:
-            os.ftruncate(fd, size)
+            os.ftruncate(fd, os.fstat(fd).st_size - len(record) + len(left))
             raise
+
+    def _value(self, tag: str, number: float) -> bytes:
+        """Return a Summary.Value: a tag and a simple value (32-bit float)."""
+        begin = self._begins.get(tag)
+        if begin is None:
+            value = _bytes_field(1, tag.encode()) + _varint(2 << 3 | 5)
+            begin = self._begins[tag] = _varint(1 << 3 | 2) + _varint(len(value) + 4) + value
+        try:
+            return begin + struct.pack("<f", number)
+        except OverflowError:
+            return begin + struct.pack("<f", float("inf") if number > 0 else float("-inf"))
 
     def _record(self, data: bytes) -> bytes:
         length = struct.pack("<Q", len(data))
@@ -88,15 +100,15 @@ class EventFile:
         return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF)
 
 
-def _crc_table() -> list[int]:
-    """Return the table of CRC-32C (Castagnoli), reflected."""
+def _crc_table() -> array.array[int]:
+    """Return the table of CRC-32C (Castagnoli), reflected; in one piece, for the caches."""
     table = [0]
     for bit in range(8):
         crc = 1 << bit
         for _ in range(8):
             crc = crc >> 1 ^ (0x82F63B78 if crc & 1 else 0)
         table += [entry ^ crc for entry in table]
-    return table
+    return array.array("I", table)
 
 
 def _varint(number: int) -> bytes:
@@ -117,13 +129,3 @@ def _double(field: int, number: float) -> bytes:
 
 def _bytes_field(field: int, data: bytes) -> bytes:
     return _varint(field << 3 | 2) + _varint(len(data)) + data
-
-
-def _value(tag: str, number: float) -> bytes:
-    """Return a Summary.Value: a tag and a simple value (32-bit float)."""
-    try:
-        simple = struct.pack("<f", number)
-    except OverflowError:
-        simple = struct.pack("<f", float("inf") if number > 0 else float("-inf"))
-    value = _bytes_field(1, tag.encode()) + _varint(2 << 3 | 5) + simple
-    return _bytes_field(1, value)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
-from detcore._log.events import TrainingMetrics, ValidationMetrics
 from detcore.core._metrics import clean_batch_metrics, clean_count, clean_metrics, clean_steps
 from detcore.core._modes import EarlyExitReason, TensorboardMode
 from detcore.core._tensorboard import EventFile
@@ -92,16 +91,15 @@ class TrainContext:
             NotANumberError: If a metric is NaN, and the experiment ends at the first one.
             StorageFullError: If there is no room for it on the disk.
         """
-        event = TrainingMetrics(
-            steps_completed=clean_steps(steps_completed),
-            metrics=clean_metrics(metrics, "training"),
-            batch_metrics=clean_batch_metrics(batch_metrics),
-            n_records=None if n_records is None else clean_count(n_records),
-        )
+        steps = clean_steps(steps_completed)
+        metrics = clean_metrics(metrics, "training")
+        batches = clean_batch_metrics(batch_metrics)
+        if n_records is not None:
+            n_records = clean_count(n_records)
         if self._digests is not None:
-            self._digests.log_metrics(event.steps_completed, event.batch_metrics or [event.metrics])
+            self._digests.log_metrics(steps, batches or [metrics])
             self._digests.flush()
-        self._report(event)
+        self._report("training", steps, metrics, batches, n_records)
 
     def report_validation_metrics(
         self,
@@ -122,13 +120,11 @@ class TrainContext:
             NotANumberError: If a metric is NaN, and the experiment ends at the first one.
             StorageFullError: If there is no room for it on the disk.
         """
-        self._report(
-            ValidationMetrics(
-                steps_completed=clean_steps(steps_completed),
-                metrics=clean_metrics(metrics, "validation"),
-                n_records=None if n_records is None else clean_count(n_records),
-            )
-        )
+        steps = clean_steps(steps_completed)
+        metrics = clean_metrics(metrics, "validation")
+        if n_records is not None:
+            n_records = clean_count(n_records)
+        self._report("validation", steps, metrics, None, n_records)
 
     def digest_batch(
         self,
@@ -245,18 +241,25 @@ class TrainContext:
             )
         return self._digests
 
-    def _report(self, event: TrainingMetrics | ValidationMetrics) -> None:
-        records = self._need_chief(f"report_{event.KIND}_metrics")
+    def _report(
+        self,
+        kind: Literal["training", "validation"],
+        steps: int,
+        metrics: Mapping[str, float],
+        batch_metrics: Sequence[Mapping[str, float]] | None,
+        n_records: int | None,
+    ) -> None:
+        records = self._records or self._need_chief(f"report_{kind}_metrics")
         if self._may_ignore_checkpoint:
-            self._warn_of_ignored_checkpoint(event.steps_completed)
-        records.report(event)
-        if self._mode is TensorboardMode.AUTO and event.metrics:
-            scalars = {_tag(event.KIND, name): value for name, value in event.metrics.items()}
-            self._event_file.add_scalars(event.steps_completed, scalars)
+            self._warn_of_ignored_checkpoint(steps)
+        records.report(kind, steps, metrics, batch_metrics, n_records)
+        if self._mode is TensorboardMode.AUTO and metrics:
+            scalars = {_tag(kind, name): value for name, value in metrics.items()}
+            self._event_file.add_scalars(steps, scalars)
         if self.stops_at_nan:
-            where = f"the {event.KIND} report at batch {event.steps_completed}"
-            for metrics in (*(getattr(event, "batch_metrics", None) or ()), event.metrics):
-                NotANumberError.refuse(metrics, where)
+            where = f"the {kind} report at batch {steps}"
+            for each in (*(batch_metrics or ()), metrics):
+                NotANumberError.refuse(each, where)
 
     def _warn_of_ignored_checkpoint(self, steps: int) -> None:
         """Warn if the first report of a resumed trial shows that it starts from the beginning."""

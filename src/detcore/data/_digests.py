@@ -17,7 +17,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -41,8 +41,12 @@ _FORMAT_VERSION = 1
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
 _MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
 _FLUSH_EVERY_S = 0.2
+# Copies of batches that are digested together at a flush, and the largest batch that is copied.
+_MOST_COPIED_BYTES, _MOST_BATCH_BYTES = 1 << 20, 1 << 16
 # Of the batch in which a run failed: more ids than a batch has, and content of small records.
 _MOST_IDS, _MOST_CONTENT_BYTES = 1 << 16, 1 << 20
+# Kinds of NumPy's types whose buffer is the values.
+_WITH_BUFFER = frozenset("biufcmMSU")
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
 # With another number of threads, or other kernels, sums are added in another order.
 _NUMERIC_VARIABLES = (
@@ -98,6 +102,9 @@ class StepDigests:
         }
         self._rows: dict[int, list[int]] = {}
         self._metrics: list[tuple[int, Sequence[Mapping[str, float]]]] = []
+        # A row, the place of the digest in it, and the bytes to digest.
+        self._copies: list[tuple[list[int], int, bytes]] = []
+        self._copied_bytes = 0
         self._flush_at = 0.0
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
@@ -156,7 +163,7 @@ class StepDigests:
         *,
         is_exact: bool = True,
     ) -> None:
-        """Digest the batch of a step, before it is trained on. Keeps it until the next call.
+        """Digest or copy the batch of a step before it is trained on. Keeps it until the next call.
 
         Args:
             step: Batches completed once this step is done, so the first step of a trial is 1.
@@ -173,8 +180,25 @@ class StepDigests:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
         if record_ids is not None:
-            row[0] = _digest_array(record_ids)
-        row[1] = _digest(content() if callable(content) else content)
+            self._digest_later(row, 0, [record_ids])
+        self._digest_later(row, 1, list(content() if callable(content) else content))
+
+    def _digest_later(self, row: list[int], place: int, arrays: Sequence[npt.ArrayLike]) -> None:
+        """Copy small arrays, and digest them at a flush: alone, a digest's code is in no cache."""
+        if not _are_small(arrays):
+            row[place] = _digest(arrays)
+            return
+        content = b"".join([array.tobytes() for array in arrays])
+        self._copies.append((row, place, content))
+        self._copied_bytes += len(content)
+        if self._copied_bytes >= _MOST_COPIED_BYTES:
+            self._digest_copies()
+
+    def _digest_copies(self) -> None:
+        for row, place, content in self._copies:
+            row[place] = xxhash.xxh3_64_intdigest(content)
+        self._copies.clear()
+        self._copied_bytes = 0
 
     def _keep_step(self, path: Path, step: int) -> None:
         try:
@@ -256,7 +280,7 @@ class StepDigests:
         if tensors is None:
             assert self._tensors is not None  # one of the two
             tensors = self._tensors()
-        digests = [_digest_array(value) for value in tensors.values()]
+        digests = [_digest([value]) for value in tensors.values()]
         names = tuple(tensors)
         if names != self._names:
             self._names = names
@@ -293,6 +317,7 @@ class StepDigests:
             )
 
     def _flush(self) -> None:
+        self._digest_copies()
         for steps_completed, metrics in self._metrics:
             self._digest_metrics(steps_completed, metrics)
         self._metrics.clear()
@@ -333,26 +358,34 @@ class StepDigests:
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
 
 
-def _digest(arrays: Iterable[Any]) -> int:
+def _are_small(
+    arrays: Sequence[npt.ArrayLike],
+) -> TypeGuard[Sequence[npt.NDArray[np.generic]]]:
+    """Whether copying numbers costs less than digesting them at once."""
+    size_bytes = 0
+    for array in arrays:
+        if type(array) is not np.ndarray or array.dtype.kind not in _WITH_BUFFER:
+            return False
+        size_bytes += array.nbytes
+    return bool(arrays) and size_bytes <= _MOST_BATCH_BYTES
+
+
+def _digest(arrays: Iterable[npt.ArrayLike]) -> int:
     """Return a digest of the arrays' bytes; 0 without any."""
     hasher = None
     for value in arrays:
         hasher = hasher or xxhash.xxh3_64()
-        try:
-            hasher.update(value)  # the fast way, of contiguous numbers
-        except (TypeError, ValueError, BufferError):
-            array = np.ascontiguousarray(value)
-            is_text = array.dtype.hasobject
-            hasher.update(repr(array.tolist()).encode() if is_text else array.tobytes())
+        hasher.update(_content(value))  # type: ignore[arg-type]  # an array has a buffer
     return hasher.intdigest() if hasher else 0
 
 
-def _digest_array(value: npt.ArrayLike) -> int:
-    """Return what `_digest` returns for one array; faster for contiguous numbers."""
-    try:
-        return xxhash.xxh3_64_intdigest(value)  # type: ignore[arg-type]  # tried, as its type says
-    except (TypeError, ValueError, BufferError):
-        return _digest([value])
+def _content(value: npt.ArrayLike) -> bytes | npt.NDArray[np.generic]:
+    """Return the bytes of an array, or their buffer."""
+    array = np.ascontiguousarray(value)
+    if array.dtype.kind in _WITH_BUFFER:
+        return array
+    # The buffer of objects, such as texts, holds their addresses; bfloat16 has none.
+    return repr(array.tolist()).encode() if array.dtype.hasobject else array.tobytes()
 
 
 def _loaded_versions() -> dict[str, str]:

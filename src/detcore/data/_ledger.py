@@ -31,7 +31,9 @@ _FLUSH_AT_BYTES = 1 << 20
 _MAGIC = b"DLG1"
 # magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this
 _HEAD = struct.Struct("<4sB3xQqqII")
-_FORMAT_VERSION = 1
+_FORMAT_VERSION = 2
+# For large ids all 64 bits: content hashes.
+_ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}
 
 
 class FrameKind(enum.IntEnum):
@@ -45,6 +47,7 @@ class FrameKind(enum.IntEnum):
     STATE = 5
     LAST_BATCH = 6
     LAST_CONTENT = 7
+    BATCHES = 8
 
 
 class IdKind(str, enum.Enum):
@@ -86,13 +89,37 @@ def pack_header(header: LedgerHeader) -> bytes:
 
 def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
     """Return a frame of record ids."""
-    return pack_frame(kind, step, epoch, ids.astype("<i8", copy=False).tobytes())
+    return pack_frame(kind, step, epoch, ids.astype("<i8", copy=False).data)
 
 
-def pack_frame(kind: FrameKind, step: int, epoch: int, body: bytes) -> bytes:
-    """Return a frame."""
-    head = _HEAD.pack(_MAGIC, kind, len(body), step, epoch, zlib.crc32(body), 0)[:-4]
-    return b"".join((head, zlib.crc32(head).to_bytes(4, "little"), body))
+def pack_batches(
+    first_step: int, epochs: npt.ArrayLike, ends: npt.NDArray[np.integer], ids: Indices
+) -> bytes:
+    """Return a frame of the record ids of consecutive steps.
+
+    Its body has 64-bit integers: the bytes of an id, the number of steps, the epoch of each, and
+    where the ids of each end; then the ids. Made once in many steps, when none of its code is in a
+    cache: it calls few functions.
+    """
+    largest = int(np.maximum.reduce(ids.view(np.uint64), initial=0))  # negative ones are large
+    id_bytes = 2 if largest < 1 << 16 else 4 if largest < 1 << 32 else 8
+    count = ends.size
+    table = np.empty(2 + 2 * count, "<i8")
+    table[0], table[1] = id_bytes, count
+    table[2 : 2 + count] = epochs
+    table[2 + count :] = ends
+    packed = ids.astype(_ID_TYPES[id_bytes], copy=False)
+    return pack_frame(FrameKind.BATCHES, first_step, int(table[2]), table.data, packed.data)
+
+
+def pack_frame(kind: FrameKind, step: int, epoch: int, *body: bytes | memoryview) -> bytes:
+    """Return a frame whose body consists of some parts."""
+    crc = size_bytes = 0
+    for part in body:
+        crc = zlib.crc32(part, crc)
+        size_bytes += memoryview(part).nbytes
+    head = _HEAD.pack(_MAGIC, kind, size_bytes, step, epoch, crc, 0)[:-4]
+    return b"".join((head, zlib.crc32(head).to_bytes(4, "little"), *body))
 
 
 class LedgerWriter:
@@ -169,14 +196,37 @@ class LedgerWriter:
         Raises:
             DataError: If the step is lower than the last one, or the ids are not integers.
         """
-        if step < max(self._last_step, self._header.start_step + 1):
-            raise DataError(
-                f"step {step} is logged after step {self._last_step} in a run that started at "
-                f"step {self._header.start_step}.\n"
-                "Steps are counted from 1 over the whole life of the trial, and never go back."
-            )
+        self._check_step(step)
         self._last_step = step
         self._append(pack_ids(FrameKind.BATCH, step, epoch, _as_ids(record_ids)))
+
+    def log_batches(
+        self,
+        first_step: int,
+        epochs: npt.ArrayLike,
+        ends: npt.ArrayLike,
+        record_ids: npt.ArrayLike,
+    ) -> None:
+        """Log the records that consecutive steps used, into one frame; see `log`.
+
+        Args:
+            first_step: The first of the steps.
+            epochs: For each step, the pass over the data that its records belong to, ``(steps,)``;
+                or one number for all.
+            ends: For each step, the end of its ids in `record_ids`, ``(steps,)``, ascending;
+                the last one is their number.
+            record_ids: Ids of all steps, ``(n,)``, integers of at most 64 bits.
+
+        Raises:
+            DataError: If the first step is lower than the last one logged, the ids are not
+                integers, or the last end is not their number.
+        """
+        self._check_step(first_step)
+        ids, bounds = _as_ids(record_ids), np.asarray(ends)
+        if not bounds.size or bounds[-1] != ids.size:
+            raise DataError(f"the batches end at {bounds[-1:]}, but there are {ids.size} ids")
+        self._last_step = first_step + bounds.size - 1
+        self._append(pack_batches(first_step, epochs, bounds, ids))
 
     def census(self, ids: npt.ArrayLike) -> None:
         """Log the ids of the whole data set, each as often as the data set contains it.
@@ -185,6 +235,14 @@ class LedgerWriter:
         part of the ids each time.
         """
         self._append(pack_ids(FrameKind.CENSUS, 0, 0, _as_ids(ids)))
+
+    def _check_step(self, step: int) -> None:
+        if step < max(self._last_step, self._header.start_step + 1):
+            raise DataError(
+                f"step {step} is logged after step {self._last_step} in a run that started at "
+                f"step {self._header.start_step}.\n"
+                "Steps are counted from 1 over the whole life of the trial, and never go back."
+            )
 
     def _pack_header(self) -> bytes:
         return pack_header(self._header)
@@ -246,7 +304,8 @@ class FrameFile:
             self._frames.insert(0, self._header())
         if not self._frames:
             return
-        self._write(self._descriptor, b"".join(self._frames))
+        frames = self._frames
+        self._write(self._descriptor, frames[0] if len(frames) == 1 else b"".join(frames))
         self._frames.clear()
         self._buffered_bytes = 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 from collections.abc import Mapping
 
 import numpy as np
@@ -217,22 +218,37 @@ class IndexSampler:
             start: First batch, counted from the start of training; >= 0.
             stop: The batch after the last one.
         """
+        records, ends, _ = self.joined_batches(start, stop)
+        bounds = [0, *ends.tolist()]
+        return [records[begin:end] for begin, end in itertools.pairwise(bounds)]
+
+    def joined_batches(self, start: int, stop: int) -> tuple[Indices, Indices, Indices]:
+        """Return the records of some consecutive batches of this worker in one array.
+
+        Args:
+            start: First batch, counted from the start of training; >= 0.
+            stop: The batch after the last one.
+
+        Returns:
+            The record indices, ``(records,), int64``; the end of each batch in them, and its epoch,
+            each ``(batches,), int64``.
+        """
         if start < 0:
             raise DataError(f"batch {start} is negative; batches count from 0")
         stream = self.rank + np.arange(start, stop, dtype=np.int64) * self.world_size
         epochs, cursors = np.divmod(stream, self.batches_per_epoch)
-        found: list[Indices] = []
-        for epoch in np.unique(epochs):
-            found += self._epoch_batches(int(epoch), cursors[epochs == epoch])
-        return found
+        firsts = cursors * self.batch_size
+        ends = np.cumsum(np.minimum(self.num_records - firsts, self.batch_size))
+        parts = [
+            self._epoch_records(int(epoch), firsts[epochs == epoch]) for epoch in np.unique(epochs)
+        ]
+        return np.concatenate([firsts[:0], *parts]), ends, epochs
 
-    def _epoch_batches(self, epoch: int, cursors: Indices) -> list[Indices]:
-        positions = cursors[:, None] * self.batch_size + np.arange(self.batch_size)
-        kept = positions < self.num_records
-        flat = positions[kept]
-        records = self._order(epoch).take(flat) if self.shuffle else flat
-        ends = np.cumsum(kept.sum(axis=1)).tolist()
-        return [records[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
+    def _epoch_records(self, epoch: int, firsts: Indices) -> Indices:
+        """Return the records of batches of an epoch, given the position of the first of each."""
+        positions = (firsts[:, None] + np.arange(self.batch_size)).ravel()
+        kept = positions[positions < self.num_records]
+        return self._order(epoch).take(kept) if self.shuffle else kept
 
     def _order(self, epoch: int) -> ShuffledOrder:
         latest = self._latest  # one read: another thread may replace it

@@ -171,14 +171,17 @@ class TrialQueries(Queries):
         added = set(checked_texts("labels", add_labels))
         removed = set(checked_texts("labels", remove_labels))
         given = None if labels is None else checked_texts("labels", labels)
+        changed: dict[str, object] = {} if notes is None else {"notes": notes}
         with self._write() as connection:
-            row = find(connection, trials, trial_id, lock=True)
-            before = decode_document(row.labels or "[]") if given is None else given
-            after = sorted({*before, *added} - removed)
-            changed: dict[str, object] = {"labels": encode_document(after)}
-            if notes is not None:
-                changed["notes"] = notes
-            change(connection, trials, trial_id, **changed)
+            if given is None and (added or removed):
+                query = select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
+                given = decode_document(connection.execute(query).scalar() or "[]")
+            if given is not None:
+                changed["labels"] = encode_document(sorted({*given, *added} - removed))
+            if changed:
+                change(connection, trials, trial_id, **changed)
+            else:
+                require(connection, trials, trial_id)
             return read_trials(connection, trials.c.id == trial_id)[0]
 
     def start_run(self, trial_id: int) -> int:

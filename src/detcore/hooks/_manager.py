@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 
 __all__ = ["PluginManager"]
 
+_USABLE = (PluginState.READY, PluginState.LOADED)
+
 
 class PluginManager:
     """Finds plugins, imports each when it is first needed, and calls their hooks.
@@ -97,11 +99,10 @@ class PluginManager:
 
     def versions(self) -> dict[str, str]:
         """Return the distribution and version of each plugin that is in use, by name."""
-        in_use = (PluginState.READY, PluginState.LOADED)
         return {
             entry.name: f"{entry.distribution} {entry.version}"
             for entry in self.index()
-            if entry.state in in_use
+            if entry.state in _USABLE
         }
 
     def entry(self, name: str) -> PluginEntry:
@@ -209,7 +210,7 @@ class PluginManager:
         declared: dict[str, PluginEntry] = {}
         claims: Counter[str] = Counter()
         for entry in self._runtime.entries():
-            if entry.state in (PluginState.READY, PluginState.LOADED):
+            if entry.state in _USABLE:
                 for name in entry.commands:
                     if is_reserved(name, entry, self._reserved):
                         continue
@@ -229,17 +230,28 @@ class PluginManager:
                 return command
         return self.commands().get(name)
 
+    def declaring_plugin(self, distribution: str, name: str) -> PluginEntry | None:
+        """Return the plugin of a distribution that declares a command, or None.
+
+        If several do, a usable one is preferred. No plugin is imported.
+        """
+        found = [
+            entry
+            for entry in self._runtime.entries()
+            if entry.distribution == distribution and name in entry.commands
+        ]
+        return min(found, key=lambda entry: entry.state not in _USABLE, default=None)
+
     def command_of(self, distribution: str, name: str) -> click.Command | None:
         """Return the command that a usable plugin of a distribution declares, or None.
 
         No other plugin is imported.
         """
-        for entry in self._runtime.entries():
-            is_usable = entry.state in (PluginState.READY, PluginState.LOADED)
-            if is_usable and entry.distribution == distribution and name in entry.commands:
-                command: click.Command | None = self._runtime.items_of(entry, "command").get(name)
-                return command
-        return None
+        entry = self.declaring_plugin(distribution, name)
+        if entry is None or entry.state not in _USABLE:
+            return None
+        command: click.Command | None = self._runtime.items_of(entry, "command").get(name)
+        return command
 
     # -- observers --------------------------------------------------------------------------------
 

@@ -153,9 +153,12 @@ class ArrayFeed:
         self.inputs_spec = (tuple(specs), tf.TensorSpec((None,), tf.int32))
         self.position = 0
         self.records: int | None = 0
-        self._ends: npt.NDArray[np.int32] = np.zeros(1, np.int32)
-        self._rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)  # of the block
-        self._kept: list[npt.NDArray[Any]] | None = None  # records of the block
+        # Of the block: the records, the bounds of the batches in them, and their epochs.
+        self._rows: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._bounds: npt.NDArray[np.int32] = np.zeros(1, np.int32)
+        self._epochs: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        self._kept: list[npt.NDArray[Any]] | None = None
+        self._done = 0  # batches of the block that were trained on
         record_bytes = sum(a[:1].nbytes for a in self._arrays)
         batch_bytes = max(1, record_bytes * len(sampler.batch(0)))
         self._block_batches = max(1, _BLOCK_BYTES // batch_bytes)
@@ -163,15 +166,17 @@ class ArrayFeed:
     def block(self, limit: int) -> tuple[Any, int]:
         """Gather the records of the next batches."""
         count = min(limit, self._block_batches)
-        batches = list(self._sampler.batches(self.position, self.position + count))
-        offsets = self._ends = np.cumsum([0, *map(len, batches)], dtype=np.int32)
-        rows = self._rows = np.concatenate(batches)
-        self._kept = None
+        rows, ends, self._epochs = self._sampler.joined_batches(
+            self.position, self.position + count
+        )
+        self._bounds = np.zeros(count + 1, np.int32)
+        self._bounds[1:] = ends
+        self._rows, self._done, self._kept = rows, 0, None
         gathered = [array[rows] for array in self._arrays]
         if sum(array.nbytes for array in gathered) <= _KEPT_BYTES:
             self._kept = gathered
         leaves = tuple(map(floats_as_keras, gathered))
-        return (leaves, tf.convert_to_tensor(offsets)), count
+        return (leaves, tf.convert_to_tensor(self._bounds)), count
 
     def fetch(self, inputs: Any, index: Any) -> Any:
         """Slice one batch out of the block; runs in the graph."""
@@ -182,8 +187,8 @@ class ArrayFeed:
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Record that `count` batches of the block were trained on."""
         self.position += count
-        self.records = (self.records or 0) + int(self._ends[count] - self._ends[0])
-        self._ends = self._ends[count:]
+        done, self._done = self._done, self._done + count
+        self.records = (self.records or 0) + int(self._bounds[self._done] - self._bounds[done])
 
     def describe(self, ledger: LedgerWriter) -> None:
         """Declare that ids are the indices of records."""
@@ -193,13 +198,19 @@ class ArrayFeed:
         self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
     ) -> None:
         """Log the indices of the records."""
-        log_batches(ledger, self._sampler, range(self.position - count, self.position))
+        ends, rows, epochs = self._bounds[1:], self._rows, self._epochs
+        if count < len(ends):  # a part of the block
+            begin = self._done - count
+            start, stop = self._bounds[begin], self._bounds[self._done]
+            ends, rows = ends[begin : self._done] - start, rows[start:stop]
+            epochs = epochs[begin : self._done]
+        ledger.log_batches(self.position - count + 1, epochs, ends, rows)
 
     def identify(
         self, inputs: Any, index: int
     ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
         """Return the indices of the records of a batch, and their values."""
-        start, stop = self._ends[index], self._ends[index + 1]
+        start, stop = self._bounds[self._done + index : self._done + index + 2].tolist()
         rows = self._rows[start:stop]
         if self._kept is not None:
             return rows, [array[start:stop] for array in self._kept]
@@ -279,7 +290,9 @@ class SequenceFeed:
         self, ledger: LedgerWriter, outputs: Mapping[str, npt.NDArray[Any]], count: int
     ) -> None:
         """Log the index of the item."""
-        log_batches(ledger, self._sampler, range(self.position - count, self.position))
+        first = self.position - count
+        indices, ends, epochs = self._sampler.joined_batches(first, self.position)
+        ledger.log_batches(first + 1, epochs, ends, indices)
 
     def identify(
         self, inputs: Any, index: int
@@ -320,12 +333,6 @@ class SequenceFeed:
         indices = np.concatenate(list(self._sampler.batches(self.position, stop)))
         items: Generator[Any, None, None] = self._loader.batches(indices, epoch)
         return items
-
-
-def log_batches(ledger: LedgerWriter, sampler: IndexSampler, batches: range) -> None:
-    """Log the records of batches according to a sampler."""
-    for batch, ids in zip(batches, sampler.batches(batches.start, batches.stop), strict=True):
-        ledger.log(batch + 1, sampler.position(batch).epoch, ids)
 
 
 def as_arrays(data: Any, role: str) -> Any:

@@ -136,9 +136,7 @@ class DatasetFeed:
         ends = np.cumsum(outputs[RECORD_COUNT].reshape(-1))
         ids = outputs[RECORD_IDS].reshape(-1)
         epoch = self._epoch if self._cursor else self._epoch - 1
-        for offset, end in enumerate(ends):
-            start = 0 if offset == 0 else ends[offset - 1]
-            ledger.log(self.position - count + offset + 1, epoch, ids[start:end])
+        ledger.log_batches(self.position - count + 1, epoch, ends, ids)
 
     def identify(
         self, inputs: Any, index: int

@@ -35,6 +35,7 @@ password_option = click.option(
     "--password-stdin", is_flag=True, help="Read the password from standard input: for scripts."
 )
 _url = click.argument("url", required=False)
+_logged_in_user = click.option("--user", metavar="NAME", help="Who; default: who logged in last.")
 
 
 @click.group("user")
@@ -73,36 +74,31 @@ def log_in(obj: CliContext, url: str | None, user: str | None, password_stdin: b
 
 @user_group.command("logout")
 @_url
-@click.option("--user", metavar="NAME", help="Who; default: who logged in last.")
+@_logged_in_user
 @click.pass_obj
 def log_out(obj: CliContext, url: str | None, user: str | None) -> None:
     """Revoke the stored token of a server, and delete it."""
     where = _server(obj, url)
     kept = kept_token(obj.environment.home, where, user)
     if kept is None:
-        click.echo(f"nobody is logged in to {where} from here" if user is None else
-                   f"{user} is not logged in to {where} from here")  # fmt: skip
+        click.echo(_not_logged_in(where, user))
         return
     # Forgotten first, so that it is not used again even if the request fails.
     forget_token(obj.environment.home, where, kept.user)
-    certificate = trusted_authorities(obj.environment)
-    session = Session(where, kept.token, certificate=certificate)
     try:
-        with contextlib.suppress(UnauthenticatedError):
+        with _session_of(obj, where, kept) as session, contextlib.suppress(UnauthenticatedError):
             session.ask("POST", "/api/detcore/v1/logout")
     except ServerAway as error:
         raise ServerAway(
             f"the token of {kept.user} is forgotten here, but {where} does not answer.\n"
             f"A copy of it would be good until {_time(kept.expires_at)}."
         ) from error
-    finally:
-        session.close()
     click.echo(f"logged out of {where} as {kept.user}")
 
 
 @user_group.command("change-password")
 @_url
-@click.option("--user", metavar="NAME", help="Who; default: who logged in last.")
+@_logged_in_user
 @click.option(
     "--password-stdin",
     is_flag=True,
@@ -117,19 +113,15 @@ def change_password(
     kept = kept_token(obj.environment.home, where, user)
     if kept is None:
         raise UnauthenticatedError(
-            f"nobody is logged in to {where} from here.\nLog in: detcore user login {where}"
+            f"{_not_logged_in(where, user)}.\nLog in: detcore user login {where}"
         )
     _warn_of_plain_text(where)
     old = _read_password() if password_stdin else _ask("Password so far", hidden=True)
     new = read_new_password(password_stdin)
-    certificate = trusted_authorities(obj.environment)
-    session = Session(where, kept.token, certificate=certificate)
-    try:
+    with _session_of(obj, where, kept) as session:
         said = session.ask(
             "POST", "/api/detcore/v1/me/password", json_body={"old": old, "new": new}
         )
-    finally:
-        session.close()
     keep_token(
         obj.environment.home,
         where,
@@ -140,16 +132,13 @@ def change_password(
 
 @user_group.command("whoami")
 @_url
-@click.option("--user", metavar="NAME", help="Who; default: who logged in last.")
+@_logged_in_user
 @click.pass_obj
 def whoami(obj: CliContext, url: str | None, user: str | None) -> None:
     """Show the user that a server recognizes you as."""
     where = _server(obj, url)
-    session = open_session(where, user, obj.environment)
-    try:
+    with contextlib.closing(open_session(where, user, obj.environment)) as session:
         said = session.ask("GET", "/api/detcore/v1/me")
-    finally:
-        session.close()
     print_fields(
         {
             "user": str(said["name"]),
@@ -167,6 +156,18 @@ def _server(obj: CliContext, url: str | None) -> str:
             "which server? Give its address, such as http://host:8080, or set DETCORE_MASTER."
         )
     return normal_url(given)
+
+
+def _not_logged_in(where: str, user: str | None) -> str:
+    who = "nobody is" if user is None else f"{user} is not"
+    return f"{who} logged in to {where} from here"
+
+
+def _session_of(
+    obj: CliContext, where: str, kept: KeptToken
+) -> contextlib.AbstractContextManager[Session]:
+    certificate = trusted_authorities(obj.environment)
+    return contextlib.closing(Session(where, kept.token, certificate=certificate))
 
 
 def _time(seconds: float) -> str:

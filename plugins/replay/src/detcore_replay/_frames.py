@@ -29,6 +29,7 @@ class Frame:
         epoch: Pass over the data, from 0; 0 in files of step digests.
         offset: Where the body begins in the file, in bytes.
         size_bytes: Length of the body.
+        id_bytes: Length of each of the record ids in it, if it has any.
     """
 
     kind: FrameKind
@@ -36,6 +37,7 @@ class Frame:
     epoch: int
     offset: int
     size_bytes: int
+    id_bytes: int = 8
 
 
 def scan_frames(

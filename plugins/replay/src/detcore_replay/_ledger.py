@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import mmap
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,9 @@ from detcore_replay._frames import Frame, damaged, scan_frames
 __all__ = ["EpochReport", "LedgerReport", "verify_ledger"]
 
 _EXAMPLES = 5
-_FORMAT_VERSION = 1
+# Ledgers of format 1 have a frame for each batch.
+_FORMAT_VERSIONS = (1, 2)
+_ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}
 Indices = npt.NDArray[np.int64]
 
 
@@ -169,8 +171,9 @@ def _open(path: Path) -> _File | None:
 def _read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, list[Frame]]:
     """Check a file's content and return its header and the frames after it.
 
-    A torn last frame is left out. A file with a torn header has neither header nor frames: its
-    process was killed before it had logged anything.
+    A frame of many batches is returned as a frame for each of them. A torn last frame is left out.
+    A file with a torn header has neither header nor frames: its process was killed before it had
+    logged anything.
 
     Raises:
         LedgerError: If the file is damaged anywhere else, with its name and the offset.
@@ -181,7 +184,29 @@ def _read_frames(path: Path, content: memoryview) -> tuple[LedgerHeader | None, 
     first = frames[0]
     if first.kind is not FrameKind.HEADER:
         raise damaged(path, 0, "it does not begin with a header")
-    return _parse_header(path, content, first), frames[1:]
+    header = _parse_header(path, content, first)
+    return header, [each for frame in frames[1:] for each in _split_frame(content, frame)]
+
+
+def _split_frame(content: memoryview, frame: Frame) -> Iterator[Frame]:
+    """Iterate over the batches of a frame of many, or return any other frame."""
+    if frame.kind is not FrameKind.BATCHES:
+        yield frame
+        return
+    sizes = np.frombuffer(content, "<i8", count=2, offset=frame.offset)
+    id_bytes, count = sizes.tolist()
+    table = np.frombuffer(content, "<i8", count=2 * count, offset=frame.offset + sizes.nbytes)
+    epochs, ends = table.reshape(2, count).tolist()
+    offset = frame.offset + sizes.nbytes + table.nbytes
+    for index, (epoch, start, end) in enumerate(zip(epochs, [0, *ends[:-1]], ends, strict=True)):
+        yield Frame(
+            FrameKind.BATCH,
+            frame.step + index,
+            epoch,
+            offset + id_bytes * start,
+            id_bytes * (end - start),
+            id_bytes,
+        )
 
 
 def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader:
@@ -189,9 +214,10 @@ def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader
         bytes(content[frame.offset : frame.offset + frame.size_bytes])
     )
     version = fields.pop("format", None)
-    if version != _FORMAT_VERSION:
+    if version not in _FORMAT_VERSIONS:
         raise LedgerError(
-            f"{path} is a ledger of format {version!r}; this detcore reads {_FORMAT_VERSION}.\n"
+            f"{path} is a ledger of format {version!r}; this detcore reads "
+            f"{' and '.join(map(str, _FORMAT_VERSIONS))}.\n"
             "It was written by another version of detcore.\n"
             "Verify it with the version that wrote it."
         )
@@ -200,9 +226,9 @@ def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader
 
 
 def _ids_of(content: memoryview, frame: Frame) -> Indices:
-    """Return the ids in the body of a frame, without copying on little-endian machines."""
+    """Return the ids in the body of a frame, without copying 64-bit ones if possible."""
     body = content[frame.offset : frame.offset + frame.size_bytes]
-    return np.frombuffer(body, dtype="<i8").astype(np.int64, copy=False)
+    return np.frombuffer(body, dtype=_ID_TYPES[frame.id_bytes]).astype(np.int64, copy=False)
 
 
 def _verify(trial_dir: Path, files: list[_File], reported_steps: Mapping[int, int]) -> LedgerReport:
