@@ -30,4 +30,4 @@ def test_metrics_do_not_depend_on_the_number_of_workers(
     first = found[0][0]
     assert first
     for each in (metrics for of_ranks in found for metrics in of_ranks):
-        assert each == pytest.approx(first, abs=1e-6)
+        assert each == pytest.approx(first, rel=1e-6)

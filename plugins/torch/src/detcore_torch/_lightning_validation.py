@@ -33,7 +33,7 @@ def exact_validation(trainer: Trainer) -> Iterator[None]:
         connector._resolve_sampler, trainer.world_size
     )
     for loop in loops:
-        loop._results.log = _combining(loop._results.log)
+        loop._results.log = _combining(loop._results.log, trainer)
     try:
         yield
     finally:
@@ -53,15 +53,18 @@ def _without_repetitions(resolve: Callable[..., Any], world_size: int) -> Callab
     return resolve_sampler
 
 
-def _combining(log: Callable[..., None]) -> Callable[..., None]:
+def _combining(log: Callable[..., None], trainer: Trainer) -> Callable[..., None]:
     """Return the method that logs, with a reduction over the workers at the end of an epoch.
 
     They have different numbers of batches, so there is none in each batch.
     """
 
+    def reduce(value: Any, **more: Any) -> Any:
+        # Lightning 2.6 also reduces counts of records, and would round their mean.
+        return trainer.strategy.reduce(value.double(), **more)
+
     def log_combined(*args: Any, **more: Any) -> None:
-        more["sync_dist"] = not more["on_step"]
-        log(*args, **more)
+        log(*args, **{**more, "sync_dist": not more["on_step"], "sync_dist_fn": reduce})
 
     return log_combined
 

@@ -18,18 +18,25 @@ def exact_prediction_step(trainer: Trainer) -> Callable[..., Any]:
 
     Accelerate fills the last batches of a validation with records from the beginning of the data,
     so that all workers have batches of one size. The trainer removes these from the predictions,
-    but not from the loss, which is a mean over the batch.
+    but not from the loss. A loss is the mean over a worker's batch; the trainer counts batches by
+    their records.
     """
-    original = trainer.prediction_step
+    original, settings = trainer.prediction_step, trainer.args
 
     def prediction_step(model: Any, inputs: Any, *args: Any, **more: Any) -> Any:
         size = find_batch_size(inputs)
         kept = _own_records(trainer, size)
         # The trainer may remove values from its inputs.
         own = _first_records(inputs, kept, size) if 0 < kept < size else None
-        loss, logits, labels = original(model, inputs, *args, **more)
-        if own is not None and loss is not None:
-            loss, _, _ = original(model, own, prediction_loss_only=True)
+        averages = settings.average_tokens_across_devices
+        # Else the loss of a batch would depend on the batches of the other workers.
+        settings.average_tokens_across_devices = False
+        try:
+            loss, logits, labels = original(model, inputs, *args, **more)
+            if own is not None and loss is not None:
+                loss, _, _ = original(model, own, prediction_loss_only=True)
+        finally:
+            settings.average_tokens_across_devices = averages
         return loss, logits, labels
 
     return prediction_step
