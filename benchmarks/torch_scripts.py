@@ -5,7 +5,7 @@ imported everything. The processes take turns of a few batches in a random order
 the others wait. The CPU time is that of the process with all of its threads. Scripts report every
 50 steps and save nothing in a turn. Read a ratio beside that of the null control.
 
-    python benchmarks/torch_scripts.py [--rounds 40] [--batches 50] [--only trial] [--quick]
+    python benchmarks/torch_scripts.py [--rounds 20] [--batches 50] [--only trial] [--quick]
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def run_trainer(turns: Turns, *, with_detcore: bool) -> None:
     )  # fmt: skip
     rows = [{"input_ids": row, "labels": row} for row in torch.randint(80, (1437, 64))]
     arguments = TrainingArguments(
-        "output", max_steps=ENDLESS, per_device_train_batch_size=16, logging_steps=REPORT_EVERY,
+        "output", max_steps=ENDLESS, per_device_train_batch_size=4, logging_steps=REPORT_EVERY,
         eval_strategy="no", save_strategy="no", report_to="none", disable_tqdm=True, use_cpu=True,
     )  # fmt: skip
     trainer = Counted(
@@ -342,7 +342,7 @@ def measure(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--batches", type=int, default=50, help="of a turn")
     parser.add_argument("--only", choices=SCRIPTS, action="append")
     options = parse_options(parser, rounds=1, batches=2, only=["trial", "accelerate"])

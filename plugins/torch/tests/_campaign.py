@@ -21,6 +21,7 @@ import hashlib
 import importlib
 import itertools
 import json
+import re
 import shutil
 import sys
 import tempfile
@@ -210,7 +211,7 @@ class ScriptRuns:
             if code == 0:
                 break
             if code != -9 and self._alone and done:
-                error = script.output().strip().splitlines()[-1].partition(": ")[0]
+                error = re.findall(r"^[\w.]+Error\b", script.output(), re.MULTILINE)[-1]
                 return Trained(done, {}, verify_ledger(script.folder), f"does not resume: {error}")
             if code != -9:
                 raise AssertionError(f"{case} ended with {code}:\n{script.output()[-4000:]}")
