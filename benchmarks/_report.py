@@ -32,8 +32,8 @@ DOCUMENT = FOLDER.parent / "docs" / "benchmarks.md"
 BARE, TENSORFLOW, TENSORFLOW_2_15 = "bare", "tensorflow", "tensorflow-2.15"
 TORCH = "torch"
 LIBRARIES = (
-    "tensorflow", "keras", "tensorflow-estimator", "horovod", "torch", "numpy", "sqlalchemy",
-    "fsspec", "s3fs", "gcsfs", "obstore", "boto3",
+    "tensorflow", "keras", "tensorflow-estimator", "horovod", "torch", "transformers",
+    "lightning", "accelerate", "numpy", "sqlalchemy", "fsspec", "s3fs", "gcsfs", "obstore", "boto3",
 )  # fmt: skip
 
 
@@ -79,6 +79,7 @@ TABLES = (
     ),
     Table("keras-records", "keras_records.py", TENSORFLOW, "--rounds 40"),
     Table("torch-loader", "torch_loader.py", TORCH, "--rounds 30 --batches 150"),
+    Table("torch-scripts", "torch_scripts.py", TORCH, "--rounds 20"),
     Table(
         "collectives", "distributed.py", BARE,
         "--rounds 5 --only latency,bandwidth --large-calls 2", "--peer-python",

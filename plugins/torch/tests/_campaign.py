@@ -1,34 +1,47 @@
 """Scripts of PyTorch's libraries, killed by SIGKILL at random, against runs that were not.
 
-Each script trains once without a kill and once with them, in the same setting: loader processes and
-ranks, over gloo. A row compares weights, optimizer, schedule, scaler, random generators and
-validation metrics, and gives the verdict of the data ledger. With ``--alone`` the library saves and
-resumes by itself, in the same harness: the control, which shows what the comparison notices.
+Each script trains once without a kill in each setting: loader processes and ranks, over gloo. Then
+it trains from its start as often as the kills take: each of its processes is killed, until one
+comes to the end. Each of these runs is compared with the first in weights, optimizer, schedule,
+scaler, random generators and validation metrics, and the data ledger gives its verdict. A row sums
+the runs of a setting. With ``--alone`` the library saves and resumes by itself, in the same
+harness: the control, which shows what the comparison notices.
 
     python plugins/torch/tests/_campaign.py [--family trainer] [--kills 50] [--alone]
+
+All processes are forked from one that has imported what they need, so that a kill costs no imports.
 """
 
 from __future__ import annotations
 
 import argparse
 import dataclasses
+import gc
+import hashlib
 import importlib
 import itertools
+import json
+import re
 import shutil
+import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from _killed_scripts import Kill, Script
 
+from detcore.database import Database
 from detcore_replay import LedgerReport, verify_ledger
 from detcore_testing import DetcoreCommand
 
 __all__ = ["FAMILIES", "TASKS", "Case", "Outcome"]
 
 HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
 SCRIPTS = HERE / "scripts"
 TASKS = ("points", "digits", "text")
-EXAMPLES = HERE.parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 # The model definition of each trial, its class and its hyperparameters.
 TRIALS: dict[str, tuple[Path, str, dict[str, float]]] = {
     "points": (SCRIPTS / "trial_points", "PointsTrial", {"global_batch_size": 8}),
@@ -53,20 +66,25 @@ FAMILIES = {
     "accelerate": "detcore_torch.for_accelerate",
 }
 
+# What ``detcore run`` imports that its workers do not.
+RUNNER_MODULES = ("detcore.cli._run", "detcore.runner")
+
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a run that was killed differs from one that was not.
+    """How runs that were killed differ from one that was not.
 
     Attributes:
-        kills: SIGKILLs that hit it.
-        differing: Objects whose digests differ.
+        kills: SIGKILLs that hit them.
+        runs: Runs from the start of the training to its end.
+        differing: What differs in one of them; also the error of one that did not start again.
         twice: Uses of a record that repeat it within its epoch.
         never: Records that an epoch did not use.
         steps: Steps that no ledger has.
     """
 
     kills: int
+    runs: int
     differing: tuple[str, ...]
     twice: int
     never: int
@@ -76,6 +94,36 @@ class Outcome:
     def is_exact(self) -> bool:
         """Whether nothing differs."""
         return not (self.differing or self.twice or self.never or self.steps)
+
+
+@dataclasses.dataclass(frozen=True)
+class Trained:
+    """A run from the start of a training to its end.
+
+    Attributes:
+        kills: SIGKILLs that hit it.
+        state: Digests by the name of what they are of.
+        ledger: The verdict on its data.
+        error: Why the library did not start it again; empty if it did.
+    """
+
+    kills: int
+    state: dict[str, str]
+    ledger: LedgerReport
+    error: str = ""
+
+    def compared(self, whole: Trained) -> Outcome:
+        """Compare it with a run without kills."""
+        differing = {name for name in self.state | whole.state
+                     if self.state.get(name) != whole.state.get(name)}  # fmt: skip
+        return Outcome(
+            kills=self.kills,
+            runs=1,
+            differing=(self.error,) if self.error else tuple(sorted(differing)),
+            twice=sum(epoch.num_twice for epoch in self.ledger.epochs),
+            never=sum(epoch.num_never or 0 for epoch in self.ledger.epochs),
+            steps=0 if self.error else self.ledger.missing_steps,
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -99,105 +147,156 @@ class Case:
 
         Args:
             folder: For everything that is written; made here.
-            kills: SIGKILLs before it may train to its end.
+            kills: SIGKILLs over all runs; each process is killed until there were so many.
             seed: Decides where the kills fall.
             alone: Whether the library resumes by itself, without detcore.
         """
         folder.mkdir(parents=True)
-        if self.family == "trial" and not alone:
-            return self._run_trial(folder, kills, seed)
-        if self.family == "trial":  # PyTorch has no trainer: its tutorial's loop is the control
-            path = SCRIPTS / "pytorch_alone.py"
-        else:
-            importlib.import_module(FAMILIES[self.family])
-            path = SCRIPTS / f"{self.family}_{self.task}.py"
-        # About four steps for each kill, so that it is hit before its end.
-        epochs = max(2, kills * 5 * self.ranks * (2 if self.task == "points" else 1) // 10)
-        arguments = [f"--epochs={epochs}", f"--workers={self.workers}", f"--ranks={self.ranks}"]
-        arguments += ["--alone"] if alone else []
-        whole = Script(path, folder / "whole", arguments, self.ranks)
-        broken = Script(path, folder / "broken", arguments, self.ranks)
-        if code := whole.run_to(None):
-            raise AssertionError(f"{self} ended with {code}:\n{whole.output()[-4000:]}")
-        whole.preload()
+        size = min(kills, 4)
+        training = (
+            TrialRuns(self, folder, size)
+            if self.family == "trial" and not alone
+            else ScriptRuns(self, folder, size, alone=alone)
+        )
+        whole = training.train("whole", kills=0, seed="")
+        training.warm_up()
+        found: list[Outcome] = []
+        while (left := kills - sum(each.kills for each in found)) > 0:
+            name = str(len(found) + 1)
+            trained = training.train(name, kills=left, seed=f"{seed}-{self}-{name}")
+            found.append(trained.compared(whole))
+        return summed(found)
+
+
+def summed(outcomes: Sequence[Outcome]) -> Outcome:
+    """Return one outcome for several."""
+    differing = {name for each in outcomes for name in each.differing}
+    numbers = ("kills", "runs", "twice", "never", "steps")
+    totals = {name: sum(getattr(each, name) for each in outcomes) for name in numbers}
+    return Outcome(differing=tuple(sorted(differing)), **totals)
+
+
+class ScriptRuns:
+    """Runs of a script whose library trains.
+
+    Args:
+        case: The script and its setting.
+        folder: Gets a folder for each run.
+        size: Epochs of one rank.
+        alone: Whether the library saves and resumes by itself.
+    """
+
+    def __init__(self, case: Case, folder: Path, size: int, *, alone: bool) -> None:
+        # PyTorch has no trainer: the loop of its tutorial is the control of a trial.
+        name = "pytorch_alone" if case.family == "trial" else f"{case.family}_{case.task}"
+        importlib.import_module(FAMILIES[case.family])
+        self._case = case
+        self._folder = folder
+        self._alone = alone
+        self._path = SCRIPTS / f"{name}.py"
+        epochs = max(2, size) * case.ranks  # with twice the ranks an epoch has half the steps
+        self._arguments = [
+            f"--epochs={epochs}", f"--workers={case.workers}", f"--ranks={case.ranks}"
+        ]  # fmt: skip
+        self._arguments += ["--alone"] if alone else []
+
+    def train(self, name: str, *, kills: int, seed: str) -> Trained:
+        """Train from the start to the end, and kill each process while kills are left."""
+        case = self._case
+        script = Script(self._path, self._folder / name, self._arguments, case.ranks)
         done = 0
-        for number in range(kills):
-            kill = Kill.drawn(f"{seed}-{self}-{number}", ranks=self.ranks)
-            code = broken.run_to(kill)
+        while True:
+            kill = Kill.drawn(f"{seed}-{done}", ranks=case.ranks) if done < kills else None
+            code = script.run_to(kill)
             if code == 0:
                 break
+            if code != -9 and self._alone and done:
+                error = re.findall(r"^[\w.]+Error\b", script.output(), re.MULTILINE)[-1]
+                return Trained(done, {}, verify_ledger(script.folder), f"does not resume: {error}")
             if code != -9:
-                raise AssertionError(f"{self} ended with {code}:\n{broken.output()[-4000:]}")
+                raise AssertionError(f"{case} ended with {code}:\n{script.output()[-4000:]}")
             done += 1
-        else:
-            if code := broken.run_to(None):
-                raise AssertionError(f"{self} ended with {code}:\n{broken.output()[-4000:]}")
-        return compared(whole, broken, done)
+        state = script.result()
+        if not self._alone:
+            state["validation metrics"] = _digest(script.metrics("validation"))
+        return Trained(done, state, verify_ledger(script.folder))
 
-    def _run_trial(self, folder: Path, kills: int, seed: int) -> Outcome:
-        """Train a trial that ``detcore run`` starts again after each kill."""
-        source, name, hparams = TRIALS[self.task]
-        finals = []
-        for number in (0, kills):
-            own = folder / str(number)
-            model = own / "model"
-            model.mkdir(parents=True)
-            for path in (source / "model_def.py", SCRIPTS / "killed_trial.py"):
-                shutil.copy(path, model)
-            variables = {"TEST_SUPPORT": str(HERE), "TEST_TRIAL": name, "TEST_FOLDER": str(own),
-                         "TEST_KILLS": str(number), "TEST_SEED": f"{seed}-{self}",
-                         "TEST_WORKERS": str(self.workers)}  # fmt: skip
-            with DetcoreCommand(own, variables=variables) as detcore:
-                config = detcore.write_config({
-                    "entrypoint": "killed_trial:KilledTrial",
-                    "hyperparameters": hparams,
-                    "searcher": {"name": "single", "metric": METRICS.get(self.task, "val_loss"),
-                                 "max_length": {"batches": 20 + 5 * kills}},
-                    "scheduling_unit": 5,
-                    "min_validation_period": {"batches": 10},
-                    "min_checkpoint_period": {"batches": 2},
-                    "optimizations": {"aggregation_frequency": 1 + (self.task != "digits")},
-                    "max_restarts": kills,
-                    "resources": {"slots_per_trial": self.ranks},
-                    "reproducibility": {"experiment_seed": 1},
-                })  # fmt: skip
-                done = detcore("run", config, model, "--json", timeout_s=1500)
-                assert done.code == 0, done.output[-4000:]
-                uuid = done.summary["trials"][0]["latest_checkpoint"]
-                finals.append(_files(detcore.home / "checkpoints" / uuid))
-        differing = {name for name in finals[0] | finals[1]
-                     if finals[0].get(name) != finals[1].get(name)}  # fmt: skip
-        ledger = verify_ledger(folder / str(kills))
-        return _outcome(len(ledger.runs) - 1, differing, ledger)
+    def warm_up(self) -> None:
+        """Import what the script imports, into the process that its next ones are forked from."""
+        Script(self._path, self._folder / "whole").preload()
+        gc.collect()
+        gc.freeze()  # the collector would copy the memory of each forked process
 
 
-def _files(checkpoint: Path) -> dict[str, bytes]:
-    """Return the files of a checkpoint that hold training state, of all workers."""
+class TrialRuns:
+    """Runs of a trial that ``detcore run`` starts again after each kill.
+
+    Args:
+        case: The trial and its setting.
+        folder: Gets a folder for each run.
+        size: A fifth of the batches to train, beyond the first 20.
+    """
+
+    def __init__(self, case: Case, folder: Path, size: int) -> None:
+        self._case = case
+        self._folder = folder
+        self._size = size
+
+    def train(self, name: str, *, kills: int, seed: str) -> Trained:
+        """Train from the start to the end, and kill each process while kills are left."""
+        case, own = self._case, self._folder / name
+        source, trial, hparams = TRIALS[case.task]
+        model = own / "model"
+        model.mkdir(parents=True)
+        for path in (source / "model_def.py", SCRIPTS / "killed_trial.py"):
+            shutil.copy(path, model)
+        variables = {"TEST_SUPPORT": str(HERE), "TEST_TRIAL": trial, "TEST_FOLDER": str(own),
+                     "TEST_KILLS": str(kills), "TEST_SEED": seed,
+                     "TEST_WORKERS": str(case.workers)}  # fmt: skip
+        with DetcoreCommand(own, variables=variables) as detcore:
+            config = detcore.write_config({
+                "entrypoint": "killed_trial:KilledTrial",
+                "hyperparameters": hparams,
+                "searcher": {"name": "single", "metric": METRICS.get(case.task, "val_loss"),
+                             "max_length": {"batches": 20 + 5 * self._size}},
+                "scheduling_unit": 5,
+                "min_validation_period": {"batches": 10},
+                "min_checkpoint_period": {"batches": 2},
+                "optimizations": {"aggregation_frequency": 1 + (case.task != "digits")},
+                "max_restarts": kills,
+                "resources": {"slots_per_trial": case.ranks},
+                "reproducibility": {"experiment_seed": 1},
+            })  # fmt: skip
+            done = detcore("run", config, model, "--json", timeout_s=1500)
+            assert done.code == 0, done.output[-4000:]
+            uuid = done.summary["trials"][0]["latest_checkpoint"]
+            state = _file_digests(detcore.home / "checkpoints" / uuid)
+            with Database.open(f"sqlite:///{detcore.home}/detcore.db") as database:
+                reports = database.metrics(1, "validation")
+                found = [(each.steps_completed, dict(each.metrics)) for each in reports]
+        state["validation metrics"] = _digest(found)
+        ledger = verify_ledger(own)
+        return Trained(len(ledger.runs) - 1, state, ledger)
+
+    def warm_up(self) -> None:
+        """Have the next commands and their workers forked, unless pytest decides on that."""
+        if "warm_python" not in sys.modules:
+            sys.path.append(str(ROOT / "tests" / "support"))
+            import warm_python
+
+            modules = json.loads((self._folder / "whole" / "modules.json").read_text())
+            warm_python.install([*modules, *RUNNER_MODULES])
+
+
+def _file_digests(checkpoint: Path) -> dict[str, str]:
+    """Return digests of the files of a checkpoint with training state, of all workers."""
     names = ("*.safetensors", "torch.json", "worker.json")
-    return {path.relative_to(checkpoint).as_posix(): path.read_bytes()
+    return {path.relative_to(checkpoint).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for name in names for path in checkpoint.rglob(name)}  # fmt: skip
 
 
-def compared(whole: Script, broken: Script, kills: int) -> Outcome:
-    """Compare the results, the ledger, and (with detcore) the validations of two runs."""
-    expected, found = whole.result(), broken.result()
-    differing = {name for name in expected.keys() | found.keys()
-                 if expected.get(name) != found.get(name)}  # fmt: skip
-    if (whole.folder / "home").exists() and whole.metrics("validation") != broken.metrics(
-        "validation"
-    ):
-        differing.add("validation metrics")
-    return _outcome(kills, differing, verify_ledger(broken.folder))
-
-
-def _outcome(kills: int, differing: set[str], ledger: LedgerReport) -> Outcome:
-    return Outcome(
-        kills=kills,
-        differing=tuple(sorted(differing)),
-        twice=sum(epoch.num_twice for epoch in ledger.epochs),
-        never=sum(epoch.num_never or 0 for epoch in ledger.epochs),
-        steps=ledger.missing_steps,
-    )
+def _digest(values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()
 
 
 def main() -> None:
@@ -214,19 +313,25 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    print("| family | script | loader workers | ranks | kills | differs | twice | never |")
-    print("|---|---|---|---|---|---|---|---|")
+    sys.path.append(str(SCRIPTS))
+    importlib.import_module("_shared")
+    print(
+        "| family | script | loader workers | ranks | kills | runs | differs | twice | never | s |"
+    )
+    print("|---|---|---|---|---|---|---|---|---|---|")
     settings = itertools.product(
         options.family or FAMILIES, options.task or TASKS, options.workers or (0, 2),
         options.ranks or (1, 2),
     )  # fmt: skip
     for family, task, workers, ranks in settings:
+        began = time.monotonic()
         with tempfile.TemporaryDirectory() as folder:
             found = Case(family, task, workers, ranks).run(
                 Path(folder) / "case", kills=options.kills, seed=options.seed, alone=options.alone
             )
         differing = ", ".join(found.differing) or "nothing"
-        cells = (family, task, workers, ranks, found.kills, differing, found.twice, found.never)
+        cells = (family, task, workers, ranks, found.kills, found.runs, differing, found.twice,
+                 found.never, round(time.monotonic() - began))  # fmt: skip
         print(f"| {' | '.join(map(str, cells))} |", flush=True)
 
 

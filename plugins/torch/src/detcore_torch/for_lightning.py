@@ -34,6 +34,7 @@ from detcore_torch._lightning_settings import (
     steps_per_epoch,
     validation_period,
 )
+from detcore_torch._lightning_validation import exact_validation, unwrapped_model
 from detcore_torch._resumable import ResumableLoader, resumable_loader
 from detcore_torch._script import (
     Plan,
@@ -160,14 +161,15 @@ def _fit(
     folder = None if run.checkpoint is None else str(run.checkpoint)
     trainer.strategy.checkpoint_io = files
     try:
-        if not _begin(trainer, model, sources, run, folder):
-            return run.clock.steps_completed
-        if run.checkpoint is not None:
-            data.loader.seek(read_document(run.checkpoint, _FRAMEWORK)["position"])
-            trainer.num_sanity_val_steps = 0  # Lightning's own rule where it resumes
-        trainer.callbacks.insert(0, callback)
-        with contextlib.suppress(_Preempted):
-            trainer.fit(model, ckpt_path=folder, **sources)
+        with exact_validation(trainer):
+            if not _begin(trainer, model, sources, run, folder):
+                return run.clock.steps_completed
+            if run.checkpoint is not None:
+                data.loader.seek(read_document(run.checkpoint, _FRAMEWORK)["position"])
+                trainer.num_sanity_val_steps = 0  # Lightning's own rule where it resumes
+            trainer.callbacks.insert(0, callback)
+            with contextlib.suppress(_Preempted):
+                trainer.fit(model, ckpt_path=folder, **sources)
     finally:
         trainer.strategy.checkpoint_io = files.original
         if callback in trainer.callbacks:
@@ -310,6 +312,7 @@ class _ClockCallback:
         self._validation: dict[str, float] | None = None
         self._generators: Callable[[], None] | None = None
         self._resumed_generators: Callable[[], None] | None = None
+        self._unwrapped = contextlib.ExitStack()
         data.boundary = self._boundary
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -359,8 +362,13 @@ class _ClockCallback:
             self._generators = captured_generators()
             trainer.val_check_batch = 1
 
+    def on_validation_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Take the model out of the wrapper of a process group."""
+        self._unwrapped.enter_context(unwrapped_model(trainer))
+
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Keep the validation metrics for the boundary."""
+        self._unwrapped.close()
         if self._generators is not None and not trainer.sanity_checking:
             self._validation = _metrics(trainer)
             self._generators()

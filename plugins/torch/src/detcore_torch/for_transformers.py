@@ -42,6 +42,8 @@ from transformers import Trainer, TrainerCallback, TrainerState  # noqa: E402  #
 from transformers.trainer_callback import ExportableState  # noqa: E402
 from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
 
+from detcore_torch._trainer_validation import exact_prediction_step  # noqa: E402
+
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainingArguments
 
@@ -119,13 +121,14 @@ def _train(trainer: Trainer, run: ScriptRun) -> TrainOutput:
     trainer.get_train_dataloader = data.make_loader
     # Called where the trainer would write its own files, several of which are pickles.
     trainer._save_checkpoint = callback.save_when_asked
+    trainer.prediction_step = exact_prediction_step(trainer)
     folder = None if run.checkpoint is None else str(run.checkpoint)
     try:
         output = trainer.train(resume_from_checkpoint=folder)
     except _NothingToTrain:
         output = TrainOutput(trainer.state.global_step, math.nan, {})
     finally:
-        del trainer._save_checkpoint, trainer.get_train_dataloader
+        del trainer._save_checkpoint, trainer.get_train_dataloader, trainer.prediction_step
         trainer.remove_callback(callback)
     callback.finish()
     return output

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from pathlib import Path
 from pydoc_data.topics import topics
@@ -34,15 +35,24 @@ def options() -> Any:
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
+    parser.add_argument(
+        "--rate", type=float, default=0.01, help="learning rate of the text; 0 trains nothing"
+    )
     parser.add_argument("--alone", action="store_true", help="train and resume without detcore")
     return parser.parse_args()
+
+
+@functools.cache
+def read_digits() -> Any:
+    """Read scikit-learn's digits once: reading them takes longer than training on them."""
+    return load_digits()
 
 
 class Digits(torch.utils.data.Dataset):  # type: ignore[misc]  # no types here
     """Scans of handwritten digits with noise: number, image ``(64,), float32``, and label."""
 
     def __init__(self, start: int, stop: int, noise: float = 0.1) -> None:
-        digits = load_digits()
+        digits = read_digits()
         self.images = torch.tensor(digits.data[start:stop] / 16, dtype=torch.float32)
         self.labels = torch.tensor(digits.target[start:stop])
         self.noise = noise

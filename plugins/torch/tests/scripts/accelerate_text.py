@@ -21,7 +21,8 @@ class LanguageModel(torch.nn.Module):
     def forward(self, numbers):
         hidden, _ = self.layers(self.characters(numbers[:, :-1]))
         scores = self.scores(self.dropout(hidden))
-        return functional.cross_entropy(scores.flatten(0, 1), numbers[:, 1:].flatten())
+        losses = functional.cross_entropy(scores.mT, numbers[:, 1:], reduction="none")
+        return losses.mean(1)  # of each record
 
 
 args = options()
@@ -29,8 +30,8 @@ set_seed(3)
 accelerator = Accelerator(cpu=True)
 model = LanguageModel()
 train_loader = DataLoader(windows(0, 80), 8, shuffle=True, num_workers=args.workers)
-val_loader = DataLoader(windows(80, 96), 8)
-optimizer = torch.optim.AdamW(model.parameters(), 0.01)
+val_loader = DataLoader(windows(80, 97), 8)
+optimizer = torch.optim.AdamW(model.parameters(), args.rate)
 scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
 model, optimizer, train_loader, val_loader, scheduler = accelerator.prepare(
     model, optimizer, train_loader, val_loader, scheduler
@@ -42,7 +43,7 @@ def train(step, epoch, batch):
     ids, numbers = batch
     used.log(step + 1, epoch, ids)
     with accelerator.accumulate(model):
-        loss = model(numbers)
+        loss = model(numbers).mean()
         accelerator.backward(loss)
         if accelerator.sync_gradients:
             accelerator.clip_grad_norm_(model.parameters(), 1.0)
@@ -57,7 +58,7 @@ def evaluate():
     losses = []
     for _, numbers in val_loader:
         with torch.no_grad():
-            losses.append(accelerator.gather_for_metrics(model(numbers)[None]))
+            losses.append(accelerator.gather_for_metrics(model(numbers)))
     return {"val_loss": torch.cat(losses).mean()}
 
 

@@ -1,5 +1,7 @@
 """The `PyTorchTrial` of a model definition, which logs its records and may kill itself."""
 
+import atexit
+import json
 import os
 import sys
 from pathlib import Path
@@ -24,6 +26,8 @@ class KilledTrial(BASE):
         if run <= int(os.environ["TEST_KILLS"]):
             seed = f"{os.environ['TEST_SEED']}-{run - 1}"
             Kill.drawn(seed, ranks=place.size).prepare(place.rank)
+        else:
+            atexit.register(write_modules)
         log_records(run, context.info.steps_completed, place)
 
     def build_training_data_loader(self) -> Any:
@@ -35,6 +39,12 @@ class KilledTrial(BASE):
             loader.num_workers = workers
             loader.prefetch_factor = 2 if workers else None
         return loader
+
+
+def write_modules() -> None:
+    """Write what this process has imported."""
+    modules = Path(os.environ["TEST_FOLDER"]) / "modules.json"
+    modules.write_text(json.dumps([*sys.modules]))
 
 
 def log_records(run: int, step: int, place: Any) -> None:

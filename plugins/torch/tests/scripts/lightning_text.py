@@ -37,7 +37,7 @@ class LanguageModel(lightning.LightningModule):
         self.log("val_loss", self.loss(batch[1]))
 
     def configure_optimizers(self):
-        optimizer = torch.optim.AdamW(self.parameters(), 0.01)
+        optimizer = torch.optim.AdamW(self.parameters(), args.rate)
         scheduler = torch.optim.lr_scheduler.LambdaLR(
             optimizer, lambda step: min(1.0, (step + 1) / 20)
         )
@@ -47,7 +47,7 @@ class LanguageModel(lightning.LightningModule):
 lightning.seed_everything(3)
 model = LanguageModel()
 train_loader = DataLoader(windows(0, 80), 8, shuffle=True, num_workers=args.workers)
-val_loader = DataLoader(windows(80, 96), 8)
+val_loader = DataLoader(windows(80, 97), 8)
 saved = ModelCheckpoint("lightning", every_n_train_steps=2, save_last=True)
 trainer = lightning.Trainer(
     max_epochs=args.epochs,

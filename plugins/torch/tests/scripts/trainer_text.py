@@ -40,7 +40,7 @@ trainer = LanguageTrainer(
         "output",
         num_train_epochs=args.epochs,
         per_device_train_batch_size=8,
-        learning_rate=3e-3,
+        learning_rate=args.rate / 3,
         lr_scheduler_type="cosine",
         warmup_steps=5,
         dataloader_num_workers=args.workers,
@@ -54,7 +54,7 @@ trainer = LanguageTrainer(
         use_cpu=True,
     ),
     train_dataset=rows(0, 80),
-    eval_dataset=rows(80, 96),
+    eval_dataset=rows(80, 97),
 )
 if args.alone:
     last = get_last_checkpoint("output") if Path("output").exists() else None

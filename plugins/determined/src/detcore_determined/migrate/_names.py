@@ -157,6 +157,10 @@ _INIT = "use detcore.experimental.keras.init, or detcore.experimental.estimator.
 _INTERNAL = "it was internal"
 _LOCAL = "use the arguments local and test of detcore.experimental.create"
 _NO_PLUGIN = "there is no plugin for it; use the Core API"
+_LIGHTNING = (
+    "train with Lightning's own Trainer, and call detcore_torch.for_lightning.fit; "
+    "see docs/pytorch-scripts.md"
+)
 _RANKS = "context.distributed has ranks and sizes"
 _SAMPLERS = "detcore.data.IndexSampler is an order that can be resumed"
 _SORT = "leave it out, and sort the list that comes"
@@ -270,7 +274,7 @@ GONE = {
     "determined.experimental.init_native": _INIT,
     "determined.experimental.metrics": _SUBMODULE,
     "determined.experimental.model": _SUBMODULE,
-    "determined.experimental.pytorch_lightning": _NO_PLUGIN,
+    "determined.experimental.pytorch_lightning": _LIGHTNING,
     "determined.experimental.test_one_batch": "use 'detcore run --test', or create(..., test=True)",
     "determined.experimental.trial": _SUBMODULE,
     "determined.experimental.unmanaged": (
@@ -297,7 +301,7 @@ GONE = {
     "determined.keras.set_rng_state": "random states are saved and restored by themselves",
     "determined.launch": "resources.slots_per_trial says how many workers there are",
     "determined.layers": _INTERNAL,
-    "determined.lightning": _NO_PLUGIN,
+    "determined.lightning": _LIGHTNING,
     "determined.load": _INTERNAL,
     "determined.monkey_patch": "it was internal; delete the import",
     "determined.profiler": "use the framework's own profiler",
@@ -319,7 +323,7 @@ GONE = {
     "determined.pytorch.dsat": "there is no DeepSpeed plugin; use the Core API",
     "determined.pytorch.experimental": "it was experimental; nothing took its place",
     "determined.pytorch.init": "a trial class is run by 'detcore run', or by create",
-    "determined.pytorch.lightning": _NO_PLUGIN,
+    "determined.pytorch.lightning": _LIGHTNING,
     "determined.pytorch.reset_parameters": "write the few lines yourself",
     "determined.pytorch.samplers": _SAMPLERS,
     "determined.pytorch.to_device": "use context.to_device",
@@ -329,7 +333,10 @@ GONE = {
         "write to context.get_tensorboard_path() with the framework's own writer"
     ),
     "determined.tensorpack": _NO_PLUGIN,
-    "determined.transformers": _NO_PLUGIN,
+    "determined.transformers": (
+        "delete the callback, and call detcore_torch.for_transformers.train(trainer) instead of "
+        "trainer.train(); see docs/pytorch-scripts.md"
+    ),
     "determined.util": "it was internal; write the few lines yourself",
     "determined.workload": _INTERNAL,
     "determined_cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
