@@ -479,7 +479,13 @@ def _run_all(options: argparse.Namespace) -> None:
         workers = [
             multiprocessing.Process(
                 target=_work,
-                args=(Path(folder, str(index)), Path(scratch, str(index)), settings, options, queue),
+                args=(
+                    Path(folder, str(index)),
+                    Path(scratch, str(index)),
+                    settings,
+                    options,
+                    queue,
+                ),
                 daemon=True,
             )
             for index in range(options.processes)
