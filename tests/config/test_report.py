@@ -206,17 +206,23 @@ def test_a_missing_file_names_the_files_there(tmp_path: Path) -> None:
     assert error.diagnostics[0].suggestion == "const.yaml"
 
 
+@pytest.mark.parametrize(
+    ("others", "listed"),
+    [
+        ("abcdefg", "g.yaml, search.yaml"),
+        ("abcdefghi", "g.yaml, h.yaml and 2 more"),
+    ],
+)
 def test_a_mistyped_file_name_gets_the_near_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str, listed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in (*"abcdefghi", "search"):
+    for name in (*others, "search"):
         Path(f"{name}.yaml").touch()
     assert str(failing(Path("serach.yaml"))).splitlines() == [
         "serach.yaml: error: no file 'serach.yaml'",
         "  = did you mean 'search.yaml'?",
-        "  = experiment files in .: a.yaml, b.yaml, c.yaml, d.yaml, e.yaml, f.yaml, g.yaml, h.yaml"
-        " and 2 more",
+        "  = experiment files in .: a.yaml, b.yaml, c.yaml, d.yaml, e.yaml, f.yaml, " + listed,
     ]
 
 
