@@ -207,7 +207,7 @@ class Tree:
         self._sound: set[str | None] = set()
         self._unsound: list[str] = []
         lines = _read_lines(settings.durations) if settings.durations else []
-        self._durations: dict[str, float] = {line["test"]: line["seconds"] for line in lines}
+        self._durations: dict[str, float] = {line["test"]: line["cpu"] for line in lines}
 
     def python(self, environment: str) -> Path:
         """Return the interpreter of an environment, which is made the first time."""
@@ -274,7 +274,7 @@ class Tree:
         First come files named after it, then the other tests of its own room, then those of other
         rooms in the order of `tests_of`; in each of these, files that mention one of its public
         names come first. Since pytest takes long to read them, the list ends with enough short
-        tests for twice the budget, as far as their durations are known.
+        tests for the budget, as far as their durations are known.
         """
         words = {word for word in Path(file).stem.split("_") if word}
         mention = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names) or "(?!)")
@@ -296,7 +296,7 @@ class Tree:
             seconds[test_id.partition("::")[0]] += min(duration, 1.0)
         nearest, total_s = [], 0.0
         for test_file in sorted(found, key=lambda name: found[name]):
-            if total_s < 2 * self._settings.budget_s:
+            if total_s < self._settings.budget_s:
                 nearest.append(test_file)
                 total_s += seconds.get(test_file, 1.0)
         return nearest
@@ -332,17 +332,15 @@ class Tree:
 
     def _learn(self, log: list[Line]) -> None:
         """Keep which tests passed, and how long those took that had no record."""
-        ended = [line for line in log if "seconds" in line]
+        ended = [line for line in log if "cpu" in line]
         if any("failed" in line for line in log):
             ended = ended[:-1]  # the last one failed
         self._sound |= {line["test"] for line in ended}
-        new = {line["test"]: line["seconds"] for line in ended}
-        new = {test: seconds for test, seconds in new.items() if test not in self._durations}
-        self._durations |= new
+        new = [line for line in ended if line["test"] not in self._durations]
+        self._durations |= {line["test"]: line["cpu"] for line in new}
         if self._settings.durations:
             with self._settings.durations.open("a", encoding="utf-8") as durations:
-                for test, seconds in new.items():
-                    durations.write(json.dumps({"test": test, "seconds": seconds}) + "\n")
+                durations.writelines(json.dumps(line) + "\n" for line in new)
 
     def _variables(self, python: Path) -> dict[str, str]:
         own = {
@@ -427,7 +425,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--tests-from", help="commit to take the tests from; default: --source")
     running.add_argument(
         "--seconds-per-mutant", type=float, default=60.0,
-        help="sum of the recorded seconds of the tests that run for one mutation",
+        help="sum of the processor time, as recorded, of the tests that run for one mutation",
     )  # fmt: skip
     running.add_argument(
         "--timeout", type=float, default=60.0,
@@ -435,7 +433,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     running.add_argument(
         "--durations", type=Path,
-        help='file with lines like {"test": ID, "seconds": SECONDS}, as in build/durations: '
+        help='file with lines like {"test": ID, "cpu": SECONDS}, as in build/durations: '
         "shorter tests run first, and tests that it lacks are added",
     )  # fmt: skip
     running.add_argument(
@@ -543,7 +541,7 @@ def _clone(root: Path, tree: Path, source: str, tests: str) -> dict[str, str]:
 def _result(code: int | None, output: str, log: list[Line]) -> Line:
     """Make the fields of a result from the exit code, if there is one, and the log."""
     chosen = next((line for line in log if "selected" in line), {"selected": 0, "left_out": 0})
-    num_tests = sum("seconds" in line for line in log)
+    num_tests = sum("cpu" in line for line in log)
     result: Line = {
         "num_tests": num_tests,
         "left_out": chosen["left_out"] + chosen["selected"] - num_tests,
