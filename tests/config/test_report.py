@@ -540,6 +540,7 @@ def test_escapes_that_are_no_text(write: Callable[[str], Path], line: str, told:
         ("{type: log, base: 10, minval: 1, maxval: 309}", "309 is larger than the largest number"),
         ("{type: log, base: 1.0e-9, minval: -99, maxval: 1}", "larger than the largest number"),
         ("{type: log, base: 10, minval: 1, maxval: 1.0e308}", "larger than the largest number"),
+        ("{type: log, base: 0, minval: 1, maxval: 2}", "a.base: expected more than 0, got 0"),
         ("{type: int, minval: 1, maxval: 9223372036854775808}", "drawn from 64 bits"),
         ("{type: int, minval: -9223372036854775809, maxval: 1}", "drawn from 64 bits"),
     ],
