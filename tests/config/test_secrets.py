@@ -74,7 +74,9 @@ def test_secrets_in_code_are_recognized(code: str, secrets: list[str]) -> None:
 
 def test_a_file_that_is_nested_too_deeply_for_yaml_is_masked_by_line() -> None:
     nested = "[" * 5000 + "]" * 5000
-    text = f"entrypoint: model:Model\nsearcher: {{name: single}}\nx:\n  token: hunter2\ny: {nested}\n"
+    text = (
+        f"entrypoint: model:Model\nsearcher: {{name: single}}\nx:\n  token: hunter2\ny: {nested}\n"
+    )
     masked = mask_code(text, [])
     assert "hunter2" not in masked
     assert masked.endswith(f"\ny: {nested}\n")

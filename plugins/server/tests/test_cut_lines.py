@@ -77,4 +77,7 @@ def test_a_line_of_a_worker_is_kept_up_to_its_limit(tmp_path: Path) -> None:
     journal.close()
     lines, _ = read_journal(path, 0, most_bytes=1 << 20)
     whole = "x" * 16_384
-    assert [json.loads(line)["line"] for line in lines] == [whole, f"{whole} ... (16385 characters)"]
+    assert [json.loads(line)["line"] for line in lines] == [
+        whole,
+        f"{whole} ... (16385 characters)",
+    ]
