@@ -17,6 +17,7 @@ import collections
 import contextlib
 import ctypes
 import dataclasses
+import functools
 import json
 import multiprocessing
 import os
@@ -48,36 +49,52 @@ ROOM_TESTS = {
     " delivery experimental launch plugins/server/tests",
     "config": "config cli search run",
     "core": "core trial checkpoint run",
-    "data": "data trial run",
+    "data": "data plugins/testing/tests/test_data_source_suite.py trial run",
     "database": "database plugins/server/tests/test_operating.py cli experimental core run"
     " plugins/server/tests",
     "delivery": "delivery hooks run",
-    "deprecation": "architecture/test_deprecation.py hooks core",
-    "distributed": "distributed core launch trial metrics",
+    "describe": "cli plugins/report/tests plugins/server/tests experimental",
+    "distributed": "distributed plugins/testing/tests/test_ranks.py core launch trial metrics",
     "experimental": "experimental plugins/server/tests cli",
     "hooks": "hooks delivery cli architecture/test_public_api.py",
-    "launch": "launch core distributed run",
-    "metrics": "metrics trial core",
-    "describe": "cli plugins/server/tests experimental",
+    "launch": "launch plugins/testing/tests/test_launcher_suite.py core distributed run",
     "runner": "run cli search launch experimental",
     "search": "search core plugins/testing/tests run",
-    "storage": "storage checkpoint",
-    "testing": "plugins/testing/tests/test_names.py",
+    "storage": "storage plugins/testing/tests/test_storage_suite.py checkpoint"
+    " plugins/storage/tests",
+    "testing": "plugins/testing/tests/test_names.py plugins/testing/tests/test_pytest_plugin.py",
     "trial": "trial plugins/testing/tests run",
-    "modules": "hooks core config trial cli checkpoint storage database",
+}
+# Of the modules that are in no room.
+MODULE_TESTS = {
+    "__init__": "architecture/test_weight.py architecture/test_public_api.py core",
+    "__main__": "cli",
+    "_distributions": "cli/test_distributions.py architecture/test_layers.py hooks cli",
+    "_records": "database plugins/server/tests/test_client_models.py experimental cli core"
+    " plugins/server/tests",
+    "_secrets": "config database architecture/test_growth.py plugins/server/tests",
+    "builtin": "hooks config storage search cli run",
+    "deprecation": "architecture/test_deprecation.py hooks core",
+    "environment": "core hooks config experimental database launch cli architecture",
+    "errors": "core config hooks launch checkpoint storage trial database cli",
+    "lazy": "architecture cli hooks",
+    "metrics": "metrics plugins/metrics/tests cli/test_distributions.py trial core",
+    "migrate": "cli/test_distributions.py plugins/determined/tests",
+    "remote": "cli/test_distributions.py experimental plugins/remote/tests",
+    "types": "core hooks config trial database cli run experimental",
 }
 PLUGIN_TESTS = {
     "determined": "plugins/determined/tests tests/docs",
     "estimator": "plugins/estimator/tests",
     "horovod": "plugins/horovod/tests",
     "keras": "plugins/keras/tests",
-    "metrics": "plugins/metrics/tests",
-    "optuna": "tests/search plugins/testing/tests/test_searcher_suite.py",
+    "metrics": "plugins/metrics/tests tests/metrics",
+    "optuna": "plugins/testing/tests/test_searcher_suite.py tests/search tests/run/test_search.py",
     "ray": "plugins/ray/tests",
-    "remote": "plugins/remote/tests plugins/server/tests tests/experimental",
+    "remote": "plugins/remote/tests tests/experimental plugins/server/tests",
     "replay": "plugins/replay/tests",
     "report": "plugins/report/tests plugins/server/tests tests/experimental/test_notebook.py",
-    "server": "plugins/server/tests tests/experimental",
+    "server": "plugins/server/tests tests/experimental plugins/remote/tests",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
     "testing": "plugins/testing/tests",
     "torch": "plugins/torch/tests",
@@ -86,6 +103,14 @@ PLUGIN_TESTS = {
 PLUGIN_ENVIRONMENTS = {
     "estimator": "tensorflow", "keras": "tensorflow", "ray": "torch", "torch": "torch"
 }  # fmt: skip
+# Tests that cannot even be collected, or do not pass, without the framework they are for.
+TEST_ENVIRONMENTS = {
+    "plugins/horovod/tests/with_horovod/": "tensorflow-2.15",
+    "plugins/ray/tests/test_horovod_on_ray.py": "tensorflow-2.15",
+    "plugins/replay/tests/test_torch_faults.py": "torch",
+}
+# Tests wait for fsync a third of their time on a disk.
+MEMORY_FILES = Path("/dev/shm")
 TEST_FOLDERS = ("conftest.py", "tests", "plugins/*/tests/*")
 # What a session of nox, or of another pytest, says about itself.
 FOREIGN_VARIABLES = ("NOX_", "PYTEST_", "PYTHONDONTWRITEBYTECODE", "VIRTUAL_ENV", "COVERAGE")
@@ -102,7 +127,7 @@ class Settings:
 
     budget_s: float = 60.0
     timeout_s: float = 60.0
-    assumed_s: float = 0.05
+    assumed_s: float = 0.15
     durations: Path | None = None
     deselected: tuple[str, ...] = ()
     pytest_args: tuple[str, ...] = ()
@@ -118,13 +143,11 @@ def room_of(file: str) -> str:
 
 def tests_of(file: str) -> list[str]:
     """Return the files and folders of tests for a source file, the most telling first."""
-    kind, _, plugin = room_of(file).partition("/")
+    room, _, plugin = room_of(file).partition("/")
     if plugin:
         return PLUGIN_TESTS[plugin].split()
-    return [
-        path if path.startswith("plugins/") else f"tests/{path}"
-        for path in ROOM_TESTS[kind].split()
-    ]
+    tests = MODULE_TESTS[Path(file).stem] if room == "modules" else ROOM_TESTS[room]
+    return [path if path.startswith("plugins/") else f"tests/{path}" for path in tests.split()]
 
 
 def environment_of(file: str) -> str:
@@ -184,7 +207,7 @@ class Tree:
         self._sound: set[str | None] = set()
         self._unsound: list[str] = []
         lines = _read_lines(settings.durations) if settings.durations else []
-        self._durations: dict[str, float] = {line["test"]: line["seconds"] for line in lines}
+        self._durations: dict[str, float] = {line["test"]: line["cpu"] for line in lines}
 
     def python(self, environment: str) -> Path:
         """Return the interpreter of an environment, which is made the first time."""
@@ -196,7 +219,8 @@ class Tree:
     def try_mutation(self, mutation: Mutation, python: Path) -> Line:
         """Run tests with a fault in the tree and return the fields of the result.
 
-        A test that fails without the fault, too, is left out, and the others run again.
+        A test that fails without the fault, too, is left out, and the others run again. One that
+        has passed with another fault is trusted.
         """
         start = time.monotonic()
         path = self._root / mutation.file
@@ -204,8 +228,8 @@ class Tree:
         planted = plant(text, mutation)
         if planted is None:
             return {"outcome": "gone"}
-        paths = self._nearest_files(mutation.file, public_names(text))
         while True:
+            paths = self._nearest_files(mutation.file, public_names(text))
             self._write_planted(path, planted)
             result = self._run_tests(python, paths, self._settings.budget_s)
             self._restore()
@@ -247,27 +271,32 @@ class Tree:
     def _nearest_files(self, file: str, names: Sequence[str]) -> list[str]:
         """Return the test files for a source file, the most telling first.
 
-        First come files named after it, then those that mention one of its public names, then
-        rooms in the order of `tests_of`. Since pytest takes long to read them, the list ends
-        with enough short tests for twice the budget, as far as their durations are known.
+        First come files named after it, then the other tests of its own room, then those of other
+        rooms in the order of `tests_of`; in each of these, files that mention one of its public
+        names come first. Since pytest takes long to read them, the list ends with enough short
+        tests for the budget, as far as their durations are known.
         """
         words = {word for word in Path(file).stem.split("_") if word}
         mention = re.compile("|".join(rf"\b{re.escape(name)}\b" for name in names) or "(?!)")
-        found: dict[str, tuple[bool, bool, int]] = {}
+        environment = environment_of(file)
+        elsewhere = [name for name, own in TEST_ENVIRONMENTS.items() if own != environment]
+        unreadable = [name for name in self._unsound if "::" not in name]
+        found: dict[str, tuple[bool, bool, bool, int]] = {}
         for room, name in enumerate(tests_of(file)):
             path = self._root / name
             for test in sorted(path.rglob("test_*.py")) if path.is_dir() else [path]:
-                if test.exists():
+                key = test.relative_to(self._root).as_posix()
+                if test.exists() and not key.startswith((*elsewhere, *unreadable)):
                     is_mentioned = mention.search(test.read_text(encoding="utf-8")) is not None
                     is_namesake = not words.isdisjoint(test.stem.split("_"))
-                    key = test.relative_to(self._root).as_posix()
-                    found.setdefault(key, (not is_namesake, not is_mentioned, room))
+                    order = (not is_namesake, room > 0, not is_mentioned, room)
+                    found.setdefault(key, order)
         seconds: dict[str, float] = collections.defaultdict(float)
         for test_id, duration in self._durations.items():
             seconds[test_id.partition("::")[0]] += min(duration, 1.0)
         nearest, total_s = [], 0.0
         for test_file in sorted(found, key=lambda name: found[name]):
-            if total_s < 2 * self._settings.budget_s:
+            if total_s < self._settings.budget_s:
                 nearest.append(test_file)
                 total_s += seconds.get(test_file, 1.0)
         return nearest
@@ -298,21 +327,20 @@ class Tree:
             silence_s=4 * settings.budget_s + 2 * settings.timeout_s,
         )
         lines = _read_lines(log)
-        self._learn_durations(lines)
+        self._learn(lines)
         return _result(code, output, lines)
 
-    def _learn_durations(self, log: list[Line]) -> None:
-        """Keep how long tests took that had no record, except one that failed, the last."""
-        ended = [line for line in log if "seconds" in line]
+    def _learn(self, log: list[Line]) -> None:
+        """Keep which tests passed, and how long those took that had no record."""
+        ended = [line for line in log if "cpu" in line]
         if any("failed" in line for line in log):
-            ended = ended[:-1]
-        new = {line["test"]: line["seconds"] for line in ended}
-        new = {test: seconds for test, seconds in new.items() if test not in self._durations}
-        self._durations |= new
+            ended = ended[:-1]  # the last one failed
+        self._sound |= {line["test"] for line in ended}
+        new = [line for line in ended if line["test"] not in self._durations]
+        self._durations |= {line["test"]: line["cpu"] for line in new}
         if self._settings.durations:
             with self._settings.durations.open("a", encoding="utf-8") as durations:
-                for test, seconds in new.items():
-                    durations.write(json.dumps({"test": test, "seconds": seconds}) + "\n")
+                durations.writelines(json.dumps(line) + "\n" for line in new)
 
     def _variables(self, python: Path) -> dict[str, str]:
         own = {
@@ -397,7 +425,7 @@ def _parser() -> argparse.ArgumentParser:
     running.add_argument("--tests-from", help="commit to take the tests from; default: --source")
     running.add_argument(
         "--seconds-per-mutant", type=float, default=60.0,
-        help="sum of the recorded seconds of the tests that run for one mutation",
+        help="sum of the processor time, as recorded, of the tests that run for one mutation",
     )  # fmt: skip
     running.add_argument(
         "--timeout", type=float, default=60.0,
@@ -405,7 +433,7 @@ def _parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     running.add_argument(
         "--durations", type=Path,
-        help='file with lines like {"test": ID, "seconds": SECONDS}, as in build/durations: '
+        help='file with lines like {"test": ID, "cpu": SECONDS}, as in build/durations: '
         "shorter tests run first, and tests that it lacks are added",
     )  # fmt: skip
     running.add_argument(
@@ -439,12 +467,23 @@ def _run_all(options: argparse.Namespace) -> None:
     queue: multiprocessing.Queue[Mutation | None] = multiprocessing.Queue()
     for item in (*todo, *[None] * options.processes):
         queue.put(item)
-    with tempfile.TemporaryDirectory(prefix="mutants-", ignore_cleanup_errors=True) as folder:
-        Path(folder).chmod(0o755)  # for servers that tests run as another user
+    memory = MEMORY_FILES if os.access(MEMORY_FILES, os.W_OK) else None
+    temporary = functools.partial(
+        tempfile.TemporaryDirectory, prefix="mutants-", ignore_cleanup_errors=True
+    )
+    with temporary() as folder, temporary(dir=memory) as scratch:
+        for made in (folder, scratch):
+            Path(made).chmod(0o755)  # for servers that tests run as another user
         workers = [
             multiprocessing.Process(
                 target=_work,
-                args=(Path(folder) / str(index), settings, options, queue),
+                args=(
+                    Path(folder, str(index)),
+                    Path(scratch, str(index)),
+                    settings,
+                    options,
+                    queue,
+                ),
                 daemon=True,
             )
             for index in range(options.processes)
@@ -464,6 +503,7 @@ def _run_all(options: argparse.Namespace) -> None:
 
 def _work(
     folder: Path,
+    scratch: Path,
     settings: Settings,
     options: argparse.Namespace,
     queue: multiprocessing.Queue[Mutation | None],
@@ -471,8 +511,8 @@ def _work(
     """Try mutations from the queue in a clone, until it holds None; write each result."""
     ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1)
     tests = options.tests_from or options.source
-    revisions = _clone(options.root, folder / "tree", options.source, tests)
-    tree = Tree(folder / "tree", settings, folder / "scratch")
+    revisions = _clone(options.root, folder, options.source, tests)
+    tree = Tree(folder, settings, scratch)
     while (mutation := queue.get()) is not None:
         python = options.python or tree.python(environment_of(mutation.file))
         result = tree.try_mutation(mutation, python)
@@ -501,7 +541,7 @@ def _clone(root: Path, tree: Path, source: str, tests: str) -> dict[str, str]:
 def _result(code: int | None, output: str, log: list[Line]) -> Line:
     """Make the fields of a result from the exit code, if there is one, and the log."""
     chosen = next((line for line in log if "selected" in line), {"selected": 0, "left_out": 0})
-    num_tests = sum("seconds" in line for line in log)
+    num_tests = sum("cpu" in line for line in log)
     result: Line = {
         "num_tests": num_tests,
         "left_out": chosen["left_out"] + chosen["selected"] - num_tests,

@@ -1,15 +1,18 @@
-"""Reading the manifest of a checkpoint that is not there, or not any more."""
+"""Manifests that are not there, not any more, or already."""
 
 from __future__ import annotations
 
+import dataclasses
 import uuid as uuids
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from detcore.checkpoint import MANIFEST_FILE
+from detcore.checkpoint._commit import commit
 from detcore.checkpoint._manifest import read_manifest
-from detcore.errors import CheckpointNotFoundError
+from detcore.errors import CheckpointConflictError, CheckpointNotFoundError
 
 UUID = str(uuids.UUID(int=7))
 
@@ -30,3 +33,13 @@ def test_files_without_a_manifest_are_counted(desk: Any) -> None:
 def test_a_manifest_that_was_deleted_after_it_was_listed(desk: Any) -> None:
     with pytest.raises(CheckpointNotFoundError, match=f"no committed checkpoint {UUID}"):
         read_manifest(desk.storage, UUID, sizes={MANIFEST_FILE: 100})
+
+
+def test_a_commit_whose_response_was_lost_is_repeated(desk: Any, folder: Path) -> None:
+    uuid = desk.context.upload(folder, {"steps_completed": 7})
+    manifest = read_manifest(desk.storage, uuid)
+    commit(desk.storage, manifest)
+    others = {name: manifest.files[name] for name in ("weights.bin", "metadata.json")}
+    with pytest.raises(CheckpointConflictError, match=f"another process committed .* {uuid}"):
+        commit(desk.storage, dataclasses.replace(manifest, files=others))
+    assert read_manifest(desk.storage, uuid) == manifest

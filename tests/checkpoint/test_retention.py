@@ -367,7 +367,7 @@ def test_what_is_not_whole_is_left_to_others_and_begun_deletions_are_finished(
 
 
 def test_one_that_is_registered_meanwhile_stays(experiment: Experiment) -> None:
-    first, second = experiment.save(0, 10), experiment.save(0, 20)
+    first, second, third = (experiment.save(0, step) for step in (10, 20, 30))
     database = experiment.database
     database.create_model("m")
 
@@ -376,7 +376,7 @@ def test_one_that_is_registered_meanwhile_stays(experiment: Experiment) -> None:
             database.register_version("m", second)
 
     plan = experiment.prune(policy=policy(0, 0, 0), on_deleted=register)
-    assert plan.deleted == (first,)
+    assert plan.deleted == (first, third)
     assert "in the model registry" in plan.kept[second][0]
     assert verify_checkpoint(experiment.desk.storage, second) == []
 

@@ -89,6 +89,13 @@ def test_trials_are_shown_with_what_differs(search: Records) -> None:
     ]  # fmt: skip
 
 
+def test_numbers_end_below_the_end_of_their_title(search: Records) -> None:
+    header, *rows = search("experiment", "list").stdout.splitlines()
+    for title in ("ID", "TRIALS", "TOOK"):
+        end = header.index(title) + len(title)
+        assert all(re.fullmatch(r"\S ?", row[end - 1 : end + 1]) for row in rows), title
+
+
 def test_csv_has_the_names_of_the_json_with_dots(search: Records) -> None:
     rows = search.csv("experiment", "trials", "1")
     assert [row["id"] for row in rows] == ["1", "2", "3", "4", "5", "6"]

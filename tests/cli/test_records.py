@@ -254,6 +254,18 @@ def test_long_tables_show_the_last_rows_and_the_best(records: Records) -> None:
     assert ["30", "30.00"] in [columns(line) for line in everything.splitlines()]
 
 
+@pytest.mark.parametrize("num_earlier", [0, 2])
+def test_an_experiment_is_described_with_its_last_fifty_trials(
+    records: Records, num_earlier: int
+) -> None:
+    experiment = records.experiment()
+    for _ in range(50 + num_earlier):
+        records.trial(experiment)
+    text = records("experiment", "describe", str(experiment)).stdout
+    hint = f"{num_earlier} earlier ones: detcore experiment trials {experiment}"
+    assert (hint in text, "earlier" in text) == (num_earlier > 0, num_earlier > 0)
+
+
 def test_of_very_many_reports_some_are_read(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -206,17 +206,23 @@ def test_a_missing_file_names_the_files_there(tmp_path: Path) -> None:
     assert error.diagnostics[0].suggestion == "const.yaml"
 
 
+@pytest.mark.parametrize(
+    ("others", "listed"),
+    [
+        ("abcdefg", "g.yaml, search.yaml"),
+        ("abcdefghi", "g.yaml, h.yaml and 2 more"),
+    ],
+)
 def test_a_mistyped_file_name_gets_the_near_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: str, listed: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    for name in (*"abcdefghi", "search"):
+    for name in (*others, "search"):
         Path(f"{name}.yaml").touch()
     assert str(failing(Path("serach.yaml"))).splitlines() == [
         "serach.yaml: error: no file 'serach.yaml'",
         "  = did you mean 'search.yaml'?",
-        "  = experiment files in .: a.yaml, b.yaml, c.yaml, d.yaml, e.yaml, f.yaml, g.yaml, h.yaml"
-        " and 2 more",
+        "  = experiment files in .: a.yaml, b.yaml, c.yaml, d.yaml, e.yaml, f.yaml, " + listed,
     ]
 
 
@@ -534,6 +540,7 @@ def test_escapes_that_are_no_text(write: Callable[[str], Path], line: str, told:
         ("{type: log, base: 10, minval: 1, maxval: 309}", "309 is larger than the largest number"),
         ("{type: log, base: 1.0e-9, minval: -99, maxval: 1}", "larger than the largest number"),
         ("{type: log, base: 10, minval: 1, maxval: 1.0e308}", "larger than the largest number"),
+        ("{type: log, base: 0, minval: 1, maxval: 2}", "a.base: expected more than 0, got 0"),
         ("{type: int, minval: 1, maxval: 9223372036854775808}", "drawn from 64 bits"),
         ("{type: int, minval: -9223372036854775809, maxval: 1}", "drawn from 64 bits"),
     ],

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from detcore._secrets import hide_lines, literal_secrets, mask_config
+from detcore._secrets import hide_lines, literal_secrets, mask_code, mask_config
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,13 @@ def test_the_time_grows_with_the_length_of_a_line(unit: str) -> None:
 )
 def test_secrets_in_code_are_recognized(code: str, secrets: list[str]) -> None:
     assert list(literal_secrets(code)) == secrets
+
+
+def test_a_file_that_is_nested_too_deeply_for_yaml_is_masked_by_line() -> None:
+    nested = "[" * 5000 + "]" * 5000
+    text = (
+        f"entrypoint: model:Model\nsearcher: {{name: single}}\nx:\n  token: hunter2\ny: {nested}\n"
+    )
+    masked = mask_code(text, [])
+    assert "hunter2" not in masked
+    assert masked.endswith(f"\ny: {nested}\n")

@@ -108,6 +108,16 @@ def test_one_worker_of_torchrun(monkeypatch: pytest.MonkeyPatch) -> None:
         assert context.size == 1
 
 
+@pytest.mark.parametrize("given", [None, "given.invalid"])
+def test_the_address_of_rank_0_is_the_given_one_or_the_launchers(
+    monkeypatch: pytest.MonkeyPatch, given: str | None
+) -> None:
+    set_all(monkeypatch, {**TORCH, "MASTER_ADDR": "launcher.invalid", "DETCORE_JOB_KEY": "k"})
+    wanted = given or "launcher.invalid"
+    with pytest.raises(DistributedError, match=f"chief_ip='{wanted}' is no known address"):
+        DistributedContext.from_env(given)
+
+
 def test_launchers_that_disagree(monkeypatch: pytest.MonkeyPatch) -> None:
     set_all(monkeypatch, {**HOROVOD, **MPI, "OMPI_COMM_WORLD_RANK": 6})
     with pytest.raises(DistributedError) as caught:

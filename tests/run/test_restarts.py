@@ -13,6 +13,7 @@ from detcore.runner._supervisor import (
     Advance,
     CountRestart,
     Ending,
+    Say,
     State,
     Tick,
     Trial,
@@ -30,6 +31,7 @@ class Crashes:
         trials = Trials().replaced(0, Trial(1, length=4)).replaced(1, Trial(2, length=4))
         self.state = State(free=(0, 1), max_restarts=max_restarts, trials=trials, order=(0, 1))
         self.now = 100.0
+        self.said: list[str] = []
 
     def starts(self, trial: int) -> bool:
         """Let as many trials start as may; return whether this one runs."""
@@ -50,6 +52,7 @@ class Crashes:
             trial, Ending.CRASHED, self.now, made_progress=made_progress, fault=fault
         )
         self.state, actions = decide(self.state, ended)
+        self.said = [action.text for action in actions if isinstance(action, Say)]
         if CountRestart(trial) in actions:
             return self.state.trials[trial].starts_at - self.now
         assert actions[-1] == Advance(Exited(trial, ExitReason.ERRORED), "")
@@ -84,6 +87,15 @@ def test_an_exception_comes_again_where_nothing_was_saved_since() -> None:
     assert run.crash(1) is not None  # it was killed in between
     assert run.crash(1, fault=early) is not None
     assert run.crash(0, fault=late) is None
+    why = "it failed twice in the same way, with no new checkpoint in between"
+    assert run.said == [f"trial 1 is not started again: {why}"]
+
+
+def test_a_trial_without_restarts_left_ends_without_a_further_reason() -> None:
+    run = Crashes(max_restarts=1)
+    assert run.crash(0) is not None
+    assert run.crash(0) is None
+    assert run.said == []
 
 
 MISTAKES = """

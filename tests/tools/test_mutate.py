@@ -136,6 +136,12 @@ def test_every_room_has_tests_and_every_path_is_there() -> None:
         paths = mutate.tests_of(name)
         assert [path for path in paths if not (mutate.ROOT / path).exists()] == [], name
         assert mutate.environment_of(name) in {"bare", "tensorflow", "torch"}
+    names = [file.relative_to(mutate.ROOT).as_posix() for file in files]
+    rooms = {mutate.room_of(name) for name in names} - {"modules"}
+    assert rooms == {*mutate.ROOM_TESTS, *(f"plugins/{name}" for name in mutate.PLUGIN_TESTS)}
+    modules = {Path(name).stem for name in names if mutate.room_of(name) == "modules"}
+    assert modules == {*mutate.MODULE_TESTS}
+    assert [path for path in mutate.TEST_ENVIRONMENTS if not (mutate.ROOT / path).exists()] == []
 
 
 def git(root: Path, *arguments: str) -> None:

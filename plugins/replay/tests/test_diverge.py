@@ -8,12 +8,17 @@ import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from toy_command import Detcore, Finished
 
 from detcore.database import Database
+from detcore.errors import RunError
+from detcore_replay._diverge import Divergence
+from detcore_replay._printing import print_divergence
+from detcore_replay._replay import worker_words
 
 NUM_STEPS = 60
 MODEL = """
@@ -292,3 +297,33 @@ def test_code_that_is_gone_is_said(runs: Runs) -> None:
     assert done.code == 1
     assert f"note: not replayed: the code of trial {trial} is no longer there" in done.stdout
     assert "differ: step 43" in done.stdout
+
+
+@pytest.mark.parametrize(("num_settings", "rest"), [(12, 0), (13, 1)])
+def test_a_screen_shows_twelve_settings_and_says_how_many_it_does_not(
+    capsys: pytest.CaptureFixture[str], num_settings: int, rest: int
+) -> None:
+    settings = [(f"data.{number}", "1", "2") for number in range(num_settings)]
+    print_divergence(
+        Divergence(
+            labels=("trial 1", "trial 2"), settings=settings, code=[], compared_to=9, found=None,
+            num_replays=0, notes=(),
+        )
+    )  # fmt: skip
+    _, *shown, last = capsys.readouterr().out.splitlines()
+    assert shown[:12] == [f"  data.{number}: 1 / 2" for number in range(12)]
+    assert shown[12:] == [f"  and {rest} more settings: --json"] * (rest > 0)
+    assert last == "trial 1 and trial 2 are equal up to step 9"
+
+
+@pytest.mark.parametrize(("slots", "words"), [(1, []), (2, ["2"]), (16, ["16"]), (17, None)])
+def test_a_machine_trains_again_with_up_to_four_workers_for_each_core(
+    monkeypatch: pytest.MonkeyPatch, slots: int, words: list[str] | None
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    info: Any = SimpleNamespace(config={"resources": {"slots_per_trial": slots}})
+    if words is not None:
+        assert worker_words(info) == words
+        return
+    with pytest.raises(RunError, match=r"had 17 workers, and this machine has 4 processor cores"):
+        worker_words(info)

@@ -311,6 +311,24 @@ def test_an_image(records: Records, tmp_path: Path) -> None:
         assert height > 500
 
 
+def test_an_image_has_the_curves_around_a_trial_without_a_finite_value(
+    records: Records, tmp_path: Path
+) -> None:
+    from matplotlib.image import imread
+
+    experiment = records.experiment()
+    for factor in (1.0, math.nan, 2.0):
+        trial = records.trial(experiment)
+        records.database.start_run(trial)
+        for step in (1, 2):
+            records.report(trial, "validation", step, val_loss=factor * step)
+    path = tmp_path / "plot.png"
+    assert records("experiment", "plot", str(experiment), "-o", str(path)).exit_code == 0
+    pixels = (255 * imread(path)[..., :3]).round()
+    colours = ((0, 114, 178), (200, 76, 0), (0, 128, 92))
+    assert [(pixels == colour).all(-1).any() for colour in colours] == [True, False, True]
+
+
 def test_an_image_of_hostile_names(records: Records, tmp_path: Path) -> None:
     experiment = records.experiment(name="$\\frac{$\x00")
     for index in range(2):

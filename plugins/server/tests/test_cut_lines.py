@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 from detcore.database import TrialLog, read_log_page
 from detcore_remote.journal import JournalListener, read_journal
@@ -64,3 +66,18 @@ def test_who_goes_on_begins_a_new_line(tmp_path: Path) -> None:
     journal.close()
     log.close()
     assert said(tmp_path) == (["one"], ["one"])
+
+
+def test_a_line_of_a_worker_is_kept_up_to_its_limit(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = JournalListener(path)
+    info: Any = SimpleNamespace(trial_id=3)
+    for length in (16_384, 16_385):
+        journal.output(info, "stdout", "x" * length, rank=0)
+    journal.close()
+    lines, _ = read_journal(path, 0, most_bytes=1 << 20)
+    whole = "x" * 16_384
+    assert [json.loads(line)["line"] for line in lines] == [
+        whole,
+        f"{whole} ... (16385 characters)",
+    ]

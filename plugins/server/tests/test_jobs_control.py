@@ -68,14 +68,16 @@ def add_asker(database: ServerDatabase) -> TokenRecord:
     )
 
 
-def add_submission(database: ServerDatabase, code: Path) -> tuple[int, TokenRecord]:
+def add_submission(
+    database: ServerDatabase, code: Path, **changes: object
+) -> tuple[int, TokenRecord]:
     """Record an experiment that waits for its turn, and whose it is."""
     requester = add_asker(database)
     number, _ = database.submit_experiment(
         user_id=requester.user_id,
         submission_id="one",
         test_mode=False,
-        config=toy_config(),
+        config=toy_config(**changes),
         config_text="",
         place=lambda number: str(code),
     )
@@ -257,3 +259,19 @@ def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(tmp_path: Path) 
             jobs.start()
         wait_for(lambda: database.get_experiment(number).state is ExperimentState.CANCELED)
         jobs.stop()
+
+
+@pytest.mark.parametrize(("searcher", "is_all"), [("single", True), ("random", False)])
+def test_a_kill_of_a_trial_ends_the_experiment_only_if_it_has_no_other(
+    tmp_path: Path, searcher: str, is_all: bool
+) -> None:
+    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
+    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    with ServerDatabase.open(environment.database_url) as database:
+        number, requester = add_submission(database, tmp_path, searcher__name=searcher)
+        trial = database.create_trial(experiment_id=number, hparams={}, seed=0)
+        Jobs(settings, database, EmbeddedTransport(environment)).control_trial(
+            requester, trial, "kill"
+        )
+        asked = (database.requested_control(number), database.get_trial(trial).control)
+        assert asked == ((Control.KILL, None) if is_all else (None, Control.KILL))

@@ -319,6 +319,17 @@ def _settling_leaves_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_recover, "remove_files", lambda *_: None)
 
 
+def _settling_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Change something whenever a trial starts, although nothing was left to be settled."""
+
+    def recover(database: Any, storage: Any, trial_id: int) -> Any:
+        storage.delete(["a-stray-file"])
+        return real(database, storage, trial_id)
+
+    real = _crash_scenarios.recover_checkpoints
+    monkeypatch.setattr(_crash_scenarios, "recover_checkpoints", recover)
+
+
 def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
     """Delete files of a part while the manifest still names them."""
 
@@ -355,6 +366,7 @@ FAULTS: list[tuple[Callable[[pytest.MonkeyPatch], None], str, str]] = [
     (_recorded_as_whole_too_early, "upload", "counts, and is damaged"),
     (_settling_forgets_what_is_whole, "recovery", "not"),
     (_settling_leaves_files, "upload", "files are left"),
+    (_settling_never_rests, "upload", "settling once more changed something"),
     (_part_without_manifest, "save and delete a part", "counts, and is damaged"),
     (_registered_ones_are_deleted, "retention pass", "not"),
     (_repair_without_looking, "repair", "is damaged|recorded, but damaged|not"),

@@ -43,6 +43,7 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"fast_dev_run": True}, "fast_dev_run or overfit_batches"),
         ({"reload_dataloaders_every_n_epochs": 1}, "reload_dataloaders_every_n_epochs"),
         ({"max_epochs": -1}, "neither max_steps nor max_epochs"),
+        ({"max_epochs": 0}, "neither max_steps nor max_epochs"),
         ({"limit_val_batches": 0}, "makes no validations"),
         ({"data": DataLoader(_Endless(), 2)}, "has no length"),
         ({"data": [DataLoader(_rows(), 2)] * 2}, "combine several in a dataset"),
