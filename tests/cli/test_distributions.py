@@ -201,6 +201,7 @@ def test_a_notebook_shows_tables_without_drawings(with_a_trial: CleanEnvironment
         assert "<i>" not in html
         assert "Learning curves: pip install &#x27;detcore[report]&#x27;" in html
         assert "rate.b" in html
+    assert "(the first" not in experiment
     for text in ("Experiment 1: &lt;i&gt;digits", "1 trial", "best val_loss", '<td class="r">0.05'):
         assert text in experiment
     for text in ("Trial 1 of experiment 1", "20 steps", "Best validation, at step 20", "0.05"):
