@@ -65,6 +65,7 @@ def test_a_package_that_loads_its_names_late_lists_them() -> None:
     for name in names:
         package = importlib.import_module(name)
         assert dir(package) == sorted(package.__all__)
+        assert [one for one in package.__all__ if not hasattr(package, one)] == [], name
 
 
 def test_only_one_module_reads_the_environment() -> None:

@@ -20,7 +20,15 @@ import pytest
 from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
 
 from detcore._log.events import CheckpointDeleted, CheckpointStarted
-from detcore.checkpoint import _commit, _delete, _recover, _retention, _save, _sharded
+from detcore.checkpoint import (
+    _commit,
+    _delete,
+    _recover,
+    _retention,
+    _save,
+    _sharded,
+    recover_checkpoints,
+)
 from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest
 from detcore.database import Database
 from detcore.errors import NotFoundError
@@ -324,9 +332,8 @@ def _settling_never_rests(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def recover(database: Any, storage: Any, trial_id: int) -> Any:
         storage.delete(["a-stray-file"])
-        return real(database, storage, trial_id)
+        return recover_checkpoints(database, storage, trial_id)
 
-    real = _crash_scenarios.recover_checkpoints
     monkeypatch.setattr(_crash_scenarios, "recover_checkpoints", recover)
 
 
