@@ -1,4 +1,4 @@
-"""Validate what a manifest holds: metadata when it is saved, each field when it is read.
+"""Validate the contents of a manifest: metadata when it is saved, each field when it is read.
 
 The author of a manifest that is read may be malicious: its checksum proves that it is unchanged,
 not who wrote it. A matching checksum is therefore no reason to trust any field.

@@ -182,7 +182,7 @@ def compare_sizes(
 
 
 def compare_digests(manifest: Manifest, digests: Mapping[str, FileDigest]) -> list[Fault]:
-    """Return the files that have changed, from the digests of what was read, by key."""
+    """Return the files that have changed, from the digests of those read, by key."""
     faults = []
     for key, found in digests.items():
         name = key[len(manifest.uuid) + 1 :]
