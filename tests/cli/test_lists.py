@@ -267,7 +267,7 @@ def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
     assert result.stderr == f"experiment {experiment} is still RUNNING\n"
     code = (
         "import sys; from detcore.database import Database\n"
-        "with RegistryDatabase.open(sys.argv[1]) as database:\n"
+        "with Database.open(sys.argv[1]) as database:\n"
         "    print(database.create_experiment(\n"
         "        config={}, config_text=None, model_dir='/m', name='n'))\n"
     )

@@ -59,7 +59,7 @@ def test_the_list_is_plain_columns_in_a_pipe(records: Records) -> None:
 def test_a_process_that_is_gone_is_not_shown_as_running(records: Records) -> None:
     code = (
         "import sys; from detcore.database import Database\n"
-        "with RegistryDatabase.open(sys.argv[1]) as database:\n"
+        "with Database.open(sys.argv[1]) as database:\n"
         "    e = database.create_experiment(\n"
         "        config={}, config_text=None, model_dir='/m', name='n')\n"
         "    database.start_run(database.create_trial(experiment_id=e, hparams={}, seed=0))\n"

@@ -1,4 +1,4 @@
-"""What the plugins for TensorFlow share: cached datasets, and scripts that train natively.
+"""Code that the plugins for TensorFlow share: cached datasets, and scripts that train natively.
 
 It imports no TensorFlow. Names are imported on first use.
 """
