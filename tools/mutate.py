@@ -48,6 +48,7 @@ ROOM_TESTS = {
     " plugins/server/tests/test_auth_commands.py plugins/testing/tests/test_command.py run hooks"
     " delivery experimental launch plugins/server/tests",
     "config": "config cli search run",
+    "contract": "trial hooks search storage distributed launch metrics run",
     "core": "core trial checkpoint run",
     "data": "data plugins/testing/tests/test_data_source_suite.py trial run",
     "database": "database plugins/server/tests/test_operating.py cli experimental core run"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from detcore import core, errors, experimental
-    from detcore.errors import DetcoreError, InvalidHP
+    from detcore.contract.errors import DetcoreError, InvalidHP
     from detcore.experimental import Determined as Client
     from detcore.hooks import hookimpl
     from detcore.trial import Trial, TrialContext
@@ -32,14 +32,14 @@ __all__ = [
 
 _HOMES = {
     "Client": "detcore.experimental",
-    "DetcoreError": "detcore.errors",
-    "InvalidHP": "detcore.errors",
-    "Trial": "detcore.trial",
-    "TrialContext": "detcore.trial",
+    "DetcoreError": "detcore.contract.errors",
+    "InvalidHP": "detcore.contract.errors",
+    "Trial": "detcore.contract.trial",
+    "TrialContext": "detcore.contract.trial",
     "core": "detcore.core",
     "errors": "detcore.errors",
     "experimental": "detcore.experimental",
-    "hookimpl": "detcore.hooks",
+    "hookimpl": "detcore.contract.hooks",
 }
 
 

@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from types import ModuleType
 
-from detcore.errors import RunError
+from detcore.contract.errors import RunError
 
 __all__ = [
     "MissingDistributionError",

@@ -17,8 +17,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from detcore._log import decode_document, decode_metrics, is_batches
-from detcore.errors import InvalidArgumentError
-from detcore.types import Control, ExperimentState, TrialState
+from detcore.contract.errors import InvalidArgumentError
+from detcore.contract.values import Control, ExperimentState, TrialState
 
 if TYPE_CHECKING:
     from sqlalchemy import Row

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import yaml
 
-    from detcore.types import JSONValue
+    from detcore.contract.values import JSONValue
 
 __all__ = [
     "MASK",

@@ -58,7 +58,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from detcore.errors import ConfigError
+from detcore.contract.errors import ConfigError
 
 __all__ = [
     "Environment",

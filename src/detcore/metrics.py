@@ -5,61 +5,17 @@ Reducers for the usual metrics are in the distribution detcore-metrics, and also
 
 from __future__ import annotations
 
-import abc
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from detcore._distributions import forward_to
-from detcore.errors import MetricError
+from detcore.contract.errors import MetricError
+from detcore.contract.metrics import MetricReducer
 
 __all__ = ["FunctionReducer", "MetricReducer", "interleave", "weighted_mean"]
 
 T = TypeVar("T")
-
-
-class MetricReducer(abc.ABC):
-    """Reduces a metric in two steps: over the batches of each worker, then over the workers.
-
-    A reducer may have a third method, ``reset(self) -> None``. It is called at the start of each
-    evaluation, and must restore the state before the first batch.
-
-    Example, the mean over all records::
-
-        class Mean(MetricReducer):
-            def __init__(self):
-                self.sum = 0.0
-                self.count = 0
-
-            def accumulate(self, metric):
-                self.sum += float(metric.sum())
-                self.count += metric.size
-                return self.sum, self.count
-
-            def cross_slot_reduce(self, per_slot_metrics):
-                sums, counts = zip(*per_slot_metrics)
-                return sum(sums) / sum(counts)
-    """
-
-    @abc.abstractmethod
-    def accumulate(self, metric: Any) -> Any:
-        """Add the metric of one batch.
-
-        Args:
-            metric: The value for one batch, in the structure that the metric was defined with.
-
-        Returns:
-            The state of this worker: all that `cross_slot_reduce` needs of the batches so far.
-        """
-
-    @abc.abstractmethod
-    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
-        """Return the value of the metric.
-
-        Args:
-            per_slot_metrics: Results of the last `accumulate` of each worker, by rank. Workers
-                without a batch are left out; at least one had a batch.
-        """
 
 
 class FunctionReducer(MetricReducer):

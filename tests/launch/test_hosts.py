@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 from launch_command import Launch
 
+from detcore.contract.launch import Host
 from detcore.errors import ConfigError
-from detcore.launch._hosts import Host, exported_environment, parse_hosts
+from detcore.launch._hosts import exported_environment, parse_hosts
 
 HOSTS = ("--launcher", "horovod", "--hosts", "a:4,b:4")
 

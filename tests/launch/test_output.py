@@ -17,9 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from launch_command import LAUNCH, Launch
 
+from detcore.contract.launch import Line
 from detcore.launch import _local
 from detcore.launch._command import Printer
-from detcore.launch._lines import Line, LineCutter
+from detcore.launch._lines import LineCutter
 
 BAR = """
 import os, sys, time

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from detcore.contract.launch import Line
 from detcore.errors import WorkerError
 from detcore.launch._exit_codes import EXIT_PEER_LOST
-from detcore.launch._lines import Line
 from detcore.launch._workers import Workers
 
 

@@ -11,9 +11,9 @@ from search_command import Searches
 from sqlalchemy import select, text
 from toy_command import MODEL_DIR, Detcore
 
+from detcore.contract.trial import CLOCK_FILE
 from detcore.database import Database
 from detcore.database._schema import metrics
-from detcore.trial._saving import CLOCK_FILE
 
 
 def open_records(detcore: Detcore) -> Database:

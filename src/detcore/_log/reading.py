@@ -11,7 +11,7 @@ from typing import Any
 
 from detcore._log.events import Event, decode
 from detcore._log.lines import NotASpoolError, SpoolHeader, parse_line, read_header
-from detcore.errors import DatabaseError
+from detcore.contract.errors import DatabaseError
 
 __all__ = [
     "SpoolDamagedError",

@@ -18,8 +18,8 @@ from detcore._log.lines import (
     record_line,
 )
 from detcore._log.reading import spool_path
-from detcore.errors import DatabaseError, StorageFullError
-from detcore.types import TrialInfo
+from detcore.contract.errors import DatabaseError, StorageFullError
+from detcore.contract.values import TrialInfo
 
 __all__ = ["Spool", "open_log"]
 

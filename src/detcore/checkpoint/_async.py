@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.checkpoint._transfer import SaveStopped, caused_by
-from detcore.errors import CheckpointTimeoutError
+from detcore.contract.errors import CheckpointTimeoutError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._save import Save, Saver, Snapshot, Tensors

@@ -22,7 +22,7 @@ from detcore.checkpoint._manifest import (
 )
 from detcore.checkpoint._transfer import TransferObserver, watched
 from detcore.checkpoint._verify import stored_sizes
-from detcore.errors import CheckpointConflictError, CheckpointCorruptError
+from detcore.contract.errors import CheckpointConflictError, CheckpointCorruptError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._save import SaveTimes

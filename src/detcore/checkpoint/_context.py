@@ -15,7 +15,7 @@ from detcore.checkpoint._restore import DownloadMode, download_shared, restored
 from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
 from detcore.checkpoint._transfer import Background, TransferObserver
-from detcore.errors import ContextStateError, InvalidCheckpointError, UnavailableError
+from detcore.contract.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._commit import CheckpointRecords

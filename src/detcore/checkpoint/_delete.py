@@ -12,7 +12,7 @@ from detcore._log import events
 from detcore.checkpoint._commit import CheckpointRecords, make_folders
 from detcore.checkpoint._fields import check_id, parents_of
 from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, encode_manifest, read_manifest
-from detcore.errors import NotFoundError, UnsafePathError
+from detcore.contract.errors import NotFoundError, UnsafePathError
 
 if TYPE_CHECKING:
     from detcore.storage import StorageBackend

@@ -15,8 +15,8 @@ import uuid
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidCheckpointError, UnsafePathError
-from detcore.types import TensorInfo
+from detcore.contract.errors import InvalidCheckpointError, UnsafePathError
+from detcore.contract.values import TensorInfo
 
 if TYPE_CHECKING:
     from detcore.storage import FileDigest

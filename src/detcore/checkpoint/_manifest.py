@@ -18,7 +18,7 @@ from detcore.checkpoint._fields import (
     read_fields,
     shown,
 )
-from detcore.errors import (
+from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
     InvalidCheckpointError,
@@ -26,8 +26,8 @@ from detcore.errors import (
 )
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TensorInfo
     from detcore.storage import FileDigest, StorageBackend
-    from detcore.types import TensorInfo
 
 __all__ = [
     "MANIFEST_FILE",

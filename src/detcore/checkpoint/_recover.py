@@ -12,7 +12,7 @@ from detcore.checkpoint._delete import finish_part, remove_files
 from detcore.checkpoint._manifest import has_manifest, read_manifest
 from detcore.checkpoint._transfer import TransferObserver
 from detcore.checkpoint._verify import Fault, verify_checkpoint
-from detcore.errors import CheckpointCorruptError, StorageError
+from detcore.contract.errors import CheckpointCorruptError, StorageError
 from detcore.storage import StorageBackend, is_safe_key
 
 if TYPE_CHECKING:

@@ -37,7 +37,7 @@ from detcore.checkpoint._verify import (
     refuse,
     stored_sizes,
 )
-from detcore.errors import (
+from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointError,
     InvalidCheckpointError,

@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._delete import delete_checkpoint
-from detcore.errors import CheckpointStateError, ConfigError
-from detcore.types import searcher_metric
+from detcore.contract.errors import CheckpointStateError, ConfigError
+from detcore.contract.values import searcher_metric
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, ExperimentRecord

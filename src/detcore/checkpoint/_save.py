@@ -30,12 +30,12 @@ from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
 from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.checkpoint._transfer import Background, Transfer, TransferObserver, caused_by
-from detcore.errors import DetcoreError, StorageFullError
+from detcore.contract.errors import DetcoreError, StorageFullError
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TensorInfo
     from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, StorageBackend
-    from detcore.types import TensorInfo
 
 __all__ = ["Save", "SaveTimes", "Saver", "Snapshot", "Tensors"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from detcore.checkpoint._manifest import MANIFEST_FILE
-from detcore.errors import InvalidCheckpointError, UnsafePathError
+from detcore.contract.errors import InvalidCheckpointError, UnsafePathError
 
 __all__ = ["Scan", "Selector", "kind_of", "scan_folder"]
 

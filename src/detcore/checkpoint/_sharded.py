@@ -15,7 +15,7 @@ from detcore.checkpoint._commit import make_folders, staging_folder, write_files
 from detcore.checkpoint._fields import check_metadata, parents_of, plain_metadata
 from detcore.checkpoint._restore import together
 from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.errors import CheckpointConflictError, InvalidCheckpointError
+from detcore.contract.errors import CheckpointConflictError, InvalidCheckpointError
 from detcore.storage import FileDigest, StorageBackend, digest_file
 
 if TYPE_CHECKING:

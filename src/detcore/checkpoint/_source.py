@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._manifest import has_manifest
-from detcore.errors import ConfigError, NotFoundError, RunError, StorageError, UnsafePathError
+from detcore.contract.errors import (
+    ConfigError,
+    NotFoundError,
+    RunError,
+    StorageError,
+    UnsafePathError,
+)
 from detcore.storage import StorageBackend, open_storage
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detcore.errors import CheckpointError
+from detcore.contract.errors import CheckpointError
 
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, Pair, Progress, StorageBackend

@@ -13,7 +13,7 @@ from detcore.checkpoint._fields import check_id, shown
 from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, read_manifest
 from detcore.checkpoint._scan import kind_of
 from detcore.checkpoint._transfer import TransferObserver, watched
-from detcore.errors import (
+from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
     UnsafePathError,

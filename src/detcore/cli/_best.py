@@ -10,8 +10,8 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import choose_format, format_options
 from detcore.cli._records import master_option, open_records, uuid_shortener
+from detcore.contract.errors import NotFoundError
 from detcore.describe import searcher_metric
-from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

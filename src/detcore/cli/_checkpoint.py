@@ -24,7 +24,7 @@ from detcore.cli._output import (
     print_table,
 )
 from detcore.cli._records import master_option, open_client, uuid_shortener
-from detcore.errors import CheckpointStateError, RunError
+from detcore.contract.errors import CheckpointStateError, RunError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import Fault, Manifest

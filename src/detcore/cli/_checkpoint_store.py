@@ -20,7 +20,7 @@ from detcore.cli._records import (
     open_records,
     uuid_shortener,
 )
-from detcore.errors import CheckpointError, CheckpointStateError, DetcoreError
+from detcore.contract.errors import CheckpointError, CheckpointStateError, DetcoreError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import Fault, RecordedPlace, RetentionPlan, RetentionPolicy

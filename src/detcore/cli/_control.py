@@ -23,8 +23,8 @@ from detcore.describe import describe_experiment, describe_state
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
+    from detcore.contract.values import Control
     from detcore.database import Database
-    from detcore.types import Control
 
 __all__ = [
     "cancel",
@@ -144,8 +144,8 @@ def _control(
     if obj.master is not None:
         _control_at(obj, experiment_id, what, as_json=as_json)
         return
+    from detcore.contract.values import Control
     from detcore.runner import control_experiment
-    from detcore.types import Control
 
     control = Control(what)
     with obj.open_database() as database:

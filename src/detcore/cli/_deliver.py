@@ -10,7 +10,7 @@ import click
 
 from detcore.cli._completion import EXPERIMENT_ID, PLUGIN_NAME
 from detcore.cli._output import Column, format_time, print_json, print_line, print_table
-from detcore.errors import NotFoundError
+from detcore.contract.errors import NotFoundError
 
 if TYPE_CHECKING:
     from pathlib import Path

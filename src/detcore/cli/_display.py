@@ -24,9 +24,9 @@ from detcore.cli._progress import (
 )
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner import TrialStatus
-    from detcore.types import TrialInfo
 
 __all__ = ["LiveDisplay", "PlainDisplay", "QuietDisplay", "format_metrics"]
 

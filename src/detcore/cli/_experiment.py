@@ -117,7 +117,7 @@ def list_command(
 ) -> None:
     """List experiments, with their state and best validation."""
     from detcore.cli._output import print_csv, print_json
-    from detcore.types import ExperimentState
+    from detcore.contract.values import ExperimentState
 
     form = choose_format(as_json, as_csv)
     with open_records(obj) as database:

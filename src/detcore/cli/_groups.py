@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from detcore.errors import near_name
+from detcore.contract.errors import near_name
 
 __all__ = ["CommandGroup", "Lazy", "import_command"]
 

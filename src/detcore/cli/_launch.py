@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore._distributions import MissingDistributionError, describe_missing
-from detcore.errors import near_name
+from detcore.contract.errors import near_name
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

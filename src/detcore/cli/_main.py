@@ -16,7 +16,7 @@ from detcore._distributions import describe_missing, install_command
 from detcore.cli._completion import PLUGIN_NAME, PLUGIN_NAMES
 from detcore.cli._context import CliContext
 from detcore.cli._groups import CommandGroup, Lazy, import_command
-from detcore.errors import ConfigError, DetcoreError, RunError
+from detcore.contract.errors import ConfigError, DetcoreError, RunError
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginEntry, PluginManager

@@ -10,7 +10,7 @@ import click
 
 from detcore.cli._completion import PLUGIN_NAME
 from detcore.cli._groups import CommandGroup, Lazy
-from detcore.types import Framework
+from detcore.contract.values import Framework
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

@@ -9,12 +9,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.cli._output import SHORT_UUID, format_bytes, format_number, printable
-from detcore.types import searcher_metric
+from detcore.contract.values import searcher_metric
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner import TrialStatus
-    from detcore.types import TrialInfo
 
 __all__ = ["RunProgress", "TrialProgress", "format_checkpoint", "format_metrics"]
 

@@ -13,7 +13,7 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._context import names_of_plugins
 from detcore.cli._output import printable
-from detcore.errors import ConfigError
+from detcore.contract.errors import ConfigError
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

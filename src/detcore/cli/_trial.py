@@ -18,8 +18,8 @@ from detcore.cli._completion import TRIAL_ID
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import choose_format, format_options, pick, printable
 from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
+from detcore.contract.errors import NotFoundError
 from detcore.describe import best_of, can_resume, describe_state, flatten, searcher_metric
-from detcore.errors import NotFoundError
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

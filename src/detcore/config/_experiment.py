@@ -25,7 +25,7 @@ from detcore.config._sections import (
     Slurm,
 )
 from detcore.config._storage import StorageField
-from detcore.types import Length, TrialSettings, Unit
+from detcore.contract.values import Length, TrialSettings, Unit
 
 if TYPE_CHECKING:
     from numpy.random import RandomState

@@ -30,7 +30,7 @@ from detcore.config._source import (
     plain,
 )
 from detcore.config._storage import STORAGE_TYPES, PluginStorage
-from detcore.types import JSONValue
+from detcore.contract.values import JSONValue
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails

@@ -20,8 +20,8 @@ from detcore.config._problem import (
     raise_problems,
 )
 from detcore.config._source import Place
-from detcore.errors import ConfigError
-from detcore.types import JSONValue
+from detcore.contract.errors import ConfigError
+from detcore.contract.values import JSONValue
 
 if TYPE_CHECKING:
     from numpy.random import RandomState

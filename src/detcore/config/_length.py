@@ -9,7 +9,7 @@ from pydantic import GetJsonSchemaHandler, PlainSerializer, PlainValidator
 from pydantic_core import CoreSchema, PydanticCustomError
 
 from detcore.config._problem import describe_value, nearest, problem, raise_problems
-from detcore.types import Length, Unit
+from detcore.contract.values import Length, Unit
 
 __all__ = ["UNITS", "Period", "TrainingLength", "UnitlessLength"]
 

@@ -30,8 +30,8 @@ from detcore.config._source import (
     walk,
 )
 from detcore.config._yaml import empty_node, read_yaml
-from detcore.errors import ConfigError
-from detcore.types import JSONValue
+from detcore.contract.errors import ConfigError
+from detcore.contract.values import JSONValue
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -9,7 +9,7 @@ from detcore.config._length import UNITS
 from detcore.config._rules import LENGTHS
 from detcore.config._source import Diagnostic, Entry, Node, Place, Source, Span, find, mistake, put
 from detcore.config._yaml import MAX_DEPTH, half_a_character, read_yaml
-from detcore.errors import ConfigError
+from detcore.contract.errors import ConfigError
 
 __all__ = ["VARIABLE_PREFIX", "Override", "lay_over", "parse_set_flags", "read_overrides"]
 

@@ -6,7 +6,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Tag
 
-from detcore._optimizations import GradientSettings
 from detcore.config._fields import (
     BY_KIND,
     DUMP_ANY,
@@ -25,6 +24,7 @@ from detcore.config._fields import (
     tagged,
 )
 from detcore.config._problem import problem
+from detcore.contract.values import GradientSettings
 
 __all__ = [
     "BindMount",

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal, TypeAlias
 
-from detcore.types import JSONValue
+from detcore.contract.values import JSONValue
 
 __all__ = [
     "Diagnostic",

@@ -15,6 +15,7 @@ with core.init(max_length={"batches": 1000}) as context:
 """
 
 from detcore.checkpoint import CheckpointContext, DownloadMode
+from detcore.contract.values import TrialInfo, Unit
 from detcore.core._channel import Channel
 from detcore.core._context import Context, init
 from detcore.core._modes import (
@@ -31,7 +32,6 @@ from detcore.core._preempt import PreemptContext
 from detcore.core._searcher import SearcherContext, SearcherOperation
 from detcore.core._train import TrainContext
 from detcore.distributed import DistributedContext
-from detcore.types import TrialInfo, Unit
 
 __all__ = [
     "Channel",

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from detcore.errors import WorkerError
+from detcore.contract.errors import WorkerError
 
 __all__ = ["Answerer", "Channel"]
 

@@ -11,6 +11,12 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from detcore.contract.errors import (
+    CheckpointTimeoutError,
+    ConfigError,
+    ContextStateError,
+    DistributedError,
+)
 from detcore.core._modes import EarlyExitReason, PreemptMode, ScriptExperiment, TensorboardMode
 from detcore.core._opening import Opening, Parts, Settings
 from detcore.core._outcome import WorkerFault, is_failure, outcome_of
@@ -18,15 +24,14 @@ from detcore.core._preempt import Grace, PreemptContext, find_grace
 from detcore.core._searcher import with_length
 from detcore.distributed import DistributedContext
 from detcore.environment import Environment, read_environment
-from detcore.errors import CheckpointTimeoutError, ConfigError, ContextStateError, DistributedError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext
+    from detcore.contract.values import Length, TrialInfo
     from detcore.core._channel import Channel
     from detcore.core._searcher import SearcherContext
     from detcore.core._train import TrainContext
     from detcore.hooks import PluginManager
-    from detcore.types import Length, TrialInfo
 
 __all__ = ["Context", "init"]
 

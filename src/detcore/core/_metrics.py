@@ -7,7 +7,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeGuard
 
-from detcore.errors import MetricError
+from detcore.contract.errors import MetricError
 
 __all__ = ["clean_batch_metrics", "clean_count", "clean_metric", "clean_metrics", "clean_steps"]
 

@@ -12,13 +12,13 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import open_log
+from detcore.contract.errors import RunError, UnavailableError, in_one_line
+from detcore.contract.values import TrialInfo
 from detcore.core._channel import Channel
 from detcore.core._outcome import Outcome
 from detcore.core._records import TrialRecords
 from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
-from detcore.errors import RunError, UnavailableError, in_one_line
-from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext, TransferObserver

@@ -11,12 +11,12 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from detcore.contract.errors import DatabaseError, DetcoreError, DistributedError, InvalidHP
+from detcore.contract.values import ExperimentState
 from detcore.core._modes import EarlyExitReason
-from detcore.errors import DatabaseError, DetcoreError, DistributedError, InvalidHP
-from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.types import TrialInfo
+    from detcore.contract.values import TrialInfo
 
 __all__ = [
     "Outcome",

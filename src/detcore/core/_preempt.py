@@ -11,8 +11,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from detcore.contract.errors import ContextStateError
 from detcore.core._modes import PreemptMode
-from detcore.errors import ContextStateError
 
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 from detcore._log import events
 from detcore._log.lines import report_payload
-from detcore.core._modes import EarlyExitReason
-from detcore.errors import (
+from detcore.contract.errors import (
     CheckpointStateError,
     NotFoundError,
     StorageFullError,
     UnavailableError,
 )
-from detcore.types import searcher_metric
+from detcore.contract.values import searcher_metric
+from detcore.core._modes import EarlyExitReason
 
 if TYPE_CHECKING:
     from detcore._log import Spool
     from detcore.checkpoint import UnsettledCheckpoint
+    from detcore.contract.values import TrialInfo
     from detcore.core._channel import Channel
     from detcore.core._outcome import Outcome
-    from detcore.types import TrialInfo
 
 __all__ = ["TrialRecords"]
 

@@ -11,8 +11,8 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import DetcoreError
-from detcore.types import ExperimentState
+from detcore.contract.errors import DetcoreError
+from detcore.contract.values import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment

@@ -6,15 +6,15 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from detcore.contract.errors import ConfigError, ContextStateError, MetricError
+from detcore.contract.values import Length, Unit
 from detcore.core._metrics import clean_metric
 from detcore.core._modes import SearcherMode
-from detcore.errors import ConfigError, ContextStateError, MetricError
-from detcore.types import Length, Unit
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
     from detcore.core._channel import Channel
     from detcore.distributed import DistributedContext
-    from detcore.types import TrialInfo
 
 __all__ = ["SearcherContext", "SearcherOperation", "with_length"]
 

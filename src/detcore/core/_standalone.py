@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.contract.errors import StorageFullError
+from detcore.contract.values import ExperimentState, TrialInfo
 from detcore.core._modes import script_file
 from detcore.core._resume import InterruptedScripts, recover
-from detcore.errors import StorageFullError
-from detcore.types import ExperimentState, TrialInfo
 
 if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment

@@ -15,7 +15,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from detcore.errors import StorageError
+from detcore.contract.errors import StorageError
 
 __all__ = ["EventFile"]
 

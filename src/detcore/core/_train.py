@@ -6,19 +6,19 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from detcore.contract.errors import ContextStateError, NotANumberError
 from detcore.core._metrics import clean_batch_metrics, clean_count, clean_metrics, clean_steps
 from detcore.core._modes import EarlyExitReason, TensorboardMode
 from detcore.core._tensorboard import EventFile
-from detcore.errors import ContextStateError, NotANumberError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
 
+    from detcore.contract.values import TrialInfo
     from detcore.core._records import TrialRecords
     from detcore.data import StepDigests
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend
-    from detcore.types import TrialInfo
 
 __all__ = ["TrainContext"]
 

@@ -11,10 +11,10 @@ from detcore.data._digests import StepDigests
 from detcore.data._ledger import FrameKind, IdKind, LedgerHeader, LedgerWriter
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
-from detcore.data._source import DataSource
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore.contract.data import DataSource
     from detcore.data._iterator_source import IteratorSource
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "detcore.contract.data": "DataSource",
         "_iterator_source": "IteratorSource",
         "detcore_tensorflow": "CacheKey CachedRecords DatasetCache key_order with_key_order",
         "detcore_replay": "EpochReport Frame LedgerReport scan_frames verify_ledger",

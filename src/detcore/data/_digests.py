@@ -23,12 +23,12 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from detcore.contract.errors import StorageFullError
 from detcore.data._ledger import FrameFile, FrameKind, pack_frame
 from detcore.environment import read_variables
-from detcore.errors import StorageFullError
 
 if TYPE_CHECKING:
-    from detcore.types import TrialInfo
+    from detcore.contract.values import TrialInfo
 
 __all__ = ["StepDigests"]
 

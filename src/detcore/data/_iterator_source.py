@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from detcore.contract.errors import DataError, InvalidDataTypeError, describe
+from detcore.contract.values import JSONValue
 from detcore.data._order import Indices
-from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore.types import JSONValue
 
 __all__ = ["IteratorSource"]
 

@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from detcore.contract.errors import DataError, LedgerError, StorageFullError
 from detcore.data._order import Indices
-from detcore.errors import DataError, LedgerError, StorageFullError
 
 __all__ = [
     "FrameFile",

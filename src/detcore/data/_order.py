@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from detcore.errors import DataError
+from detcore.contract.errors import DataError
 
 __all__ = ["Indices", "ShuffledOrder"]
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from detcore.contract.errors import DataError, ShardError
 from detcore.data._order import Indices, ShuffledOrder
-from detcore.errors import DataError, ShardError
 
 __all__ = ["DataPosition", "IndexSampler", "shard_range"]
 

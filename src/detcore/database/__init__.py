@@ -13,6 +13,7 @@ from detcore._records import (
     TrialRecord,
     read_row,
 )
+from detcore.contract.values import ModelOrderBy, ModelSortBy
 from detcore.database._backup import (
     DatabaseInfo,
     back_up,
@@ -34,7 +35,6 @@ from detcore.database._secrets import hide_secrets, keep_secrets, restore_secret
 from detcore.database._summaries import TrialSummary
 from detcore.database._text import PlainText
 from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
-from detcore.types import ModelOrderBy, ModelSortBy
 
 __all__ = [
     "CheckpointRecord",

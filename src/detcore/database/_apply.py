@@ -13,8 +13,8 @@ from typing import Any, TypeAlias, get_args
 from sqlalchemy import Connection, Row, case, func, select, update
 
 from detcore._log import encode_document, events
+from detcore.contract.values import TrialState
 from detcore.database._schema import checkpoints, model_versions, models, runs, trials
-from detcore.types import TrialState
 
 __all__ = [
     "APPLIED",

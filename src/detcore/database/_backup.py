@@ -17,6 +17,7 @@ from pathlib import Path
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
+from detcore.contract.errors import ConfigError, DatabaseError, StorageFullError
 from detcore.database._engine import (
     PLUGIN_VERSION,
     make_engine,
@@ -26,7 +27,6 @@ from detcore.database._engine import (
 )
 from detcore.database._sqlite import check_file, copy_file, make_single
 from detcore.database._translate import shown_url
-from detcore.errors import ConfigError, DatabaseError, StorageFullError
 
 __all__ = ["DatabaseInfo", "back_up", "describe_database", "put_back"]
 

@@ -11,11 +11,11 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document, events
 from detcore._records import CheckpointRecord, read_row
+from detcore.contract.errors import CheckpointStateError, DatabaseError, NotFoundError
 from detcore.database._apply import COMPLETED, change_checkpoint, insert_checkpoint, registrations
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
 from detcore.database._ranking import is_last_report
 from detcore.database._schema import checkpoints, metrics, trials, validation_values
-from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 
 __all__ = ["CheckpointMetadataQueries", "CheckpointQueries", "select_latest"]
 

@@ -13,12 +13,12 @@ from sqlalchemy.exc import IntegrityError
 from detcore._log import Line, encode_metrics, parse_line, read_spool
 from detcore._log.events import Event, TrainingMetrics, ValidationMetrics, decode
 from detcore._records import MetricRecord
+from detcore.contract.errors import DatabaseError, DetcoreError, NotFoundError
 from detcore.database._apply import APPLIED, apply_event
 from detcore.database._metrics import insert_metrics, metric_row
 from detcore.database._queries import Queries, among, now
 from detcore.database._schema import events, runs, spools
 from detcore.database._text import MAX_INDEXED
-from detcore.errors import DatabaseError, DetcoreError, NotFoundError
 
 if TYPE_CHECKING:
     from detcore.database._database import Database

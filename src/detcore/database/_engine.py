@@ -23,12 +23,12 @@ from sqlalchemy.exc import (
 from sqlalchemy.exc import DatabaseError as SQLDatabaseError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
+from detcore.contract.errors import DatabaseError
 from detcore.database import _postgresql, _sqlite
 from detcore.database._connections import MIGRATES, WRITE, ForkGuard
 from detcore.database._home import set_home
 from detcore.database._schema import metadata
 from detcore.database._translate import damaged, shown_url, translate
-from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
     from detcore.hooks import TablesType

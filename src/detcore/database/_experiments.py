@@ -10,6 +10,8 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document
 from detcore._records import ExperimentRecord, ProcessIdentity, experiment_state, read_row
+from detcore.contract.errors import CheckpointStateError
+from detcore.contract.values import ExperimentState
 from detcore.database._process import identify_this_process, is_alive
 from detcore.database._queries import (
     Queries,
@@ -40,8 +42,6 @@ from detcore.database._schema import (
 )
 from detcore.database._secrets import hide_secrets
 from detcore.database._text import MAX_INDEXED
-from detcore.errors import CheckpointStateError
-from detcore.types import ExperimentState
 
 __all__ = [
     "DeletionQueries",

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from detcore._log import SpoolDamagedError, spool_owner
+from detcore.contract.errors import DatabaseError, DetcoreError, StorageFullError
+from detcore.contract.values import TrialState
 from detcore.database._drain import Position, drain, read_positions
 from detcore.database._queries import among
 from detcore.database._schema import runs, trials
-from detcore.errors import DatabaseError, DetcoreError, StorageFullError
-from detcore.types import TrialState
 
 if TYPE_CHECKING:
     from detcore.database._database import Database

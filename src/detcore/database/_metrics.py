@@ -12,10 +12,10 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_metrics
 from detcore._records import EventRecord, MetricRecord, read_row
+from detcore.contract.errors import DatabaseError
 from detcore.database._queries import Queries, now, require
 from detcore.database._schema import events, metrics, trials, validation_values
 from detcore.database._text import MAX_INDEXED, plain_text
-from detcore.errors import DatabaseError
 
 __all__ = [
     "MetricQueries",

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from detcore.errors import DatabaseError
+from detcore.contract.errors import DatabaseError
 
 __all__ = ["DatabaseAway", "Patience"]
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, event
 
+from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.database._connections import MIGRATES, MIGRATION_TIMEOUT_S, WAIT_S, WRITE
 from detcore.database._patience import DatabaseAway
-from detcore.errors import DatabaseError, StorageFullError
 
 __all__ = ["connect_arguments", "explain", "normal_url", "prepare_engine", "require_unicode"]
 

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from detcore.contract.errors import DatabaseError, NotFoundError
 from detcore.database._database import Database
 from detcore.database._follower import ingest_spools
-from detcore.errors import DatabaseError, NotFoundError
 
 __all__ = ["answer_question"]
 

@@ -18,9 +18,9 @@ import sqlalchemy as sa
 from sqlalchemy.types import TypeEngine
 
 from detcore import _records as records
+from detcore.contract.values import Control, ExperimentState, TrialState
 from detcore.database._home import HomePath
 from detcore.database._text import PlainText
-from detcore.types import Control, ExperimentState, TrialState
 
 metadata = sa.MetaData(
     naming_convention={

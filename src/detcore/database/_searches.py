@@ -10,11 +10,11 @@ from typing import Any
 from sqlalchemy import func, select, update
 
 from detcore._log import decode_document, encode_document
+from detcore.contract.errors import DatabaseError
+from detcore.contract.values import Control, ExperimentState, TrialState
 from detcore.database._queries import Queries, change, find, now, require
 from detcore.database._schema import experiments, search_events, trials
 from detcore.database._trials import insert_trial
-from detcore.errors import DatabaseError
-from detcore.types import Control, ExperimentState, TrialState
 
 __all__ = ["SearchQueries", "TrialDraft", "TrialTarget"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from detcore._secrets import MASK, find_hidden, hide_lines, mask_code, mask_config, secret_values
-from detcore.errors import StorageError
+from detcore.contract.errors import StorageError
 
 __all__ = ["RestoredConfig", "hide_secrets", "keep_secrets", "restore_secrets"]
 

@@ -12,8 +12,8 @@ from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, event
 
+from detcore.contract.errors import DatabaseError
 from detcore.database._connections import MIGRATES, MIGRATION_TIMEOUT_S, WAIT_S, WRITE
-from detcore.errors import DatabaseError
 
 __all__ = [
     "check_file",

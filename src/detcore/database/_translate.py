@@ -7,9 +7,9 @@ import re
 from sqlalchemy import URL
 from sqlalchemy.exc import DBAPIError
 
+from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.database import _postgresql
 from detcore.database._connections import WAIT_S
-from detcore.errors import DatabaseError, StorageFullError
 
 __all__ = ["damaged", "shown_url", "translate"]
 

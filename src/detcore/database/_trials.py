@@ -10,6 +10,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document, spool_path
 from detcore._records import ProcessIdentity, RunRecord, TrialRecord, read_row
+from detcore.contract.values import TrialState, searcher_metric
 from detcore.database._metrics import select_best
 from detcore.database._process import identify_this_process, is_alive
 from detcore.database._queries import (
@@ -24,7 +25,6 @@ from detcore.database._queries import (
     unused_id,
 )
 from detcore.database._schema import experiments, metrics, runs, trials, validation_values
-from detcore.types import TrialState, searcher_metric
 
 __all__ = ["TrialQueries", "WorkerQueries", "insert_trial", "read_trials"]
 

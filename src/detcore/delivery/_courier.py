@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from detcore._log import SpooledRecord, SpoolPart, is_spool_in_use, read_spool, spool_path
 from detcore._log.events import Event, TrialFinished
+from detcore.contract.errors import DetcoreError, UnavailableError, in_one_line
+from detcore.contract.values import TrialInfo
 from detcore.delivery._events import arguments_of, hook_of
 from detcore.delivery._mailbox import Cursor, Mailbox
-from detcore.errors import DetcoreError, UnavailableError, in_one_line
 from detcore.hooks import Observer
-from detcore.types import TrialInfo
 
 __all__ = ["Courier", "Failures", "Stop"]
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from detcore._log import Spool, SpooledRecord, events, is_spool_in_use, read_spool, spool_path
 from detcore._log.events import Event, TrialFinished, encode
 from detcore.checkpoint import describe_checkpoint
+from detcore.contract.values import TrialInfo
 from detcore.delivery._mailbox import mailboxes_of
 from detcore.hooks import CheckpointSaved, EventInfo
-from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.storage import StorageBackend

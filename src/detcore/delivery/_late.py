@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from detcore._log import read_records, spool_path
+from detcore.contract.errors import DatabaseError, DetcoreError
 from detcore.delivery._courier import Courier, Failures, Stop
 from detcore.delivery._events import hook_of
 from detcore.delivery._mailbox import Mailbox, find_mailboxes, mailboxes_of, read_run
-from detcore.errors import DatabaseError, DetcoreError
 from detcore.hooks import OBSERVER_HOOKS, Observer
 
 __all__ = ["LateDelivery", "Waiting", "count_waiting", "deliver_waiting"]

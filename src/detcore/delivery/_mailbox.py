@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import spool_path
-from detcore.errors import RunError, StorageError
-from detcore.types import TrialInfo
+from detcore.contract.errors import RunError, StorageError
+from detcore.contract.values import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.hooks import Observer

@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.types import searcher_metric as configured_metric
+from detcore.contract.values import searcher_metric as configured_metric
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
+from detcore.contract.errors import DistributedError
 from detcore.distributed import _handshake as handshake
 from detcore.distributed._wire import Channel, LinkLost
-from detcore.errors import DistributedError
 
 __all__ = ["Address", "accept_group", "call", "is_unix", "listen"]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-from detcore.errors import (
+from detcore.contract.errors import (
     CollectiveMismatchError,
     CollectiveTimeoutError,
     DistributedError,

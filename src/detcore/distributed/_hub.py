@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
+from detcore.contract.errors import DistributedError
 from detcore.distributed._board import Board, Waiter
 from detcore.distributed._failure import (
     CallSites,
@@ -25,7 +26,6 @@ from detcore.distributed._probe import ask
 from detcore.distributed._segments import Outgoing, Segments, Shared, read_parts, send_parts
 from detcore.distributed._values import LARGE, Inline, Packed, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
-from detcore.errors import DistributedError
 
 __all__ = ["Hub"]
 

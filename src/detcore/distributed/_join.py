@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from detcore.contract.errors import DistributedError
 from detcore.distributed import _handshake as handshake
 from detcore.distributed._board import Board
 from detcore.distributed._connect import Address, accept_group, call, is_unix, listen
@@ -25,7 +26,6 @@ from detcore.distributed._segments import Segments
 from detcore.distributed._spoke import Spoke
 from detcore.distributed._wire import WELCOME, Channel, LinkLost
 from detcore.environment import read_variables
-from detcore.errors import DistributedError
 
 __all__ = ["Group", "join"]
 

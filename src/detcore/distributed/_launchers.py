@@ -8,14 +8,13 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from detcore.contract.distributed import CONNECT_TIMEOUT_S, TIMEOUT_S
+from detcore.contract.errors import DistributedError
 from detcore.environment import read_variables
-from detcore.errors import DistributedError
 
 __all__ = [
-    "CONNECT_TIMEOUT_S",
     "DEFAULT_PORT",
     "NAMES",
-    "TIMEOUT_S",
     "Place",
     "Settings",
     "check_numbers",
@@ -26,8 +25,6 @@ __all__ = [
     "read_numbers",
 ]
 
-TIMEOUT_S = 1800.0
-CONNECT_TIMEOUT_S = 300.0
 DEFAULT_PORT = 12360
 NAMES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
 _OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name.upper()}" for name in NAMES[:4])

@@ -9,13 +9,13 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from detcore.contract.errors import DistributedError
 from detcore.distributed._board import Board, Waiter
 from detcore.distributed._failure import CallSites, Failure, Position, lost, missing
 from detcore.distributed._probe import Answerer
 from detcore.distributed._segments import Segments, Shared, read_parts, send_parts
 from detcore.distributed._values import LARGE, Packed, Part, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
-from detcore.errors import DistributedError
 
 __all__ = ["Spoke"]
 

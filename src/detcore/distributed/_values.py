@@ -11,7 +11,7 @@ import pickle  # between proven ranks only: the handshake precedes the first fra
 import struct
 from typing import Any, Protocol
 
-from detcore.errors import DistributedError, describe
+from detcore.contract.errors import DistributedError, describe
 
 __all__ = ["LARGE", "Inline", "Packed", "Part", "load", "pack"]
 

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import ConfigError, InvalidArgumentError, describe
+from detcore.contract.errors import ConfigError, InvalidArgumentError, describe
 
 if TYPE_CHECKING:
     from detcore.config import LoadedConfig
+    from detcore.contract.values import Framework
     from detcore.hooks import PluginManager
-    from detcore.types import Framework
 
 __all__ = [
     "PLAIN_HYPERPARAMETERS",

@@ -11,17 +11,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.environment import read_environment
-from detcore.errors import (
+from detcore.contract.errors import (
     InvalidArgumentError,
     InvalidCheckpointError,
     PluginNotFoundError,
 )
+from detcore.contract.values import Framework
+from detcore.environment import read_environment
 from detcore.experimental._arguments import check_keys, check_metadata
 from detcore.experimental._transport import Connected
 from detcore.hooks import PluginManager
 from detcore.trial import check_requirements, checkpoint_folder, import_object
-from detcore.types import Framework
 
 if TYPE_CHECKING:
     from detcore.experimental._transport import Document, Transport

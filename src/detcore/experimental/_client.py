@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore._distributions import import_distribution
 from detcore._records import experiment_state
+from detcore.contract.values import ExperimentState
 from detcore.experimental._arguments import (
     check_count,
     check_id,
@@ -24,7 +25,6 @@ from detcore.experimental._experiment import ExperimentReference
 from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
 from detcore.experimental._transport import all_pages
 from detcore.experimental._trial import TrialReference
-from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.experimental._model import Model, ModelTransport

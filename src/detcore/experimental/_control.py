@@ -17,10 +17,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from detcore._log.events import CheckpointDeleting
+from detcore.contract.errors import (
+    CheckpointStateError,
+    InvalidArgumentError,
+    NotFoundError,
+    RunError,
+)
+from detcore.contract.values import Control, ExperimentState
 from detcore.environment import child_environment
-from detcore.errors import CheckpointStateError, InvalidArgumentError, NotFoundError, RunError
 from detcore.hooks import PluginManager
-from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, ExperimentRecord, TrialRecord

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
 from detcore.environment import Environment, read_environment
-from detcore.errors import ConfigError, InvalidExperimentError, RunError, describe
 from detcore.experimental._arguments import code_folder
 from detcore.trial import ImportEnded, Trial, is_importing_trial
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore._records import make_document
-from detcore.types import ExperimentState, searcher_metric
+from detcore.contract.values import ExperimentState, searcher_metric
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 
-from detcore.types import ModelOrderBy, ModelSortBy
+from detcore.contract.values import ModelOrderBy, ModelSortBy
 
 __all__ = [
     "CheckpointOrderBy",

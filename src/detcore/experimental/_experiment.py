@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import ExperimentPausedError, InvalidArgumentError, RunError
+from detcore.contract.errors import ExperimentPausedError, InvalidArgumentError, RunError
+from detcore.contract.values import ExperimentState
 from detcore.experimental._arguments import check_count, check_id
 from detcore.experimental._enums import OrderBy, TrialSortBy
 from detcore.experimental._metrics import best_checkpoint, flat, frame, top_checkpoints
 from detcore.experimental._transport import Connected, all_pages
 from detcore.experimental._trial import TrialReference
-from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint

@@ -7,15 +7,15 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.contract.errors import ConfigError, InvalidExperimentError, describe
 from detcore.environment import read_environment
-from detcore.errors import ConfigError, InvalidExperimentError, describe
 from detcore.experimental._arguments import PLAIN_HYPERPARAMETERS, load_given
 from detcore.trial import Trial
 
 if TYPE_CHECKING:
+    from detcore.contract.values import Framework
     from detcore.hooks import PluginManager
     from detcore.trial import InstanceRecord
-    from detcore.types import Framework
 
 __all__ = ["create_trial_instance"]
 
@@ -50,6 +50,7 @@ def create_trial_instance(
         PluginNotFoundError: If no plugin trains it.
     """
     from detcore.config import resolve_constants, trial_seed
+    from detcore.contract.values import TrialInfo
     from detcore.distributed import DistributedContext
     from detcore.hooks import PluginManager
     from detcore.trial import (
@@ -59,7 +60,6 @@ def create_trial_instance(
         import_object,
         prepare_process,
     )
-    from detcore.types import TrialInfo
 
     if not (isinstance(trial_def, type) and issubclass(trial_def, Trial)):
         raise InvalidExperimentError(f"trial_def is {describe(trial_def)}, not a trial class")

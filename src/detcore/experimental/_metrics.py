@@ -8,7 +8,7 @@ import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import NoCheckpointError, PluginNotFoundError
+from detcore.contract.errors import NoCheckpointError, PluginNotFoundError
 from detcore.experimental._arguments import check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._transport import all_pages

@@ -5,8 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Any
 
+from detcore.contract.errors import PluginNotFoundError
 from detcore.environment import read_environment
-from detcore.errors import PluginNotFoundError
 from detcore.hooks import PluginManager
 from detcore.trial import check_requirements, import_object
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import RunError
+from detcore.contract.errors import RunError
 from detcore.experimental._where import is_interactive
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner import ExperimentResult, TrialStatus
-    from detcore.types import TrialInfo
 
 __all__ = ["PrintingListener", "raise_unless_complete"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._distributions import import_distribution
-from detcore.errors import ConfigError, InvalidExperimentError, RunError, describe
+from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
 from detcore.experimental._arguments import code_folder, given_text
 from detcore.experimental._printing import PrintingListener, raise_unless_complete
 from detcore.experimental._where import find_class, is_interactive, script_of

@@ -8,7 +8,8 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidArgumentError, NoCheckpointError, NotFoundError, describe
+from detcore.contract.errors import InvalidArgumentError, NoCheckpointError, NotFoundError, describe
+from detcore.contract.values import TrialState
 from detcore.experimental._arguments import check_id, check_keys, check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._enums import CheckpointSortBy, OrderBy
@@ -21,7 +22,6 @@ from detcore.experimental._metrics import (
     stream_validation,
 )
 from detcore.experimental._transport import Connected, all_pages
-from detcore.types import TrialState
 
 if TYPE_CHECKING:
     from detcore.experimental._transport import Document, Transport

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from detcore.errors import InvalidExperimentError
+from detcore.contract.errors import InvalidExperimentError
 
 __all__ = ["ClassPlace", "find_class", "is_interactive", "module_from_cells", "script_of"]
 

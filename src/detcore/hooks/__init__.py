@@ -8,34 +8,29 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from detcore.contract.hook_values import (
+    API_VERSION,
+    OBSERVER_HOOKS,
+    CheckpointSaved,
+    EventInfo,
+    FailureActionType,
+    LauncherType,
+    RendezvousType,
+    RoutesType,
+    SearcherType,
+    StorageType,
+    TablesType,
+    TrialFailure,
+)
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore.contract.hooks import hookimpl, hookspec
     from detcore.hooks._doctor import diagnose
-    from detcore.hooks._entry import (
-        API_VERSION,
-        OBSERVER_HOOKS,
-        ApiRange,
-        Observer,
-        PluginEntry,
-        PluginState,
-    )
+    from detcore.hooks._entry import ApiRange, Observer, PluginEntry, PluginState
     from detcore.hooks._load import describe_error
     from detcore.hooks._manager import PluginManager
-    from detcore.hooks._markers import hookimpl, hookspec
     from detcore.hooks._problem import PluginProblem
-    from detcore.hooks.types import (
-        CheckpointSaved,
-        EventInfo,
-        FailureActionType,
-        LauncherType,
-        RendezvousType,
-        RoutesType,
-        SearcherType,
-        StorageType,
-        TablesType,
-        TrialFailure,
-    )
 
 __all__ = [
     "API_VERSION",
@@ -66,14 +61,10 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_doctor": "diagnose",
-        "_entry": "API_VERSION ApiRange OBSERVER_HOOKS Observer PluginEntry PluginState",
+        "_entry": "ApiRange Observer PluginEntry PluginState",
         "_load": "describe_error",
         "_manager": "PluginManager",
-        "_markers": "hookimpl hookspec",
         "_problem": "PluginProblem",
-        "types": (
-            "CheckpointSaved EventInfo FailureActionType LauncherType RendezvousType RoutesType "
-            "SearcherType StorageType TablesType TrialFailure"
-        ),
+        "detcore.contract.hooks": "hookimpl hookspec",
     },
 )

@@ -64,8 +64,8 @@ def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
 
 
 def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterator[PluginProblem]:
+    from detcore.contract.values import Framework
     from detcore.hooks._registry import targets_of
-    from detcore.types import Framework
 
     for field, target in targets_of(noun, item):
         module = target.partition(":")[0]

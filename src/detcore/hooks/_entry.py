@@ -12,9 +12,7 @@ if TYPE_CHECKING:
     from pluggy import HookCaller
 
 __all__ = [
-    "API_VERSION",
     "BUILT_IN",
-    "OBSERVER_HOOKS",
     "ApiRange",
     "Observer",
     "PluginEntry",
@@ -25,18 +23,7 @@ __all__ = [
 
 BUILT_IN = "core"
 """Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""
-API_VERSION = (1, 2)
-"""Version of the hooks: the second number grows with each new hook or argument, the first one
-when a plugin that worked may stop working."""
 _VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)", re.ASCII)
-OBSERVER_HOOKS = (
-    "detcore_trial_started",
-    "detcore_training_metrics",
-    "detcore_validation_metrics",
-    "detcore_checkpoint_saved",
-    "detcore_trial_finished",
-)
-"""Names of the hooks that observe trials."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

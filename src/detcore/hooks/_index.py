@@ -11,8 +11,9 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from detcore.errors import near_name
-from detcore.hooks._entry import API_VERSION, ApiRange, PluginEntry, PluginState, format_version
+from detcore.contract.errors import near_name
+from detcore.contract.hook_values import API_VERSION
+from detcore.hooks._entry import ApiRange, PluginEntry, PluginState, format_version
 from detcore.hooks._problem import (
     PluginProblem,
     Selection,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from detcore.errors import near_name
+from detcore.contract.errors import near_name
 from detcore.hooks._problem import (
     PluginProblem,
     install_command,
@@ -215,8 +215,8 @@ def find_deprecated(
     entry: PluginEntry, hooks: Hooks, manager: pluggy.PluginManager
 ) -> list[PluginProblem]:
     """Return the deprecated features that a plugin's hooks use; they work until removed."""
+    from detcore.contract import hooks as specs
     from detcore.deprecation import deprecations_of_hook
-    from detcore.hooks import specs
 
     found = []
     for name, function in hooks.functions.items():
@@ -259,8 +259,8 @@ def _check_hook(
 def _new_manager() -> pluggy.PluginManager:
     import pluggy
 
-    from detcore.hooks import specs
-    from detcore.hooks._markers import PROJECT
+    from detcore.contract import hooks as specs
+    from detcore.contract.hooks import PROJECT
 
     manager = pluggy.PluginManager(PROJECT)
     manager.add_hookspecs(specs)
@@ -280,7 +280,7 @@ def _check_signature(
     """
     import pluggy
 
-    from detcore.hooks import specs
+    from detcore.contract import hooks as specs
 
     holder = Hooks({name: function})
     if trial.parse_hookimpl_opts(holder, name) is None:

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from detcore.errors import PluginNotFoundError, near_name
-from detcore.hooks._entry import OBSERVER_HOOKS, Observer, PluginEntry, PluginState, is_reserved
+from detcore.contract.errors import PluginNotFoundError, near_name
+from detcore.contract.hook_values import OBSERVER_HOOKS
+from detcore.hooks._entry import Observer, PluginEntry, PluginState, is_reserved
 from detcore.hooks._problem import PluginProblem, Selection
 from detcore.hooks._runtime import Runtime
 
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     import click
     from pluggy import HookCaller
 
-    from detcore.environment import Environment
-    from detcore.hooks.types import (
+    from detcore.contract.hook_values import (
         FailureActionType,
         LauncherType,
         RendezvousType,
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
         StorageType,
         TablesType,
     )
-    from detcore.types import Framework
+    from detcore.contract.values import Framework
+    from detcore.environment import Environment
 
     Registered: TypeAlias = (
         Framework

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from detcore.errors import near_name
+from detcore.contract.errors import near_name
 from detcore.hooks._entry import BUILT_IN
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from detcore.hooks import types
+from detcore.contract import hook_values as types
+from detcore.contract.values import Framework
 from detcore.hooks._entry import PluginEntry, is_reserved
 from detcore.hooks._problem import PluginProblem, plugin_problem, switch_off_command
-from detcore.types import Framework
 
 __all__ = ["KINDS", "Kind", "Registration", "check_items", "command_clash", "settle", "targets_of"]
 

@@ -152,8 +152,8 @@ class Runtime:
         """Return a pluggy manager with the specifications and the loaded plugins."""
         import pluggy
 
-        from detcore.hooks import specs
-        from detcore.hooks._markers import PROJECT
+        from detcore.contract import hooks as specs
+        from detcore.contract.hooks import PROJECT
 
         manager = pluggy.PluginManager(PROJECT)
         manager.add_hookspecs(specs)

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.launch._command import describe_exit, run_on_hosts, run_workers
-    from detcore.launch._early import EarlyWorker, early_worker
-    from detcore.launch._group import (
+    from detcore.contract.launch import (
         Launcher,
         OutputSink,
         SupportsCheck,
         WorkerEvent,
         WorkerGroup,
     )
+    from detcore.launch._command import describe_exit, run_on_hosts, run_workers
+    from detcore.launch._early import EarlyWorker, early_worker
     from detcore.launch._job import framework_variables
     from detcore.launch._local import LocalLauncher
     from detcore.launch._places import num_cores
@@ -46,10 +46,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "_command": "describe_exit run_on_hosts run_workers",
         "_early": "EarlyWorker early_worker",
-        "_group": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
         "_job": "framework_variables",
         "_local": "LocalLauncher",
         "_places": "num_cores",
         "_user_imports": "find_preload",
+        "detcore.contract.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
     },
 )

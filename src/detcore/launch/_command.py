@@ -15,24 +15,18 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+from detcore.contract.errors import ConfigError
+from detcore.contract.launch import HostsJob, HostsRequest, Line, SupportsHosts
 from detcore.environment import read_environment
-from detcore.errors import ConfigError
 from detcore.launch import _guard
-from detcore.launch._hosts import (
-    HostsJob,
-    HostsRequest,
-    SupportsHosts,
-    exported_environment,
-    parse_hosts,
-)
+from detcore.launch._hosts import exported_environment, parse_hosts
 from detcore.launch._job import LocalJob
-from detcore.launch._lines import Line
 from detcore.launch._places import outer_variables
 from detcore.launch._workers import Workers
 
 if TYPE_CHECKING:
+    from detcore.contract.launch import RendezvousService
     from detcore.environment import Environment
-    from detcore.launch._rendezvous import RendezvousService
 
 __all__ = ["Printer", "describe_exit", "run_on_hosts", "run_workers", "shell_code"]
 

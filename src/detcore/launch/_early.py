@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.errors import DetcoreError
+from detcore.contract.errors import DetcoreError
 from detcore.launch._job import LocalJob, framework_variables
 from detcore.launch._local import WORKER, start_worker, worker_variables
 from detcore.launch._user_imports import find_preload

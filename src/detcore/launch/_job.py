@@ -9,9 +9,9 @@ import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from detcore.contract.launch import RankPlace, Rendezvous, RendezvousService
 from detcore.environment import child_environment, read_variables
-from detcore.launch._places import RankPlace, default_settings, outer_variables, place_ranks
-from detcore.launch._rendezvous import Rendezvous, RendezvousService
+from detcore.launch._places import default_settings, outer_variables, place_ranks
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager

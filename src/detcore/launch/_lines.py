@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import threading
@@ -10,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from typing import IO, Protocol
 
-__all__ = ["Cutter", "Line", "LineCutter", "Pump"]
+from detcore.contract.launch import Line
+
+__all__ = ["Cutter", "LineCutter", "Pump"]
 
 _MAX_LINE_BYTES = 1 << 20
 # Cursor movements mean nothing where other ranks' lines come in between; colours (..m) stay.
@@ -18,19 +19,6 @@ _MOVEMENT = re.compile(rb"\x1b\[[0-9;?]*[A-LN-Za-ln-z]")
 _READ_BYTES = 1 << 16
 # A program that left its worker's session may hold the pipe open for ever.
 _HELD_OPEN_S = 2.0
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Line:
-    """A line without its end.
-
-    Attributes:
-        text: Its content.
-        is_final: False for a state of a line that is still being rewritten, as progress bars are.
-    """
-
-    text: bytes
-    is_final: bool = True
 
 
 class Cutter(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import socket
 import sys
 import time
@@ -10,20 +11,28 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from detcore.errors import WorkerError
-from detcore.launch._group import LocalWorkerGroup, OutputSink, Wake
+from detcore.contract.errors import PluginError, WorkerError
+from detcore.contract.launch import Line, OutputSink, RendezvousService
+from detcore.contract.values import TrialInfo
+from detcore.environment import read_environment
+from detcore.launch._group import LocalWorkerGroup, Wake
 from detcore.launch._job import LocalJob
-from detcore.launch._lines import Line
-from detcore.launch._rendezvous import RendezvousService, find_services, make_services
 from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
 from detcore.launch._workers import WorkerProcess, Workers, start_process
-from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
     from detcore.launch._early import EarlyWorker
 
-__all__ = ["WORKER", "LineSink", "LocalLauncher", "start_worker", "worker_variables"]
+__all__ = [
+    "WORKER",
+    "LineSink",
+    "LocalLauncher",
+    "find_services",
+    "make_services",
+    "start_worker",
+    "worker_variables",
+]
 
 _Process = TypeVar("_Process", bound=WorkerProcess)
 WORKER = (sys.executable, "-m", "detcore.launch.worker")
@@ -237,3 +246,40 @@ class LineSink:
             return False
         self._shown_at[rank, stream] = now
         return True
+
+
+def find_services(
+    *,
+    disabled_plugins: frozenset[str] = frozenset(),
+    allowed_plugins: frozenset[str] | None = None,
+) -> dict[str, RendezvousService]:
+    """Return the services that plugins have registered, by name.
+
+    Args:
+        disabled_plugins: Plugins that are switched off.
+        allowed_plugins: The only plugins that are on, or None for all.
+
+    Raises:
+        PluginError: If a service cannot be imported.
+    """
+    from detcore.hooks import PluginManager
+
+    return make_services(
+        PluginManager(read_environment(), disabled=disabled_plugins, allowed=allowed_plugins)
+    )
+
+
+def make_services(plugins: PluginManager) -> dict[str, RendezvousService]:
+    """Return the services that plugins have registered, by name; see `find_services`."""
+    return {name: _make(name, kind.service) for name, kind in plugins.rendezvous().items()}
+
+
+def _make(name: str, service: str) -> RendezvousService:
+    module, _, attribute = service.partition(":")
+    try:
+        made: RendezvousService = getattr(importlib.import_module(module), attribute)()
+    except (ImportError, AttributeError) as error:
+        raise PluginError(
+            f"the rendezvous {name!r} ({service}) cannot be imported: {error}"
+        ) from error
+    return made

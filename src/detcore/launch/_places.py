@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping, Sequence
 
+from detcore.contract.launch import RankPlace
 from detcore.distributed import launcher_variables
 
-__all__ = [
-    "RankPlace",
-    "default_settings",
-    "num_cores",
-    "outer_variables",
-    "place_ranks",
-    "without_outer_job",
-]
+__all__ = ["default_settings", "num_cores", "outer_variables", "place_ranks", "without_outer_job"]
 
 # Left over from an outer job, they would send a worker to the wrong one.
 _OUTER_JOB = frozenset(
@@ -31,32 +24,6 @@ _OUTER_JOB = frozenset(
         "TORCHELASTIC_USE_AGENT_STORE",
     }
 )
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RankPlace:
-    """The place of one worker among all, as `detcore.distributed.DistributedContext` counts.
-
-    Attributes:
-        rank: Its index over all nodes.
-        size: Number of workers over all nodes.
-        local_rank: Its index on its node.
-        local_size: Number of workers on its node.
-        cross_rank: Index of its node.
-        cross_size: Number of nodes.
-        column_rank: Its index among the workers of other nodes with the same `local_rank`, which
-            Horovod calls ``cross_rank``.
-        column_size: How many these are.
-    """
-
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-    column_rank: int
-    column_size: int
 
 
 def place_ranks(nodes: Sequence[str]) -> list[RankPlace]:

@@ -6,8 +6,8 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
+from detcore.contract.errors import DetcoreError
 from detcore.core._outcome import describe_cause, plain_message, without_frames
-from detcore.errors import DetcoreError
 
 __all__ = ["error_chain", "format_user_error"]
 

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from detcore.contract.values import Framework
     from detcore.hooks import PluginManager
-    from detcore.types import Framework
 
 __all__ = ["UserImports", "find_preload", "read_imports"]
 

@@ -16,8 +16,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
+from detcore.contract.launch import Line
 from detcore.launch._command import describe_exit
-from detcore.launch._lines import Line, LineCutter, Pump
+from detcore.launch._lines import LineCutter, Pump
 from detcore.launch._warm import (
     MAX_MESSAGE_BYTES,
     own_variables,

@@ -14,16 +14,16 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Protocol, runtime_checkable
 
-from detcore.errors import WorkerError
+from detcore.contract.errors import WorkerError
+from detcore.contract.launch import Line, Sink
 from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_PEER_LOST
-from detcore.launch._lines import Cutter, Line, LineCutter, Pump
+from detcore.launch._lines import Cutter, LineCutter, Pump
 
 __all__ = [
     "ENDING_SIGNALS",
     "GRACE_S",
     "NOTICE_S",
     "RemoteProcess",
-    "Sink",
     "WorkerProcess",
     "Workers",
     "start_process",
@@ -37,13 +37,6 @@ _STOP_LINGER_S = 60.0
 # A stopped process keeps these for later: it has to be continued to receive them.
 ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 _ENDED_BY_US = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
-
-
-class Sink(Protocol):
-    """Takes what workers print; called from one thread at a time."""
-
-    def __call__(self, rank: int, stream: str, line: Line) -> None:
-        """Take a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""
 
 
 class WorkerProcess(Protocol):

@@ -22,21 +22,26 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from detcore._log import open_log, read_spool, spool_path
-from detcore.errors import WorkerError
-from detcore.launch._group import LocalWorkerGroup, OutputSink, Wake
-from detcore.launch._hosts import HostsJob, HostsRequest, SupportsHosts, interface_with
-from detcore.launch._job import rank_variables
-from detcore.launch._lines import Line, LineCutter
-from detcore.launch._local import LineSink
-from detcore.launch._places import RankPlace, place_ranks, without_outer_job
-from detcore.launch._rendezvous import (
+from detcore.contract.errors import WorkerError
+from detcore.contract.launch import (
+    HostsJob,
+    HostsRequest,
+    Line,
+    OutputSink,
+    RankPlace,
     Rendezvous,
     RendezvousService,
     RendezvousStore,
-    find_services,
+    SupportsHosts,
 )
+from detcore.contract.values import TrialInfo
+from detcore.launch._group import LocalWorkerGroup, Wake
+from detcore.launch._hosts import interface_with
+from detcore.launch._job import rank_variables
+from detcore.launch._lines import LineCutter
+from detcore.launch._local import LineSink, find_services
+from detcore.launch._places import place_ranks, without_outer_job
 from detcore.launch._workers import RemoteProcess, Workers
-from detcore.types import TrialInfo
 
 __all__ = [
     "HostsJob",

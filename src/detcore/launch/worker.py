@@ -22,8 +22,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from detcore.environment import child_environment, read_environment, read_variables
-from detcore.errors import (
+from detcore.contract.errors import (
     ConfigError,
     InvalidExperimentError,
     InvalidHP,
@@ -34,6 +33,7 @@ from detcore.errors import (
     RunError,
     ScheduleError,
 )
+from detcore.environment import child_environment, read_environment, read_variables
 from detcore.launch._exit_codes import (
     EXIT_COME_BACK,
     EXIT_CONFIG,
@@ -44,11 +44,11 @@ from detcore.launch._exit_codes import (
 )
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
     from detcore.core import Context
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
-    from detcore.types import TrialInfo
 
 __all__ = [
     "EXIT_COME_BACK",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 from detcore.checkpoint import find_source
 from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
+from detcore.contract.errors import DetcoreError, RunError
+from detcore.contract.values import Control, ExperimentState
 from detcore.database import (
     Database,
     DatabaseAway,
@@ -17,7 +19,6 @@ from detcore.database import (
     keep_secrets,
     restore_secrets,
 )
-from detcore.errors import DetcoreError, RunError
 from detcore.launch import num_cores
 from detcore.runner._failures import find_failure_action
 from detcore.runner._interrupts import Interrupts, Requests
@@ -43,7 +44,6 @@ from detcore.runner._trial_logs import (
     read_results,
 )
 from detcore.search import Search
-from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
     from detcore.delivery import LateDelivery

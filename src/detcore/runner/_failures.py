@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from detcore._distributions import describe_missing
-from detcore.errors import DetcoreError, RunError
+from detcore.contract.errors import DetcoreError, RunError
 from detcore.trial import import_object
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.config import ExperimentConfig
-from detcore.errors import DetcoreError, RunError, near_name
+from detcore.contract.errors import DetcoreError, RunError, near_name
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck, find_preload
 from detcore.runner._starting import count_slots
 from detcore.trial import import_object

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
+from detcore.contract.values import TrialInfo, TrialState
 from detcore.launch import WorkerEvent
-from detcore.types import TrialInfo, TrialState
 
 if TYPE_CHECKING:
     from detcore.environment import Environment

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore._log.events import CheckpointDamaged
+from detcore.contract.errors import DetcoreError
+from detcore.contract.values import TrialState
 from detcore.database import DatabaseAway, Patience, ingest_spools
 from detcore.delivery import tell_end_of_killed
-from detcore.errors import DetcoreError
 from detcore.runner._failures import act_on_failure
 from detcore.runner._listener import TrialStatus
 from detcore.runner._running import RunningTrial
@@ -37,7 +38,6 @@ from detcore.runner._supervisor import (
     resume,
 )
 from detcore.search import Create
-from detcore.types import TrialState
 
 if TYPE_CHECKING:
     from detcore.launch import WorkerEvent

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 from detcore._secrets import MASK, mask_config
 from detcore.config import ExperimentConfig, load_mapping
+from detcore.contract.errors import DetcoreError, RunError, SearchError
+from detcore.contract.values import ExperimentState, JSONValue
 from detcore.database import keep_secrets, restore_secrets
-from detcore.errors import DetcoreError, RunError, SearchError
 from detcore.search import Search, SearchMethod, SearchSetup, Validated, event_from_json
 from detcore.trial import import_object
-from detcore.types import ExperimentState, JSONValue
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord

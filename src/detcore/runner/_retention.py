@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint import apply_retention
+from detcore.contract.errors import DetcoreError
 from detcore.database import ingest_spools
-from detcore.errors import DetcoreError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import RetentionPlan

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from detcore._log import spool_path
 from detcore._log.events import CheckpointCommitted, Event, TrainingMetrics, ValidationMetrics
+from detcore.contract.errors import NotANumberError, in_one_line
+from detcore.contract.hook_values import TrialFailure
 from detcore.core._outcome import WorkerFault
 from detcore.database import TrialLog
-from detcore.errors import NotANumberError, in_one_line
-from detcore.hooks.types import TrialFailure
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
     EXIT_COME_BACK,
@@ -30,9 +30,9 @@ from detcore.runner._supervisor import Ending, WorkersEnded
 from detcore.runner._trial_logs import LogTail
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
     from detcore.database import CheckpointRecord
     from detcore.runner._listener import RunListener
-    from detcore.types import TrialInfo
 
 __all__ = ["RunningTrial", "TrialOutput"]
 

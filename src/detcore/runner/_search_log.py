@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.contract.errors import DetcoreError, SearchError
 from detcore.database import TrialDraft, TrialTarget
-from detcore.errors import DetcoreError, SearchError
 from detcore.runner._supervisor import LogEntry
 from detcore.search import (
     Create,

@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from detcore.contract.errors import InvalidArgumentError, RunError
+from detcore.contract.values import Control, ExperimentState
 from detcore.database import ingest_spools
-from detcore.errors import InvalidArgumentError, RunError
 from detcore.runner._starting import experiment_folder
-from detcore.types import Control, ExperimentState
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING
 
 from detcore._log import open_log
 from detcore.checkpoint import find_source, recover_checkpoints
+from detcore.contract.errors import RunError
+from detcore.contract.values import TrialInfo
 from detcore.delivery import subscribe, tell_recovered
 from detcore.environment import read_variables
-from detcore.errors import RunError
 from detcore.launch import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.trial import copy_code, list_code
-from detcore.types import TrialInfo
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig

@@ -16,14 +16,14 @@ import signal
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from detcore.errors import in_one_line
+from detcore.contract.errors import in_one_line
+from detcore.contract.values import Control, TrialState
 from detcore.search import Close, Create, Exited, ExitReason, Operation, Train, Validated
 from detcore.search import Event as SearchEvent
-from detcore.types import Control, TrialState
 
 if TYPE_CHECKING:
+    from detcore.contract.errors import DetcoreError
     from detcore.database import TrialRecord
-    from detcore.errors import DetcoreError
 
 _FIRST_PAUSE_S = 1.0
 _LONGEST_PAUSE_S = 30.0

@@ -9,17 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import SpoolDamagedError, read_records, spool_path
+from detcore.contract.values import ExperimentState
 from detcore.database import LogFollower, answer_question
 from detcore.delivery import LateDelivery
 from detcore.hooks import PluginManager
-from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from detcore._log.events import Event
+    from detcore.contract.values import TrialInfo
     from detcore.database import Database
     from detcore.hooks import Observer
     from detcore.runner._listener import RunSettings
-    from detcore.types import TrialInfo
 
 __all__ = [
     "ExperimentResult",

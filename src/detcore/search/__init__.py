@@ -6,22 +6,22 @@ from its log.
 """
 
 from detcore.config import ranges
+from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod, SearchSetup, TrainTo
 from detcore.search._adaptive import AdaptiveSearch, HalvingSearch
-from detcore.search._messages import (
+from detcore.search._sampling import place_values, sample
+from detcore.search._search import (
     Close,
     Create,
     Event,
     Exited,
-    ExitReason,
     Operation,
+    PlannedTrial,
+    Search,
     Train,
     Validated,
     event_from_json,
     event_to_json,
 )
-from detcore.search._method import Answer, NewTrial, SearchMethod, SearchSetup, TrainTo
-from detcore.search._sampling import place_values, sample
-from detcore.search._search import PlannedTrial, Search
 from detcore.search._simple import GridSearch, RandomSearch, ReplacingQueue, SingleSearch
 
 __all__ = [

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from detcore.errors import SearchError
+from detcore.contract.errors import SearchError
+from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup
 from detcore.search._halving import Bracket, BracketPlan
-from detcore.search._messages import ExitReason
-from detcore.search._method import Answer, NewTrial, SearchSetup
 from detcore.search._sampling import Sampler
 
 __all__ = ["AdaptiveSearch", "HalvingSearch", "plan_brackets"]

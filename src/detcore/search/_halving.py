@@ -8,8 +8,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from detcore.search._messages import ExitReason
-from detcore.search._method import Answer, NewTrial, TrainTo
+from detcore.contract.search import Answer, ExitReason, NewTrial, TrainTo
 from detcore.search._simple import TooManyInvalid
 
 __all__ = ["Bracket", "BracketPlan", "rung_lengths"]

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from detcore.config import ranges, resolve_constants, trial_seed
-from detcore.errors import SearchError
+from detcore.contract.errors import SearchError
 
 __all__ = ["Sampler", "grid_points", "place_values", "sample"]
 

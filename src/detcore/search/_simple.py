@@ -6,9 +6,8 @@ import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from detcore.errors import SearchError
-from detcore.search._messages import ExitReason
-from detcore.search._method import Answer, NewTrial, SearchSetup, TrainTo
+from detcore.contract.errors import SearchError
+from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
 from detcore.search._sampling import Sampler, grid_points
 
 __all__ = ["GridSearch", "RandomSearch", "ReplacingQueue", "SingleSearch", "TooManyInvalid"]

@@ -1,13 +1,6 @@
 """Store checkpoint files: the `StorageBackend` protocol and its implementations."""
 
-from detcore.storage._bulk import BulkTransfers, Sink, write_all
-from detcore.storage._digest import Digester, digest_bytes, digest_file, read_whole, write_whole
-from detcore.storage._faults import RetryPolicy, is_transient, retry, retry_async, translated
-from detcore.storage._fsspec import FsspecStorage
-from detcore.storage._keys import check_key, check_targets, is_safe_key
-from detcore.storage._local import LocalStorage
-from detcore.storage._open import open_folder, open_storage
-from detcore.storage._protocol import (
+from detcore.contract.storage import (
     DEFAULT_ALGORITHM,
     Capabilities,
     Entry,
@@ -16,6 +9,13 @@ from detcore.storage._protocol import (
     Progress,
     StorageBackend,
 )
+from detcore.storage._bulk import BulkTransfers, Sink, write_all
+from detcore.storage._digest import Digester, digest_bytes, digest_file, read_whole, write_whole
+from detcore.storage._faults import RetryPolicy, is_transient, retry, retry_async, translated
+from detcore.storage._fsspec import FsspecStorage
+from detcore.storage._keys import check_key, check_targets, is_safe_key
+from detcore.storage._local import LocalStorage
+from detcore.storage._open import open_folder, open_storage
 
 __all__ = [
     "DEFAULT_ALGORITHM",

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, TypeVar
 
+from detcore.contract.storage import DEFAULT_ALGORITHM, FileDigest, Progress
 from detcore.storage._digest import (
     SMALL_BYTES,
     Digester,
@@ -23,7 +24,6 @@ from detcore.storage._digest import (
     write_whole,
 )
 from detcore.storage._faults import RetryPolicy, retry_async
-from detcore.storage._protocol import DEFAULT_ALGORITHM, FileDigest, Progress
 
 __all__ = ["LARGE_BYTES", "BulkTransfers", "Sink", "copy_stream", "run_all", "write_all"]
 

@@ -8,8 +8,8 @@ import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
-from detcore.errors import StorageError
-from detcore.storage._protocol import DEFAULT_ALGORITHM, FileDigest
+from detcore.contract.errors import StorageError
+from detcore.contract.storage import DEFAULT_ALGORITHM, FileDigest
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -17,7 +17,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
-from detcore.errors import DetcoreError, StorageError, StorageFullError, in_one_line
+from detcore.contract.errors import DetcoreError, StorageError, StorageFullError, in_one_line
 
 __all__ = [
     "PROBES",

@@ -9,7 +9,15 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from detcore.errors import ConfigError, StorageError
+from detcore.contract.errors import ConfigError, StorageError
+from detcore.contract.storage import (
+    DEFAULT_ALGORITHM,
+    Capabilities,
+    Entry,
+    FileDigest,
+    Pair,
+    Progress,
+)
 from detcore.storage._bulk import LARGE_BYTES, BulkTransfers, Sink, copy_stream, run_all
 from detcore.storage._faults import (
     PROBES,
@@ -20,14 +28,6 @@ from detcore.storage._faults import (
     translated,
 )
 from detcore.storage._keys import check_key, check_targets, is_safe_key
-from detcore.storage._protocol import (
-    DEFAULT_ALGORITHM,
-    Capabilities,
-    Entry,
-    FileDigest,
-    Pair,
-    Progress,
-)
 
 __all__ = ["FsspecStorage"]
 

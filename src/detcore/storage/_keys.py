@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from detcore.errors import UnsafePathError
+from detcore.contract.errors import UnsafePathError
 
 __all__ = ["check_key", "check_targets", "is_safe_key"]
 

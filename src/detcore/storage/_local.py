@@ -13,14 +13,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from detcore.errors import StorageError, StorageFullError, UnsafePathError
-from detcore.storage._bulk import copy_stream, run_all
-from detcore.storage._digest import SMALL_BYTES, copy_whole
-from detcore.storage._faults import PROBES, is_full, is_left_over, probe_name, translated
-from detcore.storage._flush import Flusher, flushing, syncing_at_once
-from detcore.storage._fsspec import FsspecStorage
-from detcore.storage._keys import check_key
-from detcore.storage._protocol import (
+from detcore.contract.errors import StorageError, StorageFullError, UnsafePathError
+from detcore.contract.storage import (
     DEFAULT_ALGORITHM,
     Capabilities,
     Entry,
@@ -28,6 +22,12 @@ from detcore.storage._protocol import (
     Pair,
     Progress,
 )
+from detcore.storage._bulk import copy_stream, run_all
+from detcore.storage._digest import SMALL_BYTES, copy_whole
+from detcore.storage._faults import PROBES, is_full, is_left_over, probe_name, translated
+from detcore.storage._flush import Flusher, flushing, syncing_at_once
+from detcore.storage._fsspec import FsspecStorage
+from detcore.storage._keys import check_key
 
 __all__ = ["LocalStorage"]
 

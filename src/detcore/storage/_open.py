@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from detcore.errors import (
+from detcore.contract.errors import (
     CheckFailedError,
     ConfigError,
     DetcoreError,
@@ -19,8 +19,8 @@ from detcore.storage._fsspec import FsspecStorage
 from detcore.storage._local import LocalStorage
 
 if TYPE_CHECKING:
+    from detcore.contract.storage import StorageBackend
     from detcore.hooks import PluginManager, StorageType
-    from detcore.storage._protocol import StorageBackend
 
 __all__ = ["open_folder", "open_storage"]
 

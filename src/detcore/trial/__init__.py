@@ -7,23 +7,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from detcore.contract.controllers import (
+    AskedClock,
+    Clock,
+    Decision,
+    LoopingController,
+    PrepareOptions,
+    SavesState,
+    Step,
+    SteppingController,
+    SupportsSnapshot,
+    SupportsStartFrom,
+    SupportsStateTensors,
+    SupportsTensors,
+    ValidationResult,
+)
+from detcore.contract.trial import Trial, TrialContext, TrialSetup
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.trial._clock import AskedClock, Clock
     from detcore.trial._code import code_imported_from, copy_code, list_code
-    from detcore.trial._context import TrialContext, TrialSetup
-    from detcore.trial._controller import (
-        LoopingController,
-        PrepareOptions,
-        SavesState,
-        SteppingController,
-        SupportsSnapshot,
-        SupportsStartFrom,
-        SupportsStateTensors,
-        SupportsTensors,
-        ValidationResult,
-    )
     from detcore.trial._instance import (
         InstanceCheckpoints,
         InstanceRecord,
@@ -51,8 +54,7 @@ if TYPE_CHECKING:
         import_trial_class,
         is_importing_trial,
     )
-    from detcore.trial._schedule import Decision, Schedule, Step
-    from detcore.trial._trial import Trial
+    from detcore.trial._schedule import Schedule
 
 __all__ = [
     "AskedClock",
@@ -99,22 +101,15 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_clock": "AskedClock Clock",
         "_code": "code_imported_from copy_code list_code",
-        "_context": "TrialContext TrialSetup",
-        "_controller": (
-            "LoopingController PrepareOptions SavesState SteppingController SupportsSnapshot "
-            "SupportsStartFrom SupportsStateTensors SupportsTensors ValidationResult"
-        ),
         "_instance": "InstanceCheckpoints InstanceRecord checkpoint_folder read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
-        "detcore_tensorflow": "NativeStart start_native",
         "_random": "capture_random_state preserved_random_state restore_random_state",
         "_resolve": (
-            "ImportEnded check_requirements find_framework import_object import_trial_class "
-            "is_importing_trial"
+            "ImportEnded check_requirements find_framework import_object "
+            "import_trial_class is_importing_trial"
         ),
-        "_schedule": "Decision Schedule Step",
-        "_trial": "Trial",
+        "_schedule": "Schedule",
+        "detcore_tensorflow": "NativeStart start_native",
     },
 )

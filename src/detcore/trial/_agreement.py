@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.errors import MetricError
+from detcore.contract.errors import MetricError
 from detcore.metrics import weighted_mean
 
 if TYPE_CHECKING:

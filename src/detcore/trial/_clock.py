@@ -10,19 +10,19 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import CheckpointTimeoutError, MetricError, NotANumberError, near_name
+from detcore.contract.controllers import AskedClock, Clock, Decision, Step, ValidationResult
+from detcore.contract.errors import CheckpointTimeoutError, MetricError, NotANumberError, near_name
 from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
-from detcore.trial._controller import ValidationResult
 from detcore.trial._saving import TrialSaver
-from detcore.trial._schedule import Decision, Schedule, Step
+from detcore.trial._schedule import Schedule
 from detcore.trial._stopping import LastSave
 
 if TYPE_CHECKING:
+    from detcore.contract.controllers import LoopingController, SavesState, SteppingController
+    from detcore.contract.trial import TrialContext
     from detcore.core import Context, SearcherOperation
-    from detcore.trial._context import TrialContext
-    from detcore.trial._controller import LoopingController, SavesState, SteppingController
 
-__all__ = ["AskedClock", "Clock", "ClockSettings"]
+__all__ = ["ClockSettings", "ScheduledAskedClock", "ScheduledClock"]
 
 _logger = logging.getLogger("detcore.trial")
 
@@ -49,34 +49,8 @@ class ClockSettings:
     to_batches: Callable[[SearcherOperation], int]
 
 
-class AskedClock:
-    """A clock for frameworks that own their loop and their validation.
-
-    After each step the framework calls `due`, does the work it returns, and calls `reported`,
-    `validated` or `save`; then `due` again, because the result of a validation, for example,
-    decides whether to save.
-
-    ```python
-    while (decision := clock.due(step)).step is not Step.STOP:
-        if decision.step is Step.TRAIN:
-            step += train(decision.until - step)
-        elif decision.step is Step.REPORT:
-            clock.reported(training_metrics())
-        elif decision.step is Step.VALIDATE:
-            clock.validated(validation_metrics())
-        else:
-            clock.save(state)
-    ```
-
-    With several workers, all of them must make the same calls at the same step.
-
-    Attributes:
-        next_boundary: Number of completed steps at which work is due next, unless the trial is
-            interrupted earlier.
-        steps_completed: Steps (updates of the optimizer) completed, over all starts of the trial.
-        stopped: Why the clock ended training: "completed", "preempted", "stop requested"; None
-            before that.
-    """
+class ScheduledAskedClock(AskedClock):
+    """The `AskedClock` of a schedule and a core context."""
 
     def __init__(
         self,
@@ -108,39 +82,17 @@ class AskedClock:
 
     @property
     def batches_per_epoch(self) -> int:
-        """Batches in one epoch, for epoch callbacks; 0 if unknown."""
         return self._settings.batches_per_epoch
 
     @property
     def operation_length(self) -> int:
-        """Steps at which the searcher's present operation ends."""
         return self._schedule.plan.length
 
     @property
     def interrupt_requested(self) -> bool:
-        """Whether work is due before `next_boundary`, because the trial is to stop.
-
-        With several workers, all of them must read it after the same batches, equally often. They
-        get the same answer: an interrupt of any worker reaches all after about 0.25 s.
-        """
         return self._agreement.is_interrupted(bool(self._interrupts()))
 
     def due(self, steps_completed: int, *, early: bool = False) -> Decision:
-        """Return the next work: one comparison, unless a boundary is reached or an interrupt set.
-
-        Completes the searcher's operation at its end. Raises the error of a failed background save.
-
-        Args:
-            steps_completed: Steps completed, over all starts of the trial.
-            early: Whether to report here even if nothing is due yet.
-
-        Returns:
-            `Step.TRAIN` with the step to train up to, `Step.REPORT`, `Step.VALIDATE`,
-            `Step.CHECKPOINT`, or `Step.STOP`, for the reason in `stopped`.
-
-        Raises:
-            ScheduleError: If training passed a boundary without a call.
-        """
         if self.stopped is not None:
             return Decision(Step.STOP, steps_completed, self.stopped)
         is_between = self.steps_completed < steps_completed < self.next_boundary
@@ -158,26 +110,10 @@ class AskedClock:
         *,
         n_records: int | None = None,
     ) -> None:
-        """Record the training metrics since the last report, after `Step.REPORT`.
-
-        Args:
-            metrics: This worker's metrics by name. The report contains the mean over the workers,
-                weighted by `n_records`.
-            batch_metrics: Metrics of each batch since the last report, oldest first, or None.
-            n_records: Records in this worker's batches since then; None if unknown.
-        """
         mine = UnitMetrics(metrics, batch_metrics, n_records)
         self._report(self._agreement.unit(mine, self._interrupts())[0])
 
     def validated(self, result: ValidationResult | Mapping[str, float]) -> None:
-        """Record a validation, after `Step.VALIDATE`.
-
-        Args:
-            result: Validation metrics over all workers; the chief's are used.
-
-        Raises:
-            MetricError: If the searcher's metric is missing, or not a number.
-        """
         mine = result if isinstance(result, ValidationResult) else ValidationResult(dict(result))
         previous_best = self._record_validation(mine) if self._is_chief else None
         # All workers must make the decisions below alike, so they use bit-identical values.
@@ -199,11 +135,6 @@ class AskedClock:
         self._schedule.validated(is_best=is_best)
 
     def save(self, state: SavesState) -> None:
-        """Save a checkpoint with the clock's own state, after `Step.CHECKPOINT`.
-
-        Args:
-            state: Writes the training state; its `snapshot` is preferred if it has one.
-        """
         if self._context.ledger is not None:
             self._context.ledger.flush()
         if self._context.digests is not None:
@@ -220,11 +151,9 @@ class AskedClock:
         self._schedule.checkpointed()
 
     def request_stop(self) -> None:
-        """Request the end of the trial: `due` then returns a last checkpoint and `Step.STOP`."""
         self._context.set_stop_requested(True)
 
     def own_folder(self, checkpoint: Path) -> Path | None:
-        """Return the folder of this worker's files; see `TrialContext.own_folder`."""
         return self._context.own_folder(checkpoint)
 
     def _interrupts(self) -> Interrupts:
@@ -399,22 +328,12 @@ class AskedClock:
         return True
 
 
-class Clock(AskedClock):
-    """A clock that calls a controller's methods for the work that is due at a boundary.
-
-    Attributes:
-        next_boundary: Number of completed batches at which `boundary` must be called next; always
-            more than `steps_completed`.
-    """
+class ScheduledClock(ScheduledAskedClock, Clock):
+    """The `Clock` of a schedule, a core context and a controller."""
 
     _controller: LoopingController | SteppingController
 
     def slowest(self, seconds: float) -> float:
-        """Return the longest time that any worker measured; all workers must call it together.
-
-        For controllers that adapt the amount of work between two calls of the clock: with several
-        workers, the amount must not depend on the time of one.
-        """
         return self._agreement.slowest(seconds)
 
     def open(self, controller: LoopingController | SteppingController) -> bool:
@@ -430,21 +349,6 @@ class Clock(AskedClock):
         *,
         n_records: int | None = None,
     ) -> bool:
-        """Report, then validate, checkpoint or stop according to the schedule.
-
-        Calls the controller's `validate` and `save` (or `snapshot`), and raises the error of a
-        failed background save. With several workers, all of them must call it at the same batch.
-
-        Args:
-            steps_completed: Batches completed, over all starts of the trial.
-            training_metrics: This worker's metrics over its batches since the last boundary, by
-                name. The report contains the mean over the workers, weighted by `n_records`.
-            batch_metrics: Metrics of each of these batches, oldest first, or None.
-            n_records: Records in this worker's batches since the last boundary; None if unknown.
-
-        Returns:
-            True to continue training, False to return from the training loop.
-        """
         mine = UnitMetrics(training_metrics, batch_metrics, n_records)
         unit, interrupts = self._agreement.unit(mine, self._interrupts())
         self._schedule.trained(steps_completed)

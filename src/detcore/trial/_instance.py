@@ -10,19 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError
+from detcore.contract.controllers import SupportsTensors, ValidationResult
+from detcore.contract.errors import CheckpointNotFoundError, InvalidCheckpointError
 from detcore.trial._code import copy_code
-from detcore.trial._controller import SupportsTensors, ValidationResult
 from detcore.trial._resolve import import_object
 from detcore.trial._saving import TRIAL_FILE
 
 if TYPE_CHECKING:
     from detcore.checkpoint import Manifest
+    from detcore.contract.controllers import LoopingController, SteppingController
+    from detcore.contract.trial import Trial, TrialContext
+    from detcore.contract.values import Framework
     from detcore.storage import StorageBackend
-    from detcore.trial._context import TrialContext
-    from detcore.trial._controller import LoopingController, SteppingController
-    from detcore.trial._trial import Trial
-    from detcore.types import Framework
 
 __all__ = ["InstanceCheckpoints", "InstanceRecord", "checkpoint_folder", "read_trial_file"]
 

@@ -6,41 +6,43 @@ import contextlib
 import dataclasses
 import random
 import sys
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.errors import (
-    CheckpointCorruptError,
-    CheckpointNotFoundError,
-    InvalidExperimentError,
-)
-from detcore.trial._clock import AskedClock, Clock, ClockSettings
-from detcore.trial._code import list_code
-from detcore.trial._context import TrialContext, TrialSetup
-from detcore.trial._controller import (
+from detcore.contract.controllers import (
     LoopingController,
     PrepareOptions,
     SteppingController,
     SupportsStateTensors,
-    drive_stepping,
 )
+from detcore.contract.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    InvalidExperimentError,
+)
+from detcore.contract.trial import TrialContext, TrialSetup
+from detcore.contract.values import Length, Unit
+from detcore.trial._clock import ClockSettings, ScheduledAskedClock, ScheduledClock
+from detcore.trial._code import list_code
 from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._saving import TrialSaver, read_clock
 from detcore.trial._schedule import Schedule, plan_from_settings
 from detcore.trial._source import start_from_source
-from detcore.types import Length, Unit
 
 if TYPE_CHECKING:
+    from detcore.contract.controllers import AskedClock, Clock
+    from detcore.contract.trial import Trial
+    from detcore.contract.values import Framework, TrialInfo, TrialSettings
     from detcore.core import Context, SearcherOperation
     from detcore.data import LedgerWriter, StepDigests
     from detcore.distributed import DistributedContext
-    from detcore.trial._trial import Trial
-    from detcore.types import Framework, TrialInfo, TrialSettings
 
 __all__ = [
     "OpenTrial",
     "Outcome",
+    "drive_stepping",
     "open_clock",
     "open_trial",
     "prepare_process",
@@ -49,7 +51,10 @@ __all__ = [
 ]
 
 Controller = LoopingController | SteppingController
-ClockKind = TypeVar("ClockKind", bound=AskedClock)
+ClockKind = TypeVar("ClockKind", bound=ScheduledAskedClock)
+
+# An interrupt is seen between two calls of `train`, so no call should last longer than this.
+_LONGEST_CALL_S = 0.5
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -310,7 +315,7 @@ def _drive(
             named.state_tensors if isinstance(named, SupportsStateTensors) else None
         )
     saver = _make_saver(core, settings, record, code_files)
-    clock = _make_clock(Clock, core, context, settings, saver, state, batches_per_epoch)
+    clock = _make_clock(ScheduledClock, core, context, settings, saver, state, batches_per_epoch)
     if framework.inexact_resume:
         core.channel.send(
             "inexact_resume", framework=framework.name, reason=framework.inexact_resume
@@ -359,7 +364,7 @@ def open_clock(
     state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
     saver = _make_saver(core, settings, record, code_files)
-    return _make_clock(AskedClock, core, context, settings, saver, state, steps_per_epoch)
+    return _make_clock(ScheduledAskedClock, core, context, settings, saver, state, steps_per_epoch)
 
 
 def _make_clock(
@@ -527,3 +532,39 @@ def _trial_record(
         # A checkpoint may be passed on to users without the storage's credentials.
         "config": mask_config(dict(info.config)),
     }
+
+
+def drive_stepping(controller: SteppingController, clock: Clock) -> None:
+    """Train until the clock says stop.
+
+    A stretch up to the clock's next boundary is trained in calls of about half a second; their
+    metrics are averaged, weighted by their batches.
+
+    Args:
+        controller: The trial's controller.
+        clock: Says how far to train, and does the work that is due there.
+    """
+    pace = 1
+    going = True
+    while going:
+        done, sums = 0, dict[str, float]()
+        wanted = clock.next_boundary - clock.steps_completed
+        while done < wanted and not (done and clock.interrupt_requested):
+            count = min(pace, wanted - done)
+            began = time.monotonic()
+            metrics = controller.train(count)
+            pace = _next_pace(count, clock.slowest(time.monotonic() - began))
+            _add(sums, metrics, count)
+            done += count
+        means = {name: total / done for name, total in sums.items()}
+        going = clock.boundary(clock.steps_completed + done, means)
+
+
+def _next_pace(count: int, seconds: float) -> int:
+    """Return how many batches to train in the next call; at most twice as many as in this one."""
+    return max(1, min(2 * count, int(count * _LONGEST_CALL_S / max(seconds, 1e-6))))
+
+
+def _add(sums: dict[str, float], metrics: Mapping[str, float], count: int) -> None:
+    for name, value in metrics.items():
+        sums[name] = sums.get(name, 0.0) + float(value) * count

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from detcore.errors import InvalidCheckpointError
-from detcore.types import JSONValue
+from detcore.contract.errors import InvalidCheckpointError
+from detcore.contract.values import JSONValue
 
 __all__ = ["capture_random_state", "preserved_random_state", "restore_random_state"]
 

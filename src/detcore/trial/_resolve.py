@@ -10,9 +10,9 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from detcore.errors import InvalidExperimentError, PluginNotFoundError
-from detcore.trial._trial import Trial
-from detcore.types import Framework
+from detcore.contract.errors import InvalidExperimentError, PluginNotFoundError
+from detcore.contract.trial import Trial
+from detcore.contract.values import Framework
 
 __all__ = [
     "ImportEnded",

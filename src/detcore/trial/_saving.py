@@ -8,21 +8,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._commit import scratch_folder
-from detcore.errors import InvalidCheckpointError
+from detcore.contract.controllers import SupportsSnapshot, SupportsTensors
+from detcore.contract.errors import InvalidCheckpointError
+from detcore.contract.trial import CLOCK_FILE, WORKERS_FOLDER
 from detcore.trial._code import copy_code
-from detcore.trial._controller import SupportsSnapshot, SupportsTensors
 
 if TYPE_CHECKING:
+    from detcore.contract.controllers import SavesState
+    from detcore.contract.values import TensorInfo
     from detcore.core import Context
-    from detcore.distributed import DistributedContext
-    from detcore.trial._controller import SavesState
-    from detcore.types import TensorInfo
 
-__all__ = ["CLOCK_FILE", "TRIAL_FILE", "TrialSaver", "own_folder", "read_clock"]
+__all__ = ["TRIAL_FILE", "TrialSaver", "read_clock"]
 
-CLOCK_FILE = "clock.json"
 TRIAL_FILE = "trial.json"
-_WORKERS = "workers"
 
 
 class TrialSaver:
@@ -94,7 +92,7 @@ class TrialSaver:
             copy_code(self._code_dir, self._code_files, path / "code", config=self._config)
             files = distributed.gather(dict[str, bytes]()) or []
             for rank, contents in enumerate(files[1:], 1):
-                _write_files(path / _WORKERS / str(rank), contents)
+                _write_files(path / WORKERS_FOLDER / str(rank), contents)
             return rest
 
         def tensors() -> Sequence[TensorInfo]:
@@ -128,25 +126,6 @@ def read_clock(directory: Path, uuid: str) -> dict[str, Any]:
         )
     state: dict[str, Any] = json.loads(clock_file.read_text(encoding="utf-8"))
     return state
-
-
-def own_folder(directory: Path, distributed: DistributedContext) -> Path | None:
-    """Return the folder of this worker's files in a checkpoint.
-
-    Args:
-        directory: The checkpoint.
-        distributed: The current workers.
-
-    Returns:
-        The checkpoint itself on the chief, ``workers/<rank>`` in it elsewhere; None if another
-        number of workers saved it.
-    """
-    clock_file = directory / CLOCK_FILE
-    # Tests of a controller may run it without a clock, on one worker.
-    clock = json.loads(clock_file.read_text(encoding="utf-8")) if clock_file.exists() else {}
-    if clock.get("workers", 1) != distributed.size:
-        return None
-    return directory / _WORKERS / str(distributed.rank) if distributed.rank else directory
 
 
 def _save_to_memory(

@@ -7,29 +7,18 @@ All rules about periods, policies and lengths live here, so that a controller ma
 from __future__ import annotations
 
 import dataclasses
-import enum
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from detcore.errors import ScheduleError
-from detcore.types import Length, TrialSettings
+from detcore.contract.controllers import Decision, Step
+from detcore.contract.errors import ScheduleError
+from detcore.contract.values import Length, TrialSettings
 
-__all__ = ["CheckpointPolicy", "Decision", "Schedule", "SchedulePlan", "Step", "plan_from_settings"]
+__all__ = ["CheckpointPolicy", "Schedule", "SchedulePlan", "plan_from_settings"]
 
 CheckpointPolicy = Literal["best", "all", "none"]
 _POLICIES = ("best", "all", "none")
 _STATE_VERSION = 1
-
-
-class Step(enum.Enum):
-    """The kinds of work that can be due."""
-
-    TRAIN = "train"
-    REPORT = "report"
-    VALIDATE = "validate"
-    CHECKPOINT = "checkpoint"
-    COMPLETE = "complete"
-    STOP = "stop"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,21 +67,6 @@ _LEAST = {
 # Done before an interrupt takes effect: they are cheap, and a resumed trial would have to train or
 # validate once more to reach them.
 _BEFORE_INTERRUPTS = (Step.REPORT, Step.COMPLETE, Step.STOP)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Decision:
-    """The next work to do.
-
-    Attributes:
-        step: The kind of work.
-        until: Absolute batch to train up to for `Step.TRAIN`; else the current batch.
-        reason: Why, for logs. For `Step.STOP` one of "completed", "preempted", "stop requested".
-    """
-
-    step: Step
-    until: int
-    reason: str
 
 
 class Schedule:

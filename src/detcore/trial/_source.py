@@ -9,13 +9,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, InvalidExperimentError
-from detcore.trial._controller import SupportsStartFrom
+from detcore.contract.controllers import SupportsStartFrom
+from detcore.contract.errors import (
+    CheckpointNotFoundError,
+    InvalidCheckpointError,
+    InvalidExperimentError,
+)
 from detcore.trial._saving import TRIAL_FILE
 
 if TYPE_CHECKING:
+    from detcore.contract.values import Framework, TrialInfo
     from detcore.core import Context
-    from detcore.types import Framework, TrialInfo
 
 __all__ = ["start_from_source"]
 

@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol
 
-from detcore.errors import CheckpointTimeoutError
+from detcore.contract.errors import CheckpointTimeoutError
 
 if TYPE_CHECKING:
     from detcore.checkpoint import SaveProgress, SaveTimes

@@ -8,25 +8,17 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.distributed._launchers import (
-    CONNECT_TIMEOUT_S,
-    NAMES,
-    TIMEOUT_S,
-    Settings,
-    check_numbers,
-    complete,
-    find_place,
-    read_chief_ip,
-    read_numbers,
-)
-from detcore.errors import DistributedError
+from detcore.contract.errors import DistributedError
 
 if TYPE_CHECKING:
     from detcore.distributed._join import Group
+    from detcore.distributed._launchers import Settings
 
 __all__ = ["DistributedContext"]
 
 T = TypeVar("T")
+TIMEOUT_S = 1800.0
+CONNECT_TIMEOUT_S = 300.0
 
 
 class DistributedContext:
@@ -93,10 +85,12 @@ class DistributedContext:
                 is in use, or if not all workers join in time.
             PeerLostError: If a worker dies while the workers join.
         """
+        from detcore.distributed import _launchers as launchers
+
         given = (rank, size, local_rank, local_size, cross_rank, cross_size)
         self._open(
-            complete(dict(zip(NAMES, given, strict=True))),
-            Settings(
+            launchers.complete(dict(zip(launchers.NAMES, given, strict=True))),
+            launchers.Settings(
                 chief_ip=chief_ip,
                 port=pub_port,
                 port_offset=port_offset,
@@ -108,7 +102,9 @@ class DistributedContext:
         )
 
     def _open(self, numbers: dict[str, int], settings: Settings) -> None:
-        check_numbers(numbers, settings.chief_ip)
+        from detcore.distributed import _launchers as launchers
+
+        launchers.check_numbers(numbers, settings.chief_ip)
         self.rank = numbers["rank"]
         self.size = numbers["size"]
         self.local_rank = numbers["local_rank"]
@@ -137,8 +133,12 @@ class DistributedContext:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
-        numbers = [int(getattr(hvd, name)()) for name in NAMES]
-        settings = Settings(chief_ip=read_chief_ip(chief_ip), timeout_s=timeout_s)
+        from detcore.distributed import _launchers as launchers
+
+        numbers = [int(getattr(hvd, name)()) for name in launchers.NAMES]
+        settings = launchers.Settings(
+            chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
+        )
         if numbers[1] > 1 and hasattr(hvd, "broadcast_object"):
             import secrets
 
@@ -165,11 +165,13 @@ class DistributedContext:
         Raises:
             DistributedError: If launchers disagree.
         """
-        place = find_place()
+        from detcore.distributed import _launchers as launchers
+
+        place = launchers.find_place()
         if place is None:
             return cls()
-        chief_ip = read_chief_ip(chief_ip) or place.chief_ip
-        return cls._of(place.numbers, Settings(chief_ip=chief_ip, timeout_s=timeout_s))
+        chief_ip = launchers.read_chief_ip(chief_ip) or place.chief_ip
+        return cls._of(place.numbers, launchers.Settings(chief_ip=chief_ip, timeout_s=timeout_s))
 
     @classmethod
     def from_deepspeed(
@@ -181,8 +183,12 @@ class DistributedContext:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
-        settings = Settings(chief_ip=read_chief_ip(chief_ip), timeout_s=timeout_s)
-        return cls._of(read_numbers("DeepSpeed"), settings)
+        from detcore.distributed import _launchers as launchers
+
+        settings = launchers.Settings(
+            chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
+        )
+        return cls._of(launchers.read_numbers("DeepSpeed"), settings)
 
     @classmethod
     def from_torch_distributed(
@@ -194,13 +200,19 @@ class DistributedContext:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
-        settings = Settings(chief_ip=read_chief_ip(chief_ip), timeout_s=timeout_s)
-        return cls._of(read_numbers("torchrun"), settings)
+        from detcore.distributed import _launchers as launchers
+
+        settings = launchers.Settings(
+            chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
+        )
+        return cls._of(launchers.read_numbers("torchrun"), settings)
 
     @classmethod
     def _of(cls, numbers: Sequence[int], settings: Settings) -> DistributedContext:
+        from detcore.distributed import _launchers as launchers
+
         context = cls.__new__(cls)
-        context._open(dict(zip(NAMES, numbers, strict=True)), settings)
+        context._open(dict(zip(launchers.NAMES, numbers, strict=True)), settings)
         return context
 
     def get_rank(self) -> int:

@@ -8,14 +8,9 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 __all__ = [
-    "DEFAULT_ALGORITHM",
-    "Capabilities",
-    "Entry",
-    "FileDigest",
-    "Pair",
-    "Progress",
+    "DEFAULT_ALGORITHM", "Capabilities", "Entry", "FileDigest", "Pair", "Progress",
     "StorageBackend",
-]
+]  # fmt: skip
 
 DEFAULT_ALGORITHM = "xxh3_128"
 """How files are digested unless a manifest names something else."""

@@ -1,9 +1,9 @@
-"""Define the two controllers, one of which a framework plugin implements to train."""
+"""Define the two controllers, one of which a framework plugin implements, and their clock."""
 
 from __future__ import annotations
 
 import dataclasses
-import time
+import enum
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
@@ -11,24 +11,13 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from detcore.trial._clock import Clock
-    from detcore.types import TensorInfo
+    from detcore.contract.values import TensorInfo
 
 __all__ = [
-    "LoopingController",
-    "PrepareOptions",
-    "SavesState",
-    "SteppingController",
-    "SupportsSnapshot",
-    "SupportsStartFrom",
-    "SupportsStateTensors",
-    "SupportsTensors",
-    "ValidationResult",
-    "drive_stepping",
-]
-
-# An interrupt is seen between two calls of `train`, so no call should last longer than this.
-_LONGEST_CALL_S = 0.5
+    "AskedClock", "Clock", "Decision", "LoopingController", "PrepareOptions", "SavesState", "Step",
+    "SteppingController", "SupportsSnapshot", "SupportsStartFrom", "SupportsStateTensors",
+    "SupportsTensors", "ValidationResult",
+]  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -218,37 +207,173 @@ class SupportsStateTensors(Protocol):
         """
 
 
-def drive_stepping(controller: SteppingController, clock: Clock) -> None:
-    """Train until the clock says stop.
+class Step(enum.Enum):
+    """The kinds of work that can be due."""
 
-    A stretch up to the clock's next boundary is trained in calls of about half a second; their
-    metrics are averaged, weighted by their batches.
+    TRAIN = "train"
+    REPORT = "report"
+    VALIDATE = "validate"
+    CHECKPOINT = "checkpoint"
+    COMPLETE = "complete"
+    STOP = "stop"
 
-    Args:
-        controller: The trial's controller.
-        clock: Says how far to train, and does the work that is due there.
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Decision:
+    """The next work to do.
+
+    Attributes:
+        step: The kind of work.
+        until: Absolute batch to train up to for `Step.TRAIN`; else the current batch.
+        reason: Why, for logs. For `Step.STOP` one of "completed", "preempted", "stop requested".
     """
-    pace = 1
-    going = True
-    while going:
-        done, sums = 0, dict[str, float]()
-        wanted = clock.next_boundary - clock.steps_completed
-        while done < wanted and not (done and clock.interrupt_requested):
-            count = min(pace, wanted - done)
-            began = time.monotonic()
-            metrics = controller.train(count)
-            pace = _next_pace(count, clock.slowest(time.monotonic() - began))
-            _add(sums, metrics, count)
-            done += count
-        means = {name: total / done for name, total in sums.items()}
-        going = clock.boundary(clock.steps_completed + done, means)
+
+    step: Step
+    until: int
+    reason: str
 
 
-def _next_pace(count: int, seconds: float) -> int:
-    """Return how many batches to train in the next call; at most twice as many as in this one."""
-    return max(1, min(2 * count, int(count * _LONGEST_CALL_S / max(seconds, 1e-6))))
+class AskedClock(Protocol):
+    """A clock for frameworks that own their loop and their validation.
+
+    After each step the framework calls `due`, does the work it returns, and calls `reported`,
+    `validated` or `save`; then `due` again, because the result of a validation, for example,
+    decides whether to save.
+
+    ```python
+    while (decision := clock.due(step)).step is not Step.STOP:
+        if decision.step is Step.TRAIN:
+            step += train(decision.until - step)
+        elif decision.step is Step.REPORT:
+            clock.reported(training_metrics())
+        elif decision.step is Step.VALIDATE:
+            clock.validated(validation_metrics())
+        else:
+            clock.save(state)
+    ```
+
+    With several workers, all of them must make the same calls at the same step.
+
+    Attributes:
+        next_boundary: Number of completed steps at which work is due next, unless the trial is
+            interrupted earlier.
+        steps_completed: Steps (updates of the optimizer) completed, over all starts of the trial.
+        stopped: Why the clock ended training: "completed", "preempted", "stop requested"; None
+            before that.
+    """
+
+    next_boundary: int
+    steps_completed: int
+    stopped: str | None
+
+    @property
+    def batches_per_epoch(self) -> int:
+        """Batches in one epoch, for epoch callbacks; 0 if unknown."""
+
+    @property
+    def operation_length(self) -> int:
+        """Steps at which the searcher's present operation ends."""
+
+    @property
+    def interrupt_requested(self) -> bool:
+        """Whether work is due before `next_boundary`, because the trial is to stop.
+
+        With several workers, all of them must read it after the same batches, equally often. They
+        get the same answer: an interrupt of any worker reaches all after about 0.25 s.
+        """
+
+    def due(self, steps_completed: int, *, early: bool = False) -> Decision:
+        """Return the next work: one comparison, unless a boundary is reached or an interrupt set.
+
+        Completes the searcher's operation at its end. Raises the error of a failed background save.
+
+        Args:
+            steps_completed: Steps completed, over all starts of the trial.
+            early: Whether to report here even if nothing is due yet.
+
+        Returns:
+            `Step.TRAIN` with the step to train up to, `Step.REPORT`, `Step.VALIDATE`,
+            `Step.CHECKPOINT`, or `Step.STOP`, for the reason in `stopped`.
+
+        Raises:
+            ScheduleError: If training passed a boundary without a call.
+        """
+
+    def reported(
+        self,
+        metrics: Mapping[str, float],
+        batch_metrics: Sequence[Mapping[str, float]] | None = None,
+        *,
+        n_records: int | None = None,
+    ) -> None:
+        """Record the training metrics since the last report, after `Step.REPORT`.
+
+        Args:
+            metrics: This worker's metrics by name. The report contains the mean over the workers,
+                weighted by `n_records`.
+            batch_metrics: Metrics of each batch since the last report, oldest first, or None.
+            n_records: Records in this worker's batches since then; None if unknown.
+        """
+
+    def validated(self, result: ValidationResult | Mapping[str, float]) -> None:
+        """Record a validation, after `Step.VALIDATE`.
+
+        Args:
+            result: Validation metrics over all workers; the chief's are used.
+
+        Raises:
+            MetricError: If the searcher's metric is missing, or not a number.
+        """
+
+    def save(self, state: SavesState) -> None:
+        """Save a checkpoint with the clock's own state, after `Step.CHECKPOINT`.
+
+        Args:
+            state: Writes the training state; its `snapshot` is preferred if it has one.
+        """
+
+    def request_stop(self) -> None:
+        """Request the end of the trial: `due` then returns a last checkpoint and `Step.STOP`."""
+
+    def own_folder(self, checkpoint: Path) -> Path | None:
+        """Return the folder of this worker's files; see `TrialContext.own_folder`."""
 
 
-def _add(sums: dict[str, float], metrics: Mapping[str, float], count: int) -> None:
-    for name, value in metrics.items():
-        sums[name] = sums.get(name, 0.0) + float(value) * count
+class Clock(AskedClock, Protocol):
+    """A clock that calls a controller's methods for the work that is due at a boundary.
+
+    Attributes:
+        next_boundary: Number of completed batches at which `boundary` must be called next; always
+            more than `steps_completed`.
+    """
+
+    def slowest(self, seconds: float) -> float:
+        """Return the longest time that any worker measured; all workers must call it together.
+
+        For controllers that adapt the amount of work between two calls of the clock: with several
+        workers, the amount must not depend on the time of one.
+        """
+
+    def boundary(
+        self,
+        steps_completed: int,
+        training_metrics: Mapping[str, float],
+        batch_metrics: Sequence[Mapping[str, float]] | None = None,
+        *,
+        n_records: int | None = None,
+    ) -> bool:
+        """Report, then validate, checkpoint or stop according to the schedule.
+
+        Calls the controller's `validate` and `save` (or `snapshot`), and raises the error of a
+        failed background save. With several workers, all of them must call it at the same batch.
+
+        Args:
+            steps_completed: Batches completed, over all starts of the trial.
+            training_metrics: This worker's metrics over its batches since the last boundary, by
+                name. The report contains the mean over the workers, weighted by `n_records`.
+            batch_metrics: Metrics of each of these batches, oldest first, or None.
+            n_records: Records in this worker's batches since the last boundary; None if unknown.
+
+        Returns:
+            True to continue training, False to return from the training loop.
+        """

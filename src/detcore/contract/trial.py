@@ -1,26 +1,47 @@
-"""Provide a trial with its hyperparameters, ranks and paths."""
+"""Define the base class of trials, and the context that each receives."""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._optimizations import GradientSettings
-from detcore.errors import CheckFailedError, InvalidExperimentError, near_name
-from detcore.types import TrialInfo
+from detcore.contract.errors import CheckFailedError, InvalidExperimentError, near_name
+from detcore.contract.values import GradientSettings, TrialInfo
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from detcore.contract.distributed import DistributedContext
     from detcore.data import LedgerWriter, StepDigests
-    from detcore.distributed import DistributedContext
     from detcore.trial._instance import InstanceCheckpoints
-    from detcore.trial._trial import Trial
 
-__all__ = ["TrialContext", "TrialSetup"]
+__all__ = ["CLOCK_FILE", "WORKERS_FOLDER", "Trial", "TrialContext", "TrialEnv", "TrialSetup"]
+
+
+CLOCK_FILE = "clock.json"
+"""File of a checkpoint with the state of the clock and the number of workers."""
+WORKERS_FOLDER = "workers"
+"""Folder of a checkpoint with a folder for each worker but the chief, by rank."""
+
+
+class Trial:
+    """A training job, described by methods that build its parts.
+
+    Users subclass the trial class of a framework plugin (such as ``detcore_keras.TFKerasTrial``),
+    not this class. detcore makes one instance per worker process and passes it the context.
+    """
+
+    def __init__(self, context: TrialContext) -> None:
+        """Keep the context. Overriders that need more state take it from the context.
+
+        Args:
+            context: The trial's hyperparameters, ranks and paths.
+        """
+        self.context = context
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +139,7 @@ class TrialContext:
                 reads are required.
         """
         from detcore.config import resolve_constants
-        from detcore.distributed import DistributedContext
+        from detcore.contract.distributed import DistributedContext
 
         plain = copy.deepcopy(dict(config))
         seed = int((plain.get("reproducibility") or {}).get("experiment_seed") or 0)
@@ -258,9 +279,13 @@ class TrialContext:
             The checkpoint itself on the chief, a folder in it elsewhere; None if another number of
             workers saved it, so that none of its files belong to this worker alone.
         """
-        from detcore.trial._saving import own_folder
-
-        return own_folder(directory, self.distributed)
+        clock_file = directory / CLOCK_FILE
+        # Tests of a controller may run it without a clock, on one worker.
+        clock = json.loads(clock_file.read_text(encoding="utf-8")) if clock_file.exists() else {}
+        rank, size = self.distributed.rank, self.distributed.size
+        if clock.get("workers", 1) != size:
+            return None
+        return directory / WORKERS_FOLDER / str(rank) if rank else directory
 
     def begin_instance(self, trial: Trial, checkpoint: Path | None) -> None:
         """Make the objects that a trial builds start from a checkpoint; plugins may override it.

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
-from detcore.search._messages import ExitReason
+__all__ = ["Answer", "ExitReason", "NewTrial", "SearchMethod", "SearchSetup", "TrainTo"]
 
-__all__ = ["Answer", "NewTrial", "SearchMethod", "SearchSetup", "TrainTo"]
+
+class ExitReason(str, enum.Enum):
+    """Why a trial ended before its search method closed it."""
+
+    ERRORED = "errored"
+    INVALID_HP = "invalid_hp"
+    STOPPED = "stopped"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
-from detcore.data._order import Indices
-from detcore.types import JSONValue
+from detcore.contract.values import JSONValue
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["DataSource"]
 
@@ -56,7 +59,7 @@ class DataSource(Protocol[Batch_co]):
             DataError: If it is not one, or belongs to other data, another seed or other settings.
         """
 
-    def records(self) -> Indices:
+    def records(self) -> npt.NDArray[np.int64]:
         """Return the ids of the records in the last batch taken, ``(records,), int64``.
 
         Raises:

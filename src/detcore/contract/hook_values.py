@@ -1,0 +1,220 @@
+"""Define the values that plugins register and observers receive, using only the stdlib."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
+
+__all__ = [
+    "API_VERSION", "OBSERVER_HOOKS", "CheckpointSaved", "EventInfo", "FailureActionType",
+    "LauncherType", "RendezvousType", "RoutesType", "SearcherType", "StorageType", "TablesType",
+    "TrialFailure",
+]  # fmt: skip
+
+
+API_VERSION = (1, 2)
+"""Version of the hooks: the second number grows with each new hook or argument, the first one
+when a plugin that worked may stop working."""
+
+
+OBSERVER_HOOKS = (
+    "detcore_trial_started",
+    "detcore_training_metrics",
+    "detcore_validation_metrics",
+    "detcore_checkpoint_saved",
+    "detcore_trial_finished",
+)
+"""Names of the hooks that observe trials."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class StorageType:
+    """A kind of checkpoint storage.
+
+    The objects are named as ``"module:attribute"`` and imported on first use.
+
+    Attributes:
+        name: Value of ``checkpoint_storage.type`` in an experiment file, such as ``"s3"``.
+        schemes: URL schemes that it serves, without ``://``, such as ``("s3",)``; may be empty.
+        settings: The pydantic model of its part of the experiment file.
+        backend: A callable ``(settings) -> StorageBackend``.
+    """
+
+    name: str
+    schemes: tuple[str, ...]
+    settings: str
+    backend: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherType:
+    """A way to start the workers of a trial.
+
+    Attributes:
+        name: Name under ``launcher`` in an experiment file, such as ``"local"``.
+        launcher: The launcher class, as ``"module:Class"``; it is called with the settings that an
+            experiment file gives it, as keywords, and is a `detcore.launch.Launcher`.
+        settings: The pydantic model of these settings, as ``"module:Class"``: a file with others is
+            refused. Empty: their names are compared with the arguments of the class when a run
+            starts.
+    """
+
+    name: str
+    launcher: str
+    settings: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SearcherType:
+    """A search method.
+
+    Attributes:
+        name: Value of ``searcher.name`` in an experiment file.
+        method: The class of the method, as ``"module:Class"``; it is called with a
+            `detcore.search.SearchSetup` and is a `detcore.search.SearchMethod`.
+        settings: The pydantic model of its settings other than those of all methods (``metric``,
+            ``smaller_is_better``, ``max_length``, ``source_trial_id``,
+            ``source_checkpoint_uuid``), as ``"module:Class"``: a file with others is refused.
+            Empty: all settings are passed on unchecked.
+    """
+
+    name: str
+    method: str
+    settings: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RendezvousType:
+    """A service over which the workers of a library with its own connections find each other.
+
+    Attributes:
+        name: Its name, such as ``"horovod"``.
+        service: A class without arguments, as ``"module:Class"``; it is a
+            `detcore.launch.nodes.RendezvousService`.
+    """
+
+    name: str
+    service: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RoutesType:
+    """Routes of the HTTP server, ``detcore serve``.
+
+    Attributes:
+        name: Name of these routes, for messages.
+        make_router: A function without arguments that returns a ``fastapi.APIRouter``, as
+            ``"module:function"``; it is called when a server starts.
+        has_guards: Whether the routes decide by themselves who may use them. If not, the server
+            answers them only to users who have logged in.
+    """
+
+    name: str
+    make_router: str
+    has_guards: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TablesType:
+    """Tables of a plugin in the record store, and the migrations that make them.
+
+    Attributes:
+        name: Their name, such as ``"server"``; their version is in ``alembic_version_<name>``.
+        migrations: The folder of Alembic's migrations (a `pathlib.Path`), as
+            ``"module:attribute"``.
+        revisions: The identifiers of the migrations, oldest first.
+    """
+
+    name: str
+    migrations: str
+    revisions: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class FailureActionType:
+    """An action of the runner for each trial that fails for good.
+
+    Attributes:
+        name: Value of ``on_failure`` in an experiment file, such as ``"bundle"``.
+        function: A callable ``(failure: TrialFailure) -> str | None``, as ``"module:function"``.
+            The runner shows the text that it returns, and the error that it raises.
+    """
+
+    name: str
+    function: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFailure:
+    """A trial that failed, and is not started again.
+
+    Attributes:
+        trial: The trial, as its last run was started; its configuration may contain secrets.
+        error: The error in one line.
+        fault: Kind and place of the exception, such as ``"TypeError at /code/train.py:3"``; None
+            for errors from outside (network, storage, other workers) and for killed processes.
+        exit_code: Exit code of the worker; negative: the signal that ended it.
+        steps_completed: The last step that the run reported; that of its checkpoint if it
+            reported none.
+        storage_url: URL of the checkpoint storage.
+        checkpoint: UUID of the newest checkpoint, or None.
+        checkpoint_steps: Steps completed at that checkpoint; 0 without one.
+        is_hang: Whether it was ended because it reported nothing (``hang_timeout_s``).
+    """
+
+    trial: TrialInfo
+    error: str
+    fault: str | None
+    exit_code: int
+    steps_completed: int
+    storage_url: str
+    checkpoint: str | None = None
+    checkpoint_steps: int = 0
+    is_hang: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved:
+    """A checkpoint that was committed.
+
+    Attributes:
+        uuid: Identifier of the checkpoint.
+        steps_completed: Steps (batches) of the trial at the checkpoint; >= 0.
+        url: URL of its files.
+        size_bytes: Sum of the sizes of its files.
+        path: The folder of its files, if the storage is a folder of this machine.
+        stalled_s: Seconds for which training waited, including the wait for the previous save;
+            None if unknown.
+        total_s: Seconds from the beginning of the save to its record; None if unknown.
+    """
+
+    uuid: str
+    steps_completed: int
+    url: str
+    size_bytes: int
+    path: Path | None = None
+    stalled_s: float | None = None
+    total_s: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class EventInfo:
+    """Identity and time of an event of a trial.
+
+    ``trial.trial_id``, ``trial.run_id`` and `number` together identify an event permanently; they,
+    and `time`, are the same when it is delivered again.
+
+    Attributes:
+        number: Its number in the run of the trial, from 1 and rising; some numbers are left out.
+        time: When it happened, in seconds since 1970; not the time of delivery.
+        is_repeat: Whether this plugin may have received it before: the hook said that its service
+            is not reachable, or the process was killed while the hook ran.
+    """
+
+    number: int
+    time: float
+    is_repeat: bool = False

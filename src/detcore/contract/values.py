@@ -1,0 +1,338 @@
+"""Small values that cross the borders between detcore's parts. Imports nothing but the stdlib."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, Union
+
+from detcore.contract.errors import ScheduleError
+
+__all__ = [
+    "Control", "ExperimentState", "Framework", "GradientSettings", "JSONValue", "Length",
+    "MetricKind", "ModelOrderBy", "ModelSortBy", "TensorInfo", "TrialInfo", "TrialSettings",
+    "TrialState", "Unit", "searcher_metric",
+]  # fmt: skip
+
+JSONValue: TypeAlias = Union[bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]", None]
+MetricKind = Literal["training", "validation"]
+
+
+class Unit(str, enum.Enum):
+    """The unit of a length."""
+
+    BATCHES = "batches"
+    RECORDS = "records"
+    EPOCHS = "epochs"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """A tensor in a checkpoint, as its framework describes it; stored in the manifest.
+
+    Attributes:
+        name: As the framework calls it, such as ``"dense/kernel"``.
+        shape: Its dimensions.
+        dtype: Type of its elements by NumPy's name, such as ``"float32"``; other types
+            (``"bfloat16"``) by their framework's.
+        file: Name of the file that holds it, below the checkpoint.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    file: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Length:
+    """An amount of training, such as 5 epochs.
+
+    Attributes:
+        count: How many units; >= 0.
+        unit: The unit.
+    """
+
+    count: int
+    unit: Unit
+
+    def to_batches(
+        self,
+        *,
+        global_batch_size: int | None = None,
+        records_per_epoch: int = 0,
+        batches_per_epoch: int | None = None,
+    ) -> int:
+        """Return the length in batches: rounded down, but at least 1 unless `count` is 0.
+
+        Args:
+            global_batch_size: Records per step over all workers; needed for records, and for
+                epochs given by `records_per_epoch`.
+            records_per_epoch: Records in one epoch as configured; 0 = not configured.
+            batches_per_epoch: Batches in one epoch as the data itself reports, or None. Only used
+                where `records_per_epoch` is 0.
+
+        Raises:
+            ScheduleError: If `count` is negative, or an argument that the conversion needs is
+                missing.
+        """
+        if self.count < 0:
+            raise ScheduleError(f"a length of {self.count} {self.unit.value} is negative")
+        if self.count == 0:
+            return 0
+        if self.unit is Unit.BATCHES:
+            return self.count
+        if self.unit is Unit.EPOCHS and not records_per_epoch:
+            if not batches_per_epoch:
+                raise ScheduleError(
+                    f"cannot turn {self.count} epochs into batches: records_per_epoch is not set "
+                    "and the training data does not tell its length.\n"
+                    "Set records_per_epoch in the experiment file, or give the length in batches."
+                )
+            return self.count * batches_per_epoch
+        if not global_batch_size:
+            raise ScheduleError(
+                f"cannot turn {self.count} {self.unit.value} into batches: "
+                "hyperparameters.global_batch_size is not set.\n"
+                "Set it, or give the length in batches."
+            )
+        records = self.count * (records_per_epoch if self.unit is Unit.EPOCHS else 1)
+        return max(1, records // global_batch_size)
+
+
+class ExperimentState(str, enum.Enum):
+    """The state of an experiment."""
+
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    COMPLETED = "COMPLETED"
+    CANCELED = "CANCELED"
+    ERROR = "ERROR"
+
+
+TrialState = ExperimentState
+
+
+class Control(str, enum.Enum):
+    """A request of another process to the runner of an experiment."""
+
+    PAUSE = "pause"
+    CANCEL = "cancel"
+    KILL = "kill"
+
+
+class ModelOrderBy(enum.IntEnum):
+    """The sort direction of a list."""
+
+    ASCENDING = 1
+    DESCENDING = 2
+    ASC = 1
+    DESC = 2
+
+
+class ModelSortBy(enum.IntEnum):
+    """The sort key of a list of models."""
+
+    UNSPECIFIED = 0
+    NAME = 1
+    DESCRIPTION = 2
+    CREATION_TIME = 4
+    LAST_UPDATED_TIME = 5
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Framework:
+    """A training framework that a plugin registers.
+
+    Every object is named as ``"module:attribute"`` and imported on first use, so registering
+    costs no import of the framework.
+
+    Attributes:
+        name: Short name, such as ``"keras"``.
+        trial_class: The `detcore.Trial` subclass that users subclass.
+        context_class: The `detcore.TrialContext` subclass that its trials receive.
+        controller: A callable ``(trial, context) -> SteppingController | LoopingController``.
+        prepare_worker: A callable ``(PrepareOptions) -> None``, run in a worker process before
+            the trial is made (seeds, device settings), or None.
+        load_checkpoint: A callable ``(path, tags=..., **kwargs) -> model`` for checkpoints this
+            framework wrote, or None. It receives only the arguments that the caller gave.
+        reads: Other frameworks whose checkpoints `load_checkpoint` reads, as ``metadata.json`` of a
+            checkpoint names them without the version, such as ``"torch"``, or with the format,
+            ``"tensorflow:h5"``.
+        native_init: A callable behind ``detcore.experimental.<name>.init``, with which a script
+            trains without a trial class, or None.
+        metric: The validation metric by which a configuration written in Python compares its
+            trials if it names none.
+        several_workers: Whether its controllers train one model on several workers together. A
+            trial of several workers is refused where they do not.
+        inexact_resume: Why a resumed trial does not continue bit for bit, as a sentence without a
+            full stop; empty: it does. A run shows it once, and so does ``detcore plugins info``.
+        requires: Modules that must be importable, such as ``("tensorflow",)``.
+        related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
+            versions of those that are imported, and of `requires`.
+        needs_batch_size: Whether its trials need ``hyperparameters.global_batch_size``, so that a
+            configuration without it is refused before a worker starts.
+        install_hint: The command that installs the modules in `requires`.
+        variables: Environment variables, names and values, that worker processes get where the
+            user has not set them. They are set before anything is imported.
+        notices: Regular expressions of whole lines that the framework writes to standard error at
+            every start; ``\\n`` stands between lines that follow each other. A run keeps such
+            lines in the trial's log and does not display them.
+    """
+
+    name: str
+    trial_class: str
+    context_class: str
+    controller: str
+    prepare_worker: str | None = None
+    load_checkpoint: str | None = None
+    reads: tuple[str, ...] = ()
+    native_init: str | None = None
+    metric: str = "val_loss"
+    several_workers: bool = False
+    needs_batch_size: bool = False
+    inexact_resume: str = ""
+    requires: tuple[str, ...] = ()
+    related: tuple[str, ...] = ()
+    install_hint: str = ""
+    variables: tuple[tuple[str, str], ...] = ()
+    notices: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSettings:
+    """The settings of the experiment file that a worker needs while it trains a trial.
+
+    Made by `detcore.config.ExperimentConfig.trial_settings`, which has the defaults; each field has
+    the meaning of the field of the same name in the file.
+
+    Attributes:
+        searcher_name: ``searcher.name``.
+        metric: ``searcher.metric``.
+        smaller_is_better: ``searcher.smaller_is_better``.
+        max_length: ``searcher.max_length``; None for search methods without one.
+        deterministic_ops: ``reproducibility.deterministic_ops``.
+        step_digests: ``reproducibility.step_digests``; 0: none, k: every k-th step.
+        average_training_metrics: ``optimizations.average_training_metrics``.
+    """
+
+    searcher_name: str
+    metric: str
+    smaller_is_better: bool
+    max_length: Length | None
+    records_per_epoch: int
+    scheduling_unit: int
+    min_validation_period: Length
+    min_checkpoint_period: Length
+    checkpoint_policy: Literal["best", "all", "none"]
+    perform_initial_validation: bool
+    checkpoint_async: bool
+    stop_at_nan: bool
+    data_ledger: bool
+    deterministic_ops: bool | None
+    step_digests: int
+    average_training_metrics: bool
+
+    def __post_init__(self) -> None:
+        for name in ("max_length", "min_validation_period", "min_checkpoint_period"):
+            value = getattr(self, name)
+            if isinstance(value, Mapping):  # read from JSON
+                made = Length(int(value["count"]), Unit(value["unit"]))
+                object.__setattr__(self, name, made)
+
+
+def searcher_metric(config: Mapping[str, object]) -> tuple[str | None, bool]:
+    """Return the metric that ranks the trials of an experiment, and whether smaller is better.
+
+    Args:
+        config: The experiment's configuration. One that was recorded for a script by itself, or by
+            an earlier release, may have no searcher: the metric is None then.
+    """
+    searcher = config.get("searcher")
+    if not isinstance(searcher, Mapping):
+        return None, True
+    metric = searcher.get("metric")
+    smaller_is_better = bool(searcher.get("smaller_is_better", True))
+    return (metric or None) if isinstance(metric, str) else None, smaller_is_better
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialInfo:
+    """Which trial a worker process runs; the runner hands it over as a JSON file.
+
+    Attributes:
+        experiment_id: Record of the experiment.
+        trial_id: Record of the trial.
+        run_id: Counts the starts of this trial, from 1.
+        trial_seed: Seed of everything random in the trial, ``0 <= seed < 2**31``.
+        hparams: Hyperparameters of this trial, constants resolved.
+        config: The experiment's configuration, defaults applied, JSON values only.
+        model_dir: Folder of the user's code, absolute.
+        trial_dir: Folder for the trial's own files (log, ledger, event files), absolute.
+        latest_checkpoint: UUID of the checkpoint to restore, or None to start fresh.
+        steps_completed: Steps of that checkpoint; 0 for a fresh start.
+        test_mode: One batch, one validation, one checkpoint.
+        source_checkpoint: Checkpoint that a fresh trial starts from: UUID of another trial's
+            checkpoint or absolute path of a folder, or None. Ignored if `latest_checkpoint` is set.
+        source_storage: Storage that `source_checkpoint` is in, as ``checkpoint_storage`` of an
+            experiment file; None for the trial's.
+        searcher_length: How far the search method wants the trial trained first, since its
+            beginning and in the unit of ``searcher.max_length``; None: to ``max_length``.
+        validated_metric: The searcher's metric of a validation of `latest_checkpoint` that was
+            recorded after the checkpoint; the worker does not repeat that validation. None: no
+            such validation.
+        best_validation: The best value of the searcher's metric that earlier runs of the trial
+            reported until `steps_completed`, or None.
+        settings: The training settings in `config`, typed; None for a script by itself.
+        code_dir: Folder with a copy of the user's code without secrets, for checkpoints; None: they
+            copy `model_dir`.
+    """
+
+    experiment_id: int
+    trial_id: int
+    run_id: int
+    trial_seed: int
+    hparams: Mapping[str, Any]
+    config: Mapping[str, Any]
+    model_dir: str
+    trial_dir: str
+    latest_checkpoint: str | None = None
+    steps_completed: int = 0
+    test_mode: bool = False
+    source_checkpoint: str | None = None
+    source_storage: str | Mapping[str, Any] | None = None
+    searcher_length: int | None = None
+    validated_metric: float | None = None
+    best_validation: float | None = None
+    settings: TrialSettings | None = None
+    code_dir: str | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.settings, Mapping):  # read from JSON
+            object.__setattr__(self, "settings", TrialSettings(**self.settings))
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class GradientSettings:
+    """How the workers of a trial combine gradients and training metrics.
+
+    Attributes:
+        aggregation_frequency: Batches whose gradients are summed before each update; >= 1.
+        average_aggregated_gradients: Whether that sum is divided by `aggregation_frequency`.
+        average_training_metrics: Whether training metrics are averaged over all workers.
+        gradient_compression: Whether gradients are sent as half-precision numbers.
+    """
+
+    aggregation_frequency: int = 1
+    average_aggregated_gradients: bool = True
+    average_training_metrics: bool = True
+    gradient_compression: bool = False
+
+    @classmethod
+    def of_config(cls, config: Mapping[str, object]) -> GradientSettings:
+        """Read them from an experiment's configuration; one for debugging may be incomplete."""
+        section = config.get("optimizations")
+        given = section if isinstance(section, Mapping) else {}
+        names = [field.name for field in dataclasses.fields(cls)]
+        return cls(**{name: given[name] for name in names if given.get(name) is not None})
