@@ -58,6 +58,10 @@ class Api:
         """Yield the text, line by line."""
         homes = self._homes()
         for name in self.public:
+            source = self.modules[name].handed_on_whole
+            if source is not None:
+                yield from (f"module {name} = {source.name}", "")
+                continue
             yield f"module {name}"
             for public in sorted(self.modules[name].declared_all() or ()):
                 yield from (f"  {line}" for line in self._describe(name, public, homes))
@@ -67,6 +71,8 @@ class Api:
         """Return under which public name each definition is described; elsewhere it is named."""
         candidates: dict[tuple[str, str], list[tuple[str, str]]] = {}
         for name in self.public:
+            if self.modules[name].handed_on_whole is not None:
+                continue
             for public in self.modules[name].declared_all() or ():
                 found = self.find(name, public)
                 if found is not None and found.nodes:
@@ -137,6 +143,8 @@ class Api:
         module = self.modules.get(module_name)
         if module is None or depth > 20:
             return None
+        if module.handed_on_whole is not None:
+            return self.find(module.handed_on_whole.name, name, depth + 1)
         nodes = tuple(node for node in _statements(module.tree) if name in _defined(node))
         if nodes:
             return Found(module, name, nodes)

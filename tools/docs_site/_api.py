@@ -12,13 +12,15 @@ def public_modules(root: Path) -> dict[str, tuple[str, ...]]:
     """Return the public modules with their public names, read without importing them.
 
     A module is public if no part of its name begins with an underscore and it has public names.
+    Names of the contract have their entries where the guides document them, not in the room, too.
     """
     found = {}
     for source in (root / "src", *sorted(root.glob("plugins/*/src"))):
         for path in sorted(source.rglob("*.py")):
             parts = path.relative_to(source).with_suffix("").parts
             parts = parts[:-1] if parts[-1] == "__init__" else parts
-            if not any(part.startswith("_") for part in parts) and "migrations" not in parts:
+            is_private = any(part.startswith("_") for part in parts) or "migrations" in parts
+            if not is_private and parts[:2] != ("detcore", "contract"):
                 names = _declared(path)
                 if names:
                     found[".".join(parts)] = names
@@ -27,6 +29,10 @@ def public_modules(root: Path) -> dict[str, tuple[str, ...]]:
 
 def _declared(path: Path) -> tuple[str, ...]:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+            # All of a module of the contract, which is next to the package's other modules.
+            source = next(one for one in path.parents if one.name == "src")
+            return _declared(source.joinpath(*str(node.module).split(".")).with_suffix(".py"))
         targets = node.targets if isinstance(node, ast.Assign) else []
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
             return tuple(ast.literal_eval(node.value))  # type: ignore[attr-defined]  # an Assign
