@@ -7,6 +7,7 @@ the test took, and the processor time of this process and of those that it start
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import resource
@@ -133,6 +134,12 @@ def _is_in_half(item: pytest.Item, half: str) -> bool:
 def _is_in_part(name: str, part: str) -> bool:
     index, count = map(int, part.split("/"))
     return zlib.crc32(name.encode()) % count == index % count
+
+
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the modules and tests, which stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_unconfigure() -> None:

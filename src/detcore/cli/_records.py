@@ -102,7 +102,7 @@ def open_client(obj: CliContext) -> Iterator[Determined]:
 
 
 def uuid_shortener(database: Database) -> Callable[[str], str]:
-    """Return what a table shows of a checkpoint's UUID, which commands take in its place.
+    """Return a function that shortens the UUIDs of a table, to texts that commands take, too.
 
     On a terminal that is its beginning, unless another checkpoint has the same; else all of it.
     """

@@ -149,7 +149,7 @@ class HorovodRun:
         return ended
 
     def _hear(self) -> None:
-        """Take in what the agents have reported about their workers."""
+        """Take in the reports of the agents about their workers."""
         with contextlib.suppress(queue.Empty):
             while True:
                 rank, (what, *words) = self._news.get_nowait()

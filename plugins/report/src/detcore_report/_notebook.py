@@ -35,7 +35,7 @@ def notebook_html(shown: object) -> str | None:
 
     Args:
         shown: An experiment is shown with its learning curves and best trials, a trial with its
-            learning curves, a checkpoint with what the object knows, a model with its versions.
+            learning curves, a checkpoint with the fields of its object, a model with its versions.
 
     Returns:
         None for other objects, and for experiments and trials of a transport that has no records to
