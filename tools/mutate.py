@@ -44,7 +44,7 @@ ROOM_TESTS = {
     "_log": "log database delivery core run",
     "checkpoint": "checkpoint plugins/testing/tests/test_torture.py core storage experimental run"
     " cli",
-    "cli": "cli config checkpoint/test_command.py data/test_data_command.py"
+    "cli": "cli config checkpoint/test_command.py plugins/replay/tests/test_data_command.py"
     " plugins/server/tests/test_auth_commands.py plugins/testing/tests/test_command.py run hooks"
     " delivery experimental launch plugins/server/tests",
     "config": "config cli search run",

@@ -68,6 +68,7 @@ REACHES_UP = {
     ("detcore.contract.trial", "config"),
     ("detcore.contract.trial", "data"),
     ("detcore.contract.trial", "trial"),
+    ("detcore.lazy", "_distributions"),
 }
 LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
 # The public face hands names on from everywhere, on first use; only its version may be used inside.

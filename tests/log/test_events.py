@@ -25,10 +25,10 @@ EXAMPLES: list[events.Event] = [
         uuid=UUID, steps_completed=5, metadata={"a": [1]}, resources={"w": 3}, url="file:///s/3",
         path="/s/3", size_bytes=3, stalled_s=0.25, total_s=1,
     ),
-    events.CheckpointSaved(uuid=UUID, steps_completed=5, url="file:///s/3"),
     events.CheckpointDeleting(uuid=UUID),
     events.CheckpointDeleted(uuid=UUID, resources={}),
     events.CheckpointDamaged(uuid=UUID),
+    events.CheckpointSaved(uuid=UUID, steps_completed=5, url="file:///s/3"),
     events.TrialFailed(error="INVALID_HP"),
     events.TrialFinished(state="COMPLETED"),
 ]  # fmt: skip
