@@ -11,7 +11,7 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
-__all__ = ["exact_validation", "unwrapped_model"]
+__all__ = ["exact_validation", "logged_metrics", "unwrapped_model"]
 
 # Values of Lightning's RunningStage.
 _VALIDATING = ("validate", "sanity_check")
@@ -84,3 +84,9 @@ def unwrapped_model(trainer: Trainer) -> Iterator[None]:
         yield
     finally:
         trainer.strategy.model = wrapped
+
+
+def logged_metrics(trainer: Trainer) -> dict[str, float]:
+    """Return the numbers that the loop that is running has logged, without older ones."""
+    logged = trainer._logger_connector.metrics["callback"]
+    return {name: float(value) for name, value in logged.items()}

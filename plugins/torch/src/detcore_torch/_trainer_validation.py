@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import find_batch_size, recursively_apply
 
+from detcore_torch._torch import torch
+
 if TYPE_CHECKING:
     from transformers import Trainer
 
-__all__ = ["exact_prediction_step"]
+__all__ = ["exact_prediction_step", "share_buffers"]
 
 
 def exact_prediction_step(trainer: Trainer) -> Callable[..., Any]:
@@ -40,6 +42,16 @@ def exact_prediction_step(trainer: Trainer) -> Callable[..., Any]:
         return loss, logits, labels
 
     return prediction_step
+
+
+def share_buffers(trainer: Trainer) -> None:
+    """Give all workers the buffers of the chief, which are those in a checkpoint.
+
+    ``DistributedDataParallel`` does so before each batch of training, but not in a validation.
+    """
+    if trainer.args.world_size > 1:
+        for buffer in trainer.model.buffers():
+            torch.distributed.broadcast(buffer, 0)
 
 
 def _own_records(trainer: Trainer, size: int) -> int:

@@ -186,14 +186,13 @@ class Training:
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until training ends; between them, do the work that is due."""
         if self._finish_step():  # such as a validation for which there was no time
+            self._restore_generators()
             return
         while True:
             self._loader.set_epoch(self._data.loader.epoch)
             for batch in self._loader:
                 self._data.take()
-                if self._resume_generators is not None:
-                    self._resume_generators()
-                    self._resume_generators = None
+                self._restore_generators()
                 yield batch
                 if self._accelerator.sync_gradients:
                     self._step += 1
@@ -211,6 +210,12 @@ class Training:
         if self._clock.stopped is None:
             self._clock.request_stop()
             self._finish_step()
+
+    def _restore_generators(self) -> None:
+        """Restore the generators of the checkpoint, once."""
+        if self._resume_generators is not None:
+            self._resume_generators()
+            self._resume_generators = None
 
     def _finish_step(self) -> bool:
         """Do the work that is due; return whether training ends here."""

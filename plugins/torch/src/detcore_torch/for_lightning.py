@@ -34,7 +34,7 @@ from detcore_torch._lightning_settings import (
     steps_per_epoch,
     validation_period,
 )
-from detcore_torch._lightning_validation import exact_validation, unwrapped_model
+from detcore_torch._lightning_validation import exact_validation, logged_metrics, unwrapped_model
 from detcore_torch._resumable import ResumableLoader, resumable_loader
 from detcore_torch._script import (
     Plan,
@@ -163,6 +163,7 @@ def _fit(
     try:
         with exact_validation(trainer):
             if not _begin(trainer, model, sources, run, folder):
+                _restore_ended(trainer, model, sources, run)
                 return run.clock.steps_completed
             if run.checkpoint is not None:
                 data.loader.seek(read_document(run.checkpoint, _FRAMEWORK)["position"])
@@ -192,9 +193,21 @@ def _begin(
         while (decision := run.clock.due(run.clock.steps_completed)).step is Step.VALIDATE:
             results = trainer.validate(model, ckpt_path=folder, verbose=False, **given)
             run.clock.validated({name: v for each in results for name, v in each.items()})
-    if decision.step is Step.STOP and run.checkpoint is not None:
-        ScriptState(models=[model]).restore_models(run.checkpoint)
     return decision.step is not Step.STOP
+
+
+def _restore_ended(
+    trainer: Trainer, model: LightningModule, sources: Mapping[str, object], run: ScriptRun
+) -> None:
+    """Restore the state for the code after a training that had ended when it was killed."""
+    if run.checkpoint is None:
+        return
+    trainer.fit_loop.max_epochs = trainer.num_sanity_val_steps = 0
+    trainer.fit(model, **sources)  # trains nothing, but makes optimizers and schedulers
+    schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+    state = ScriptState(models=[model], optimizers=trainer.optimizers, schedulers=schedulers)
+    state.restore(run.checkpoint)
+    generators_in(run.clock, run.checkpoint)()
 
 
 class _Preempted(Exception):  # no error: it leaves the trainer's loop
@@ -352,7 +365,7 @@ class _ClockCallback:
         self._steps += 1
         decision = self._clock.due(self._steps)
         if decision.step is Step.REPORT:
-            self._clock.reported(_metrics(trainer))
+            self._clock.reported(logged_metrics(trainer))
             decision = self._clock.due(self._steps)
         self._is_due = decision.step is not Step.TRAIN
         # At the end the clock wants the checkpoint first, and Lightning's callbacks the validation.
@@ -370,7 +383,7 @@ class _ClockCallback:
         """Keep the validation metrics for the boundary."""
         self._unwrapped.close()
         if self._generators is not None and not trainer.sanity_checking:
-            self._validation = _metrics(trainer)
+            self._validation = logged_metrics(trainer)
             self._generators()
             self._generators = None
 
@@ -436,12 +449,6 @@ class _ClockCallback:
             rank=self._run.context.distributed.rank,
             extra=add_rest,
         )
-
-
-def _metrics(trainer: Trainer) -> dict[str, float]:
-    """Return the numbers that the loop that is running has logged, without older ones."""
-    logged = trainer._logger_connector.metrics["callback"]
-    return {name: float(value) for name, value in logged.items()}
 
 
 @contextlib.contextmanager

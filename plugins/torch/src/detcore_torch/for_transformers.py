@@ -42,7 +42,7 @@ from transformers import Trainer, TrainerCallback, TrainerState  # noqa: E402  #
 from transformers.trainer_callback import ExportableState  # noqa: E402
 from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
 
-from detcore_torch._trainer_validation import exact_prediction_step  # noqa: E402
+from detcore_torch._trainer_validation import exact_prediction_step, share_buffers  # noqa: E402
 
 if TYPE_CHECKING:
     from transformers import TrainerControl, TrainingArguments
@@ -220,6 +220,7 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
                 self._asked = decision.step
                 self._trainer.evaluate()
         if decision.step is Step.STOP:
+            self._resume_generators()
             raise _NothingToTrain
         self._obey(decision, control)
 
@@ -321,6 +322,8 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self, decision: Decision, control: TrainerControl, *, is_evaluating: bool = False
     ) -> None:
         """Set the trainer's flags for the work that is due."""
+        if decision.step is not Step.TRAIN:
+            share_buffers(self._trainer)
         while decision.step is Step.CHECKPOINT and not is_evaluating:
             self._save()
             decision = self._clock.due(self._trainer.state.global_step)
