@@ -340,8 +340,8 @@ def bare(session: nox.Session) -> None:
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
         "plugins/determined/tests", "plugins/horovod/tests", "plugins/metrics/tests",
-        "plugins/remote/tests", "plugins/replay/tests", "plugins/report/tests",
-        "plugins/server/tests",
+        "plugins/registry/tests", "plugins/remote/tests", "plugins/replay/tests",
+        "plugins/report/tests", "plugins/server/tests", "plugins/tensorflow/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip
 

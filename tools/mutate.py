@@ -92,11 +92,13 @@ PLUGIN_TESTS = {
     "metrics": "plugins/metrics/tests tests/metrics",
     "optuna": "plugins/testing/tests/test_searcher_suite.py tests/search tests/run/test_search.py",
     "ray": "plugins/ray/tests",
+    "registry": "plugins/registry/tests tests/experimental",
     "remote": "plugins/remote/tests tests/experimental plugins/server/tests",
     "replay": "plugins/replay/tests",
     "report": "plugins/report/tests plugins/server/tests tests/experimental/test_notebook.py",
     "server": "plugins/server/tests tests/experimental plugins/remote/tests",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
+    "tensorflow": "plugins/tensorflow/tests",
     "testing": "plugins/testing/tests",
     "torch": "plugins/torch/tests",
 }

@@ -323,10 +323,10 @@ def test_one_that_was_committed_after_all_is_kept_by_the_next_start(
 
     def late(change: Any, **options: Any) -> None:
         if not isinstance(change, CheckpointCommitted):
-            return record(change, **options)
+            record(change, **options)
+            return
         reached.set()
         assert may_go_on.wait(TIMEOUT_S)
-        return None
 
     monkeypatch.setattr(desk.database, "record_checkpoint", late)
     name = desk.context.save_async(open_gate(), META)

@@ -254,9 +254,7 @@ def test_names_that_moved_to_a_distribution_say_how_to_install_it(
 
 @pytest.mark.cold
 def test_the_client_of_a_server_works_alone(tmp_path: Path) -> None:
-    environment = CleanEnvironment(
-        tmp_path / "environment", [detcore_wheel(), detcore_wheel("remote")]
-    )
+    environment = CleanEnvironment(tmp_path / "environment", house_wheels("remote"))
     done = environment.run("detcore", "experiment", "list", "--master", SERVER)
     assert (done.returncode, done.stdout) == (1, "")
     assert f"no token for the server {SERVER}" in done.stderr

@@ -76,6 +76,13 @@ def test_the_session_runs_the_pages_of_its_environment(session: str) -> None:
     assert '"tests/docs/test_pages.py"' in text, f"{session} runs no pages"
 
 
+def test_a_session_runs_the_tests_of_each_plugin() -> None:
+    source = (ROOT / "noxfile.py").read_text(encoding="utf-8")
+    folders = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("plugins/*/tests")]
+    assert len(folders) > 10
+    assert [folder for folder in folders if f'"{folder}"' not in source] == []
+
+
 def _sessions() -> dict[str, str]:
     """Return the text of each session of nox, its decorator included, by name."""
     source = (ROOT / "noxfile.py").read_text(encoding="utf-8")

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Any, TypedDict, cast
 
 from detcore.experimental import Document, EmbeddedTransport, Transport, make_document
 from detcore.types import ModelOrderBy
-from detcore_registry._database import RegistryDatabase
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from detcore.database import ModelVersionRecord
+    from detcore_registry._database import RegistryDatabase
 
 __all__ = ["ModelQuery", "ModelTransport", "VersionTexts", "models_of"]
 
@@ -60,6 +60,8 @@ class ModelTransport:
 
     @property
     def _database(self) -> RegistryDatabase:
+        from detcore_registry._database import RegistryDatabase  # loads SQLAlchemy
+
         return self._transport.database().as_class(RegistryDatabase)
 
     def create_model(

@@ -26,7 +26,6 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
-from detcore_torch._files import StateFiles
 from detcore_torch._lightning_settings import (
     check_prepared,
     check_trainer,
@@ -140,11 +139,9 @@ def fit(
             length = run.length
             trainer.fit_loop.epoch_loop.max_steps = -1 if length is None else length
             trainer.fit_loop.max_epochs = -1 if length is None else math.ceil(length / steps)
-            sources: dict[str, object] = (
-                {"train_dataloaders": data, "val_dataloaders": val_dataloaders}
-                if datamodule is None
-                else {"datamodule": datamodule}
-            )
+            sources: dict[str, object] = {"datamodule": datamodule}
+            if datamodule is None:
+                sources = {"train_dataloaders": data, "val_dataloaders": val_dataloaders}
             run.finish(_fit(trainer, model, data, sources, run))
 
 
@@ -438,16 +435,12 @@ class _ClockCallback:
 
     def _state(self, rest: Mapping[str, object]) -> ScriptState:
         trainer = self._trainer
-
-        def add_rest(files: StateFiles) -> None:
-            add_document(files, _FRAMEWORK, rest)
-
         return ScriptState(
             models=[trainer.lightning_module],
             optimizers=trainer.optimizers,
             schedulers=[config.scheduler for config in trainer.lr_scheduler_configs],
             rank=self._run.context.distributed.rank,
-            extra=add_rest,
+            extra=lambda files: add_document(files, _FRAMEWORK, rest),
         )
 
 
