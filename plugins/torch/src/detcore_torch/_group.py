@@ -8,7 +8,7 @@ import socket
 import tempfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detcore.environment import change_environment, read_variables
 from detcore.errors import InvalidExperimentError, PeerLostError
@@ -17,7 +17,7 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["WorkerGroup", "lost_peers_raised"]
+__all__ = ["WorkerGroup", "broadcast_from_chief", "lost_peers_raised"]
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 # Texts of Gloo's errors about a connection that ended.
@@ -75,20 +75,27 @@ class WorkerGroup:
             torch.distributed.destroy_process_group()
         self._is_open = False
 
-    def broadcast_from_chief(self, tensors: Iterable[Any]) -> None:
-        """Give tensors the chief's values, in place; one exchange for each element type."""
-        if not self._is_open:
-            return
-        by_type: dict[Any, list[Any]] = {}
-        for tensor in tensors:
-            by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)
-        for group in by_type.values():
-            flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
-            torch.distributed.broadcast(flat, 0)
-            if self._distributed.rank:
-                parts = flat.split([tensor.numel() for tensor in group])
-                for tensor, part in zip(group, parts, strict=True):
-                    tensor.detach().copy_(part.view_as(tensor))
+    def broadcast_from_chief(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Give tensors the chief's values, in place, if the group is open."""
+        if self._is_open:
+            broadcast_from_chief(tensors)
+
+
+def broadcast_from_chief(tensors: Iterable[torch.Tensor]) -> None:
+    """Give tensors the values of rank 0 of the default process group, in place.
+
+    All workers call this. There is one exchange for each element type and device.
+    """
+    by_type: dict[object, list[torch.Tensor]] = {}
+    for tensor in tensors:
+        by_type.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for group in by_type.values():
+        flat = torch.cat([tensor.detach().reshape(-1) for tensor in group])
+        torch.distributed.broadcast(flat, 0)
+        if torch.distributed.get_rank():
+            parts = flat.split([tensor.numel() for tensor in group])
+            for tensor, part in zip(group, parts, strict=True):
+                tensor.detach().copy_(part.view_as(tensor))
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from detcore_torch._torch import torch
+from detcore_torch._group import broadcast_from_chief
 
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
@@ -56,7 +56,7 @@ def _without_repetitions(resolve: Callable[..., Any], world_size: int) -> Callab
 def _combining(log: Callable[..., None], trainer: Trainer) -> Callable[..., None]:
     """Return the method that logs, with a reduction over the workers at the end of an epoch.
 
-    They have different numbers of batches, so there is none in each batch.
+    They have different numbers of batches, so not all of them would reduce each batch.
     """
 
     def reduce(value: Any, **more: Any) -> Any:
@@ -77,8 +77,7 @@ def unwrapped_model(trainer: Trainer) -> Iterator[None]:
     """
     wrapped = trainer.strategy.model
     if trainer.world_size > 1:
-        for buffer in trainer.lightning_module.buffers():
-            torch.distributed.broadcast(buffer, 0)
+        broadcast_from_chief(trainer.lightning_module.buffers())
         trainer.strategy.model = trainer.lightning_module
     try:
         yield

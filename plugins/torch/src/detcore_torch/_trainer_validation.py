@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from accelerate.utils import find_batch_size, recursively_apply
 
-from detcore_torch._torch import torch
+from detcore_torch._group import broadcast_from_chief
 
 if TYPE_CHECKING:
     from transformers import Trainer
@@ -50,8 +50,7 @@ def share_buffers(trainer: Trainer) -> None:
     ``DistributedDataParallel`` does so before each batch of training, but not in a validation.
     """
     if trainer.args.world_size > 1:
-        for buffer in trainer.model.buffers():
-            torch.distributed.broadcast(buffer, 0)
+        broadcast_from_chief(trainer.model.buffers())
 
 
 def _own_records(trainer: Trainer, size: int) -> int:
