@@ -233,7 +233,7 @@ def install_horovod(session: nox.Session) -> None:
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Install detcore with Keras and train the digits example."""
-    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *REPORT)
+    install_locked(session, "tensorflow", *CORE, *STORAGE, *TENSORFLOW_PLUGIN, *KERAS, *REPORT)
     session.run(
         "detcore", "run", "examples/digits_keras/const.yaml", env=QUIET_TENSORFLOW, silent=False
     )

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from doc_blocks import ENVIRONMENTS, SKIP_REASONS, Block, Page, name_of, pages, read_page
+from plugin_wheels import with_required
 from source_tree import ROOT
 
 PAGES = pages()
@@ -81,6 +82,32 @@ def test_a_session_runs_the_tests_of_each_plugin() -> None:
     folders = [path.relative_to(ROOT).as_posix() for path in ROOT.glob("plugins/*/tests")]
     assert len(folders) > 10
     assert [folder for folder in folders if f'"{folder}"' not in source] == []
+
+
+def test_a_session_installs_all_that_its_plugins_require() -> None:
+    """Sessions install without dependencies, which the locks list."""
+    lists: dict[str, list[str]] = {}
+    found = 0
+    for node in ast.walk(ast.parse((ROOT / "noxfile.py").read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.List):
+            lists[ast.unparse(node.targets[0])] = _listed(node.value.elts, lists)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "install_locked":
+            found += 1
+            paths = _listed(node.args[1:], lists)
+            plugins = [path.removeprefix("plugins/") for path in paths if "plugins/" in path]
+            assert {*with_required(*plugins)} == {*plugins}, ast.unparse(node)
+    assert found > 3
+
+
+def _listed(items: list[ast.expr], lists: dict[str, list[str]]) -> list[str]:
+    """Return the texts of a list, with those of other lists in it."""
+    texts = []
+    for item in items:
+        if isinstance(item, ast.Starred):
+            texts += lists.get(ast.unparse(item.value), [])
+        elif isinstance(item, ast.Constant):
+            texts.append(str(item.value))
+    return texts
 
 
 def _sessions() -> dict[str, str]:

@@ -23,7 +23,14 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["CleanEnvironment", "PluginTests", "build_wheel", "detcore_wheel", "house_wheels"]
+__all__ = [
+    "CleanEnvironment",
+    "PluginTests",
+    "build_wheel",
+    "detcore_wheel",
+    "house_wheels",
+    "with_required",
+]
 
 ROOT = Path(__file__).parents[2]
 # Variables that would lead an environment, or the tests in it, back to where they come from.
@@ -94,12 +101,17 @@ def house_wheels(*plugins: str) -> list[Path]:
     Args:
         *plugins: Folders below ``plugins``.
     """
+    return [detcore_wheel(), *map(detcore_wheel, with_required(*plugins))]
+
+
+def with_required(*plugins: str) -> list[str]:
+    """Return plugins, by their folders, and after them those that they require."""
     names = [*plugins]
     for name in names:  # which grows meanwhile
         text = (ROOT / "plugins" / name / "pyproject.toml").read_text()
         required = text.partition("\ndependencies = [")[2].partition("]\n")[0]
         names += {*re.findall(r'"detcore-(\w+)', required)} - {*names}
-    return [detcore_wheel(), *map(detcore_wheel, names)]
+    return names
 
 
 class CleanEnvironment:
