@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
@@ -15,17 +15,7 @@ from detcore.config._explain import Explainer, Models
 from detcore.config._fields import KIND_MARK
 from detcore.config._rules import Facts, broken_rules
 from detcore.config._searchers import SEARCHERS
-from detcore.config._source import (
-    Diagnostic,
-    Label,
-    Node,
-    Place,
-    Span,
-    find,
-    plain,
-    rename,
-    replace,
-)
+from detcore.config._source import Diagnostic, Label, Node, Place, Span, find, plain
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -80,20 +70,24 @@ def check(root: Node, options: LoadOptions) -> tuple[ExperimentConfig | None, li
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
         models = {
-            "searcher": _models(root, "searcher", "name", options.get("searchers", {})),
+            "searcher": _models(root, "searcher", options.get("searchers", {})),
             "checkpoint_storage": _models(
-                root, "checkpoint_storage", "type", options.get("storage_types", {})
+                root, "checkpoint_storage", options.get("storage_types", {})
             ),
-            "launcher": _models(root, "launcher", "name", options.get("launchers", {})),
+            "launcher": _models(root, "launcher", options.get("launchers", {})),
         }
         explainer = Explainer(root, models)
         config, errors = _validate(root, models)
-        mended, reports = _mend(root, errors[:MOST_MISTAKES], explainer)
-        found += reports
-        if mended is root:
+        shown = errors[:MOST_MISTAKES]
+        reports = [explainer.field(error, place) for place, error in shown]
+        mended = [
+            report
+            for (place, error), report in zip(shown, reports, strict=True)
+            if _mend(root, place, error, report.suggestion, explainer)
+        ]
+        found += mended or reports
+        if not mended:
             break
-        root = mended
-    found += [explainer.field(error, place) for place, error in errors[:MOST_MISTAKES]]
     if errors[MOST_MISTAKES:]:
         first, _ = errors[MOST_MISTAKES]
         found.append(more_mistakes(explainer.key(first), len(errors) - MOST_MISTAKES))
@@ -129,19 +123,17 @@ def more_mistakes(first: Span, number: int) -> Diagnostic:
 
 
 def _models(
-    root: Node, section: str, key: str, known: Mapping[str, type[BaseModel] | str | None]
+    root: Node, section: str, known: Mapping[str, type[BaseModel] | str | None]
 ) -> dict[str, type[BaseModel] | None]:
     """Return models of settings; one given by name is imported only if the section has that tag."""
-    tag = find(root, (section, key)) or find(root, (section,))
-    models: dict[str, type[BaseModel] | None] = {}
-    for name, model in known.items():
-        if isinstance(model, str):
-            module, _, attribute = model.partition(":")
-            is_used = tag is not None and tag.value == name
-            models[name] = getattr(importlib.import_module(module), attribute) if is_used else None
-        else:
-            models[name] = model
-    return models
+    tags = [find(root, (section, *tag)) for tag in (("name",), ("type",), ())]
+    used = [tag.value for tag in tags if tag is not None]
+    return {
+        name: (pkgutil.resolve_name(model) if name in used else None)
+        if isinstance(model, str)
+        else model
+        for name, model in known.items()
+    }
 
 
 def _validate(
@@ -167,39 +159,22 @@ def _place(loc: Place) -> Place:
 
 
 def _mend(
-    root: Node, errors: list[tuple[Place, ErrorDetails]], explainer: Explainer
-) -> tuple[Node, list[Diagnostic]]:
-    """Return `root` with its clear misspellings corrected, and their reports."""
-    reports: list[Diagnostic] = []
-    mended = root
-    for place, error in errors:
-        report = explainer.field(error, place)
-        after = _mended(mended, place, error, report.suggestion, explainer)
-        if after is not mended:
-            reports.append(report)
-            mended = after
-    return mended, reports
-
-
-def _mended(
-    root: Node,
-    place: Place,
-    error: ErrorDetails,
-    suggestion: str | None,
-    explainer: Explainer,
-) -> Node:
+    root: Node, place: Place, error: ErrorDetails, meant: str | None, explainer: Explainer
+) -> bool:
+    """Correct a clear misspelling in `root`; return whether it was one."""
     own = error.get("ctx", {}) if error["type"] == "detcore" else {}
     parent = find(root, place[:-1])
-    if suggestion is None or parent is None or not isinstance(parent.value, dict):
-        return root
+    old = parent.entries.get(str(place[-1])) if parent is not None and place else None
+    if parent is None or old is None or meant is None:
+        return False
     is_unknown = error["type"] == "extra_forbidden" or own.get("text", "").startswith(
         ("unknown key", "unknown unit")
     )
-    if is_unknown and place[-1] in parent.value and suggestion not in parent.value:
-        valid = explainer.valid_names(place[:-1])
-        if not valid or suggestion in valid:
-            return rename(root, place, suggestion)
-    old = find(root, place)
-    if place[-1] in _TAGS and suggestion in own.get("choices", ()) and old is not None:
-        return replace(root, place, Node(suggestion, old.span))
-    return root
+    valid = explainer.valid_names(place[:-1])
+    if is_unknown and meant not in parent.entries and (not valid or meant in valid):
+        parent.value = {meant if key == place[-1] else key: n for key, n in parent.entries.items()}
+        return True
+    if place[-1] in _TAGS and meant in own.get("choices", ()):
+        old.value = meant
+        return True
+    return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
@@ -14,7 +14,13 @@ from detcore._secrets import is_secret_key
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._length import UNITS
-from detcore.config._problem import Mention, describe_value, did_you_mean, nearest
+from detcore.config._problem import (
+    Mention,
+    describe_value,
+    did_you_mean,
+    nearest,
+    repair_number,
+)
 from detcore.config._searchers import SEARCHERS, PluginSearcher
 from detcore.config._sections import PluginLauncher
 from detcore.config._source import (
@@ -79,20 +85,16 @@ class Explainer:
         return node.span
 
     def _top(self) -> Span:
-        entries = self._root.value
-        if isinstance(entries, dict):
-            for entry in entries.values():
-                if entry.key_span.source is self._root.span.source:
-                    span = entry.key_span
-                    return Span(span.source, span.line, span.column, span.line, span.column + 1)
-        return self._root.span
+        source = self._root.span.source
+        keys = [child.key for child in self._root.entries.values() if child.key]
+        first = next((key for key in keys if key.source is source), None)
+        return source.span(first.line, first.column) if first else self._root.span
 
     # -- mistakes -------------------------------------------------------------------------------
 
     def field(self, error: ErrorDetails, place: Place) -> Diagnostic:
         """Explain one of pydantic's errors."""
-        kind = error["type"]
-        context = error.get("ctx", {})
+        kind, context = error["type"], error.get("ctx", {})
         if kind == "detcore":
             return self.problem(context, place)
         if kind == "extra_forbidden":
@@ -101,20 +103,12 @@ class Explainer:
             return self.missing(place)
         node = find(self._root, place)
         value = None if node is None else plain(node)
-        if kind == "literal_error":
-            choices = re.findall(r"'([^']*)'", context["expected"])
-            listed = choices[-1]
-            if choices[1:]:
-                listed = f"{', '.join(choices[:-1])} or {listed}"
-            message, label = f"expected {listed}, got {describe_value(value)}", ""
-            suggestion = nearest(value, choices) if isinstance(value, str) else None
-        else:
-            message, label, suggestion = _wrong_value(kind, context, value, error["msg"])
-            if is_secret_key(dotted(place)):
-                message, suggestion = message.split(", got")[0] + " (value not shown)", None
-                label = "" if "quotes" in label else label
-            if node is not None and _is_empty(node):
-                label = "nothing is written here"
+        message, label, suggestion = _wrong_value(kind, context, value, error["msg"])
+        if is_secret_key(dotted(place)):
+            message, suggestion = message.split(", got")[0] + " (value not shown)", None
+            label = "" if "quotes" in label else label
+        if node is not None and _is_empty(node):
+            label = "nothing is written here"
         return mistake(
             self.value(place),
             f"{dotted(place)}: {message}",
@@ -152,7 +146,7 @@ class Explainer:
         name, parent = str(place[-1]), place[:-1]
         valid = self.valid_names(parent)
         given = find(self._root, parent)
-        present = given.value if given is not None and isinstance(given.value, dict) else {}
+        present = {} if given is None else given.entries
         near = nearest(name, [choice for choice in valid if choice not in present])
         twin = None if near else nearest(name, [choice for choice in valid if choice in present])
         hints = [_RENAMED[name]] if name in _RENAMED else []
@@ -226,16 +220,6 @@ class Explainer:
         return node.value if node is not None and isinstance(node.value, str) else ""
 
 
-def _homes(name: str) -> list[Place]:
-    """Return every place where a field of this name is valid, once per section."""
-    found: list[Place] = [
-        (*place, name) for place, kind in _sections() if name in kind.model_fields
-    ]
-    if name == "global_batch_size":
-        found.append(("hyperparameters", name))
-    return list(dict.fromkeys(found))
-
-
 def _sections() -> Iterator[tuple[Place, type[BaseModel]]]:
     yield (), ExperimentConfig
     for searcher in SEARCHERS.values():
@@ -259,7 +243,11 @@ def _models(annotation: Any) -> Iterator[type[BaseModel]]:
 
 def _elsewhere(name: str, parent: Place) -> tuple[str, str] | None:
     """Return the place where a key that is invalid here belongs, and a phrase for it."""
-    found = _homes(name)
+    found: list[Place] = [
+        (*place, name) for place, kind in _sections() if name in kind.model_fields
+    ]
+    if name == "global_batch_size":
+        found.append(("hyperparameters", name))
     if (*parent, name) in found:
         models = SEARCHERS if parent == ("searcher",) else STORAGE_TYPES
         kinds = [kind for kind, model in models.items() if name in model.model_fields]
@@ -303,6 +291,12 @@ def _wrong_value(
     kind: str, context: Mapping[str, Any], value: JSONValue, fallback: str
 ) -> tuple[str, str, str | None]:
     """Return the message, the text under the place, and the probable intention."""
+    got = describe_value(value)
+    if kind == "literal_error":
+        *others, last = re.findall(r"'([^']*)'", context["expected"])
+        suggestion = nearest(value, [*others, last]) if isinstance(value, str) else None
+        listed = f"{', '.join(others)} or {last}" if others else last
+        return f"expected {listed}, got {got}", "", suggestion
     if kind in _BOUNDS:
         name, words = _BOUNDS[kind]
         bound = context[name]
@@ -310,61 +304,30 @@ def _wrong_value(
         return f"expected {words.format(bound)}, got {value}", "", None
     if kind not in _EXPECTED:
         return fallback.removeprefix("Value error, "), "", None
-    repair = _REPAIRS.get(kind)
-    label, suggestion = repair(value) if repair is not None else ("", None)
     least = context.get("min_length", 1)
     if kind == "string_too_short" and least > 1:
-        return f"expected at least {least} characters, got {describe_value(value)}", "", None
+        return f"expected at least {least} characters, got {got}", "", None
     if kind in ("string_too_short", "too_short"):
         return f"expected {_EXPECTED[kind]}", "this is empty", None
-    return f"expected {_EXPECTED[kind]}, got {describe_value(value)}", label, suggestion
+    return f"expected {_EXPECTED[kind]}, got {got}", *_repair(kind, value)
 
 
-def _to_number(value: JSONValue, parse: Callable[[str], float]) -> tuple[str, str | None]:
-    if isinstance(value, str):
-        try:
-            parse(value.strip().replace("_", ""))
-        except ValueError:
-            return "", None
-        text = value.strip()
-        return f"remove the quotes: {text}", text
-    if isinstance(value, float) and parse is int and value == int(value):
-        return f"write {int(value)}", str(int(value))
-    return "", None
-
-
-def _to_bool(value: JSONValue) -> tuple[str, str | None]:
-    if isinstance(value, int):
-        suggestion = {0: "false", 1: "true"}.get(value)
-        return (f"write {suggestion}" if suggestion else ""), suggestion
-    if isinstance(value, str):
-        suggestion = nearest(value, ["true", "false"])
-        return (f"write {suggestion}" if suggestion else ""), suggestion
-    return "", None
-
-
-def _to_string(value: JSONValue) -> tuple[str, str | None]:
-    if isinstance(value, bool):
-        value = str(value).lower()
-    if isinstance(value, (str, int, float)):
-        return f'put it in quotes: "{value}"', f'"{value}"'
-    return "", None
-
-
-def _to_list(value: JSONValue) -> tuple[str, str | None]:
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+def _repair(kind: str, value: JSONValue) -> tuple[str, str | None]:
+    """Return the text under a value of the wrong type, and the probable intention."""
+    if kind in ("int_type", "int_from_float", "float_type"):
+        return repair_number(value, float if kind == "float_type" else int)
+    if kind == "bool_type":
+        meant = nearest(value, ["true", "false"]) if isinstance(value, str) else None
+        if isinstance(value, int):
+            meant = {0: "false", 1: "true"}.get(value)
+        return (f"write {meant}" if meant else ""), meant
+    if kind == "string_type" and isinstance(value, (str, int, float)):
+        quoted = f'"{str(value).lower() if isinstance(value, bool) else value}"'
+        return f"put it in quotes: {quoted}", quoted
+    is_bool = isinstance(value, bool)
+    if kind == "list_type" and isinstance(value, (str, int, float)) and not is_bool:
         return f"for a list of one, write [{value}]", f"[{value}]"
     return "", None
-
-
-_REPAIRS: dict[str, Callable[[JSONValue], tuple[str, str | None]]] = {
-    "int_type": lambda value: _to_number(value, int),
-    "int_from_float": lambda value: _to_number(value, int),
-    "float_type": lambda value: _to_number(value, float),
-    "bool_type": _to_bool,
-    "string_type": _to_string,
-    "list_type": _to_list,
-}
 
 
 def json_schema() -> dict[str, Any]:

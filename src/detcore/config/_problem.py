@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
@@ -32,6 +33,7 @@ __all__ = [
     "problem",
     "problem_at",
     "raise_problems",
+    "repair_number",
 ]
 
 # A location and an error: our own, or the name of one that pydantic knows with its details.
@@ -131,6 +133,18 @@ def describe_value(value: object) -> str:
         text = value if len(value) <= 60 else value[:57] + "..."
         return f'the string "{mask_text(text)}"'
     return "a mapping" if isinstance(value, Mapping) else "a list"
+
+
+def repair_number(value: object, parse: type[int] | type[float]) -> tuple[str, str | None]:
+    """Return a text for under a value that is no number, and the probable intention."""
+    if isinstance(value, str):
+        text = value.strip()
+        with contextlib.suppress(ValueError):
+            parse(text.replace("_", ""))
+            return f"remove the quotes: {text}", text
+    if isinstance(value, float) and parse is int and value == int(value):
+        return f"write {int(value)}", str(int(value))
+    return "", None
 
 
 def did_you_mean(suggestion: str | None) -> str:
