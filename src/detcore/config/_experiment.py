@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationInfo, model_validator
 
-from detcore.config._fields import FOR_CLUSTERS, FROM_EARLIER, Command, Name, Section
+from detcore.config._fields import FOR_CLUSTERS, FROM_EARLIER, Command, Name, Section, setting
 from detcore.config._hyperparameters import Hyperparameters, seeded
 from detcore.config._length import Period
 from detcore.config._problem import raise_problems
@@ -55,37 +55,27 @@ class ExperimentConfig(Section):
     returns plain JSON values from which ``model_validate`` makes an equal configuration.
     """
 
-    name: Name = Field(
-        default_factory=_draw_name,
-        description="Name of the experiment; default: words drawn at random.",
+    name: Name = setting(
+        "Name of the experiment; default: words drawn at random.", default_factory=_draw_name
     )
-    description: str | None = Field(default=None, description="Purpose of the experiment.")
-    labels: list[str] = Field(default=[], description="Words to find the experiment by.")
-    project: str | None = Field(default=None, description="Project; goes with 'workspace'.")
-    workspace: str | None = Field(default=None, description="Workspace; goes with 'project'.")
-    entrypoint: Command | None = Field(
-        default=None,
-        description="Code to run: 'module:TrialClass', a shell command, or a list of arguments.",
+    description: str | None = setting("Purpose of the experiment.", None)
+    labels: list[str] = setting("Words to find the experiment by.", [])
+    project: str | None = setting("Project; goes with 'workspace'.", None)
+    workspace: str | None = setting("Workspace; goes with 'project'.", None)
+    entrypoint: Command | None = setting(
+        "Code to run: 'module:TrialClass', a shell command, or a list of arguments.", None
     )
-    data: dict[str, Any] = Field(
-        default={}, description="Free-form settings of your code, usually about its data."
+    data: dict[str, Any] = setting("Free-form settings of your code, usually about its data.", {})
+    data_ledger: bool = setting(
+        "Log which records each batch used, for 'detcore data verify'.", False
     )
-    data_ledger: bool = Field(
-        default=False, description="Log which records each batch used, for 'detcore data verify'."
+    debug: bool = setting("More log output.", False)
+    hyperparameters: Hyperparameters = setting(
+        "Constants, groups of them, and ranges to search.", {}
     )
-    debug: bool = Field(default=False, description="More log output.")
-    hyperparameters: Hyperparameters = Field(
-        default={}, description="Constants, groups of them, and ranges to search."
-    )
-    searcher: SearcherField = Field(
-        description="Search method: its hyperparameters, length and metric."
-    )
-    records_per_epoch: int = Field(
-        default=0, ge=0, description="Records in one epoch; 0 to take it from the data."
-    )
-    scheduling_unit: int = Field(
-        default=100, ge=1, description="Batches between two reports of training metrics."
-    )
+    searcher: SearcherField = setting("Search method: its hyperparameters, length and metric.")
+    records_per_epoch: int = setting("Records in one epoch; 0 to take it from the data.", 0, ge=0)
+    scheduling_unit: int = setting("Batches between two reports of training metrics.", 100, ge=1)
     min_validation_period: Annotated[
         Period,
         Field(
@@ -100,58 +90,48 @@ class ExperimentConfig(Section):
             json_schema_extra=_NEVER_IN_SCHEMA,
         ),
     ] = _NEVER
-    perform_initial_validation: bool = Field(
-        default=False, description="Validate once before training."
+    perform_initial_validation: bool = setting("Validate once before training.", False)
+    checkpoint_policy: Literal["best", "all", "none"] = setting(
+        "After which validations to save a checkpoint.", "best"
     )
-    checkpoint_policy: Literal["best", "all", "none"] = Field(
-        default="best", description="After which validations to save a checkpoint."
+    checkpoint_storage: StorageField | None = setting(
+        "Where checkpoints go: a URL, or a type with its settings.", None
     )
-    checkpoint_storage: StorageField | None = Field(
-        default=None, description="Where checkpoints go: a URL, or a type with its settings."
+    checkpoint_async: bool = setting("Train on while a checkpoint is written and uploaded.", True)
+    checkpoint_exit_timeout_s: float = setting(
+        "Seconds that the end of a trial waits for its last checkpoint.", 3600.0, ge=0
     )
-    checkpoint_async: bool = Field(
-        default=True,
-        description="Train on while a checkpoint is written and uploaded.",
-    )
-    checkpoint_exit_timeout_s: float = Field(
-        default=3600.0,
-        ge=0,
-        description="Seconds that the end of a trial waits for its last checkpoint.",
-    )
-    preemption_grace_s: float | None = Field(
-        default=None,
-        gt=0,
-        description="Seconds between SIGTERM and the kill; null = DETCORE_GRACE_S, or as Slurm "
+    preemption_grace_s: float | None = setting(
+        "Seconds between SIGTERM and the kill; null = DETCORE_GRACE_S, or as Slurm "
         "or Kubernetes tell.",
-    )
-    max_restarts: int = Field(
-        default=5,
-        ge=0,
-        description="How often a trial that failed starts again from its last checkpoint.",
-    )
-    stop_at_nan: bool = Field(
-        default=False,
-        description="End a trial with an error at the first metric that is NaN, before it saves.",
-    )
-    hang_timeout_s: float | None = Field(
-        default=None,
+        None,
         gt=0,
-        description="End a trial with an error, and its stacks in the log, if it reports nothing "
+    )
+    max_restarts: int = setting(
+        "How often a trial that failed starts again from its last checkpoint.", 5, ge=0
+    )
+    stop_at_nan: bool = setting(
+        "End a trial with an error at the first metric that is NaN, before it saves.", False
+    )
+    hang_timeout_s: float | None = setting(
+        "End a trial with an error, and its stacks in the log, if it reports nothing "
         "for so many seconds; null = never.",
+        None,
+        gt=0,
     )
-    on_failure: str | None = Field(
-        default=None,
-        description="Action for each trial that fails, of an installed plugin: 'bundle' "
+    on_failure: str | None = setting(
+        "Action for each trial that fails, of an installed plugin: 'bundle' "
         "(detcore-replay) writes a file from which 'detcore reproduce' repeats the failure.",
+        None,
     )
-    reproducibility: Reproducibility = Field(
-        default_factory=lambda: Reproducibility(), description="Settings for repeatable runs."
+    reproducibility: Reproducibility = setting(
+        "Settings for repeatable runs.", default_factory=lambda: Reproducibility()
     )
-    optimizations: Optimizations = Field(
-        default=Optimizations(), description="How gradients and metrics travel between workers."
+    optimizations: Optimizations = setting(
+        "How gradients and metrics travel between workers.", Optimizations()
     )
-    profiling: Profiling = Field(default=Profiling(), description="Which batches to profile.")
-    resources: Resources = Field(default=Resources(), description="Resources of a trial.")
+    profiling: Profiling = setting("Which batches to profile.", Profiling())
+    resources: Resources = setting("Resources of a trial.", Resources())
     launcher: Annotated[
         LauncherField,
         Field(
@@ -159,21 +139,15 @@ class ExperimentConfig(Section):
             "and its settings."
         ),
     ] = "local"
-    environment: EnvironmentConfig = Field(
-        default=EnvironmentConfig(), description=f"The container; {FOR_CLUSTERS}"
-    )
-    bind_mounts: list[BindMount] = Field(
-        default=[], description=f"Folders shown to the container; {FOR_CLUSTERS}"
-    )
-    security: dict[str, Any] | None = Field(
-        default=None, description=f"Certificates and keys; {FOR_CLUSTERS}"
-    )
-    slurm: Slurm | None = Field(default=None, description=f"Settings for Slurm; {FOR_CLUSTERS}")
-    pbs: Pbs | None = Field(default=None, description=f"Settings for PBS; {FOR_CLUSTERS}")
-    data_layer: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
-    internal: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
-    tensorboard_storage: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
-    agent_label: str | None = Field(default=None, description=FROM_EARLIER)
+    environment: EnvironmentConfig = setting(f"The container; {FOR_CLUSTERS}", EnvironmentConfig())
+    bind_mounts: list[BindMount] = setting(f"Folders shown to the container; {FOR_CLUSTERS}", [])
+    security: dict[str, Any] | None = setting(f"Certificates and keys; {FOR_CLUSTERS}", None)
+    slurm: Slurm | None = setting(f"Settings for Slurm; {FOR_CLUSTERS}", None)
+    pbs: Pbs | None = setting(f"Settings for PBS; {FOR_CLUSTERS}", None)
+    data_layer: dict[str, Any] | None = setting(FROM_EARLIER, None)
+    internal: dict[str, Any] | None = setting(FROM_EARLIER, None)
+    tensorboard_storage: dict[str, Any] | None = setting(FROM_EARLIER, None)
+    agent_label: str | None = setting(FROM_EARLIER, None)
 
     def trial_settings(self) -> TrialSettings:
         """Return the settings that a worker needs while it trains a trial."""

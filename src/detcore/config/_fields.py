@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, get_args
 
 from pydantic import (
     AfterValidator,
@@ -42,8 +42,10 @@ __all__ = [
     "Name",
     "Section",
     "ShmSize",
+    "by_tag",
     "named",
     "only",
+    "setting",
     "tagged",
 ]
 
@@ -68,6 +70,11 @@ class Section(BaseModel):
             return value
         optional = {name for name, info in cls.model_fields.items() if not info.is_required()}
         return {k: v for k, v in value.items() if v is not None or k not in optional}
+
+
+def setting(description: str, default: Any = ..., **rules: Any) -> Any:
+    """Return a field of a section; without a default it is required."""
+    return Field(default, description=description, **rules)
 
 
 class Lenient(Section):
@@ -146,6 +153,11 @@ ShmSize = Annotated[
 # -- sections whose fields depend on one of them ------------------------------------------------
 
 
+def by_tag(tag: str, models: Iterable[type[Section]]) -> dict[str, type[Section]]:
+    """Return models by the one value that their field `tag` may have."""
+    return {get_args(model.model_fields[tag].annotation)[0]: model for model in models}
+
+
 def tagged(
     tag: str,
     what: str,
@@ -178,8 +190,7 @@ def tagged(
             )
         if tag not in value:
             raise_problems(what, [_no_tag(tag, what, value, known)])
-        plugins: Mapping[str, type[BaseModel] | None] | None = (info.context or {}).get(what)
-        name = value[tag]
+        plugins, name = _plugins(info, what), value[tag]
         model = known.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and plugins is not None and name in plugins:
             return _from_plugin(value, plugins[name] or model, other)
@@ -197,14 +208,11 @@ def tagged(
 def named(tag: str, what: str, *, other: type[Lenient]) -> AfterValidator:
     """Return the check of a name that stands for a section with nothing but its tag.
 
-    Args:
-        tag: As for `tagged`.
-        what: As for `tagged`.
-        other: As for `tagged`.
+    The arguments are those of `tagged`.
     """
 
     def check(value: str, info: ValidationInfo) -> str:
-        plugins: Mapping[str, type[BaseModel] | None] | None = (info.context or {}).get(what)
+        plugins = _plugins(info, what)
         if plugins is not None:
             if value not in plugins:
                 raise _bad_tag(value, what, sorted(plugins), {})
@@ -214,23 +222,23 @@ def named(tag: str, what: str, *, other: type[Lenient]) -> AfterValidator:
     return AfterValidator(check)
 
 
+def _plugins(info: ValidationInfo, what: str) -> Mapping[str, type[BaseModel] | None] | None:
+    plugins: Mapping[str, type[BaseModel] | None] | None = (info.context or {}).get(what)
+    return plugins
+
+
 def _from_plugin(
-    value: Mapping[str, object],
-    model: type[BaseModel] | None,
-    other: type[Lenient],
+    value: Mapping[str, object], model: type[BaseModel] | None, other: type[Lenient]
 ) -> Section:
     """Check a section with a plugin's model, and keep it as it was written."""
     if model is not None and issubclass(model, Section):
         return model.model_validate(value)
-    own_fields = model.model_fields if model is not None else {}
-    common = [name for name in other.model_fields if model and name not in own_fields]
-    own = {k: v for k, v in value.items() if k not in common}
     found: list[Problem] = []
     if model is not None:
-        unknown = [key for key in own if key not in model.model_fields]
-        found += [((key,), "extra_forbidden") for key in unknown]
+        names, common = model.model_fields, other.model_fields
+        found += [((k,), "extra_forbidden") for k in value if k not in names and k not in common]
         try:
-            model.model_validate({k: v for k, v in own.items() if k not in unknown}, strict=True)
+            model.model_validate({k: v for k, v in value.items() if k in names}, strict=True)
         except ValidationError as exc:
             found += [again(error) for error in exc.errors(include_url=False)]
     try:
@@ -242,16 +250,13 @@ def _from_plugin(
 
 
 def _no_tag(
-    tag: str, what: str, value: Mapping[str, object], known: Mapping[str, object]
+    tag: str, what: str, value: Mapping[str, object], known: Mapping[str, type[Section]]
 ) -> tuple[tuple[str, ...], PydanticCustomError | str]:
+    names = {name for model in known.values() for name in model.model_fields}
     for key in value:
-        if nearest(key, [tag]) and not any(key in _names(model) for model in known.values()):
+        if key not in names and nearest(key, [tag]):
             return (key,), problem(f"unknown key '{key}' in the {what}", at="key", suggestion=tag)
     return (tag,), "missing"
-
-
-def _names(model: object) -> set[str]:
-    return set(getattr(model, "model_fields", {}))
 
 
 def _bad_tag(

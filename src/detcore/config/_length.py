@@ -100,6 +100,4 @@ def _dump(length: Length) -> dict[str, int]:
 _DUMP = PlainSerializer(_dump)
 Period = Annotated[Length, _validator(0), _DUMP, _schema(0)]
 TrainingLength = Annotated[Length, _validator(1), _DUMP, _schema(1)]
-UnitlessLength = Annotated[
-    Length, _validator(1, unitless=True), _DUMP, _schema(1, unitless=True)
-]
+UnitlessLength = Annotated[Length, _validator(1, unitless=True), _DUMP, _schema(1, unitless=True)]

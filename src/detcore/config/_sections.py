@@ -21,6 +21,7 @@ from detcore.config._fields import (
     ShmSize,
     named,
     only,
+    setting,
     tagged,
 )
 from detcore.config._problem import problem
@@ -44,22 +45,21 @@ __all__ = [
 class Reproducibility(Section):
     """Settings for repeatable runs."""
 
-    experiment_seed: int = Field(
+    experiment_seed: int = setting(
+        "Seed of everything random; default: drawn for each experiment.",
         default_factory=lambda: _draw_seed(),
         ge=0,
         le=2**31 - 1,
-        description="Seed of everything random; default: drawn for each experiment.",
     )
-    deterministic_ops: bool | None = Field(
-        default=None,
-        description="Make the framework use only operations that give the same bits each time; "
+    deterministic_ops: bool | None = setting(
+        "Make the framework use only operations that give the same bits each time; "
         "null = the framework's own choice.",
+        None,
     )
-    step_digests: int = Field(
-        default=10,
+    step_digests: int = setting(
+        "Record digests of every k-th step, by which detcore diverge compares runs; 0 = of none.",
+        10,
         ge=0,
-        description="Record digests of every k-th step, by which detcore diverge compares runs; "
-        "0 = of none.",
     )
 
 
@@ -75,53 +75,43 @@ _GRADIENTS = GradientSettings()
 class Optimizations(Section):
     """Exchange of gradients and metrics between the workers of a trial."""
 
-    aggregation_frequency: int = Field(
-        default=_GRADIENTS.aggregation_frequency,
+    aggregation_frequency: int = setting(
+        "Batches whose gradients are summed before each update.",
+        _GRADIENTS.aggregation_frequency,
         ge=1,
-        description="Batches whose gradients are summed before each update.",
     )
-    average_aggregated_gradients: bool = Field(
-        default=_GRADIENTS.average_aggregated_gradients,
-        description="Divide the added gradients by aggregation_frequency.",
+    average_aggregated_gradients: bool = setting(
+        "Divide the added gradients by aggregation_frequency.",
+        _GRADIENTS.average_aggregated_gradients,
     )
-    average_training_metrics: bool = Field(
-        default=_GRADIENTS.average_training_metrics,
-        description="Average training metrics over all workers.",
+    average_training_metrics: bool = setting(
+        "Average training metrics over all workers.", _GRADIENTS.average_training_metrics
     )
-    gradient_compression: bool = Field(
-        default=_GRADIENTS.gradient_compression,
-        description="Send gradients as half-precision numbers.",
+    gradient_compression: bool = setting(
+        "Send gradients as half-precision numbers.", _GRADIENTS.gradient_compression
     )
-    mixed_precision: Literal["O0", "O1", "O2", "O3"] = Field(
-        default="O0", description="Level of mixed precision for apex; has no effect."
+    mixed_precision: Literal["O0", "O1", "O2", "O3"] = setting(
+        "Level of mixed precision for apex; has no effect.", "O0"
     )
-    grad_updates_size_file: str | None = Field(
-        default=None, description="Write the sizes of gradient updates to this file."
+    grad_updates_size_file: str | None = setting(
+        "Write the sizes of gradient updates to this file.", None
     )
-    auto_tune_tensor_fusion: bool = Field(
-        default=False, description="Let Horovod find the next two settings."
+    auto_tune_tensor_fusion: bool = setting("Let Horovod find the next two settings.", False)
+    tensor_fusion_threshold: int | None = setting(
+        "Megabytes of gradients that Horovod sends together; null = as it thinks best.", None, ge=0
     )
-    tensor_fusion_threshold: int | None = Field(
-        default=None,
-        ge=0,
-        description="Megabytes of gradients that Horovod sends together; null = as it thinks best.",
-    )
-    tensor_fusion_cycle_time: int | None = Field(
-        default=None,
-        ge=0,
-        description="Milliseconds between two looks of Horovod; null = as it thinks best.",
+    tensor_fusion_cycle_time: int | None = setting(
+        "Milliseconds between two looks of Horovod; null = as it thinks best.", None, ge=0
     )
 
 
 class Profiling(Section):
     """Selection of batches to profile."""
 
-    enabled: bool = Field(default=False, description="Whether to profile.")
-    begin_on_batch: int = Field(default=0, ge=0, description="First batch to profile.")
-    end_after_batch: int | None = Field(
-        default=None, ge=0, description="Last batch to profile; null = to the end."
-    )
-    sync_timings: bool = Field(default=True, description="Wait for the device at each measurement.")
+    enabled: bool = setting("Whether to profile.", False)
+    begin_on_batch: int = setting("First batch to profile.", 0, ge=0)
+    end_after_batch: int | None = setting("Last batch to profile; null = to the end.", None, ge=0)
+    sync_timings: bool = setting("Wait for the device at each measurement.", True)
 
 
 def _mount_target(value: str) -> str:
@@ -133,26 +123,26 @@ def _mount_target(value: str) -> str:
 class BindMount(Section):
     """A folder of the host made visible in the container."""
 
-    host_path: AbsolutePath = Field(description="Folder on the host; absolute.")
-    container_path: Annotated[Name, AfterValidator(_mount_target)] = Field(
-        description="Where it appears in the container."
+    host_path: AbsolutePath = setting("Folder on the host; absolute.")
+    container_path: Annotated[Name, AfterValidator(_mount_target)] = setting(
+        "Where it appears in the container."
     )
-    read_only: bool = Field(default=False, description="Whether the container may only read it.")
-    propagation: str = Field(default="rprivate", description="Mount propagation.")
+    read_only: bool = setting("Whether the container may only read it.", False)
+    propagation: str = setting("Mount propagation.", "rprivate")
 
 
 class Device(Section):
     """A device of the host made visible in the container."""
 
-    host_path: AbsolutePath = Field(description="Device on the host; absolute.")
-    container_path: Name = Field(description="Where it appears in the container.")
-    mode: str = Field(default="mrw", description="Permissions of the container on it.")
+    host_path: AbsolutePath = setting("Device on the host; absolute.")
+    container_path: Name = setting("Where it appears in the container.")
+    mode: str = setting("Permissions of the container on it.", "mrw")
 
 
 class PluginLauncher(Lenient):
     """A launcher with settings, which are passed on as they are."""
 
-    name: Name = Field(description="Name under which a plugin registers the launcher.")
+    name: Name = setting("Name under which a plugin registers the launcher.")
 
 
 class LocalLauncherSettings(BaseModel):
@@ -177,54 +167,49 @@ LauncherField = Annotated[
 class Resources(Section):
     """Resources of a trial."""
 
-    slots_per_trial: int = Field(
-        default=1,
-        ge=0,
-        description="Worker processes (and devices) per trial; 0 = one, on the CPU.",
+    slots_per_trial: int = setting(
+        "Worker processes (and devices) per trial; 0 = one, on the CPU.", 1, ge=0
     )
-    max_slots: int | None = Field(default=None, ge=0, description="Slots for all trials together.")
-    weight: float = Field(default=1.0, gt=0, description=f"Share of the cluster; {FOR_CLUSTERS}")
-    priority: int | None = Field(
-        default=None, ge=1, le=99, description=f"1 = first; {FOR_CLUSTERS}"
+    max_slots: int | None = setting("Slots for all trials together.", None, ge=0)
+    weight: float = setting(f"Share of the cluster; {FOR_CLUSTERS}", 1.0, gt=0)
+    priority: int | None = setting(f"1 = first; {FOR_CLUSTERS}", None, ge=1, le=99)
+    resource_pool: str = setting(f"Pool of machines; {FOR_CLUSTERS}", "")
+    native_parallel: bool = setting(FROM_EARLIER, False)
+    agent_label: str = setting(FROM_EARLIER, "")
+    shm_size: ShmSize | None = setting(
+        f"Shared memory of the container, bytes or '1.5 gb'; {FOR_CLUSTERS}", None
     )
-    resource_pool: str = Field(default="", description=f"Pool of machines; {FOR_CLUSTERS}")
-    native_parallel: bool = Field(default=False, description=FROM_EARLIER)
-    agent_label: str = Field(default="", description=FROM_EARLIER)
-    shm_size: ShmSize | None = Field(
-        default=None,
-        description=f"Shared memory of the container, bytes or '1.5 gb'; {FOR_CLUSTERS}",
-    )
-    devices: list[Device] = Field(default=[], description=f"Devices of the host; {FOR_CLUSTERS}")
+    devices: list[Device] = setting(f"Devices of the host; {FOR_CLUSTERS}", [])
 
 
 class _ImagePerDevice(Section):
-    cpu: str | None = Field(default=None, description="Image for machines without accelerator.")
-    cuda: str | None = Field(default=None, description="Image for NVIDIA devices.")
-    rocm: str | None = Field(default=None, description="Image for AMD devices.")
-    gpu: str | None = Field(default=None, description="Earlier name of 'cuda'.")
+    cpu: str | None = setting("Image for machines without accelerator.", None)
+    cuda: str | None = setting("Image for NVIDIA devices.", None)
+    rocm: str | None = setting("Image for AMD devices.", None)
+    gpu: str | None = setting("Earlier name of 'cuda'.", None)
 
 
 class _VariablesPerDevice(Section):
-    cpu: list[str] = Field(default=[], description="NAME=VALUE for machines without accelerator.")
-    cuda: list[str] = Field(default=[], description="NAME=VALUE for NVIDIA devices.")
-    rocm: list[str] = Field(default=[], description="NAME=VALUE for AMD devices.")
-    gpu: list[str] = Field(default=[], description="Earlier name of 'cuda'.")
+    cpu: list[str] = setting("NAME=VALUE for machines without accelerator.", [])
+    cuda: list[str] = setting("NAME=VALUE for NVIDIA devices.", [])
+    rocm: list[str] = setting("NAME=VALUE for AMD devices.", [])
+    gpu: list[str] = setting("Earlier name of 'cuda'.", [])
 
 
 class ProxyPort(Section):
     """A port that the cluster's proxy forwards."""
 
-    proxy_port: int = Field(ge=1, le=65535, description="The port.")
-    proxy_tcp: bool = Field(default=False, description="Pass on raw TCP instead of HTTP.")
-    unauthenticated: bool = Field(default=False, description="Let anybody connect.")
+    proxy_port: int = setting("The port.", ge=1, le=65535)
+    proxy_tcp: bool = setting("Pass on raw TCP instead of HTTP.", False)
+    unauthenticated: bool = setting("Let anybody connect.", False)
 
 
 class RegistryAuth(Lenient):
     """Credentials for a registry of images."""
 
-    username: str | None = Field(default=None, description="User name.")
-    password: str | None = Field(default=None, description="Password.")
-    serveraddress: str | None = Field(default=None, description="Address of the registry.")
+    username: str | None = setting("User name.", None)
+    password: str | None = setting("Password.", None)
+    serveraddress: str | None = setting("Address of the registry.", None)
 
 
 class EnvironmentConfig(Section):
@@ -237,39 +222,33 @@ class EnvironmentConfig(Section):
             only(TEXT, MAPPING),
         ]
         | None
-    ) = Field(default=None, description="Image, or one per kind of device.")
+    ) = setting("Image, or one per kind of device.", None)
     environment_variables: Annotated[
         Annotated[list[str], Tag(LIST)] | Annotated[_VariablesPerDevice, Tag(MAPPING)],
         BY_KIND,
         only(LIST, MAPPING),
-    ] = Field(default=[], description="NAME=VALUE, or a list of them per kind of device.")
-    ports: dict[str, Annotated[int, Field(ge=1, le=65535)]] = Field(
-        default={}, description="Named ports of the container."
+    ] = setting("NAME=VALUE, or a list of them per kind of device.", [])
+    ports: dict[str, Annotated[int, Field(ge=1, le=65535)]] = setting(
+        "Named ports of the container.", {}
     )
-    proxy_ports: list[ProxyPort] = Field(default=[], description="Ports that the proxy passes on.")
-    force_pull_image: bool = Field(
-        default=False, description="Fetch the image even if it is there."
-    )
-    registry_auth: RegistryAuth | None = Field(
-        default=None, repr=False, description="Credentials for the registry."
-    )
-    pod_spec: dict[str, Any] | None = Field(
-        default=None, description="Kubernetes pod specification."
-    )
-    add_capabilities: list[str] = Field(default=[], description="Kernel capabilities to add.")
-    drop_capabilities: list[str] = Field(default=[], description="Kernel capabilities to drop.")
+    proxy_ports: list[ProxyPort] = setting("Ports that the proxy passes on.", [])
+    force_pull_image: bool = setting("Fetch the image even if it is there.", False)
+    registry_auth: RegistryAuth | None = setting("Credentials for the registry.", None, repr=False)
+    pod_spec: dict[str, Any] | None = setting("Kubernetes pod specification.", None)
+    add_capabilities: list[str] = setting("Kernel capabilities to add.", [])
+    drop_capabilities: list[str] = setting("Kernel capabilities to drop.", [])
 
 
 class Slurm(Lenient):
     """Settings of a Slurm cluster."""
 
-    slots_per_node: int | None = Field(default=None, ge=1, description="Slots on each node.")
-    gpu_type: str | None = Field(default=None, description="Kind of GPU to ask for.")
-    sbatch_args: list[str] = Field(default=[], description="Further arguments of sbatch.")
+    slots_per_node: int | None = setting("Slots on each node.", None, ge=1)
+    gpu_type: str | None = setting("Kind of GPU to ask for.", None)
+    sbatch_args: list[str] = setting("Further arguments of sbatch.", [])
 
 
 class Pbs(Lenient):
     """Settings of a PBS cluster."""
 
-    slots_per_node: int | None = Field(default=None, ge=1, description="Slots on each node.")
-    pbsbatch_args: list[str] = Field(default=[], description="Further arguments of qsub.")
+    slots_per_node: int | None = setting("Slots on each node.", None, ge=1)
+    pbsbatch_args: list[str] = setting("Further arguments of qsub.", [])

@@ -130,9 +130,7 @@ class Further(TypedDict, total=False):
     suggestion: str | None
 
 
-def mistake(
-    span: Span, message: str, label: str = "", **details: Unpack[Further]
-) -> Diagnostic:
+def mistake(span: Span, message: str, label: str = "", **details: Unpack[Further]) -> Diagnostic:
     """Return the diagnostic of one mistake at a position; see `Diagnostic`."""
     return Diagnostic(
         message=message,

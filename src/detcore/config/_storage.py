@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Discriminator, Field, Tag
 
@@ -16,6 +16,8 @@ from detcore.config._fields import (
     Lenient,
     Name,
     Section,
+    by_tag,
+    setting,
     tagged,
 )
 from detcore.config._problem import describe_value, problem
@@ -24,26 +26,20 @@ __all__ = ["STORAGE_TYPES", "CheckpointStorage", "PluginStorage", "StorageField"
 
 
 class _Retention(Section):
-    save_experiment_best: int = Field(
-        default=0, ge=0, description="Keep this many best checkpoints of the whole experiment."
+    save_experiment_best: int = setting(
+        "Keep this many best checkpoints of the whole experiment.", 0, ge=0
     )
-    save_trial_best: int = Field(
-        default=1, ge=0, description="Keep this many best checkpoints of each trial."
-    )
-    save_trial_latest: int = Field(
-        default=1, ge=0, description="Keep this many latest checkpoints of each trial."
-    )
+    save_trial_best: int = setting("Keep this many best checkpoints of each trial.", 1, ge=0)
+    save_trial_latest: int = setting("Keep this many latest checkpoints of each trial.", 1, ge=0)
 
 
 def _prefix(value: str | None) -> str | None:
-    if value is not None and ".." in value.split("/"):
+    parts = [part for part in (value or "").split("/") if part not in ("", ".")]
+    if ".." in parts:
         raise problem(
             f'the prefix "{value}" has a component ".."',
             help=("a prefix may not lead out of itself",),
         )
-    if value is None:
-        return None
-    parts = [part for part in value.split("/") if part not in ("", ".")]
     return "/".join(parts) or None
 
 
@@ -54,79 +50,67 @@ _Bucket = Annotated[Name, Field(description="Name of the bucket, without a schem
 class SharedFsStorage(_Retention):
     """A folder, local or on a file system that all machines share."""
 
-    type: Literal["shared_fs"] = Field(description="A folder on a (shared) file system.")
-    host_path: AbsolutePath = Field(description="An existing folder; absolute.")
-    storage_path: str | None = Field(
-        default=None,
-        description="Folder below host_path for the checkpoints; relative or absolute.",
+    type: Literal["shared_fs"] = setting("A folder on a (shared) file system.")
+    host_path: AbsolutePath = setting("An existing folder; absolute.")
+    storage_path: str | None = setting(
+        "Folder below host_path for the checkpoints; relative or absolute.", None
     )
-    propagation: str = Field(default="rprivate", description=f"Mount propagation; {FOR_CLUSTERS}")
-    container_path: str | None = Field(default=None, description=FROM_EARLIER)
-    checkpoint_path: str | None = Field(default=None, description=FROM_EARLIER)
-    tensorboard_path: str | None = Field(default=None, description=FROM_EARLIER)
+    propagation: str = setting(f"Mount propagation; {FOR_CLUSTERS}", "rprivate")
+    container_path: str | None = setting(FROM_EARLIER, None)
+    checkpoint_path: str | None = setting(FROM_EARLIER, None)
+    tensorboard_path: str | None = setting(FROM_EARLIER, None)
 
 
 class DirectoryStorage(_Retention):
     """A folder that exists on every machine."""
 
-    type: Literal["directory"] = Field(description="A folder on every machine.")
-    container_path: AbsolutePath = Field(description="The folder; absolute.")
+    type: Literal["directory"] = setting("A folder on every machine.")
+    container_path: AbsolutePath = setting("The folder; absolute.")
 
 
 class S3Storage(_Retention):
     """A bucket of S3 or of a service that speaks its protocol."""
 
-    type: Literal["s3"] = Field(description="An S3 bucket.")
+    type: Literal["s3"] = setting("An S3 bucket.")
     bucket: _Bucket
-    prefix: _Prefix = Field(default=None, description="Path inside the bucket.")
-    endpoint_url: str | None = Field(
-        default=None, description="URL of the service; default: Amazon's own."
+    prefix: _Prefix = setting("Path inside the bucket.", None)
+    endpoint_url: str | None = setting("URL of the service; default: Amazon's own.", None)
+    access_key: str | None = setting(
+        "Access key; default: the usual AWS variables and files.", None
     )
-    access_key: str | None = Field(
-        default=None, description="Access key; default: the usual AWS variables and files."
-    )
-    secret_key: str | None = Field(
-        default=None, description="Secret key that belongs to access_key."
-    )
+    secret_key: str | None = setting("Secret key that belongs to access_key.", None)
 
 
 class GcsStorage(_Retention):
     """A bucket of Google Cloud Storage."""
 
-    type: Literal["gcs"] = Field(description="A Google Cloud Storage bucket.")
+    type: Literal["gcs"] = setting("A Google Cloud Storage bucket.")
     bucket: _Bucket
-    prefix: _Prefix = Field(default=None, description="Path inside the bucket.")
+    prefix: _Prefix = setting("Path inside the bucket.", None)
 
 
 class AzureStorage(_Retention):
     """A container of Azure Blob Storage."""
 
-    type: Literal["azure"] = Field(description="An Azure Blob Storage container.")
-    container: Name = Field(description="Name of the container.")
-    connection_string: str | None = Field(
-        default=None, min_length=1, description="Connection string; instead of account_url."
+    type: Literal["azure"] = setting("An Azure Blob Storage container.")
+    container: Name = setting("Name of the container.")
+    connection_string: str | None = setting(
+        "Connection string; instead of account_url.", None, min_length=1
     )
-    account_url: str | None = Field(
-        default=None, min_length=1, description="URL of the account; instead of connection_string."
+    account_url: str | None = setting(
+        "URL of the account; instead of connection_string.", None, min_length=1
     )
-    credential: str | None = Field(default=None, description="Credential for account_url.")
+    credential: str | None = setting("Credential for account_url.", None)
 
 
 class PluginStorage(_Retention, Lenient):
     """A storage type that a plugin provides; its settings are passed on unchanged."""
 
-    type: Name = Field(description="Name under which the plugin registers the type.")
+    type: Name = setting("Name under which the plugin registers the type.")
 
-
-STORAGE_TYPES: dict[str, type[Section]] = {
-    "shared_fs": SharedFsStorage,
-    "directory": DirectoryStorage,
-    "s3": S3Storage,
-    "gcs": GcsStorage,
-    "azure": AzureStorage,
-}
 
 CheckpointStorage = SharedFsStorage | DirectoryStorage | S3Storage | GcsStorage | AzureStorage
+STORAGE_TYPES = by_tag("type", get_args(CheckpointStorage))
 
 _URL, _SECTION = KIND_MARK + "url", KIND_MARK + "section"
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://.|/", re.IGNORECASE)
