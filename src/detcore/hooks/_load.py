@@ -10,7 +10,7 @@ import io
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import TYPE_CHECKING
 
@@ -28,7 +28,14 @@ if TYPE_CHECKING:
 
     from detcore.hooks._entry import PluginEntry
 
-__all__ = ["Hooks", "defined_at", "describe_error", "load_plugin"]
+__all__ = [
+    "Hooks",
+    "callers_of",
+    "defined_at",
+    "describe_error",
+    "load_plugin",
+    "make_pluggy",
+]
 
 
 @dataclasses.dataclass
@@ -37,14 +44,8 @@ class _Noise:
     warned: list[warnings.WarningMessage]
 
 
-def load_plugin(
-    entry: PluginEntry, manager: pluggy.PluginManager
-) -> tuple[Hooks | None, list[PluginProblem]]:
+def load_plugin(entry: PluginEntry) -> tuple[Hooks | None, list[PluginProblem]]:
     """Import a plugin and check its hooks.
-
-    Args:
-        entry: The plugin.
-        manager: Has the specifications; nothing is registered with it.
 
     Returns:
         The hooks, or None if the plugin cannot be used; and its faults.
@@ -55,6 +56,7 @@ def load_plugin(
     except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated, and reported)
         return None, [_import_problem(entry, error)]
     problems = _noise_problems(entry, noise)
+    manager = make_pluggy({})
     try:
         hooks, faults = find_hooks(entry, target, manager)
     except Exception as error:  # noqa: BLE001  (any access to a foreign object may raise)
@@ -63,6 +65,38 @@ def load_plugin(
     if faults:
         return None, problems + faults
     return hooks, problems + find_deprecated(entry, hooks, manager)
+
+
+def make_pluggy(hooks: dict[PluginEntry, Hooks]) -> pluggy.PluginManager:
+    """Return a pluggy manager with the specifications, and the hooks of plugins."""
+    import pluggy
+
+    from detcore.contract import hooks as specs
+    from detcore.contract.hooks import PROJECT
+
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    for entry in reversed(hooks):  # pluggy calls in reverse order of registration
+        manager.register(hooks[entry], name=entry.name)
+    return manager
+
+
+def callers_of(
+    manager: pluggy.PluginManager, hook: str, entries: Iterable[PluginEntry]
+) -> list[tuple[PluginEntry, pluggy.HookCaller]]:
+    """Return one caller per plugin, so that a failing plugin does not stop the others."""
+    by_name = {entry.name: entry for entry in reversed(list(entries))}
+    implementations = getattr(manager.hook, hook).get_hookimpls()
+    plugins = list({impl.plugin_name: impl.plugin for impl in reversed(implementations)}.items())
+    return [
+        (
+            by_name[name],
+            manager.subset_hook_caller(
+                hook, [other for _, other in plugins if other is not plugin]
+            ),
+        )
+        for name, plugin in plugins
+    ]
 
 
 def describe_error(error: BaseException) -> str:
@@ -94,69 +128,51 @@ def _listening() -> Iterator[_Noise]:
 
 
 def _noise_problems(entry: PluginEntry, noise: _Noise) -> list[PluginProblem]:
-    problems = []
+    texts = [
+        f"it warns when it is imported: {warning.category.__name__}: {warning.message} "
+        f"({warning.filename}, line {warning.lineno})"
+        for warning in noise.warned
+    ]
     if noise.printed.getvalue():
         first = noise.printed.getvalue().strip().partition("\n")[0][:80]
-        problems.append(
-            plugin_problem("noisy-import", entry, f"it prints when it is imported: {first!r}")
-        )
-    for warning in noise.warned:
-        problems.append(
-            plugin_problem(
-                "noisy-import",
-                entry,
-                f"it warns when it is imported: {warning.category.__name__}: {warning.message} "
-                f"({warning.filename}, line {warning.lineno})",
-            )
-        )
-    return problems
+        texts.insert(0, f"it prints when it is imported: {first!r}")
+    return [plugin_problem("noisy-import", entry, text) for text in texts]
 
 
 def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
     module, _, path = entry.value.partition(":")
+    mend = None
     if isinstance(error, SystemExit):
-        return plugin_problem(
-            "exits-on-import", entry, f"importing {module} ends the program: {_place(error)}"
-        )
-    if isinstance(error, ModuleNotFoundError) and error.name and _is_foreign(error.name):
-        return _missing_module(entry, module, error.name)
-    if path and isinstance(error, AttributeError) and module in sys.modules:
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else repr(error)
+        kind, fault = "exits-on-import", f"importing {module} ends the program: {place}"
+    elif isinstance(error, ModuleNotFoundError) and error.name and _is_foreign(error.name):
+        top = error.name.partition(".")[0]
+        if top == module.partition(".")[0]:
+            fault = f"there is no module {error.name!r}: the installation is damaged"
+            kind = "missing-module"
+            mend = install_command("--force-reinstall", "--no-deps", *entry.source)
+        else:
+            fault = f"importing {module} needs the module {error.name!r}, which is not installed"
+            kind = "missing-dependency"
+            mend = install_command(guess_requirement(top, entry.distribution))
+    elif path and isinstance(error, AttributeError) and module in sys.modules:
         names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
-        near = near_name(path, names)
-        hint = f"; did you mean {near!r}?" if near else ""
-        return plugin_problem(
-            "missing-module", entry, f"module {module} has no object {path!r}{hint}"
-        )
-    return plugin_problem(
-        "import-error", entry, f"importing {module} fails: {describe_error(error)}"
-    )
+        fault = f"module {module} has no object {path!r}{_did_you_mean(path, names)}"
+        kind = "missing-module"
+    else:
+        kind, fault = "import-error", f"importing {module} fails: {describe_error(error)}"
+    return plugin_problem(kind, entry, fault, mend=mend)
 
 
-def _missing_module(entry: PluginEntry, module: str, missing: str) -> PluginProblem:
-    top = missing.partition(".")[0]
-    if top == module.partition(".")[0]:
-        return plugin_problem(
-            "missing-module",
-            entry,
-            f"there is no module {missing!r}: the installation is damaged",
-            mend=install_command("--force-reinstall", "--no-deps", *entry.source),
-        )
-    return plugin_problem(
-        "missing-dependency",
-        entry,
-        f"importing {module} needs the module {missing!r}, which is not installed",
-        mend=install_command(guess_requirement(top, entry.distribution)),
-    )
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = near_name(name, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 def _is_foreign(module: str) -> bool:
     """Whether a module is not part of detcore; our own, if missing, never existed or are gone."""
     return module.partition(".")[0] != "detcore"
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else repr(error)
 
 
 # -- hooks -----------------------------------------------------------------------------------------
@@ -181,34 +197,35 @@ class Hooks:
 def find_hooks(
     entry: PluginEntry, target: object, manager: pluggy.PluginManager
 ) -> tuple[Hooks, list[PluginProblem]]:
-    """Return the implementations in a plugin's module or object, and every fault in them."""
+    """Return the implementations in a plugin's module or object, and every fault in them.
+
+    Args:
+        entry: The plugin.
+        target: Its module or object.
+        manager: Has the specifications; the implementations are registered with it.
+    """
     functions: dict[str, Callable[..., object]] = {}
-    faults: list[PluginProblem] = []
+    faults: list[tuple[str, str]] = []
     known = {name for name in vars(manager.hook) if not name.startswith("_")}
-    trial = _new_manager()
     for name in dir(target):
         if isinstance(inspect.getattr_static(target, name, None), property):
             continue  # pluggy before 1.7 would execute it
         options = manager.parse_hookimpl_opts(target, name)
         if options is None:
             if name in known and _is_own_function(target, name):
-                faults.append(_unmarked(entry, target, name))
+                text = f"{name} is never called, for it is not marked with @detcore.hookimpl "
+                faults.append(("unmarked-hook", text + f"({defined_at(getattr(target, name))})"))
             continue
-        function = getattr(target, name)
-        fault = _check_hook(entry, options.get("specname") or name, function, options, known, trial)
+        hook, function = options["specname"] or name, getattr(target, name)
+        fault = _check_hook(hook, function, options, known, manager)
         if fault is not None:
-            faults.append(fault)
-        elif (options.get("specname") or name) in known:
+            faults.append((fault[0], f"{fault[1]} ({defined_at(function)})"))
+        elif hook in known:
             functions[name] = function
     if not functions and not faults:
-        faults.append(
-            plugin_problem(
-                "no-hooks",
-                entry,
-                f"{entry.value} implements no hook: it has no function marked detcore.hookimpl",
-            )
-        )
-    return Hooks(functions), faults
+        text = f"{entry.value} implements no hook: it has no function marked detcore.hookimpl"
+        faults.append(("no-hooks", text))
+    return Hooks(functions), [plugin_problem(kind, entry, text) for kind, text in faults]
 
 
 def find_deprecated(
@@ -231,77 +248,35 @@ def find_deprecated(
 
 
 def _check_hook(
-    entry: PluginEntry,
     name: str,
     function: Callable[..., object],
-    options: object,
+    options: pluggy.HookimplOpts,
     known: set[str],
-    trial: pluggy.PluginManager,
-) -> PluginProblem | None:
+    manager: pluggy.PluginManager,
+) -> tuple[str, str] | None:
     """Compare one implementation with the specification of that name."""
-    assert isinstance(options, dict)  # narrowing: pluggy's TypedDict
+    import pluggy
+
+    from detcore.contract import hooks as specs
+
     if name not in known:
-        if options.get("optionalhook"):
-            return None
-        near = near_name(name, known)
-        hint = f"; did you mean {near!r}?" if near else ""
-        return plugin_problem(
-            "unknown-hook", entry, f"there is no hook {name!r}{hint} ({defined_at(function)})"
-        )
-    if options.get("wrapper") or options.get("hookwrapper"):
-        return plugin_problem(
-            "hook-wrapper", entry, f"{name} is a wrapper, which detcore does not call "
-            f"({defined_at(function)})"
-        )  # fmt: skip
-    return _check_signature(entry, name, function, trial)
-
-
-def _new_manager() -> pluggy.PluginManager:
-    import pluggy
-
-    from detcore.contract import hooks as specs
-    from detcore.contract.hooks import PROJECT
-
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(specs)
-    return manager
-
-
-def _check_signature(
-    entry: PluginEntry, name: str, function: Callable[..., object], trial: pluggy.PluginManager
-) -> PluginProblem | None:
-    """Let pluggy compare the arguments of one implementation with the specification.
-
-    Args:
-        entry: The plugin.
-        name: The hook.
-        function: The implementation.
-        trial: A manager that is used for nothing else than this plugin's implementations.
-    """
-    import pluggy
-
-    from detcore.contract import hooks as specs
-
+        text = f"there is no hook {name!r}{_did_you_mean(name, known)}"
+        return None if options["optionalhook"] else ("unknown-hook", text)
+    if options["wrapper"] or options["hookwrapper"]:
+        return "hook-wrapper", f"{name} is a wrapper, which detcore does not call"
     holder = Hooks({name: function})
-    if trial.parse_hookimpl_opts(holder, name) is None:
-        return plugin_problem(
-            "unmarked-hook",
-            entry,
-            f"{name} is marked in a way that gets lost: put @detcore.hookimpl below @staticmethod "
-            f"({defined_at(function)})",
-        )
+    if manager.parse_hookimpl_opts(holder, name) is None:
+        text = "is marked in a way that gets lost: put @detcore.hookimpl below @staticmethod"
+        return "unmarked-hook", f"{name} {text}"
     try:
-        trial.register(holder, name=f"{name} of {entry.name}")
+        manager.register(holder)
     except pluggy.PluginValidationError:
-        wanted = inspect.signature(getattr(specs, name))
-        extra = [
-            arg for arg in inspect.signature(function).parameters if arg not in wanted.parameters
-        ]
-        return plugin_problem(
+        wanted = inspect.signature(getattr(specs, name)).parameters
+        extra = [repr(arg) for arg in inspect.signature(function).parameters if arg not in wanted]
+        return (
             "wrong-arguments",
-            entry,
-            f"{name} takes {', '.join(map(repr, extra))}, which it is not given; its arguments "
-            f"are ({', '.join(wanted.parameters)}) ({defined_at(function)})",
+            f"{name} takes {', '.join(extra)}, which it is not given; its arguments are "
+            f"({', '.join(wanted)})",
         )
     return None
 
@@ -310,15 +285,6 @@ def _is_own_function(target: object, name: str) -> bool:
     function = inspect.getattr_static(target, name, None)
     module = target.__name__ if isinstance(target, ModuleType) else type(target).__module__
     return inspect.isfunction(function) and function.__module__ == module
-
-
-def _unmarked(entry: PluginEntry, target: object, name: str) -> PluginProblem:
-    return plugin_problem(
-        "unmarked-hook",
-        entry,
-        f"{name} is never called, for it is not marked with @detcore.hookimpl "
-        f"({defined_at(getattr(target, name))})",
-    )
 
 
 def defined_at(function: Callable[..., object]) -> str:

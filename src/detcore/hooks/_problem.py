@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import near_name
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 __all__ = [
     "PluginProblem",
     "Selection",
+    "command_clash",
     "install_command",
     "one_line",
     "plugin_problem",
@@ -69,6 +70,21 @@ def plugin_problem(
         message=one_line(message),
         mend=mend or install_command("--upgrade", *entry.source),
     )
+
+
+def command_clash(entry: PluginEntry, name: str, owners: Sequence[str]) -> PluginProblem:
+    """Return the problem of a plugin's command that has a reserved name.
+
+    Args:
+        entry: The plugin.
+        name: The command.
+        owners: The distributions that may register it; none: it is built in.
+    """
+    if not owners:
+        told = "has the name of a built-in command; the built-in one is used"
+    else:
+        told = f"has the name of the command of {' and '.join(owners)}, which is used instead"
+    return plugin_problem("command-clash", entry, f"its command {name!r} {told}")
 
 
 def one_line(text: str) -> str:
@@ -143,42 +159,30 @@ class Selection:
 def selection_faults(selection: Selection, known: set[str]) -> list[PluginProblem]:
     """Find names in the settings that belong to no plugin."""
     problems = []
-    lists: tuple[tuple[str, frozenset[str] | None, bool], ...] = (
+    for where, names, is_allow_list in (
         ("DETCORE_DISABLE_PLUGINS", selection.disabled_by_variable, False),
         ("--no-plugin", selection.disabled_by_caller, False),
-        ("DETCORE_PLUGINS", selection.allowed_by_variable, True),
-        ("--plugins", selection.allowed_by_caller, True),
-    )
-    for where, names, is_allow_list in lists:
-        for name in sorted(names or ()):
+        ("DETCORE_PLUGINS", selection.allowed_by_variable or frozenset(), True),
+        ("--plugins", selection.allowed_by_caller or frozenset(), True),
+    ):
+        for name in sorted(names):
+            kind, right = "unknown-plugin-name", names - {name}
             if name not in known:
-                problems.append(_unknown_name(where, name, names or frozenset(), known))
+                near = near_name(name, known - {BUILT_IN})
+                right |= {near} if near else frozenset()
+                listed = f"plugins here: {', '.join(sorted(known))}"
+                fault = f"no plugin is called {name!r}; "
+                fault += f"did you mean {near!r}?" if near else listed
             elif name == BUILT_IN and not is_allow_list:
-                problems.append(_always_on(where, names or frozenset()))
+                kind = "built-in-plugin"
+                fault = f"{BUILT_IN!r} is the built-in plugin, which cannot be switched off"
+            else:
+                continue
+            mend = _set_list(where, right)
+            problems.append(
+                PluginProblem(kind=kind, plugin="", owner=where, message=fault, mend=mend)
+            )
     return problems
-
-
-def _unknown_name(where: str, name: str, names: frozenset[str], known: set[str]) -> PluginProblem:
-    near = near_name(name, known - {BUILT_IN})
-    meant = f"did you mean {near!r}?" if near else f"plugins here: {', '.join(sorted(known))}"
-    corrected = (names - {name}) | ({near} if near else set())
-    return PluginProblem(
-        kind="unknown-plugin-name",
-        plugin="",
-        owner=where,
-        message=f"no plugin is called {name!r}; {meant}",
-        mend=_set_list(where, corrected),
-    )
-
-
-def _always_on(where: str, names: frozenset[str]) -> PluginProblem:
-    return PluginProblem(
-        kind="built-in-plugin",
-        plugin="",
-        owner=where,
-        message=f"{BUILT_IN!r} is the built-in plugin, which cannot be switched off",
-        mend=_set_list(where, names - {BUILT_IN}),
-    )
 
 
 def _set_list(where: str, names: Iterable[str]) -> str:

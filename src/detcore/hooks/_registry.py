@@ -4,29 +4,38 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from detcore.contract import hook_values as types
 from detcore.contract.values import Framework
 from detcore.hooks._entry import PluginEntry, is_reserved
-from detcore.hooks._problem import PluginProblem, plugin_problem, switch_off_command
+from detcore.hooks._load import defined_at, describe_error
+from detcore.hooks._problem import (
+    PluginProblem,
+    command_clash,
+    plugin_problem,
+    switch_off_command,
+)
 
-__all__ = ["KINDS", "Kind", "Registration", "check_items", "command_clash", "settle", "targets_of"]
+if TYPE_CHECKING:
+    import pluggy
+
+__all__ = ["KINDS", "Kind", "Registration", "collect", "targets_of"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True)
 class Kind:
     """One register hook, and its valid results.
 
     Attributes:
         noun: Name of the registered values, for messages.
         hook: Name of the hook.
-        load_type: Returns the class of its values; called only if there is a value.
+        type: The class of its values; None: a command of click.
         targets: Fields that are ``"module:attribute"``.
         optional_targets: Fields that are ``"module:attribute"``, None or empty.
         texts: Fields that are tuples of strings.
@@ -35,7 +44,7 @@ class Kind:
 
     noun: str
     hook: str
-    load_type: Callable[[], type]
+    type: type | None
     targets: tuple[str, ...] = ()
     optional_targets: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
@@ -62,113 +71,108 @@ class Registration:
         return keys
 
 
-def _load_command_type() -> type:
-    import click
-
-    return click.Command
-
-
 KINDS = {
     kind.noun: kind
     for kind in (
         Kind(
-            noun="framework",
-            hook="detcore_register_framework",
-            load_type=lambda: Framework,
+            "framework",
+            "detcore_register_framework",
+            Framework,
             targets=("trial_class", "context_class", "controller"),
             optional_targets=("prepare_worker", "load_checkpoint", "native_init"),
             texts=("requires",),
             sentences=("inexact_resume",),
         ),
         Kind(
-            noun="storage type",
-            hook="detcore_register_storage",
-            load_type=lambda: types.StorageType,
+            "storage type",
+            "detcore_register_storage",
+            types.StorageType,
             targets=("settings", "backend"),
             texts=("schemes",),
         ),
         Kind(
-            noun="launcher",
-            hook="detcore_register_launcher",
-            load_type=lambda: types.LauncherType,
-            targets=("launcher",),
+            "launcher",
+            "detcore_register_launcher",
+            types.LauncherType,
+            ("launcher",),
+            optional_targets=("settings",),
+        ),
+        Kind("rendezvous", "detcore_register_rendezvous", types.RendezvousType, ("service",)),
+        Kind(
+            "searcher",
+            "detcore_register_searcher",
+            types.SearcherType,
+            ("method",),
             optional_targets=("settings",),
         ),
         Kind(
-            noun="rendezvous",
-            hook="detcore_register_rendezvous",
-            load_type=lambda: types.RendezvousType,
-            targets=("service",),
+            "failure action",
+            "detcore_register_failure_action",
+            types.FailureActionType,
+            ("function",),
         ),
+        Kind("command", "detcore_register_commands", None),
+        Kind("router", "detcore_register_routes", types.RoutesType, ("make_router",)),
         Kind(
-            noun="searcher",
-            hook="detcore_register_searcher",
-            load_type=lambda: types.SearcherType,
-            targets=("method",),
-            optional_targets=("settings",),
-        ),
-        Kind(
-            noun="failure action",
-            hook="detcore_register_failure_action",
-            load_type=lambda: types.FailureActionType,
-            targets=("function",),
-        ),
-        Kind(noun="command", hook="detcore_register_commands", load_type=_load_command_type),
-        Kind(
-            noun="router",
-            hook="detcore_register_routes",
-            load_type=lambda: types.RoutesType,
-            targets=("make_router",),
-        ),
-        Kind(
-            noun="set of tables",
-            hook="detcore_register_tables",
-            load_type=lambda: types.TablesType,
-            targets=("migrations",),
+            "set of tables",
+            "detcore_register_tables",
+            types.TablesType,
+            ("migrations",),
             texts=("revisions",),
         ),
     )
 }
 
 
-def check_items(
-    kind: Kind, entry: PluginEntry, returned: Iterable[object], place: str
-) -> tuple[list[Registration], list[PluginProblem]]:
-    """Check the result of one plugin's hook.
+def collect(
+    kind: Kind,
+    callers: Iterable[tuple[PluginEntry, pluggy.HookCaller]],
+    reserved: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, Registration], list[PluginProblem]]:
+    """Call a register hook of some plugins, and check the results.
 
     Args:
         kind: The hook.
-        entry: The plugin.
-        returned: One element per implementation of the hook: a value, or a list of values.
-        place: Location of the hook's definition, for messages.
+        callers: The plugins, each with a function to call it.
+        reserved: Names, each with the distributions that may register it. Several register parts of
+            one group, which is built in.
 
     Returns:
-        The valid values, and a problem for each of the others.
+        The valid values by name, and a problem for each of the others.
     """
-    registrations = []
-    problems = []
-    wanted = kind.load_type()
-    for value in returned:
-        for item in value if isinstance(value, (list, tuple)) else [value]:
-            if not isinstance(item, wanted):
-                problems.append(
-                    plugin_problem(
-                        "wrong-type",
-                        entry,
-                        f"{kind.hook} returned {_shorten(item)}, which is no {wanted.__name__} "
-                        f"({place})",
-                    )
-                )
-                continue
-            faults = list(_faults(kind, item))
-            problems += [
-                plugin_problem("bad-value", entry, f"{kind.hook} returned a {kind.noun} whose "
-                               f"{fault} ({place})")
-                for fault in faults
-            ]  # fmt: skip
-            if not faults:
-                registrations.append(Registration(entry=entry, item=item))
-    return registrations, problems
+    registrations: list[Registration] = []
+    problems: list[PluginProblem] = []
+    for entry, hook in callers:
+        try:
+            returned = hook()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated, and reported)
+            fault = f"{kind.hook} fails: {describe_error(error)}"
+            problems.append(plugin_problem("hook-failed", entry, fault))
+            continue
+        place = defined_at(hook.get_hookimpls()[0].function)
+        for value in returned:
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                name, faults = _check_item(kind, item)
+                problems += [
+                    plugin_problem(name, entry, f"{kind.hook} returned {fault} ({place})")
+                    for fault in faults
+                ]
+                if not faults:
+                    registrations.append(Registration(entry=entry, item=item))
+    settled, conflicts = _settle(kind, registrations, reserved)
+    return settled, problems + conflicts
+
+
+def _check_item(kind: Kind, item: object) -> tuple[str, list[str]]:
+    """Return the kind of problem that a value has, and its faults."""
+    wanted = kind.type
+    if wanted is None:
+        import click
+
+        wanted = click.Command
+    if not isinstance(item, wanted):
+        return "wrong-type", [f"{_shorten(item)}, which is no {wanted.__name__}"]
+    return "bad-value", [f"a {kind.noun} whose {fault}" for fault in _faults(kind, item)]
 
 
 def _faults(kind: Kind, item: Any) -> Iterable[str]:
@@ -200,17 +204,10 @@ def _shorten(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def settle(
+def _settle(
     kind: Kind, registrations: Sequence[Registration], reserved: Mapping[str, Sequence[str]]
 ) -> tuple[dict[str, Registration], list[PluginProblem]]:
-    """Drop names that were registered twice, except built-in ones.
-
-    Args:
-        kind: The hook.
-        registrations: Registrations of all plugins.
-        reserved: Names, each with the distributions that may register it. Several register parts of
-            one group, which is built in.
-    """
+    """Drop names that were registered twice, except built-in ones."""
     claims: dict[tuple[str, str], list[Registration]] = {}
     for registration in registrations:
         for key in registration.keys(kind.noun):
@@ -236,39 +233,20 @@ def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
     return [(field, value) for field in fields if (value := getattr(item, field))]
 
 
-def command_clash(entry: PluginEntry, name: str, owners: Sequence[str]) -> PluginProblem:
-    """Return the problem of a plugin's command that has a reserved name.
-
-    Args:
-        entry: The plugin.
-        name: The command.
-        owners: The distributions that may register it; none: it is built in.
-    """
-    if not owners:
-        told = "has the name of a built-in command; the built-in one is used"
-    else:
-        told = f"has the name of the command of {' and '.join(owners)}, which is used instead"
-    return plugin_problem("command-clash", entry, f"its command {name!r} {told}")
-
-
 def _conflict(
     noun: str, name: str, rivals: list[Registration], losers: list[Registration]
 ) -> PluginProblem:
     entries = list({rival.entry.name: rival.entry for rival in rivals}.values())
-    last = losers[-1].entry
+    first, last = losers[0].entry, losers[-1].entry
     if len(entries) == 1:
-        return plugin_problem(
-            "duplicate-registration", last, f"it registers the {noun} {name!r} twice"
-        )
+        fault = f"it registers the {noun} {name!r} twice"
+        return plugin_problem("duplicate-registration", last, fault)
     consequence = "none is used" if len(losers) == len(rivals) else "the built-in one is used"
-    owners = " and ".join(entry.label for entry in entries)
     return PluginProblem(
         kind="duplicate-registration",
         plugin=last.name,
-        owner=owners,
+        owner=" and ".join(entry.label for entry in entries),
         message=f"both register the {noun} {name!r}; {consequence}",
         mend=switch_off_command(last.name),
-        alternative=(
-            switch_off_command(losers[0].entry.name) if losers[0].entry is not last else None
-        ),
+        alternative=None if first is last else switch_off_command(first.name),
     )
