@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from detcore.config._experiment import ExperimentConfig, smoke_config, trial_seed
-from detcore.config._explain import json_schema
+from detcore.config._experiment import (
+    ExperimentConfig,
+    json_schema,
+    smoke_config,
+    trial_seed,
+)
 from detcore.config._hyperparameters import ranges, resolve_constants
 from detcore.config._loader import (
     ExperimentFileError,

@@ -7,12 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationInfo, model_validator
 
-from detcore.config._fields import FOR_CLUSTERS, FROM_EARLIER, Command, Name, Section, setting
+from detcore.config._fields import (
+    FOR_CLUSTERS,
+    FROM_EARLIER,
+    Command,
+    Name,
+    Period,
+    Section,
+    setting,
+)
 from detcore.config._hyperparameters import Hyperparameters, seeded
-from detcore.config._length import Period
 from detcore.config._problem import raise_problems
 from detcore.config._rules import Facts, broken_rules
-from detcore.config._searchers import SearcherField, SingleSearcher
 from detcore.config._sections import (
     BindMount,
     EnvironmentConfig,
@@ -22,20 +28,23 @@ from detcore.config._sections import (
     Profiling,
     Reproducibility,
     Resources,
+    SearcherField,
+    SingleSearcher,
     Slurm,
+    StorageField,
 )
-from detcore.config._storage import StorageField
 from detcore.contract.values import Length, TrialSettings, Unit
 
 if TYPE_CHECKING:
     from numpy.random import RandomState
 
-__all__ = ["RULES_LATER", "ExperimentConfig", "smoke_config", "trial_seed"]
+__all__ = ["RULES_LATER", "ExperimentConfig", "json_schema", "smoke_config", "trial_seed"]
 
 RULES_LATER = "rules_later"  # validation context: the caller checks rules between fields itself
 _NEVER = Length(0, Unit.BATCHES)
 _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
 _SEEDS = 2**31
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _draw_name() -> str:
@@ -208,3 +217,35 @@ def trial_seed(experiment_seed: int, *, random: RandomState | None = None) -> in
         random: A generator to seed again; default: a new one, which takes 0.1 ms to make.
     """
     return int(seeded(experiment_seed, random).randint(0, _SEEDS, dtype="int64"))
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the experiment file.
+
+    Editors use it to complete and check the file: every field has a description, closed sets are
+    enums, unknown names are rejected. Rules between fields are not included.
+    """
+    schema = ExperimentConfig.model_json_schema()
+    _tidy(schema)
+    return {"$schema": _DIALECT, **schema, "title": "detcore experiment", "description": _ABOUT}
+
+
+_ABOUT = (
+    "An experiment file of detcore; 'detcore config check FILE' also checks rules between fields."
+)
+
+
+def _tidy(schema: Any) -> None:
+    """Remove titles that pydantic derives from field names, and keywords specific to OpenAPI."""
+    if isinstance(schema, list):
+        for item in schema:
+            _tidy(item)
+    elif isinstance(schema, dict):
+        schema.pop("discriminator", None)
+        for field in schema.get("properties", {}).values():
+            field.pop("title", None)
+        for word in ("properties", "$defs"):
+            for part in schema.get(word, {}).values():
+                _tidy(part)
+        for word in ("allOf", "anyOf", "oneOf", "items", "additionalProperties"):
+            _tidy(schema.get(word))

@@ -14,9 +14,8 @@ from detcore.config._experiment import ExperimentConfig
 from detcore.config._fields import FOR_CLUSTERS, FROM_EARLIER
 from detcore.config._hyperparameters import ranges
 from detcore.config._problem import nearest
-from detcore.config._sections import EnvironmentConfig, Resources
+from detcore.config._sections import STORAGE_TYPES, EnvironmentConfig, Resources
 from detcore.config._source import Node, Place, dotted, find, key_span, plain
-from detcore.config._storage import STORAGE_TYPES
 
 __all__ = ["code_notices", "notices"]
 

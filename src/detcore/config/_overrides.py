@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from detcore.config._length import UNITS
+from detcore.config._fields import UNITS
 from detcore.config._rules import LENGTHS
 from detcore.config._source import Diagnostic, Node, Place, Source, Span, find, mistake, put
 from detcore.config._yaml import MAX_DEPTH, half_a_character, read_yaml

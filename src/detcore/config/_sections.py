@@ -1,10 +1,11 @@
-"""Define the smaller sections of the experiment file."""
+"""Define the sections of the experiment file."""
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+import re
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, Tag
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Tag
 
 from detcore.config._fields import (
     BY_KIND,
@@ -19,15 +20,21 @@ from detcore.config._fields import (
     Name,
     Section,
     ShmSize,
+    TrainingLength,
+    UnitlessLength,
+    by_tag,
     named,
     only,
     setting,
     tagged,
 )
-from detcore.config._problem import problem
+from detcore.config._problem import describe_value, problem
 from detcore.contract.values import GradientSettings
 
 __all__ = [
+    "RETIRED_SEARCHERS",
+    "SEARCHERS",
+    "STORAGE_TYPES",
     "BindMount",
     "EnvironmentConfig",
     "LauncherField",
@@ -35,11 +42,317 @@ __all__ = [
     "Optimizations",
     "Pbs",
     "PluginLauncher",
+    "PluginSearcher",
+    "PluginStorage",
     "Profiling",
     "Reproducibility",
     "Resources",
+    "SearcherField",
+    "SingleSearcher",
     "Slurm",
+    "StorageField",
 ]
+
+# -- the search -----------------------------------------------------------------------------------
+
+_MaxLength = Annotated[
+    UnitlessLength,
+    Field(description="How long each trial trains at most. A bare number means batches."),
+]
+_MaxTrials = Annotated[int, Field(ge=1, description="How many trials to run in all.")]
+_Concurrent = Annotated[
+    int, Field(ge=0, description="How many trials may run at one time; 0 = no limit.")
+]
+_Divisor = Annotated[
+    float, Field(gt=1, description="One in this many trials is promoted to the next rung.")
+]
+_StopOnce = Annotated[
+    bool, Field(description="Decide once per rung, and never continue a trial stopped there.")
+]
+
+
+class _Common(Section):
+    metric: Name = setting("The validation metric that ranks trials.")
+    smaller_is_better: bool = setting("Whether lower values of it are better.", True)
+    source_trial_id: int | None = setting(
+        "Start from the latest checkpoint of this trial.", None, ge=1
+    )
+    source_checkpoint_uuid: str | None = setting("Start from this checkpoint.", None, min_length=1)
+
+
+class SingleSearcher(_Common):
+    """One trial."""
+
+    name: Literal["single"] = setting("One trial.")
+    max_length: _MaxLength
+
+
+class RandomSearcher(_Common):
+    """Trials with hyperparameters drawn at random."""
+
+    name: Literal["random"] = setting("Hyperparameters drawn at random.")
+    max_length: _MaxLength
+    max_trials: _MaxTrials
+    max_concurrent_trials: _Concurrent = 16
+
+
+class GridSearcher(_Common):
+    """Every combination of a grid of hyperparameters."""
+
+    name: Literal["grid"] = setting("Every combination of a grid.")
+    max_length: _MaxLength
+    max_concurrent_trials: _Concurrent = 16
+
+
+class AdaptiveAshaSearcher(_Common):
+    """Many short trials of which the best are continued (asynchronous successive halving)."""
+
+    name: Literal["adaptive_asha"] = setting("Many short trials of which the best are continued.")
+    max_length: _MaxLength
+    max_trials: _MaxTrials
+    mode: Literal["conservative", "standard", "aggressive"] = setting(
+        "How early trials are stopped.", "standard"
+    )
+    divisor: _Divisor = 4.0
+    max_rungs: int = setting("How often a trial is judged at most.", 5, ge=1)
+    bracket_rungs: list[Annotated[int, Field(ge=1)]] = setting(
+        "Rungs of each bracket; empty = chosen by 'mode'.", []
+    )
+    max_concurrent_trials: _Concurrent = 16
+    stop_once: _StopOnce = False
+
+
+class AsyncHalvingSearcher(_Common):
+    """One bracket of asynchronous successive halving."""
+
+    name: Literal["async_halving"] = setting("One bracket of asynchronous successive halving.")
+    max_length: _MaxLength
+    max_trials: _MaxTrials
+    num_rungs: int = setting("How often a trial is judged.", ge=1)
+    divisor: _Divisor = 4.0
+    max_concurrent_trials: _Concurrent = 16
+    stop_once: _StopOnce = False
+
+
+class OptunaSearcher(_Common):
+    """Trials whose hyperparameters Optuna suggests."""
+
+    name: Literal["optuna"] = setting("Hyperparameters that Optuna suggests.")
+    max_length: _MaxLength
+    max_trials: _MaxTrials
+    max_concurrent_trials: _Concurrent = 16
+    sampler: str | dict[str, Any] = setting(
+        "An Optuna sampler: its name, or 'name' and arguments.", "TPESampler"
+    )
+    pruner: str | dict[str, Any] = setting(
+        "An Optuna pruner: its name, or 'name' and arguments.", "NopPruner"
+    )
+    pruning_period: int = setting(
+        "Ask the pruner this often, in the unit of 'max_length'; 0 = only at the end.", 0, ge=0
+    )
+
+
+class CustomSearcher(_Common):
+    """A search method written by the user."""
+
+    name: Literal["custom"] = setting("A search method of your own.")
+    unit: Literal["batches", "records", "epochs"] | None = setting(
+        "Unit of the lengths that the search method gives.", None
+    )
+
+
+class PbtReplaceFunction(Section):
+    """Which trials of a population are replaced."""
+
+    truncate_fraction: float = setting(
+        "This part of the population, the worst, is replaced by the best.", ge=0, le=0.5
+    )
+
+
+class PbtExploreFunction(Section):
+    """How a copied trial's hyperparameters change."""
+
+    resample_probability: float = setting(
+        "Probability of drawing a hyperparameter again.", ge=0, le=1
+    )
+    perturb_factor: float = setting(
+        "Otherwise it is multiplied by 1 plus or minus this.", ge=0, le=1
+    )
+
+
+class PbtSearcher(_Common):
+    """Population-based training."""
+
+    name: Literal["pbt"] = setting("Population-based training.")
+    population_size: int = setting("How many trials train side by side.", ge=1)
+    num_rounds: int = setting("How often the population is judged.", ge=1)
+    length_per_round: Annotated[
+        TrainingLength, Field(description="How long each trial trains between two judgements.")
+    ]
+    replace_function: PbtReplaceFunction = setting("Which trials are replaced.")
+    explore_function: PbtExploreFunction = setting("How hyperparameters change.")
+
+
+class PluginSearcher(_Common, Lenient):
+    """A searcher that a plugin provides; its own settings are passed on unchanged."""
+
+    name: Name = setting("Name under which the plugin registers the searcher.")
+    max_length: UnitlessLength | None = setting(
+        "How long each trial trains at most, if the method asks for it.", None
+    )
+
+
+RETIRED_SEARCHERS = {
+    "adaptive": "adaptive_asha",
+    "adaptive_simple": "adaptive_asha",
+    "sync_halving": "async_halving",
+}
+
+Searcher = (
+    SingleSearcher
+    | RandomSearcher
+    | GridSearcher
+    | AdaptiveAshaSearcher
+    | AsyncHalvingSearcher
+    | OptunaSearcher
+    | CustomSearcher
+    | PbtSearcher
+)
+SEARCHERS = by_tag("name", get_args(Searcher))
+SearcherField = Annotated[
+    Searcher,
+    Field(discriminator="name"),
+    tagged("name", "searcher", SEARCHERS, other=PluginSearcher, retired=RETIRED_SEARCHERS),
+    DUMP_ANY,
+]
+
+
+# -- checkpoints ----------------------------------------------------------------------------------
+
+
+class _Retention(Section):
+    save_experiment_best: int = setting(
+        "Keep this many best checkpoints of the whole experiment.", 0, ge=0
+    )
+    save_trial_best: int = setting("Keep this many best checkpoints of each trial.", 1, ge=0)
+    save_trial_latest: int = setting("Keep this many latest checkpoints of each trial.", 1, ge=0)
+
+
+def _prefix(value: str | None) -> str | None:
+    parts = [part for part in (value or "").split("/") if part not in ("", ".")]
+    if ".." in parts:
+        raise problem(
+            f'the prefix "{value}" has a component ".."',
+            help=("a prefix may not lead out of itself",),
+        )
+    return "/".join(parts) or None
+
+
+_Prefix = Annotated[str | None, AfterValidator(_prefix)]
+_Bucket = Annotated[Name, Field(description="Name of the bucket, without a scheme.")]
+
+
+class SharedFsStorage(_Retention):
+    """A folder, local or on a file system that all machines share."""
+
+    type: Literal["shared_fs"] = setting("A folder on a (shared) file system.")
+    host_path: AbsolutePath = setting("An existing folder; absolute.")
+    storage_path: str | None = setting(
+        "Folder below host_path for the checkpoints; relative or absolute.", None
+    )
+    propagation: str = setting(f"Mount propagation; {FOR_CLUSTERS}", "rprivate")
+    container_path: str | None = setting(FROM_EARLIER, None)
+    checkpoint_path: str | None = setting(FROM_EARLIER, None)
+    tensorboard_path: str | None = setting(FROM_EARLIER, None)
+
+
+class DirectoryStorage(_Retention):
+    """A folder that exists on every machine."""
+
+    type: Literal["directory"] = setting("A folder on every machine.")
+    container_path: AbsolutePath = setting("The folder; absolute.")
+
+
+class S3Storage(_Retention):
+    """A bucket of S3 or of a service that speaks its protocol."""
+
+    type: Literal["s3"] = setting("An S3 bucket.")
+    bucket: _Bucket
+    prefix: _Prefix = setting("Path inside the bucket.", None)
+    endpoint_url: str | None = setting("URL of the service; default: Amazon's own.", None)
+    access_key: str | None = setting(
+        "Access key; default: the usual AWS variables and files.", None
+    )
+    secret_key: str | None = setting("Secret key that belongs to access_key.", None)
+
+
+class GcsStorage(_Retention):
+    """A bucket of Google Cloud Storage."""
+
+    type: Literal["gcs"] = setting("A Google Cloud Storage bucket.")
+    bucket: _Bucket
+    prefix: _Prefix = setting("Path inside the bucket.", None)
+
+
+class AzureStorage(_Retention):
+    """A container of Azure Blob Storage."""
+
+    type: Literal["azure"] = setting("An Azure Blob Storage container.")
+    container: Name = setting("Name of the container.")
+    connection_string: str | None = setting(
+        "Connection string; instead of account_url.", None, min_length=1
+    )
+    account_url: str | None = setting(
+        "URL of the account; instead of connection_string.", None, min_length=1
+    )
+    credential: str | None = setting("Credential for account_url.", None)
+
+
+class PluginStorage(_Retention, Lenient):
+    """A storage type that a plugin provides; its settings are passed on unchanged."""
+
+    type: Name = setting("Name under which the plugin registers the type.")
+
+
+CheckpointStorage = SharedFsStorage | DirectoryStorage | S3Storage | GcsStorage | AzureStorage
+STORAGE_TYPES = by_tag("type", get_args(CheckpointStorage))
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://.|/", re.IGNORECASE)
+
+
+def _place(value: object) -> object:
+    if isinstance(value, (bool, int, float, list)):
+        raise problem(
+            f"expected a mapping with 'type', or a URL, got {describe_value(value)}",
+            choices=STORAGE_TYPES,
+        )
+    return value
+
+
+def _url(value: str) -> str:
+    if not _SCHEME.match(value):
+        raise problem(
+            f"expected an absolute path or a URL, got {describe_value(value)}",
+            help=("write '/folder', 's3://bucket/prefix', or a mapping with 'type'",),
+        )
+    return value
+
+
+StorageField = Annotated[
+    Annotated[str, AfterValidator(_url), Tag(TEXT)]
+    | Annotated[
+        CheckpointStorage,
+        Field(discriminator="type"),
+        tagged("type", "storage type", STORAGE_TYPES, other=PluginStorage, retired={}),
+        DUMP_ANY,
+        Tag(MAPPING),
+    ],
+    BY_KIND,
+    BeforeValidator(_place),
+]
+
+
+# -- running and recording ------------------------------------------------------------------------
 
 
 class Reproducibility(Section):
