@@ -112,6 +112,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     home = _home(env)
     allowed = env.get("DETCORE_PLUGINS")
     info = env.get("DETCORE_TRIAL_INFO")
+    delivery_wait_s = _seconds("DETCORE_DELIVERY_WAIT_S", env)
     return Environment(
         home=home,
         database_url=_database_url(env.get("DETCORE_DB"), home),
@@ -122,7 +123,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         num_workers=_number(env.get("DETCORE_SIZE")) or 1,
         search_path=env.get("PATH", os.defpath),
         grace_s=_seconds("DETCORE_GRACE_S", env),
-        delivery_wait_s=_or_default(_seconds("DETCORE_DELIVERY_WAIT_S", env), 5.0),
+        delivery_wait_s=5.0 if delivery_wait_s is None else delivery_wait_s,
         is_slurm=bool(env.get("SLURM_JOB_ID")),
         slurm_end_time=_seconds("SLURM_JOB_END_TIME", env),
         is_kubernetes=bool(env.get("KUBERNETES_SERVICE_HOST")),
@@ -207,10 +208,6 @@ def _path(text: str | None) -> Path | None:
 
 def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
-
-
-def _or_default(value: float | None, default: float) -> float:
-    return default if value is None else value
 
 
 def _seconds(name: str, env: Mapping[str, str]) -> float | None:

@@ -77,16 +77,10 @@ def problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticC
         label: Text under the position.
         **details: See `Details`.
     """
-    context = {
-        "text": text,
-        "label": label,
-        "suggestion": details.get("suggestion"),
-        "at": details.get("at", "value"),
-        "choices": [*details.get("choices", ())],
-        "also": [*details.get("also", ())],
-        "beside": [*details.get("beside", ())],
-        "help": [*details.get("help", ())],
-    }
+    none: Details = {
+        "suggestion": None, "at": "value", "choices": (), "also": (), "beside": (), "help": ()
+    }  # fmt: skip
+    context = {"text": text, "label": label, **none, **details}
     return PydanticCustomError("detcore", "{text}", context)
 
 

@@ -8,15 +8,15 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from detcore.hooks._entry import PluginState
-from detcore.hooks._problem import (
+from detcore.hooks._entry import (
+    PluginEntry,
     PluginProblem,
+    PluginState,
     install_command,
     plugin_problem,
 )
 
 if TYPE_CHECKING:
-    from detcore.hooks._entry import PluginEntry
     from detcore.hooks._manager import PluginManager
 
 __all__ = ["diagnose", "module_exists"]

@@ -13,10 +13,13 @@ from typing import TYPE_CHECKING
 
 from detcore.contract.errors import near_name
 from detcore.contract.hook_values import API_VERSION
-from detcore.hooks._entry import ApiRange, PluginEntry, PluginState, format_version
-from detcore.hooks._problem import (
+from detcore.hooks._entry import (
+    ApiRange,
+    PluginEntry,
     PluginProblem,
+    PluginState,
     Selection,
+    format_version,
     install_command,
     plugin_problem,
     selection_faults,

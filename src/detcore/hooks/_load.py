@@ -15,7 +15,8 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import near_name
-from detcore.hooks._problem import (
+from detcore.hooks._entry import (
+    PluginEntry,
     PluginProblem,
     install_command,
     one_line,
@@ -25,8 +26,6 @@ from detcore.hooks._requires import guess_requirement
 
 if TYPE_CHECKING:
     import pluggy
-
-    from detcore.hooks._entry import PluginEntry
 
 __all__ = [
     "Hooks",

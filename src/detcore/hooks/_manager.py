@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.contract.errors import PluginNotFoundError, near_name
 from detcore.contract.hook_values import OBSERVER_HOOKS
-from detcore.hooks._entry import Observer, PluginEntry, PluginState, is_reserved
-from detcore.hooks._problem import PluginProblem, Selection, command_clash, switch_off_command
+from detcore.hooks._entry import (
+    Observer,
+    PluginEntry,
+    PluginProblem,
+    PluginState,
+    Selection,
+    command_clash,
+    is_reserved,
+    switch_off_command,
+)
 
 if TYPE_CHECKING:
     import click
@@ -233,25 +240,24 @@ class PluginManager:
 
         Names that are reserved for others, and names that two plugins declare, are excluded.
         """
-        declared: dict[str, PluginEntry] = {}
-        claims: Counter[str] = Counter()
+        owners: dict[str, list[PluginEntry]] = {}
         for entry in self.index():
-            if entry.state in _USABLE:
-                for name in entry.commands:
-                    if is_reserved(name, entry, self._reserved):
-                        continue
-                    declared.setdefault(name, entry)
-                    claims[name] += declared[name].distribution != entry.distribution
-        return {name: entry for name, entry in sorted(declared.items()) if not claims[name]}
+            for name in entry.commands if entry.state in _USABLE else ():
+                if not is_reserved(name, entry, self._reserved):
+                    owners.setdefault(name, []).append(entry)
+        return {
+            name: found[0]
+            for name, found in sorted(owners.items())
+            if len({entry.distribution for entry in found}) == 1
+        }
 
     def command(self, name: str) -> click.Command | None:
         """Return a plugin's command, or None if it does not exist.
 
         If it is declared, only the plugin that declares it is imported, else all are.
         """
-        return self._own_command(self.declared_commands().get(name), name) or self.commands().get(
-            name
-        )
+        own = self._own_command(self.declared_commands().get(name), name)
+        return own or self.commands().get(name)
 
     def declaring_plugin(self, distribution: str, name: str) -> PluginEntry | None:
         """Return the plugin of a distribution that declares a command, or None.

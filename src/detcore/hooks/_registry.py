@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.contract import hook_values as types
 from detcore.contract.values import Framework
-from detcore.hooks._entry import PluginEntry, is_reserved
-from detcore.hooks._load import defined_at, describe_error
-from detcore.hooks._problem import (
+from detcore.hooks._entry import (
+    PluginEntry,
     PluginProblem,
     command_clash,
+    is_reserved,
     plugin_problem,
     switch_off_command,
 )
+from detcore.hooks._load import defined_at, describe_error
 
 if TYPE_CHECKING:
     import pluggy
