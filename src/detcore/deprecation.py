@@ -20,14 +20,9 @@ from typing import Any, TypeVar
 from detcore._distributions import forward_to
 
 __all__ = [
-    "Deprecation",
-    "DetcoreDeprecationWarning",
-    "deprecated",
-    "deprecated_argument",
-    "deprecated_attributes",
-    "deprecated_hook",
-    "deprecations_of_hook",
-]
+    "Deprecation", "DetcoreDeprecationWarning", "deprecated", "deprecated_argument",
+    "deprecated_attributes", "deprecated_hook", "deprecations_of_hook",
+]  # fmt: skip
 
 _Marked = TypeVar("_Marked", bound=Callable[..., Any])
 _HOOK = "__detcore_deprecations__"

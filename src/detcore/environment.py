@@ -61,12 +61,8 @@ from pathlib import Path
 from detcore.contract.errors import ConfigError
 
 __all__ = [
-    "Environment",
-    "change_environment",
-    "child_environment",
-    "read_environment",
-    "read_variables",
-]
+    "Environment", "change_environment", "child_environment", "read_environment", "read_variables",
+]  # fmt: skip
 
 _MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR")
 _USERS = ("DETCORE_USER", "DET_USER")

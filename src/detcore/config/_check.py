@@ -394,7 +394,7 @@ def _sections() -> Iterator[tuple[Place, type[BaseModel]]]:
             yield from (((name,), model) for model in _models(info.annotation))
 
 
-def _models(annotation: Any) -> Iterator[type[BaseModel]]:
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
     """Yield the models in an annotation such as ``list[Device] | None``."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         if issubclass(annotation, BaseModel):

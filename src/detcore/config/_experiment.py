@@ -189,16 +189,10 @@ class ExperimentConfig(Section):
 
 def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
     """Return a configuration changed to one batch, one validation and one checkpoint."""
-    searcher = config.searcher
+    common = SingleSearcher.model_fields.keys() - {"name", "max_length"}
+    kept = {name: getattr(config.searcher, name) for name in common}
     smoke = {
-        "searcher": SingleSearcher(
-            name="single",
-            max_length=Length(1, Unit.BATCHES),
-            metric=searcher.metric,
-            smaller_is_better=searcher.smaller_is_better,
-            source_trial_id=searcher.source_trial_id,
-            source_checkpoint_uuid=searcher.source_checkpoint_uuid,
-        ),
+        "searcher": SingleSearcher(name="single", max_length=Length(1, Unit.BATCHES), **kept),
         "scheduling_unit": 1,
         "min_validation_period": _NEVER,
         "min_checkpoint_period": _NEVER,

@@ -40,31 +40,10 @@ from detcore.config._source import Place
 from detcore.contract.values import Length, Unit
 
 __all__ = [
-    "BY_KIND",
-    "DUMP_ANY",
-    "FOR_CLUSTERS",
-    "FROM_EARLIER",
-    "INTEGER",
-    "KIND_MARK",
-    "LIST",
-    "MAPPING",
-    "TEXT",
-    "UNITS",
-    "AbsolutePath",
-    "Command",
-    "Lenient",
-    "Name",
-    "Period",
-    "Section",
-    "ShmSize",
-    "TrainingLength",
-    "UnitlessLength",
-    "by_tag",
-    "named",
-    "only",
-    "setting",
-    "tagged",
-]
+    "BY_KIND", "DUMP_ANY", "FOR_CLUSTERS", "FROM_EARLIER", "INTEGER", "KIND_MARK", "LIST",
+    "MAPPING", "TEXT", "UNITS", "AbsolutePath", "Command", "Lenient", "Name", "Period", "Section",
+    "ShmSize", "TrainingLength", "UnitlessLength", "by_tag", "named", "only", "setting", "tagged",
+]  # fmt: skip
 
 # The ends of descriptions of fields that are accepted and have no effect: a notice says so.
 FOR_CLUSTERS = "for clusters only."
@@ -89,9 +68,12 @@ class Section(BaseModel):
         return {k: v for k, v in value.items() if v is not None or k not in optional}
 
 
-def setting(description: str, default: Any = ..., **rules: Any) -> Any:
+_make_field: Any = Field
+
+
+def setting(description: str, default: object = ..., **rules: object) -> Any:
     """Return a field of a section; without a default it is required."""
-    return Field(default, description=description, **rules)
+    return _make_field(default, description=description, **rules)
 
 
 class Lenient(Section):

@@ -38,17 +38,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
-    "ExperimentFileError",
-    "LoadOptions",
-    "LoadedConfig",
-    "Origin",
-    "load_config",
-    "load_mapping",
-    "load_text",
-    "mapping_text",
-    "notices_of_code",
-    "refusal",
-]
+    "ExperimentFileError", "LoadOptions", "LoadedConfig", "Origin", "load_config", "load_mapping",
+    "load_text", "mapping_text", "notices_of_code", "refusal",
+]  # fmt: skip
 
 # Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
 _MOST_CHARACTERS = 1_000_000
@@ -344,12 +336,12 @@ def _read_file(path: Path) -> tuple[Source, str]:
     """
     name = str(path)
     if path.suffix == ".py":
-        hints = (
+        ways = (
             f"an experiment file names a trial class: 'entrypoint: {path.stem}:CLASS'",
             f"a script that calls core.init() runs by itself: python {path}",
         )
         message = "this is Python code; expected an experiment file (YAML)"
-        raise _unreadable(name, message, help=[*hints, *_experiment_files(path)[1]])
+        raise _unreadable(name, message, help=[*ways, *_experiment_files(path)[1]])
     try:
         raw = path.read_bytes()
     except OSError as exc:

@@ -168,12 +168,6 @@ def _shown(char: str) -> str:
 
 def _width(text: str) -> int:
     """Return the number of terminal columns of a text."""
-    total = 0
-    for char in text:
-        if char == "\t":
-            total += _TAB
-        elif unicodedata.combining(char) or unicodedata.category(char) == "Cf":
-            continue
-        else:
-            total += 2 if unicodedata.east_asian_width(char) in "WF" else 1
-    return total
+    from rich.cells import cell_len
+
+    return cell_len("".join(map(_shown, text)))

@@ -118,8 +118,7 @@ def _grid_needs_counts(facts: Facts) -> Iterator[OwnProblem]:
     if facts.get("searcher", "name") != "grid":
         return
     for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
-        needs = value["type"] in _NUMBERS and not facts.is_bad(place)
-        if needs and "count" not in value:
+        if value["type"] in _NUMBERS and "count" not in value and not facts.is_bad(place):
             yield problem_at(
                 place,
                 f"hyperparameter '{dotted(place[1:])}' needs 'count' in a grid search",
@@ -135,12 +134,9 @@ def _profiling_ends_after_it_begins(facts: Facts) -> Iterator[OwnProblem]:
     begin = facts.number("profiling", "begin_on_batch") or 0
     end = facts.number("profiling", "end_after_batch")
     if end is not None and begin > end:
-        yield problem_at(
-            ("profiling", "end_after_batch"),
-            f"profiling ends after batch {end}, before it begins on batch {begin}",
-            "ends",
-            also=[Mention(("profiling", "begin_on_batch"), "begins")],
-        )
+        message = f"profiling ends after batch {end}, before it begins on batch {begin}"
+        also = [Mention(("profiling", "begin_on_batch"), "begins")]
+        yield problem_at(("profiling", "end_after_batch"), message, "ends", also=also)
 
 
 def _one_source(facts: Facts) -> Iterator[OwnProblem]:
@@ -284,40 +280,29 @@ def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:
     slots = facts.get("resources", "slots_per_trial", default=1)
     limit = facts.number("resources", "max_slots")
     if limit is not None and slots > limit:
-        yield problem_at(
-            ("resources", "max_slots"),
-            f"slots_per_trial {slots} is more than max_slots {limit}",
-            "no trial could start",
-            also=[Mention(("resources", "slots_per_trial"), "per trial")],
-        )
+        message = f"slots_per_trial {slots} is more than max_slots {limit}"
+        also = [Mention(("resources", "slots_per_trial"), "per trial")]
+        yield problem_at(("resources", "max_slots"), message, "no trial could start", also=also)
 
 
 def _search_method_is_installed(facts: Facts) -> Iterator[OwnProblem]:
     name = facts.get("searcher", "name")
     if name == "optuna" and importlib.util.find_spec("detcore_optuna") is None:
-        yield problem_at(
-            ("searcher", "name"),
-            "the searcher 'optuna' needs detcore-optuna, which is not installed",
-            help=["install it: python -m pip install 'detcore[optuna]'"],
-        )
+        message = "the searcher 'optuna' needs detcore-optuna, which is not installed"
+        hint = "install it: python -m pip install 'detcore[optuna]'"
+        yield problem_at(("searcher", "name"), message, help=[hint])
 
 
 def _mounts_differ(facts: Facts) -> Iterator[OwnProblem]:
     for place in (("bind_mounts",), ("resources", "devices")):
-        seen: dict[str, int] = {}
-        items = facts.get(*place, default=[])
-        for index in range(len(items) if isinstance(items, list) else 0):
-            target = facts.get(*place, index, "container_path")
-            if not isinstance(target, str):
-                continue
-            first = seen.setdefault(target, index)
-            if first != index:
-                yield problem_at(
-                    (*place, index, "container_path"),
-                    f'container_path "{target}" is used twice',
-                    "used again",
-                    also=[Mention((*place, first, "container_path"), "used first")],
-                )
+        seen: dict[str, Place] = {}
+        for index in range(len(facts.get(*place, default=[]))):
+            here = (*place, index, "container_path")
+            target = facts.get(*here)
+            if isinstance(target, str) and seen.setdefault(target, here) != here:
+                message = f'container_path "{target}" is used twice'
+                also = [Mention(seen[target], "used first")]
+                yield problem_at(here, message, "used again", also=also)
 
 
 _RULES: tuple[Callable[[Facts], Iterator[OwnProblem]], ...] = (

@@ -32,26 +32,11 @@ from detcore.config._problem import describe_value, problem
 from detcore.contract.values import GradientSettings
 
 __all__ = [
-    "RETIRED_SEARCHERS",
-    "SEARCHERS",
-    "STORAGE_TYPES",
-    "BindMount",
-    "EnvironmentConfig",
-    "LauncherField",
-    "LocalLauncherSettings",
-    "Optimizations",
-    "Pbs",
-    "PluginLauncher",
-    "PluginSearcher",
-    "PluginStorage",
-    "Profiling",
-    "Reproducibility",
-    "Resources",
-    "SearcherField",
-    "SingleSearcher",
-    "Slurm",
-    "StorageField",
-]
+    "RETIRED_SEARCHERS", "SEARCHERS", "STORAGE_TYPES", "BindMount", "EnvironmentConfig",
+    "LauncherField", "LocalLauncherSettings", "Optimizations", "Pbs", "PluginLauncher",
+    "PluginSearcher", "PluginStorage", "Profiling", "Reproducibility", "Resources", "SearcherField",
+    "SingleSearcher", "Slurm", "StorageField",
+]  # fmt: skip
 
 # -- the search -----------------------------------------------------------------------------------
 

@@ -32,29 +32,11 @@ if TYPE_CHECKING:
     from detcore.hooks._manager import PluginManager
 
 __all__ = [
-    "API_VERSION",
-    "OBSERVER_HOOKS",
-    "ApiRange",
-    "CheckpointSaved",
-    "EventInfo",
-    "FailureActionType",
-    "LauncherType",
-    "Observer",
-    "PluginEntry",
-    "PluginManager",
-    "PluginProblem",
-    "PluginState",
-    "RendezvousType",
-    "RoutesType",
-    "SearcherType",
-    "StorageType",
-    "TablesType",
-    "TrialFailure",
-    "describe_error",
-    "diagnose",
-    "hookimpl",
-    "hookspec",
-]
+    "API_VERSION", "OBSERVER_HOOKS", "ApiRange", "CheckpointSaved", "EventInfo",
+    "FailureActionType", "LauncherType", "Observer", "PluginEntry", "PluginManager",
+    "PluginProblem", "PluginState", "RendezvousType", "RoutesType", "SearcherType", "StorageType",
+    "TablesType", "TrialFailure", "describe_error", "diagnose", "hookimpl", "hookspec",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,

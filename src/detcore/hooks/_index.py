@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from detcore.contract.errors import near_name
 from detcore.contract.hook_values import API_VERSION
@@ -111,12 +111,10 @@ def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
 
     A command whose module belongs to no plugin counts for all plugins of its distribution.
     """
-    modules = {
-        declared.value.partition(":")[0].strip()
-        for declared in distribution.groups[PLUGINS].values()
-    }
-    own = value.partition(":")[0]
-    names = []
+    modules = [
+        each.value.partition(":")[0].strip() for each in distribution.groups[PLUGINS].values()
+    ]
+    own, names = value.partition(":")[0], []
     for name, declared in distribution.groups[COMMANDS].items():
         module = declared.value.partition(":")[0].strip()
         if module == own or module not in modules:
@@ -193,33 +191,22 @@ def _settle_names(
 _OUR_GROUP = re.compile(r"^\s*\[detcore(\.\w+)?\]", re.MULTILINE)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(NamedTuple):
     """One line of an ``entry_points.txt``."""
 
     value: str
     line: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """A distribution with entry points for detcore.
-
-    Attributes:
-        name: Its name in the metadata, or in the folder's name if they cannot be read.
-        version: Its version in the metadata, or ``"?"``.
-        folder: The folder of its metadata.
-        source: Arguments for pip to reinstall it.
-        groups: Group -> name -> declaration; only detcore's groups.
-        faults: Invalid lines, with reasons.
-    """
+class Installed(NamedTuple):
+    """A distribution with entry points for detcore; see `PluginEntry`."""
 
     name: str
     version: str
     folder: str
     source: tuple[str, ...]
     groups: dict[str, dict[str, Declaration]]
-    faults: tuple[str, ...]
+    faults: list[str]
 
 
 def canonical_name(name: str) -> str:
@@ -260,7 +247,7 @@ def scan_distributions() -> tuple[list[Installed], list[PluginProblem]]:
                 folder=_folder(distribution),
                 source=_source(distribution, name),
                 groups=groups,
-                faults=tuple(faults),
+                faults=faults,
             )
     return [found[name] for name in sorted(found)], problems
 

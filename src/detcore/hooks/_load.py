@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import importlib
 import inspect
 import io
@@ -28,19 +27,8 @@ if TYPE_CHECKING:
     import pluggy
 
 __all__ = [
-    "Hooks",
-    "callers_of",
-    "defined_at",
-    "describe_error",
-    "load_plugin",
-    "make_pluggy",
-]
-
-
-@dataclasses.dataclass
-class _Noise:
-    printed: io.StringIO
-    warned: list[warnings.WarningMessage]
+    "Hooks", "callers_of", "defined_at", "describe_error", "load_plugin", "make_pluggy",
+]  # fmt: skip
 
 
 def load_plugin(entry: PluginEntry) -> tuple[Hooks | None, list[PluginProblem]]:
@@ -50,11 +38,11 @@ def load_plugin(entry: PluginEntry) -> tuple[Hooks | None, list[PluginProblem]]:
         The hooks, or None if the plugin cannot be used; and its faults.
     """
     try:
-        with _listening() as noise:
+        with _listening() as (printed, warned):
             target = _import(entry)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated, and reported)
         return None, [_import_problem(entry, error)]
-    problems = _noise_problems(entry, noise)
+    problems = _noise_problems(entry, printed.getvalue(), warned)
     manager = make_pluggy({})
     try:
         hooks, faults = find_hooks(entry, target, manager)
@@ -119,21 +107,23 @@ def _import(entry: PluginEntry) -> object:
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[_Noise]:
+def _listening() -> Iterator[tuple[io.StringIO, list[warnings.WarningMessage]]]:
     """Capture output and warnings in the meantime; stdout may carry a program's JSON."""
     printed = io.StringIO()
     with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(printed):
-        yield _Noise(printed, warned)
+        yield printed, warned
 
 
-def _noise_problems(entry: PluginEntry, noise: _Noise) -> list[PluginProblem]:
+def _noise_problems(
+    entry: PluginEntry, printed: str, warned: Iterable[warnings.WarningMessage]
+) -> list[PluginProblem]:
     texts = [
         f"it warns when it is imported: {warning.category.__name__}: {warning.message} "
         f"({warning.filename}, line {warning.lineno})"
-        for warning in noise.warned
+        for warning in warned
     ]
-    if noise.printed.getvalue():
-        first = noise.printed.getvalue().strip().partition("\n")[0][:80]
+    if printed:
+        first = printed.strip().partition("\n")[0][:80]
         texts.insert(0, f"it prints when it is imported: {first!r}")
     return [plugin_problem("noisy-import", entry, text) for text in texts]
 
