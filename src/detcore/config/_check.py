@@ -234,8 +234,6 @@ class _Explainer:
         self._root = root
         self._plugins = plugins
 
-    # -- places ---------------------------------------------------------------------------------
-
     def key(self, place: Place) -> Span:
         """Return the position of a key, of the nearest one above it, or of the top of the file."""
         return key_span(self._root, place) or self._top()
@@ -252,8 +250,6 @@ class _Explainer:
         keys = [child.key for child in self._root.entries.values() if child.key]
         first = next((key for key in keys if key.source is source), None)
         return source.span(first.line, first.column) if first else self._root.span
-
-    # -- mistakes -------------------------------------------------------------------------------
 
     def field(self, error: ErrorDetails, place: Place) -> Diagnostic:
         """Explain one of pydantic's errors."""
@@ -337,8 +333,6 @@ class _Explainer:
             if is_tag and kind is not None and isinstance(kind.value, str):
                 return f"{dotted(place)} ({tag}: {kind.value})"
         return f"'{dotted(place)}'"
-
-    # -- models ---------------------------------------------------------------------------------
 
     def valid_names(self, place: Place) -> list[str]:
         """Return the names that a mapping at `place` may have; empty if any name is valid."""
@@ -426,7 +420,6 @@ def _is_empty(node: Node) -> bool:
     return node.value is None and (span.line, span.column) == (span.end_line, span.end_column)
 
 
-# -- wrong values -------------------------------------------------------------------------------
 _EXPECTED = {
     "int_type": "an integer",
     "int_from_float": "an integer",

@@ -93,8 +93,6 @@ def _absolute(value: str) -> str:
 
 AbsolutePath = Annotated[str, Field(min_length=1), AfterValidator(_absolute)]
 
-# -- one of several kinds of value ------------------------------------------------------------
-
 TEXT, LIST, INTEGER, MAPPING = (KIND_MARK + kind for kind in ("text", "list", "integer", "mapping"))
 _WORDS = {TEXT: "a string", LIST: "a list", INTEGER: "an integer", MAPPING: "a mapping"}
 
@@ -148,8 +146,6 @@ ShmSize = Annotated[
     only(INTEGER, TEXT),
     AfterValidator(_size),
 ]
-
-# -- amounts of training ----------------------------------------------------------------------
 
 _TOO_LONG = 1 << 63
 _WAYS = "a length is one of {batches: N}, {records: N}, {epochs: N}"
@@ -232,8 +228,6 @@ _DUMP = PlainSerializer(_dump)
 Period = Annotated[Length, _validator(0), _DUMP, _schema(0)]
 TrainingLength = Annotated[Length, _validator(1), _DUMP, _schema(1)]
 UnitlessLength = Annotated[Length, _validator(1, unitless=True), _DUMP, _schema(1, unitless=True)]
-
-# -- sections whose fields depend on one of them ------------------------------------------------
 
 
 def by_tag(tag: str, models: Iterable[type[Section]]) -> dict[str, type[Section]]:

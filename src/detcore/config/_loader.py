@@ -292,9 +292,6 @@ def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
     return shown
 
 
-# -- origins --------------------------------------------------------------------------------------
-
-
 def _origins(config: ExperimentConfig, root: Node) -> dict[str, Origin]:
     leaves = _leaves(config.model_dump(mode="json"), ())
     return {dotted(place): _origin(root, place, value) for place, value in leaves}
@@ -323,9 +320,6 @@ def _origin(root: Node, place: Place, value: JSONValue) -> Origin:
     if span.line == span.end_line and span.column == span.end_column:
         span = key_span(root, place) or span
     return Origin(source=span.source.kind, line=span.line + 1, column=span.column + 1)
-
-
-# -- files that cannot be read -----------------------------------------------------------------
 
 
 def _read_file(path: Path) -> tuple[Source, str]:

@@ -54,8 +54,7 @@ def notices(root: Node, code_dir: Path | None = None) -> list[str]:
         root: The configuration as written, without mistakes.
         code_dir: Folder of the entrypoint's code; None to skip it.
     """
-    remarks = [*_remarks(root), *(() if code_dir is None else _unread(root, code_dir))]
-    return _lines(root, remarks)
+    return _lines(root, [*_remarks(root), *(_unread(root, code_dir) if code_dir else ())])
 
 
 def code_notices(root: Node, code_dir: Path) -> list[str]:
@@ -64,13 +63,11 @@ def code_notices(root: Node, code_dir: Path) -> list[str]:
 
 
 def _lines(root: Node, remarks: Iterable[tuple[Place, str]]) -> list[str]:
-    found: list[tuple[int, int, str]] = []
+    found = []
     for place, words in remarks:
-        span = key_span(root, place)
-        if span is not None:
+        if span := key_span(root, place):
             where = f"{span.source.name}:{span.line + 1}:{span.column + 1}"
-            line = f"{where}: note: {dotted(place)} {words}"
-            found.append((span.line, span.column, line))
+            found.append((span.line, span.column, f"{where}: note: {dotted(place)} {words}"))
     return [line for _, _, line in sorted(found)]
 
 
@@ -91,21 +88,18 @@ def _remarks(root: Node) -> Iterator[tuple[Place, str]]:
                 yield place, _EARLIER
             elif about.endswith(FOR_CLUSTERS) or model is EnvironmentConfig:
                 yield place, _CLUSTER + (f" ({_INSTEAD[name]})" if name in _INSTEAD else "")
-    precision = find(root, ("optimizations", "mixed_precision"))
+    place = ("optimizations", "mixed_precision")
+    precision = find(root, place)
     if precision is not None and precision.value != "O0":
-        yield (
-            ("optimizations", "mixed_precision"),
-            "was for apex: accepted, no effect; use torch.autocast in a PyTorchTrial, or a "
-            "mixed-precision policy in a Keras model",
-        )
+        words = "was for apex: accepted, no effect; use torch.autocast in a PyTorchTrial, or a "
+        yield place, words + "mixed-precision policy in a Keras model"
     yield from _exponents(root)
-    length = find(root, ("searcher", "max_length"))
+    place = ("searcher", "max_length")
+    length = find(root, place)
     if length is not None and isinstance(length.value, int):
-        yield (
-            ("searcher", "max_length"),
-            f"has no unit: {length.value} is read as batches; write "
-            f"{{batches: {length.value}}} or {{epochs: {length.value}}} to be clear",
-        )
+        number = length.value
+        words = f"has no unit: {number} is read as batches; write {{batches: {number}}} or "
+        yield place, f"{words}{{epochs: {number}}} to be clear"
 
 
 def _unread(root: Node, code_dir: Path) -> Iterator[tuple[Place, str]]:
@@ -126,18 +120,14 @@ def _exponents(root: Node) -> Iterator[tuple[Place, str]]:
     section = find(root, ("hyperparameters",))
     values = plain(section) if section is not None else None
     for place, value in ranges(values if isinstance(values, dict) else {}, ("hyperparameters",)):
-        if value["type"] != "log":
-            continue
-        low, high = value["minval"], value["maxval"]
-        if not (0 < low < 1 and 0 < high < 1):
-            continue
-        base = value.get("base", 10)
-        yield (
-            place,
-            f"has exponents: it is drawn from {base:g}^{low:g} = {base**low:.5g} to "
-            f"{base:g}^{high:g} = {base**high:.5g}; for values from {low:g} to {high:g}, write "
-            f"{{type: loguniform, minval: {low:g}, maxval: {high:g}}}",
-        )
+        if value["type"] == "log" and 0 < value["minval"] < 1 and 0 < value["maxval"] < 1:
+            low, high, base = value["minval"], value["maxval"], value.get("base", 10)
+            yield (
+                place,
+                f"has exponents: it is drawn from {base:g}^{low:g} = {base**low:.5g} to "
+                f"{base:g}^{high:g} = {base**high:.5g}; for values from {low:g} to {high:g}, write "
+                f"{{type: loguniform, minval: {low:g}, maxval: {high:g}}}",
+            )
 
 
 class _Unclear(Exception):

@@ -38,8 +38,6 @@ __all__ = [
     "SingleSearcher", "Slurm", "StorageField",
 ]  # fmt: skip
 
-# -- the search -----------------------------------------------------------------------------------
-
 _MaxLength = Annotated[
     UnitlessLength,
     Field(description="How long each trial trains at most. A bare number means batches."),
@@ -212,9 +210,6 @@ SearcherField = Annotated[
 ]
 
 
-# -- checkpoints ----------------------------------------------------------------------------------
-
-
 class _Retention(Section):
     save_experiment_best: int = setting(
         "Keep this many best checkpoints of the whole experiment.", 0, ge=0
@@ -335,9 +330,6 @@ StorageField = Annotated[
     BY_KIND,
     BeforeValidator(_place),
 ]
-
-
-# -- running and recording ------------------------------------------------------------------------
 
 
 class Reproducibility(Section):

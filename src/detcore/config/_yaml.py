@@ -131,8 +131,6 @@ class _Reader:
         """Add a mistake; see `mistake`."""
         self.found.append(mistake(span, message, label, **details))
 
-    # -- values ---------------------------------------------------------------------------------
-
     def node(self, node: yaml.Node) -> Node:
         """Convert a node.
 
@@ -244,8 +242,6 @@ class _Reader:
             hint = "experiment records are JSON, which has no such number"
             self.add(span, f"expected a finite number, got {text}", help=[hint])
         return text
-
-    # -- text that is not YAML ------------------------------------------------------------------
 
     def bad_character(self, text: str, exc: yaml.reader.ReaderError) -> None:
         code = ord(exc.character) if isinstance(exc.character, str) else int(exc.character)

@@ -76,22 +76,22 @@ def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterato
 
 def module_exists(name: str) -> bool:
     """Whether a module could be imported; imports neither it nor its parents."""
-    parts = name.split(".")
     path = None
+    parts = name.split(".")
     for length in range(1, len(parts) + 1):
         parent = ".".join(parts[:length])
-        if parent in sys.modules and hasattr(sys.modules[parent], "__path__"):
-            path = sys.modules[parent].__path__
-            continue
         if parent in sys.modules:
-            return length == len(parts)
-        if length == 1:  # only this step involves the finders of editable installations
-            spec = importlib.util.find_spec(parent)
+            path = getattr(sys.modules[parent], "__path__", None)
         else:
-            spec = importlib.machinery.PathFinder.find_spec(parent, path)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations
+            # Only the first step involves the finders of editable installations.
+            find_top, find_below = (
+                importlib.util.find_spec,
+                importlib.machinery.PathFinder.find_spec,
+            )
+            spec = find_top(parent) if length == 1 else find_below(parent, path)
+            if spec is None:
+                return False
+            path = spec.submodule_search_locations
         if path is None and length < len(parts):
             return False
     return True

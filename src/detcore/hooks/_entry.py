@@ -158,9 +158,6 @@ class Observer:
         self._callers[hook](**arguments)
 
 
-# -- faults ---------------------------------------------------------------------------------------
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class PluginProblem:
     """A fault of a plugin, or of the settings that enable and disable plugins.
@@ -263,14 +260,7 @@ def set_variable_command(variable: str, names: Iterable[str]) -> str:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """The enabled plugins, and the settings that enable them.
-
-    Attributes:
-        disabled_by_variable: Names in ``DETCORE_DISABLE_PLUGINS``.
-        disabled_by_caller: Names given by ``--no-plugin`` or to the manager.
-        allowed_by_variable: Names in ``DETCORE_PLUGINS``, or None.
-        allowed_by_caller: Names given by ``--plugins`` or to the manager, or None.
-    """
+    """The names in the settings that enable plugins: of variables, and of options or callers."""
 
     disabled_by_variable: frozenset[str]
     disabled_by_caller: frozenset[str]
@@ -285,9 +275,8 @@ class Selection:
     @property
     def allowed(self) -> frozenset[str] | None:
         """The allow-list: the caller's, else the variable's, else None (all)."""
-        if self.allowed_by_caller is not None:
-            return self.allowed_by_caller
-        return self.allowed_by_variable
+        is_given = self.allowed_by_caller is not None
+        return self.allowed_by_caller if is_given else self.allowed_by_variable
 
 
 def selection_faults(selection: Selection, known: set[str]) -> list[PluginProblem]:

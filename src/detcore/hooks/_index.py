@@ -186,8 +186,6 @@ def _settle_names(
     return settled, problems
 
 
-# -- distributions ---------------------------------------------------------------------------------
-
 _OUR_GROUP = re.compile(r"^\s*\[detcore(\.\w+)?\]", re.MULTILINE)
 
 

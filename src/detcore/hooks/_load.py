@@ -164,9 +164,6 @@ def _is_foreign(module: str) -> bool:
     return module.partition(".")[0] != "detcore"
 
 
-# -- hooks -----------------------------------------------------------------------------------------
-
-
 class Hooks:
     """The hook implementations of one plugin, as attributes of an object, as pluggy needs them.
 

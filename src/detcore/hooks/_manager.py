@@ -95,8 +95,6 @@ class PluginManager:
         self._called: dict[str, list[Caller]] = {}
         self._settled: dict[str, dict[str, Registration]] = {}
 
-    # -- installed plugins ------------------------------------------------------------------------
-
     @property
     def disabled(self) -> frozenset[str]:
         """Names of the disabled plugins."""
@@ -175,8 +173,6 @@ class PluginManager:
             for registration in self._registrations(noun).values()
             if registration.entry.name == name
         ]
-
-    # -- registrations ----------------------------------------------------------------------------
 
     def frameworks(self) -> dict[str, Framework]:
         """Return the registered frameworks by name."""
@@ -290,8 +286,6 @@ class PluginManager:
         found = self._collect("command", callers).get(name)
         return None if found is None else found.item
 
-    # -- observers --------------------------------------------------------------------------------
-
     def observers(self) -> list[Observer]:
         """Return the plugins that have observer hooks, in calling order; imports all plugins."""
         callers: dict[PluginEntry, dict[str, pluggy.HookCaller]] = {}
@@ -299,8 +293,6 @@ class PluginManager:
             for entry, caller in self._callers(hook):
                 callers.setdefault(entry, {})[hook] = caller
         return [Observer(entry, found) for entry, found in callers.items()]
-
-    # -- one plugin after the other ---------------------------------------------------------------
 
     def _load(self, entry: PluginEntry) -> Hooks | None:
         """Return a plugin's hooks; the first call imports it. None if it cannot be used."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract import hook_values as types
@@ -37,19 +37,34 @@ class Kind:
         noun: Name of the registered values, for messages.
         hook: Name of the hook.
         type: The class of its values; None: a command of click.
-        targets: Fields that are ``"module:attribute"``.
-        optional_targets: Fields that are ``"module:attribute"``, None or empty.
+        targets: Fields that are ``"module:attribute"``, or empty if they may be left out.
         texts: Fields that are tuples of strings.
-        sentences: Fields that are strings.
     """
 
     noun: str
     hook: str
     type: type | None
     targets: tuple[str, ...] = ()
-    optional_targets: tuple[str, ...] = ()
     texts: tuple[str, ...] = ()
-    sentences: tuple[str, ...] = ()
+
+    def faults(self, item: Any) -> Iterator[str]:
+        """Yield the faults of a value of this type."""
+        if not _is_text(item.name, _NAME):
+            yield f"name is {item.name!r}, not lower-case letters, digits, '-' and '_'"
+        fields: Any = getattr(self.type, "__dataclass_fields__", {})
+        for field in fields.values():
+            value = getattr(item, field.name)
+            fault = f"{field.name} is {_shorten(value)}, not a "
+            if field.name in self.targets:
+                is_left_out = value in (None, "") and field.default in (None, "")
+                if not is_left_out and not _is_text(value, _TARGET):
+                    yield f"{fault}text like 'module:attribute'"
+            elif field.name in self.texts:
+                pattern = _SCHEME if field.name == "schemes" else None
+                if not isinstance(value, tuple) or not all(_is_text(t, pattern) for t in value):
+                    yield f"{fault}tuple of {'URL schemes' if pattern else 'names'}"
+            elif isinstance(field.default, str) and not isinstance(value, str):
+                yield f"{fault}text"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,40 +87,23 @@ class Registration:
         return keys
 
 
+_FRAMEWORK = (
+    "trial_class", "context_class", "controller", "prepare_worker", "load_checkpoint", "native_init"
+)  # fmt: skip
 KINDS = {
     kind.noun: kind
     for kind in (
-        Kind(
-            "framework",
-            "detcore_register_framework",
-            Framework,
-            targets=("trial_class", "context_class", "controller"),
-            optional_targets=("prepare_worker", "load_checkpoint", "native_init"),
-            texts=("requires",),
-            sentences=("inexact_resume",),
-        ),
+        Kind("framework", "detcore_register_framework", Framework, _FRAMEWORK, ("requires",)),
         Kind(
             "storage type",
             "detcore_register_storage",
             types.StorageType,
-            targets=("settings", "backend"),
-            texts=("schemes",),
+            ("settings", "backend"),
+            ("schemes",),
         ),
-        Kind(
-            "launcher",
-            "detcore_register_launcher",
-            types.LauncherType,
-            ("launcher",),
-            optional_targets=("settings",),
-        ),
+        Kind("launcher", "detcore_register_launcher", types.LauncherType, ("launcher", "settings")),
         Kind("rendezvous", "detcore_register_rendezvous", types.RendezvousType, ("service",)),
-        Kind(
-            "searcher",
-            "detcore_register_searcher",
-            types.SearcherType,
-            ("method",),
-            optional_targets=("settings",),
-        ),
+        Kind("searcher", "detcore_register_searcher", types.SearcherType, ("method", "settings")),
         Kind(
             "failure action",
             "detcore_register_failure_action",
@@ -119,7 +117,7 @@ KINDS = {
             "detcore_register_tables",
             types.TablesType,
             ("migrations",),
-            texts=("revisions",),
+            ("revisions",),
         ),
     )
 }
@@ -173,27 +171,7 @@ def _check_item(kind: Kind, item: object) -> tuple[str, list[str]]:
         wanted = click.Command
     if not isinstance(item, wanted):
         return "wrong-type", [f"{_shorten(item)}, which is no {wanted.__name__}"]
-    return "bad-value", [f"a {kind.noun} whose {fault}" for fault in _faults(kind, item)]
-
-
-def _faults(kind: Kind, item: Any) -> Iterable[str]:
-    if not _is_text(item.name, _NAME):
-        yield f"name is {item.name!r}, not lower-case letters, digits, '-' and '_'"
-    for field in (*kind.targets, *kind.optional_targets):
-        value = getattr(item, field)
-        if value in (None, "") and field in kind.optional_targets:
-            continue
-        if not _is_text(value, _TARGET):
-            yield f"{field} is {_shorten(value)}, not a text like 'module:attribute'"
-    for field in kind.sentences:
-        if not isinstance(getattr(item, field), str):
-            yield f"{field} is {_shorten(getattr(item, field))}, not a text"
-    for field in kind.texts:
-        value = getattr(item, field)
-        pattern = _SCHEME if field == "schemes" else None
-        if not isinstance(value, tuple) or not all(_is_text(text, pattern) for text in value):
-            wanted = "URL schemes" if pattern else "names"
-            yield f"{field} is {_shorten(value)}, not a tuple of {wanted}"
+    return "bad-value", [f"a {kind.noun} whose {fault}" for fault in kind.faults(item)]
 
 
 def _is_text(value: object, pattern: re.Pattern[str] | None) -> bool:
@@ -230,7 +208,7 @@ def _settle(
 
 def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
     """Return the fields of a registered value that name an object, with the names."""
-    fields = (*KINDS[noun].targets, *KINDS[noun].optional_targets)
+    fields = KINDS[noun].targets
     return [(field, value) for field in fields if (value := getattr(item, field))]
 
 
