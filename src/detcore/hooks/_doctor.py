@@ -59,7 +59,7 @@ def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
 
 def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterator[PluginProblem]:
     from detcore.contract.values import Framework
-    from detcore.hooks._registry import targets_of
+    from detcore.hooks._load import targets_of
 
     for field, target in targets_of(noun, item):
         module = target.partition(":")[0]
@@ -83,12 +83,10 @@ def module_exists(name: str) -> bool:
         if parent in sys.modules:
             path = getattr(sys.modules[parent], "__path__", None)
         else:
-            # Only the first step involves the finders of editable installations.
-            find_top, find_below = (
-                importlib.util.find_spec,
-                importlib.machinery.PathFinder.find_spec,
-            )
-            spec = find_top(parent) if length == 1 else find_below(parent, path)
+            if length == 1:  # only this step involves the finders of editable installations
+                spec = importlib.util.find_spec(parent)
+            else:
+                spec = importlib.machinery.PathFinder.find_spec(parent, path)
             if spec is None:
                 return False
             path = spec.submodule_search_locations

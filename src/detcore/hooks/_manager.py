@@ -34,8 +34,7 @@ if TYPE_CHECKING:
     )
     from detcore.contract.values import Framework
     from detcore.environment import Environment
-    from detcore.hooks._load import Hooks
-    from detcore.hooks._registry import Registration
+    from detcore.hooks._load import Hooks, Registration
 
     Caller: TypeAlias = tuple[PluginEntry, pluggy.HookCaller]
     Registered: TypeAlias = (
@@ -165,7 +164,7 @@ class PluginManager:
 
     def registrations_of(self, name: str) -> list[tuple[str, Registered]]:
         """Return a plugin's registrations, as pairs such as ``("framework", Framework(...))``."""
-        from detcore.hooks._registry import KINDS
+        from detcore.hooks._load import KINDS
 
         return [
             (noun, registration.item)
@@ -277,8 +276,7 @@ class PluginManager:
     def _own_command(self, entry: PluginEntry | None, name: str) -> click.Command | None:
         if entry is None or entry.state not in _USABLE:
             return None
-        from detcore.hooks._load import callers_of, make_pluggy
-        from detcore.hooks._registry import KINDS
+        from detcore.hooks._load import KINDS, callers_of, make_pluggy
 
         hooks = self._load(entry)
         manager = make_pluggy({} if hooks is None else {entry: hooks})
@@ -328,14 +326,14 @@ class PluginManager:
         return {name: found.item for name, found in self._registrations(noun).items()}
 
     def _registrations(self, noun: str) -> dict[str, Registration]:
-        from detcore.hooks._registry import KINDS
+        from detcore.hooks._load import KINDS
 
         if noun not in self._settled:
             self._settled[noun] = self._collect(noun, self._callers(KINDS[noun].hook))
         return self._settled[noun]
 
     def _collect(self, noun: str, callers: Iterable[Caller]) -> dict[str, Registration]:
-        from detcore.hooks._registry import KINDS, collect
+        from detcore.hooks._load import KINDS, collect
 
         reserved = self._reserved if noun == "command" else {}
         settled, problems = collect(KINDS[noun], callers, reserved)
