@@ -25,13 +25,7 @@ from detcore.config._problem import (
     repair_number,
 )
 from detcore.config._rules import Facts, broken_rules
-from detcore.config._sections import (
-    SEARCHERS,
-    STORAGE_TYPES,
-    PluginLauncher,
-    PluginSearcher,
-    PluginStorage,
-)
+from detcore.config._sections import LAUNCHER, SEARCHER, SEARCHERS, STORAGE, STORAGE_TYPES
 from detcore.config._source import (
     Diagnostic,
     Label,
@@ -57,16 +51,7 @@ _MAX_PASSES = 50
 _TAGS = ("name", "type")
 # By section ("searcher", "checkpoint_storage", "launcher"), then by name; None: there is no model.
 Models = Mapping[str, Mapping[str, "type[BaseModel] | None"]]
-# The key that decides, models by its value, the model where the value is not known, and keys that
-# are valid beside those of a plugin's model.
-_TAGGED: Mapping[
-    str,
-    tuple[str, Mapping[str, type[BaseModel]], type[BaseModel] | None, Collection[str]],
-] = {
-    "searcher": ("name", SEARCHERS, None, PluginSearcher.model_fields),
-    "checkpoint_storage": ("type", STORAGE_TYPES, None, PluginStorage.model_fields),
-    "launcher": ("name", {}, PluginLauncher, PluginLauncher.model_fields),
-}
+_TAGGED = {"searcher": SEARCHER, "checkpoint_storage": STORAGE, "launcher": LAUNCHER}
 _RENAMED = {"batches_per_step": "since version 0.13 this is called 'scheduling_unit'"}
 
 
@@ -339,7 +324,7 @@ class _Explainer:
         model = self._model(place)
         if model is not None:
             is_ours = model in SEARCHERS.values() or dotted(place) not in _TAGGED
-            common = () if is_ours else _TAGGED[dotted(place)][-1]
+            common = () if is_ours else _TAGGED[dotted(place)].other.model_fields
             return list(dict.fromkeys([*model.model_fields, *common]))
         return list(UNITS) if place and str(place[-1]).endswith(("_period", "_length")) else []
 
@@ -364,9 +349,10 @@ class _Explainer:
             if place[0] == "hyperparameters" and depth > 0:
                 model = HYPERPARAMETER_TYPES.get(self._text((*here, "type")))
             elif depth == 0 and element in _TAGGED:
-                tag, known, model, _ = _TAGGED[element]
-                if name := self._text((*here, tag)) or self._text(here):
-                    model = self._plugins.get(element, {}).get(name) or known.get(name, model)
+                kind = _TAGGED[element]
+                model = None if kind.known else kind.other
+                if name := self._text((*here, kind.tag)) or self._text(here):
+                    model = self._plugins.get(element, {}).get(name) or kind.known.get(name, model)
             else:
                 info = None if model is None else model.model_fields.get(element)
                 model = None if info is None else next(_models(info.annotation), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, get_args
@@ -22,7 +23,6 @@ from pydantic import (
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
     WrapSerializer,
-    WrapValidator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -42,7 +42,7 @@ from detcore.contract.values import Length, Unit
 __all__ = [
     "BY_KIND", "DUMP_ANY", "FOR_CLUSTERS", "FROM_EARLIER", "INTEGER", "KIND_MARK", "LIST",
     "MAPPING", "TEXT", "UNITS", "AbsolutePath", "Command", "Lenient", "Name", "Period", "Section",
-    "ShmSize", "TrainingLength", "UnitlessLength", "by_tag", "named", "only", "setting", "tagged",
+    "ShmSize", "Tagged", "TrainingLength", "UnitlessLength", "by_tag", "only", "setting",
 ]  # fmt: skip
 
 # The ends of descriptions of fields that are accepted and have no effect: a notice says so.
@@ -235,121 +235,104 @@ def by_tag(tag: str, models: Iterable[type[Section]]) -> dict[str, type[Section]
     return {get_args(model.model_fields[tag].annotation)[0]: model for model in models}
 
 
-def tagged(
-    tag: str,
-    what: str,
-    known: Mapping[str, type[Section]],
-    *,
-    other: type[Lenient],
-    retired: Mapping[str, str],
-) -> WrapValidator:
-    """Return the validator of a section whose field `tag` selects its other fields.
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Tagged:
+    """A section whose field `tag` selects its other fields.
 
     The validation context contains, under `what`, the names that plugins provide, with models of
     their settings, or None if a plugin has no model. A plugin's model takes precedence over ours.
     Without a context, unknown names and fields pass, so that a recorded configuration can be read
     again without the plugin.
 
-    Args:
+    Attributes:
         tag: Name of that field.
         what: Name of the section in messages.
-        known: Models by tag.
         other: Model for sections of plugins; keeps unknown fields.
+        known: Models by tag.
         retired: Tags that were valid once, and their replacements.
     """
 
-    def choose(value: object, _: ValidatorFunctionWrapHandler, info: ValidationInfo) -> Section:
+    tag: str
+    what: str
+    other: type[Lenient]
+    known: Mapping[str, type[Section]] = dataclasses.field(default_factory=dict)
+    retired: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def section(
+        self, value: object, _: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> Section:
+        """Validate a section."""
         if isinstance(value, Section):
             return value
         if not isinstance(value, Mapping):
-            raise problem(
-                f"expected a mapping with '{tag}', got {describe_value(value)}", choices=known
-            )
-        if tag not in value:
-            raise_problems(what, [_no_tag(tag, what, value, known)])
-        plugins, name = _plugins(info, what), value[tag]
-        model = known.get(name) if isinstance(name, str) else None
+            text = f"expected a mapping with '{self.tag}', got {describe_value(value)}"
+            raise problem(text, choices=self.known)
+        if self.tag not in value:
+            raise_problems(self.what, [self._no_tag(value)])
+        plugins, name = self._plugins(info), value[self.tag]
+        model = self.known.get(name) if isinstance(name, str) else None
         if isinstance(name, str) and plugins is not None and name in plugins:
-            return _from_plugin(value, plugins[name] or model, other)
-        if plugins is None and isinstance(name, str) and name not in retired:
+            return self._from_plugin(value, plugins[name] or model)
+        if plugins is None and isinstance(name, str) and name not in self.retired:
             is_known = model is not None and set(value) <= set(model.model_fields)
-            model = model if is_known else other
+            model = model if is_known else self.other
         if model is None:
-            choices = list(dict.fromkeys([*known, *sorted(plugins or {})]))
-            raise_problems(what, [((tag,), _bad_tag(name, what, choices, retired))])
-        return (model or other).model_validate(value)
+            choices = list(dict.fromkeys([*self.known, *sorted(plugins or {})]))
+            raise_problems(self.what, [((self.tag,), self.bad_tag(name, choices))])
+        return (model or self.other).model_validate(value)
 
-    return WrapValidator(choose)
-
-
-def named(tag: str, what: str, *, other: type[Lenient]) -> AfterValidator:
-    """Return the check of a name that stands for a section with nothing but its tag.
-
-    The arguments are those of `tagged`.
-    """
-
-    def check(value: str, info: ValidationInfo) -> str:
-        plugins = _plugins(info, what)
+    def name(self, value: str, info: ValidationInfo) -> str:
+        """Validate a name that stands for a section with nothing but its tag."""
+        plugins = self._plugins(info)
         if plugins is not None:
             if value not in plugins:
-                raise _bad_tag(value, what, sorted(plugins), {})
-            _from_plugin({tag: value}, plugins[value], other)
+                raise self.bad_tag(value, sorted(plugins))
+            self._from_plugin({self.tag: value}, plugins[value])
         return value
 
-    return AfterValidator(check)
+    def _plugins(self, info: ValidationInfo) -> Mapping[str, type[BaseModel] | None] | None:
+        plugins: Mapping[str, type[BaseModel] | None] | None = (info.context or {}).get(self.what)
+        return plugins
 
-
-def _plugins(info: ValidationInfo, what: str) -> Mapping[str, type[BaseModel] | None] | None:
-    plugins: Mapping[str, type[BaseModel] | None] | None = (info.context or {}).get(what)
-    return plugins
-
-
-def _from_plugin(
-    value: Mapping[str, object], model: type[BaseModel] | None, other: type[Lenient]
-) -> Section:
-    """Check a section with a plugin's model, and keep it as it was written."""
-    if model is not None and issubclass(model, Section):
-        return model.model_validate(value)
-    found: list[Problem] = []
-    if model is not None:
-        names, common = model.model_fields, other.model_fields
-        found += [((k,), "extra_forbidden") for k in value if k not in names and k not in common]
+    def _from_plugin(self, value: Mapping[str, object], model: type[BaseModel] | None) -> Section:
+        """Check a section with a plugin's model, and keep it as it was written."""
+        if model is not None and issubclass(model, Section):
+            return model.model_validate(value)
+        found: list[Problem] = []
+        if model is not None:
+            names, common = model.model_fields, self.other.model_fields
+            unknown = [key for key in value if key not in names and key not in common]
+            found += [((key,), "extra_forbidden") for key in unknown]
+            try:
+                model.model_validate({k: v for k, v in value.items() if k in names}, strict=True)
+            except ValidationError as exc:
+                found += [again(error) for error in exc.errors(include_url=False)]
         try:
-            model.model_validate({k: v for k, v in value.items() if k in names}, strict=True)
+            kept = self.other.model_validate(value)
         except ValidationError as exc:
             found += [again(error) for error in exc.errors(include_url=False)]
-    try:
-        kept = other.model_validate(value)
-    except ValidationError as exc:
-        found += [again(error) for error in exc.errors(include_url=False)]
-    raise_problems(other.__name__, found)
-    return kept
+        raise_problems(self.what, found)
+        return kept
 
+    def _no_tag(self, value: Mapping[str, object]) -> Problem:
+        names = {name for model in self.known.values() for name in model.model_fields}
+        for key in value:
+            if key not in names and nearest(key, [self.tag]):
+                text = f"unknown key '{key}' in the {self.what}"
+                return (key,), problem(text, at="key", suggestion=self.tag)
+        return (self.tag,), "missing"
 
-def _no_tag(
-    tag: str, what: str, value: Mapping[str, object], known: Mapping[str, type[Section]]
-) -> tuple[tuple[str, ...], PydanticCustomError | str]:
-    names = {name for model in known.values() for name in model.model_fields}
-    for key in value:
-        if key not in names and nearest(key, [tag]):
-            return (key,), problem(f"unknown key '{key}' in the {what}", at="key", suggestion=tag)
-    return (tag,), "missing"
-
-
-def _bad_tag(
-    name: object, what: str, choices: list[str], retired: Mapping[str, str]
-) -> PydanticCustomError:
-    if not isinstance(name, str):
-        return problem(
-            f"expected the name of a {what}, got {describe_value(name)}", choices=choices
-        )
-    if name in retired:
-        return problem(
-            f"the {what} '{name}' is no longer available",
-            suggestion=retired[name],
-            help=("the earlier system removed it too",),
-        )
-    return problem(f"unknown {what} '{name}'", suggestion=nearest(name, choices), choices=choices)
+    def bad_tag(self, name: object, choices: list[str]) -> PydanticCustomError:
+        """Return the error of a tag that is not valid."""
+        if not isinstance(name, str):
+            text = f"expected the name of a {self.what}, got {describe_value(name)}"
+            return problem(text, choices=choices)
+        if name in self.retired:
+            text = f"the {self.what} '{name}' is no longer available"
+            hint = "the earlier system removed it too"
+            return problem(text, suggestion=self.retired[name], help=[hint])
+        near = nearest(name, choices)
+        return problem(f"unknown {self.what} '{name}'", suggestion=near, choices=choices)
 
 
 def _dump_any(value: object, handler: SerializerFunctionWrapHandler) -> object:

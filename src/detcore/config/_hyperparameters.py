@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import ValidationError, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from detcore.config._fields import Section, by_tag, setting
+from detcore.config._fields import Lenient, Section, Tagged, by_tag, setting
 from detcore.config._problem import (
     Problem,
     again,
     describe_value,
     nearest,
     problem,
-    problem_at,
     raise_problems,
 )
 from detcore.config._source import Place, dotted
@@ -87,6 +86,7 @@ HYPERPARAMETER_TYPES = by_tag(
         LoguniformHyperparameter, CategoricalHyperparameter,
     ],
 )  # fmt: skip
+_TYPE = Tagged(tag="type", what="hyperparameter type", other=Lenient)
 _BASE = 10
 _FIELDS = {name for model in HYPERPARAMETER_TYPES.values() for name in model.model_fields}
 
@@ -133,18 +133,15 @@ def _mistakes(group: Mapping[str, object], place: Place) -> Iterator[Problem]:
 
 
 def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Problem]:
-    name, here, types = value["type"], (*place, "type"), HYPERPARAMETER_TYPES
-    if not isinstance(name, str):
-        text = f"expected a hyperparameter type, got {describe_value(name)}"
-        yield problem_at(here, text, choices=types)
-    elif name not in types:
-        text = f"unknown hyperparameter type '{name}'"
-        yield problem_at(here, text, suggestion=nearest(name, types), choices=types)
-    else:
-        try:
-            types[name].model_validate(value)
-        except ValidationError as exc:
-            yield from (again(found, place) for found in exc.errors(include_url=False))
+    name = value["type"]
+    model = HYPERPARAMETER_TYPES.get(name) if isinstance(name, str) else None
+    if model is None:
+        yield (*place, "type"), _TYPE.bad_tag(name, list(HYPERPARAMETER_TYPES))
+        return
+    try:
+        model.model_validate(value)
+    except ValidationError as exc:
+        yield from (again(found, place) for found in exc.errors(include_url=False))
 
 
 def _untyped(name: str, value: Mapping[str, object]) -> PydanticCustomError:

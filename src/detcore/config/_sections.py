@@ -5,7 +5,15 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, Tag
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Tag,
+    WrapValidator,
+)
 
 from detcore.config._fields import (
     BY_KIND,
@@ -20,22 +28,21 @@ from detcore.config._fields import (
     Name,
     Section,
     ShmSize,
+    Tagged,
     TrainingLength,
     UnitlessLength,
     by_tag,
-    named,
     only,
     setting,
-    tagged,
 )
 from detcore.config._problem import describe_value, problem
 from detcore.contract.values import GradientSettings
 
 __all__ = [
-    "RETIRED_SEARCHERS", "SEARCHERS", "STORAGE_TYPES", "BindMount", "EnvironmentConfig",
-    "LauncherField", "LocalLauncherSettings", "Optimizations", "Pbs", "PluginLauncher",
-    "PluginSearcher", "PluginStorage", "Profiling", "Reproducibility", "Resources", "SearcherField",
-    "SingleSearcher", "Slurm", "StorageField",
+    "LAUNCHER", "RETIRED_SEARCHERS", "SEARCHER", "SEARCHERS", "STORAGE", "STORAGE_TYPES",
+    "BindMount", "EnvironmentConfig", "LauncherField", "LocalLauncherSettings", "Optimizations",
+    "Pbs", "Profiling", "Reproducibility", "Resources", "SearcherField", "SingleSearcher", "Slurm",
+    "StorageField",
 ]  # fmt: skip
 
 _MaxLength = Annotated[
@@ -202,10 +209,13 @@ Searcher = (
     | PbtSearcher
 )
 SEARCHERS = by_tag("name", get_args(Searcher))
+SEARCHER = Tagged(
+    tag="name", what="searcher", other=PluginSearcher, known=SEARCHERS, retired=RETIRED_SEARCHERS
+)
 SearcherField = Annotated[
     Searcher,
     Field(discriminator="name"),
-    tagged("name", "searcher", SEARCHERS, other=PluginSearcher, retired=RETIRED_SEARCHERS),
+    WrapValidator(SEARCHER.section),
     DUMP_ANY,
 ]
 
@@ -296,6 +306,7 @@ class PluginStorage(_Retention, Lenient):
 
 CheckpointStorage = SharedFsStorage | DirectoryStorage | S3Storage | GcsStorage | AzureStorage
 STORAGE_TYPES = by_tag("type", get_args(CheckpointStorage))
+STORAGE = Tagged(tag="type", what="storage type", other=PluginStorage, known=STORAGE_TYPES)
 
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*://.|/", re.IGNORECASE)
 
@@ -323,7 +334,7 @@ StorageField = Annotated[
     | Annotated[
         CheckpointStorage,
         Field(discriminator="type"),
-        tagged("type", "storage type", STORAGE_TYPES, other=PluginStorage, retired={}),
+        WrapValidator(STORAGE.section),
         DUMP_ANY,
         Tag(MAPPING),
     ],
@@ -441,11 +452,12 @@ class LocalLauncherSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
 
+LAUNCHER = Tagged(tag="name", what="launcher", other=PluginLauncher)
 LauncherField = Annotated[
-    Annotated[Name, named("name", "launcher", other=PluginLauncher), Tag(TEXT)]
+    Annotated[Name, AfterValidator(LAUNCHER.name), Tag(TEXT)]
     | Annotated[
         PluginLauncher,
-        tagged("name", "launcher", {}, other=PluginLauncher, retired={}),
+        WrapValidator(LAUNCHER.section),
         DUMP_ANY,
         Tag(MAPPING),
     ],

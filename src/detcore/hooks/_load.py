@@ -300,14 +300,12 @@ class Kind:
         hook: Name of the hook.
         type: The class of its values; None: a command of click.
         targets: Fields that are ``"module:attribute"``, or empty if they may be left out.
-        texts: Fields that are tuples of strings.
     """
 
     noun: str
     hook: str
     type: type | None
     targets: tuple[str, ...] = ()
-    texts: tuple[str, ...] = ()
 
     def faults(self, item: Any) -> Iterator[str]:
         """Yield the faults of a value of this type."""
@@ -321,7 +319,7 @@ class Kind:
                 is_left_out = value in (None, "") and field.default in (None, "")
                 if not is_left_out and not _is_text(value, _TARGET):
                     yield f"{fault}text like 'module:attribute'"
-            elif field.name in self.texts:
+            elif field.type == "tuple[str, ...]":
                 pattern = _SCHEME if field.name == "schemes" else None
                 if not isinstance(value, tuple) or not all(_is_text(t, pattern) for t in value):
                     yield f"{fault}tuple of {'URL schemes' if pattern else 'names'}"
@@ -355,13 +353,9 @@ _FRAMEWORK = (
 KINDS = {
     kind.noun: kind
     for kind in (
-        Kind("framework", "detcore_register_framework", Framework, _FRAMEWORK, ("requires",)),
+        Kind("framework", "detcore_register_framework", Framework, _FRAMEWORK),
         Kind(
-            "storage type",
-            "detcore_register_storage",
-            types.StorageType,
-            ("settings", "backend"),
-            ("schemes",),
+            "storage type", "detcore_register_storage", types.StorageType, ("settings", "backend")
         ),
         Kind("launcher", "detcore_register_launcher", types.LauncherType, ("launcher", "settings")),
         Kind("rendezvous", "detcore_register_rendezvous", types.RendezvousType, ("service",)),
@@ -374,13 +368,7 @@ KINDS = {
         ),
         Kind("command", "detcore_register_commands", None),
         Kind("router", "detcore_register_routes", types.RoutesType, ("make_router",)),
-        Kind(
-            "set of tables",
-            "detcore_register_tables",
-            types.TablesType,
-            ("migrations",),
-            ("revisions",),
-        ),
+        Kind("set of tables", "detcore_register_tables", types.TablesType, ("migrations",)),
     )
 }
 
