@@ -28,7 +28,6 @@ from detcore.config._source import (
     find,
     key_span,
     mistake,
-    walk,
 )
 from detcore.config._yaml import line_and_column, read_yaml
 from detcore.contract.errors import ConfigError
@@ -233,7 +232,9 @@ def _load(text: str, source: Source, path: Path, options: LoadOptions) -> Loaded
     # Settings of flags and variables can always be checked, except for missing keys.
     found += [m for m in mistakes if is_readable or m.primary.span.source is not source]
     if found or config is None:
-        raise ExperimentFileError(_ordered(found, source), name=source.name, secrets=_secrets(root))
+        raise ExperimentFileError(
+            _ordered(found, source), name=source.name, secrets=[*_secrets(root)]
+        )
     return LoadedConfig(
         config=config,
         text=text,
@@ -262,13 +263,14 @@ def _read(
     return root, found, is_readable
 
 
-def _secrets(root: Node) -> list[Span]:
-    return [
-        node.span
-        for place, node in walk(root)
-        if not isinstance(node.value, (dict, list))
-        and any(isinstance(element, str) and is_secret_key(element) for element in place)
-    ]
+def _secrets(node: Node, *, is_secret: bool = False) -> Iterator[Span]:
+    """Yield the positions of values below a secret name."""
+    for name, child in node.entries.items():
+        yield from _secrets(child, is_secret=is_secret or is_secret_key(name))
+    for item in node.value if isinstance(node.value, list) else ():
+        yield from _secrets(item, is_secret=is_secret)
+    if is_secret and not isinstance(node.value, (dict, list)):
+        yield node.span
 
 
 def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:

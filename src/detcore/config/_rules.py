@@ -40,15 +40,11 @@ class Facts:
 
     def get(self, *place: str | int, default: Any = None) -> Any:
         """Return the value at `place`, or `default` if it is missing or invalid."""
-        value: Any = self._data
-        for depth, element in enumerate(place, 1):
-            if place[:depth] in self._bad:
-                return default
-            if isinstance(value, Mapping) and element in value:
-                value = value[str(element)]
-            elif isinstance(value, list) and isinstance(element, int) and element < len(value):
+        value: Any = None if self.is_bad(place) else self._data
+        for element in place:
+            try:
                 value = value[element]
-            else:
+            except (KeyError, IndexError, TypeError):
                 return default
         return default if value is None else value
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from detcore.contract.values import JSONValue
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Diagnostic", "Further", "Label", "Node", "Place", "Scalar", "Source", "Span", "dotted", "find",
-    "key_span", "mistake", "plain", "put", "walk",
+    "key_span", "mistake", "plain", "put",
 ]  # fmt: skip
 
 SourceKind = Literal["file", "flag", "environment"]
@@ -209,11 +209,3 @@ def put(root: Node, place: Place, node: Node, keys: Sequence[Span]) -> None:
             child.key = key if depth == last else child.key
             root.value[str(element)] = child
         root = child
-
-
-def walk(node: Node, place: Place = ()) -> Iterator[tuple[Place, Node]]:
-    """Yield every value with its place, parents first."""
-    yield place, node
-    items: Iterable[tuple[str | int, Node]] = node.entries.items()
-    for element, child in enumerate(node.value) if isinstance(node.value, list) else items:
-        yield from walk(child, (*place, element))

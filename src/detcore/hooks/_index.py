@@ -92,18 +92,11 @@ def _examine(
         line = f"line {declared.line} of entry_points.txt, '{name} = {declared.value}', "
         text = line + "names neither a module nor 'module:object'"
         state, fault = PluginState.BROKEN, plugin_problem("malformed-entry-point", entry, text)
-    off = _switched_off(entry, selection)
-    return dataclasses.replace(entry, api=api, state=off or state), None if off else fault
-
-
-def _switched_off(entry: PluginEntry, selection: Selection) -> PluginState | None:
-    if entry.is_built_in:
-        return None
-    if entry.name in selection.disabled:
-        return PluginState.DISABLED
-    if selection.allowed is not None and entry.name not in selection.allowed:
-        return PluginState.NOT_ALLOWED
-    return None
+    if not entry.is_built_in and name in selection.disabled:
+        state, fault = PluginState.DISABLED, None
+    elif not entry.is_built_in and selection.allowed is not None and name not in selection.allowed:
+        state, fault = PluginState.NOT_ALLOWED, None
+    return dataclasses.replace(entry, api=api, state=state), fault
 
 
 def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
