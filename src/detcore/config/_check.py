@@ -89,10 +89,7 @@ def check(root: Node, options: LoadOptions) -> tuple[ExperimentConfig | None, li
 
     A misspelt name with a clear meaning is reported and then corrected, so that one mistake
     neither hides others nor causes further reports. Of very many, only the first are explained.
-
-    Args:
-        root: The configuration as written, with the settings of flags and variables.
-        options: Everything but these settings.
+    The settings of flags and variables among `options` are in `root` already.
     """
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
@@ -208,12 +205,7 @@ def _mend(
 
 
 class _Explainer:
-    """Turns mistakes in one configuration into diagnostics.
-
-    Args:
-        root: The configuration as written.
-        plugins: Models of settings that plugins provide.
-    """
+    """Turns mistakes in a configuration into diagnostics, with the models of plugins' settings."""
 
     def __init__(self, root: Node, plugins: Models) -> None:
         self._root = root

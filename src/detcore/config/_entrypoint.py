@@ -47,12 +47,7 @@ def entrypoint_mistakes(
 
 
 def script_of(entrypoint: object, folder: Path) -> Path | None:
-    """Return the Python script that a command starts; None where that is not certain.
-
-    Args:
-        entrypoint: As in the experiment file.
-        folder: Where the code is.
-    """
+    """Return the script in the folder that an entrypoint starts; None where that is not certain."""
     words = list(_words(entrypoint))
     if "--" in words and not _PYTHON.fullmatch(words[0]):  # behind a launcher's own options
         words = words[words.index("--") + 1 :]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -161,23 +162,16 @@ class ExperimentConfig(Section):
     def trial_settings(self) -> TrialSettings:
         """Return the settings that a worker needs while it trains a trial."""
         length = getattr(self.searcher, "max_length", None)
+        names = {field.name for field in dataclasses.fields(TrialSettings)}
         return TrialSettings(
             searcher_name=self.searcher.name,
             metric=self.searcher.metric,
             smaller_is_better=self.searcher.smaller_is_better,
             max_length=length if isinstance(length, Length) else None,
-            records_per_epoch=self.records_per_epoch,
-            scheduling_unit=self.scheduling_unit,
-            min_validation_period=self.min_validation_period,
-            min_checkpoint_period=self.min_checkpoint_period,
-            checkpoint_policy=self.checkpoint_policy,
-            perform_initial_validation=self.perform_initial_validation,
-            checkpoint_async=self.checkpoint_async,
-            stop_at_nan=self.stop_at_nan,
-            data_ledger=self.data_ledger,
             deterministic_ops=self.reproducibility.deterministic_ops,
             step_digests=self.reproducibility.step_digests,
             average_training_metrics=self.optimizations.average_training_metrics,
+            **{name: getattr(self, name) for name in names & type(self).model_fields.keys()},
         )
 
     @model_validator(mode="after")

@@ -48,11 +48,9 @@ _BATCH_SIZE = "global_batch_size"
 
 
 def notices(root: Node, code_dir: Path | None = None) -> list[str]:
-    """Return a line for each field that was given but has no effect, and for assumed units.
+    """Return a line for each field that has no effect, assumed unit, and unread hyperparameter.
 
-    Args:
-        root: The configuration as written, without mistakes.
-        code_dir: Folder of the entrypoint's code; None to skip it.
+    Without the folder of the code, hyperparameters are not looked up in it.
     """
     return _lines(root, [*_remarks(root), *(_unread(root, code_dir) if code_dir else ())])
 

@@ -128,10 +128,7 @@ class _Printer:
 def _marks(text: str, labels: Sequence[_Labelled], start: int) -> list[list[_Piece]]:
     """Return the rows below a line: all underlines, then the texts from right to left.
 
-    Args:
-        text: The visible part of the line.
-        labels: The marks, by their columns.
-        start: Column of the first visible character.
+    The text is the visible part of the line, from the column `start` on.
     """
     placed = [(_width(text[: label.span.column - start]), label, role) for label, role in labels]
     marks: list[_Piece] = []

@@ -322,12 +322,7 @@ _KNOWN = {
 
 
 def explain_syntax(exc: yaml.MarkedYAMLError, line: str) -> SyntaxProblem:
-    """Return an explanation of a parser error.
-
-    Args:
-        exc: The parser's error.
-        line: The line at which the parser failed.
-    """
+    """Return an explanation of a parser error, with the line at which the parser failed."""
     problem, context = str(exc.problem or exc.context or "unreadable"), str(exc.context)
     mark, begun = exc.problem_mark, exc.context_mark
     before, here = (line[: mark.column], line[mark.column : mark.column + 1]) if mark else ("", "")

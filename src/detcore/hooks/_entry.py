@@ -204,13 +204,7 @@ def plugin_problem(
 
 
 def command_clash(entry: PluginEntry, name: str, owners: Sequence[str]) -> PluginProblem:
-    """Return the problem of a plugin's command that has a reserved name.
-
-    Args:
-        entry: The plugin.
-        name: The command.
-        owners: The distributions that may register it; none: it is built in.
-    """
+    """Return the problem of a command whose name is reserved for others; no owners: built in."""
     if not owners:
         told = "has the name of a built-in command; the built-in one is used"
     else:

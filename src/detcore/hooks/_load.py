@@ -197,10 +197,7 @@ def find_hooks(
 ) -> tuple[Hooks, list[PluginProblem]]:
     """Return the implementations in a plugin's module or object, and every fault in them.
 
-    Args:
-        entry: The plugin.
-        target: Its module or object.
-        manager: Has the specifications; the implementations are registered with it.
+    The manager has the specifications; the implementations are registered with it.
     """
     functions: dict[str, Callable[..., object]] = {}
     faults: list[tuple[str, str]] = []
