@@ -357,13 +357,9 @@ class _Explainer:
 
 def _sections() -> Iterator[tuple[Place, type[BaseModel]]]:
     yield (), ExperimentConfig
-    for searcher in SEARCHERS.values():
-        yield ("searcher",), searcher
-    for storage in STORAGE_TYPES.values():
-        yield ("checkpoint_storage",), storage
     for name, info in ExperimentConfig.model_fields.items():
-        if name not in ("searcher", "checkpoint_storage"):
-            yield from (((name,), model) for model in _models(info.annotation))
+        known = _TAGGED[name].known if name in _TAGGED else {}
+        yield from (((name,), kind) for kind in known.values() or _models(info.annotation))
 
 
 def _models(annotation: object) -> Iterator[type[BaseModel]]:

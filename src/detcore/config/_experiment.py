@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, JsonValue, ValidationInfo, model_validator
+from pydantic import JsonValue, ValidationInfo, model_validator
 
 from detcore.config._fields import (
     FOR_CLUSTERS,
@@ -86,20 +86,16 @@ class ExperimentConfig(Section):
     searcher: SearcherField = setting("Search method: its hyperparameters, length and metric.")
     records_per_epoch: int = setting("Records in one epoch; 0 to take it from the data.", 0, ge=0)
     scheduling_unit: int = setting("Batches between two reports of training metrics.", 100, ge=1)
-    min_validation_period: Annotated[
-        Period,
-        Field(
-            description="Validate at least this often; 0 = only at the end.",
-            json_schema_extra=_NEVER_IN_SCHEMA,
-        ),
-    ] = _NEVER
-    min_checkpoint_period: Annotated[
-        Period,
-        Field(
-            description="Save a checkpoint at least this often; 0 = as checkpoint_policy says.",
-            json_schema_extra=_NEVER_IN_SCHEMA,
-        ),
-    ] = _NEVER
+    min_validation_period: Period = setting(
+        "Validate at least this often; 0 = only at the end.",
+        _NEVER,
+        json_schema_extra=_NEVER_IN_SCHEMA,
+    )
+    min_checkpoint_period: Period = setting(
+        "Save a checkpoint at least this often; 0 = as checkpoint_policy says.",
+        _NEVER,
+        json_schema_extra=_NEVER_IN_SCHEMA,
+    )
     perform_initial_validation: bool = setting("Validate once before training.", False)
     checkpoint_policy: Literal["best", "all", "none"] = setting(
         "After which validations to save a checkpoint.", "best"
@@ -142,13 +138,10 @@ class ExperimentConfig(Section):
     )
     profiling: Profiling = setting("Which batches to profile.", Profiling())
     resources: Resources = setting("Resources of a trial.", Resources())
-    launcher: Annotated[
-        LauncherField,
-        Field(
-            description="Launcher of a trial's workers: its name, or a mapping with 'name' "
-            "and its settings."
-        ),
-    ] = "local"
+    launcher: LauncherField = setting(
+        "Launcher of a trial's workers: its name, or a mapping with 'name' and its settings.",
+        "local",
+    )
     environment: EnvironmentConfig = setting(f"The container; {FOR_CLUSTERS}", EnvironmentConfig())
     bind_mounts: list[BindMount] = setting(f"Folders shown to the container; {FOR_CLUSTERS}", [])
     security: dict[str, Any] | None = setting(f"Certificates and keys; {FOR_CLUSTERS}", None)

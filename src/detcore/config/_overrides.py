@@ -62,17 +62,13 @@ def read_overrides(
 def _read(
     name: str, separator: str, settings: Sequence[tuple[str, object]], *, offset: int
 ) -> tuple[list[Override], list[Diagnostic]]:
-    values = [_text(value) for _, value in settings]
-    written = [f"{key}={value}" for (key, _), value in zip(settings, values, strict=True)]
-    source = Source(
-        name=name,
-        kind="flag" if name == "--set" else "environment",
-        lines=(*(line for text in written for line in text.split("\n")),),
-    )
+    texts = [(key, _text(value)) for key, value in settings]
+    lines = (*(line for key, value in texts for line in f"{key}={value}".split("\n")),)
+    source = Source(name=name, kind="flag" if name == "--set" else "environment", lines=lines)
     read: list[Override] = []
     found: list[Diagnostic] = []
     line = 0
-    for (key, _), value in zip(settings, values, strict=True):
+    for key, value in texts:
         names = _names(key, separator, source, line, offset)
         if bad := list(_bad_names(names)):
             found += bad

@@ -176,9 +176,7 @@ class PbtSearcher(_Common):
     name: Literal["pbt"] = setting("Population-based training.")
     population_size: int = setting("How many trials train side by side.", ge=1)
     num_rounds: int = setting("How often the population is judged.", ge=1)
-    length_per_round: Annotated[
-        TrainingLength, Field(description="How long each trial trains between two judgements.")
-    ]
+    length_per_round: TrainingLength = setting("How long each trial trains between two judgements.")
     replace_function: PbtReplaceFunction = setting("Which trials are replaced.")
     explore_function: PbtExploreFunction = setting("How hyperparameters change.")
 

@@ -13,7 +13,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detcore.contract import hook_values as types
 from detcore.contract.errors import near_name
@@ -324,24 +324,11 @@ class Kind:
                 yield f"{fault}text"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Registration:
+class Registration(NamedTuple):
     """One value that one plugin registered."""
 
     entry: PluginEntry
     item: Any  # a Framework, StorageType, LauncherType, ... or click.Command; see `KINDS`
-
-    @property
-    def name(self) -> str:
-        """Its name."""
-        return str(self.item.name)
-
-    def keys(self, noun: str) -> list[tuple[str, str]]:
-        """Return the names that no other plugin may register as well."""
-        keys = [(noun, self.name)]
-        if isinstance(self.item, types.StorageType):
-            keys += [("URL scheme", scheme) for scheme in self.item.schemes]
-        return keys
 
 
 _FRAMEWORK = (
@@ -404,7 +391,7 @@ def collect(
                     for fault in faults
                 ]
                 if not faults:
-                    registrations.append(Registration(entry=entry, item=item))
+                    registrations.append(Registration(entry, item))
     settled, conflicts = _settle(kind, registrations, reserved)
     return settled, problems + conflicts
 
@@ -436,7 +423,8 @@ def _settle(
     """Drop names that were registered twice, except built-in ones."""
     claims: dict[tuple[str, str], list[Registration]] = {}
     for registration in registrations:
-        for key in registration.keys(kind.noun):
+        schemes = getattr(registration.item, "schemes", ())
+        for key in [(kind.noun, registration.item.name), *(("URL scheme", s) for s in schemes)]:
             claims.setdefault(key, []).append(registration)
     problems = []
     out: set[int] = set()
@@ -450,7 +438,7 @@ def _settle(
             out.update(map(id, losers))
             problems.append(_conflict(noun, name, rivals, losers))
     kept = [registration for registration in registrations if id(registration) not in out]
-    return {registration.name: registration for registration in kept}, problems
+    return {registration.item.name: registration for registration in kept}, problems
 
 
 def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
