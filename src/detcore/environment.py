@@ -107,7 +107,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     env = os.environ if environ is None else environ
     home = _home(env)
     allowed = env.get("DETCORE_PLUGINS")
-    info = env.get("DETCORE_TRIAL_INFO")
+    info, channel = env.get("DETCORE_TRIAL_INFO"), env.get("DETCORE_CHANNEL_FD")
     delivery_wait_s = _seconds("DETCORE_DELIVERY_WAIT_S", env)
     return Environment(
         home=home,
@@ -115,8 +115,8 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         allowed_plugins=None if allowed is None else _names(allowed),
         disabled_plugins=_names(env.get("DETCORE_DISABLE_PLUGINS", "")),
         trial_info=Path(info) if info else None,
-        channel_fd=_number(env.get("DETCORE_CHANNEL_FD")),
-        num_workers=_number(env.get("DETCORE_SIZE")) or 1,
+        channel_fd=int(channel) if channel else None,
+        num_workers=int(env.get("DETCORE_SIZE") or 0) or 1,
         search_path=env.get("PATH", os.defpath),
         grace_s=_seconds("DETCORE_GRACE_S", env),
         delivery_wait_s=5.0 if delivery_wait_s is None else delivery_wait_s,
@@ -222,7 +222,3 @@ def _seconds(name: str, env: Mapping[str, str]) -> float | None:
             "Correct it, or unset it."
         )
     return None  # another system's own business
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text else None

@@ -173,13 +173,9 @@ def _validate(
         return ExperimentConfig.model_validate(plain(root), context=context), []
     except ValidationError as exc:
         return None, [
-            (_place(error["loc"]), error)
+            (tuple(part for part in error["loc"] if str(part)[:1] != KIND_MARK), error)
             for error in exc.errors(include_url=False, include_input=False)
         ]
-
-
-def _place(loc: Place) -> Place:
-    return tuple(part for part in loc if not (isinstance(part, str) and part[:1] == KIND_MARK))
 
 
 def _mend(

@@ -218,15 +218,10 @@ _ABOUT = (
 
 def _tidy(schema: Any) -> None:
     """Remove titles that pydantic derives from field names, and keywords specific to OpenAPI."""
-    if isinstance(schema, list):
-        for item in schema:
-            _tidy(item)
-    elif isinstance(schema, dict):
+    if isinstance(schema, dict):
         schema.pop("discriminator", None)
         for field in schema.get("properties", {}).values():
             field.pop("title", None)
-        for word in ("properties", "$defs"):
-            for part in schema.get(word, {}).values():
-                _tidy(part)
-        for word in ("allOf", "anyOf", "oneOf", "items", "additionalProperties"):
-            _tidy(schema.get(word))
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, (dict, list)):
+            _tidy(part)

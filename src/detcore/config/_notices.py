@@ -138,12 +138,8 @@ def unread_hyperparameters(
     """Return the hyperparameters that a script never looks up, each with the near name it does.
 
     Empty where the code may read them otherwise: as a whole (iterated, converted, compared, passed
-    on to code that is not there), by computed names, or without ``core.init()``.
-
-    Args:
-        script: The script's file.
-        folders: Where modules that it imports are looked for.
-        names: The hyperparameters of the experiment file.
+    on to code that is not there), by computed names, or without ``core.init()``. Modules that the
+    script imports are looked for in the folders.
     """
     try:
         found = _Uses(_modules(script, folders)).looked_up()

@@ -46,12 +46,7 @@ def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
 def read_overrides(
     overrides: Mapping[str, object], environment: Mapping[str, str]
 ) -> tuple[list[Override], list[Diagnostic]]:
-    """Read both kinds of settings, those with lower precedence first.
-
-    Args:
-        overrides: Dotted names and values, from flags. A string value is YAML.
-        environment: Names beginning with `VARIABLE_PREFIX`, and their YAML values.
-    """
+    """Read the settings of flags and of variables, those with lower precedence first."""
     variables = {k: v for k, v in environment.items() if k.startswith(VARIABLE_PREFIX)}
     ordered = sorted(variables.items())
     read, found = _read("environment", "__", ordered, offset=len(VARIABLE_PREFIX))

@@ -60,13 +60,7 @@ class Details(TypedDict, total=False):
 
 
 def problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticCustomError:
-    """Return an error that carries the details for a report.
-
-    Args:
-        text: The mistake.
-        label: Text under the position.
-        **details: See `Details`.
-    """
+    """Return an error that carries the text under its position, and `Details`, for a report."""
     none: Details = {
         "suggestion": None, "at": "value", "choices": (), "also": (), "beside": (), "help": ()
     }  # fmt: skip

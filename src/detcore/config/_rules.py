@@ -160,13 +160,11 @@ def _storage_path_stays_inside(facts: Facts) -> Iterator[OwnProblem]:
     root = posixpath.normpath(host)
     target = posixpath.normpath(posixpath.join(root, path))
     if target != root and not target.startswith(root.rstrip("/") + "/"):
-        yield problem_at(
-            ("checkpoint_storage", "storage_path"),
-            f"storage_path leaves host_path: it leads to {target}",
-            "leads outside",
-            also=[Mention(("checkpoint_storage", "host_path"), "of this folder")],
-            help=["give a path relative to host_path, or an absolute one below it"],
-        )
+        message = f"storage_path leaves host_path: it leads to {target}"
+        also = [Mention(("checkpoint_storage", "host_path"), "of this folder")]
+        hint = "give a path relative to host_path, or an absolute one below it"
+        at = ("checkpoint_storage", "storage_path")
+        yield problem_at(at, message, "leads outside", also=also, help=[hint])
 
 
 def _azure_has_one_account(facts: Facts) -> Iterator[OwnProblem]:
@@ -203,16 +201,14 @@ def _brackets_fit(facts: Facts) -> Iterator[OwnProblem]:
     limit = 5 if rungs is None else rungs
     if facts.is_bad(("searcher", "max_rungs")) or not isinstance(brackets, list):
         return
+    also = [Mention(("searcher", "max_rungs"), "the limit")]
     for index, bracket in enumerate(brackets):
         if isinstance(bracket, int) and bracket > limit:
             by_default = " by default" if rungs is None else ""
-            yield problem_at(
-                ("searcher", "bracket_rungs", index),
-                f"a bracket of {bracket} rungs, but max_rungs is {limit}{by_default}",
-                "too many",
-                also=[Mention(("searcher", "max_rungs"), "the limit")],
-                help=[f"raise max_rungs to {bracket}, or take fewer rungs"],
-            )
+            message = f"a bracket of {bracket} rungs, but max_rungs is {limit}{by_default}"
+            hint = f"raise max_rungs to {bracket}, or take fewer rungs"
+            at = ("searcher", "bracket_rungs", index)
+            yield problem_at(at, message, "too many", also=also, help=[hint])
 
 
 def _lengths_convert(facts: Facts) -> Iterator[OwnProblem]:

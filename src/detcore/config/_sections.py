@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 from typing import Annotated, Any, Literal, get_args
 
@@ -346,7 +347,7 @@ class Reproducibility(Section):
 
     experiment_seed: int = setting(
         "Seed of everything random; default: drawn for each experiment.",
-        default_factory=lambda: _draw_seed(),
+        default_factory=lambda: random.SystemRandom().randrange(2**31),
         ge=0,
         le=2**31 - 1,
     )
@@ -360,12 +361,6 @@ class Reproducibility(Section):
         10,
         ge=0,
     )
-
-
-def _draw_seed() -> int:
-    import secrets
-
-    return secrets.randbelow(2**31)
 
 
 _GRADIENTS = GradientSettings()

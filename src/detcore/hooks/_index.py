@@ -39,11 +39,7 @@ _OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
 
 
 def build_index(selection: Selection) -> tuple[list[PluginEntry], list[PluginProblem]]:
-    """Scan the installed distributions.
-
-    Returns:
-        The plugins, in order of their names with the built-in one first, and their faults.
-    """
+    """Return the installed plugins, by their names with the built-in one first, and the faults."""
     installed, problems = scan_distributions()
     entries: list[PluginEntry] = []
     for distribution in installed:

@@ -44,11 +44,7 @@ _TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
 def load_plugin(entry: PluginEntry) -> tuple[Hooks | None, list[PluginProblem]]:
-    """Import a plugin and check its hooks.
-
-    Returns:
-        The hooks, or None if the plugin cannot be used; and its faults.
-    """
+    """Import a plugin and check its hooks; return None if it cannot be used, and its faults."""
     try:
         with _listening() as (printed, warned):
             target = _import(entry)
@@ -143,18 +139,19 @@ def _noise_problems(
 def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
     module, _, path = entry.value.partition(":")
     mend = None
+    missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
+    top = missing.partition(".")[0]
     if isinstance(error, SystemExit):
         frames = traceback.extract_tb(error.__traceback__)
         place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else repr(error)
         kind, fault = "exits-on-import", f"importing {module} ends the program: {place}"
-    elif isinstance(error, ModuleNotFoundError) and error.name and _is_foreign(error.name):
-        top = error.name.partition(".")[0]
+    elif top not in ("", "detcore"):  # ours, if missing, never existed or are gone
         if top == module.partition(".")[0]:
-            fault = f"there is no module {error.name!r}: the installation is damaged"
+            fault = f"there is no module {missing!r}: the installation is damaged"
             kind = "missing-module"
             mend = install_command("--force-reinstall", "--no-deps", *entry.source)
         else:
-            fault = f"importing {module} needs the module {error.name!r}, which is not installed"
+            fault = f"importing {module} needs the module {missing!r}, which is not installed"
             kind = "missing-dependency"
             mend = install_command(guess_requirement(top, entry.distribution))
     elif path and isinstance(error, AttributeError) and module in sys.modules:
@@ -169,11 +166,6 @@ def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
 def _did_you_mean(name: str, known: Iterable[str]) -> str:
     near = near_name(name, known)
     return f"; did you mean {near!r}?" if near else ""
-
-
-def _is_foreign(module: str) -> bool:
-    """Whether a module is not part of detcore; our own, if missing, never existed or are gone."""
-    return module.partition(".")[0] != "detcore"
 
 
 class Hooks:
@@ -362,16 +354,10 @@ def collect(
     callers: Iterable[tuple[PluginEntry, pluggy.HookCaller]],
     reserved: Mapping[str, Sequence[str]],
 ) -> tuple[dict[str, Registration], list[PluginProblem]]:
-    """Call a register hook of some plugins, and check the results.
+    """Call a register hook of some plugins; return the valid values by name, and the problems.
 
-    Args:
-        kind: The hook.
-        callers: The plugins, each with a function to call it.
-        reserved: Names, each with the distributions that may register it. Several register parts of
-            one group, which is built in.
-
-    Returns:
-        The valid values by name, and a problem for each of the others.
+    The names in `reserved` may be registered by these distributions only. Several register parts of
+    one group, which is built in.
     """
     registrations: list[Registration] = []
     problems: list[PluginProblem] = []

@@ -38,8 +38,6 @@ _OTHER_NAMES = {
     "yaml": "pyyaml",
 }
 
-Version = tuple[tuple[int, ...], tuple[int, ...]]
-
 
 def requirements_of(distribution: str) -> list[str]:
     """Return the unconditional requirements of an installed distribution, unparsed."""
@@ -126,7 +124,7 @@ def _matches_prefix(version: str, operator: str, prefix: str) -> bool | None:
     return (release[: len(parts)] == parts) == (operator == "==")
 
 
-def _parse(text: str) -> Version | None:
+def _parse(text: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return a sort key that follows PEP 440: dev < a < b < rc < final < post."""
     match = _VERSION.match(text)
     if match is None:
