@@ -9,12 +9,9 @@ from types import ModuleType
 from detcore.contract.errors import RunError
 
 __all__ = [
-    "MissingDistributionError",
-    "describe_missing",
-    "forward_to",
-    "import_distribution",
+    "MissingDistributionError", "describe_missing", "forward_to", "import_distribution",
     "install_command",
-]
+]  # fmt: skip
 
 
 class MissingDistributionError(ModuleNotFoundError, RunError):

@@ -20,18 +20,12 @@ from typing import Any, TypeVar
 from detcore._distributions import forward_to
 
 __all__ = [
-    "Deprecation",
-    "DetcoreDeprecationWarning",
-    "deprecated",
-    "deprecated_argument",
-    "deprecated_attributes",
-    "deprecated_hook",
-    "deprecations_of_hook",
-]
+    "Deprecation", "DetcoreDeprecationWarning", "deprecated", "deprecated_argument",
+    "deprecated_attributes", "deprecated_hook", "deprecations_of_hook",
+]  # fmt: skip
 
 _Marked = TypeVar("_Marked", bound=Callable[..., Any])
 _HOOK = "__detcore_deprecations__"
-_RELEASE = re.compile(r"\d+(\.\d+)*", re.ASCII)
 # Modules with frames between a deprecated object and the code that uses it.
 _BETWEEN = {"abc", "contextlib", "functools", "importlib._bootstrap", __name__}
 
@@ -45,14 +39,8 @@ class DetcoreDeprecationWarning(FutureWarning):
 
 
 def _release(version: str) -> tuple[int, ...]:
-    """Return the numbers that a version begins with, without zeros at the end.
-
-    Pre-releases count as the release: ``"0.3.0rc1"`` is ``(0, 3)``.
-
-    Raises:
-        ValueError: If it begins with no number.
-    """
-    match = _RELEASE.match(version)
+    """Return the numbers that a version begins with: (0, 3) for ``"0.3.0rc1"``."""
+    match = re.match(r"\d+(\.\d+)*", version, re.ASCII)
     if match is None:
         raise ValueError(f"{version!r} is not a version such as 0.3")
     return tuple(map(int, re.sub(r"(\.0+)+$", "", match[0]).split(".")))
@@ -217,10 +205,8 @@ def deprecated_argument(
         wanted = renamed_to or name
         if wanted not in parameters:
             raise TypeError(f"{function.__qualname__}() has no argument {wanted!r} to deprecate")
-        is_positional = (
-            not renamed_to and parameters[name].kind is not inspect.Parameter.KEYWORD_ONLY
-        )
-        position = list(parameters).index(name) if is_positional else None
+        by_name = renamed_to or parameters[name].kind is inspect.Parameter.KEYWORD_ONLY
+        position = sys.maxsize if by_name else list(parameters).index(name)
         notice = Deprecation(
             what=f"the argument {name!r} of {function.__module__}.{function.__qualname__}()",
             since=since, removed_in=removed_in, distribution=distribution,
@@ -229,7 +215,7 @@ def deprecated_argument(
 
         @functools.wraps(function)
         def warning(*args: Any, **kwargs: Any) -> Any:
-            if name in kwargs or (position is not None and len(args) > position):
+            if name in kwargs or len(args) > position:
                 notice.warn()
             if renamed_to is not None and name in kwargs:
                 if renamed_to in kwargs:

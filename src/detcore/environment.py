@@ -61,12 +61,8 @@ from pathlib import Path
 from detcore.contract.errors import ConfigError
 
 __all__ = [
-    "Environment",
-    "change_environment",
-    "child_environment",
-    "read_environment",
-    "read_variables",
-]
+    "Environment", "change_environment", "child_environment", "read_environment", "read_variables",
+]  # fmt: skip
 
 _MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR")
 _USERS = ("DETCORE_USER", "DET_USER")
@@ -111,18 +107,19 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
     env = os.environ if environ is None else environ
     home = _home(env)
     allowed = env.get("DETCORE_PLUGINS")
-    info = env.get("DETCORE_TRIAL_INFO")
+    info, channel = env.get("DETCORE_TRIAL_INFO"), env.get("DETCORE_CHANNEL_FD")
+    delivery_wait_s = _seconds("DETCORE_DELIVERY_WAIT_S", env)
     return Environment(
         home=home,
         database_url=_database_url(env.get("DETCORE_DB"), home),
         allowed_plugins=None if allowed is None else _names(allowed),
         disabled_plugins=_names(env.get("DETCORE_DISABLE_PLUGINS", "")),
         trial_info=Path(info) if info else None,
-        channel_fd=_number(env.get("DETCORE_CHANNEL_FD")),
-        num_workers=_number(env.get("DETCORE_SIZE")) or 1,
+        channel_fd=int(channel) if channel else None,
+        num_workers=int(env.get("DETCORE_SIZE") or 0) or 1,
         search_path=env.get("PATH", os.defpath),
         grace_s=_seconds("DETCORE_GRACE_S", env),
-        delivery_wait_s=_or_default(_seconds("DETCORE_DELIVERY_WAIT_S", env), 5.0),
+        delivery_wait_s=5.0 if delivery_wait_s is None else delivery_wait_s,
         is_slurm=bool(env.get("SLURM_JOB_ID")),
         slurm_end_time=_seconds("SLURM_JOB_END_TIME", env),
         is_kubernetes=bool(env.get("KUBERNETES_SERVICE_HOST")),
@@ -209,10 +206,6 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _or_default(value: float | None, default: float) -> float:
-    return default if value is None else value
-
-
 def _seconds(name: str, env: Mapping[str, str]) -> float | None:
     text = env.get(name)
     if not text:
@@ -229,7 +222,3 @@ def _seconds(name: str, env: Mapping[str, str]) -> float | None:
             "Correct it, or unset it."
         )
     return None  # another system's own business
-
-
-def _number(text: str | None) -> int | None:
-    return int(text) if text else None

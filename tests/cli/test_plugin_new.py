@@ -15,8 +15,7 @@ from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel, house_wh
 from source_tree import ROOT
 
 from detcore.cli import main
-from detcore.config._searchers import RETIRED_SEARCHERS, SEARCHERS
-from detcore.config._storage import STORAGE_TYPES
+from detcore.config._sections import RETIRED_SEARCHERS, SEARCHERS, STORAGE_TYPES
 from detcore.hooks import API_VERSION
 
 KINDS = ("framework", "storage", "searcher", "launcher")

@@ -9,15 +9,15 @@ import yaml
 
 from detcore.config import ExperimentConfig, load_config
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
-from detcore.config._searchers import SEARCHERS
 from detcore.config._sections import (
+    SEARCHERS,
+    STORAGE_TYPES,
     EnvironmentConfig,
     Optimizations,
     Profiling,
     Reproducibility,
     Resources,
 )
-from detcore.config._storage import STORAGE_TYPES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
 SECTIONS = [

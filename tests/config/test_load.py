@@ -19,7 +19,7 @@ from detcore.config import (
     parse_set_flags,
     resolve_constants,
 )
-from detcore.config._searchers import AdaptiveAshaSearcher, SingleSearcher
+from detcore.config._sections import AdaptiveAshaSearcher, SingleSearcher
 from detcore.environment import read_environment
 from detcore.errors import ConfigError
 from detcore.types import Length, Unit

@@ -1,31 +1,44 @@
-"""Find every mistake in a configuration, continuing past each as if it had been corrected."""
+"""Find every mistake in a configuration, and explain it in the terms of the experiment file."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Collection, Mapping
+import pkgutil
+import re
+import types
+import typing
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from pydantic import BaseModel, ValidationError
 
+from detcore._secrets import is_secret_key
 from detcore.config._entrypoint import entrypoint_mistakes
 from detcore.config._experiment import RULES_LATER, ExperimentConfig
-from detcore.config._explain import Explainer, Models
-from detcore.config._fields import KIND_MARK
+from detcore.config._fields import KIND_MARK, UNITS
+from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
+from detcore.config._problem import (
+    Mention,
+    describe_value,
+    did_you_mean,
+    nearest,
+    repair_number,
+)
 from detcore.config._rules import Facts, broken_rules
-from detcore.config._searchers import SEARCHERS
+from detcore.config._sections import LAUNCHER, SEARCHER, SEARCHERS, STORAGE, STORAGE_TYPES
 from detcore.config._source import (
     Diagnostic,
     Label,
     Node,
     Place,
     Span,
+    dotted,
     find,
+    key_span,
+    mistake,
     plain,
-    rename,
-    replace,
 )
+from detcore.contract.values import JSONValue
 
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
@@ -36,6 +49,10 @@ __all__ = ["MOST_MISTAKES", "LoadOptions", "check", "more_mistakes"]
 MOST_MISTAKES = 100
 _MAX_PASSES = 50
 _TAGS = ("name", "type")
+# By section ("searcher", "checkpoint_storage", "launcher"), then by name; None: there is no model.
+Models = Mapping[str, Mapping[str, "type[BaseModel] | None"]]
+_TAGGED = {"searcher": SEARCHER, "checkpoint_storage": STORAGE, "launcher": LAUNCHER}
+_RENAMED = {"batches_per_step": "since version 0.13 this is called 'scheduling_unit'"}
 
 
 class LoadOptions(TypedDict, total=False):
@@ -72,28 +89,29 @@ def check(root: Node, options: LoadOptions) -> tuple[ExperimentConfig | None, li
 
     A misspelt name with a clear meaning is reported and then corrected, so that one mistake
     neither hides others nor causes further reports. Of very many, only the first are explained.
-
-    Args:
-        root: The configuration as written, with the settings of flags and variables.
-        options: Everything but these settings.
+    The settings of flags and variables among `options` are in `root` already.
     """
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
         models = {
-            "searcher": _models(root, "searcher", "name", options.get("searchers", {})),
-            "checkpoint_storage": _models(
-                root, "checkpoint_storage", "type", options.get("storage_types", {})
+            "searcher": _plugin_models(root, "searcher", options.get("searchers", {})),
+            "checkpoint_storage": _plugin_models(
+                root, "checkpoint_storage", options.get("storage_types", {})
             ),
-            "launcher": _models(root, "launcher", "name", options.get("launchers", {})),
+            "launcher": _plugin_models(root, "launcher", options.get("launchers", {})),
         }
-        explainer = Explainer(root, models)
+        explainer = _Explainer(root, models)
         config, errors = _validate(root, models)
-        mended, reports = _mend(root, errors[:MOST_MISTAKES], explainer)
-        found += reports
-        if mended is root:
+        shown = errors[:MOST_MISTAKES]
+        reports = [explainer.field(error, place) for place, error in shown]
+        mended = [
+            report
+            for (place, error), report in zip(shown, reports, strict=True)
+            if _mend(root, place, error, report.suggestion, explainer)
+        ]
+        found += mended or reports
+        if not mended:
             break
-        root = mended
-    found += [explainer.field(error, place) for place, error in errors[:MOST_MISTAKES]]
     if errors[MOST_MISTAKES:]:
         first, _ = errors[MOST_MISTAKES]
         found.append(more_mistakes(explainer.key(first), len(errors) - MOST_MISTAKES))
@@ -128,20 +146,18 @@ def more_mistakes(first: Span, number: int) -> Diagnostic:
     )
 
 
-def _models(
-    root: Node, section: str, key: str, known: Mapping[str, type[BaseModel] | str | None]
+def _plugin_models(
+    root: Node, section: str, known: Mapping[str, type[BaseModel] | str | None]
 ) -> dict[str, type[BaseModel] | None]:
     """Return models of settings; one given by name is imported only if the section has that tag."""
-    tag = find(root, (section, key)) or find(root, (section,))
-    models: dict[str, type[BaseModel] | None] = {}
-    for name, model in known.items():
-        if isinstance(model, str):
-            module, _, attribute = model.partition(":")
-            is_used = tag is not None and tag.value == name
-            models[name] = getattr(importlib.import_module(module), attribute) if is_used else None
-        else:
-            models[name] = model
-    return models
+    tags = [find(root, (section, *tag)) for tag in (("name",), ("type",), ())]
+    used = [tag.value for tag in tags if tag is not None]
+    return {
+        name: (pkgutil.resolve_name(model) if name in used else None)
+        if isinstance(model, str)
+        else model
+        for name, model in known.items()
+    }
 
 
 def _validate(
@@ -157,49 +173,284 @@ def _validate(
         return ExperimentConfig.model_validate(plain(root), context=context), []
     except ValidationError as exc:
         return None, [
-            (_place(error["loc"]), error)
+            (tuple(part for part in error["loc"] if str(part)[:1] != KIND_MARK), error)
             for error in exc.errors(include_url=False, include_input=False)
         ]
 
 
-def _place(loc: Place) -> Place:
-    return tuple(part for part in loc if not (isinstance(part, str) and part[:1] == KIND_MARK))
-
-
 def _mend(
-    root: Node, errors: list[tuple[Place, ErrorDetails]], explainer: Explainer
-) -> tuple[Node, list[Diagnostic]]:
-    """Return `root` with its clear misspellings corrected, and their reports."""
-    reports: list[Diagnostic] = []
-    mended = root
-    for place, error in errors:
-        report = explainer.field(error, place)
-        after = _mended(mended, place, error, report.suggestion, explainer)
-        if after is not mended:
-            reports.append(report)
-            mended = after
-    return mended, reports
-
-
-def _mended(
-    root: Node,
-    place: Place,
-    error: ErrorDetails,
-    suggestion: str | None,
-    explainer: Explainer,
-) -> Node:
+    root: Node, place: Place, error: ErrorDetails, meant: str | None, explainer: _Explainer
+) -> bool:
+    """Correct a clear misspelling in `root`; return whether it was one."""
     own = error.get("ctx", {}) if error["type"] == "detcore" else {}
     parent = find(root, place[:-1])
-    if suggestion is None or parent is None or not isinstance(parent.value, dict):
-        return root
+    old = parent.entries.get(str(place[-1])) if parent is not None and place else None
+    if parent is None or old is None or meant is None:
+        return False
     is_unknown = error["type"] == "extra_forbidden" or own.get("text", "").startswith(
         ("unknown key", "unknown unit")
     )
-    if is_unknown and place[-1] in parent.value and suggestion not in parent.value:
-        valid = explainer.valid_names(place[:-1])
-        if not valid or suggestion in valid:
-            return rename(root, place, suggestion)
-    old = find(root, place)
-    if place[-1] in _TAGS and suggestion in own.get("choices", ()) and old is not None:
-        return replace(root, place, Node(suggestion, old.span))
-    return root
+    valid = explainer.valid_names(place[:-1])
+    if is_unknown and meant not in parent.entries and (not valid or meant in valid):
+        parent.value = {meant if key == place[-1] else key: n for key, n in parent.entries.items()}
+        return True
+    if place[-1] in _TAGS and meant in own.get("choices", ()):
+        old.value = meant
+        return True
+    return False
+
+
+class _Explainer:
+    """Turns mistakes in a configuration into diagnostics, with the models of plugins' settings."""
+
+    def __init__(self, root: Node, plugins: Models) -> None:
+        self._root = root
+        self._plugins = plugins
+
+    def key(self, place: Place) -> Span:
+        """Return the position of a key, of the nearest one above it, or of the top of the file."""
+        return key_span(self._root, place) or self._top()
+
+    def value(self, place: Place) -> Span:
+        """Return the position of a value; if it is empty or missing, of its key."""
+        node = find(self._root, place)
+        if node is None or _is_empty(node):
+            return self.key(place)
+        return node.span
+
+    def _top(self) -> Span:
+        source = self._root.span.source
+        keys = [child.key for child in self._root.entries.values() if child.key]
+        first = next((key for key in keys if key.source is source), None)
+        return source.span(first.line, first.column) if first else self._root.span
+
+    def field(self, error: ErrorDetails, place: Place) -> Diagnostic:
+        """Explain one of pydantic's errors."""
+        kind, context = error["type"], error.get("ctx", {})
+        if kind == "detcore":
+            return self.problem(context, place)
+        if kind == "extra_forbidden":
+            return self._unknown(place)
+        if kind == "missing":
+            return self.missing(place)
+        node = find(self._root, place)
+        value = None if node is None else plain(node)
+        message, label, suggestion = _wrong_value(kind, context, value, error["msg"])
+        if is_secret_key(dotted(place)):
+            message, suggestion = message.split(", got")[0] + " (value not shown)", None
+            label = "" if "quotes" in label else label
+        if node is not None and _is_empty(node):
+            label = "nothing is written here"
+        return mistake(
+            self.value(place),
+            f"{dotted(place)}: {message}",
+            label or did_you_mean(suggestion),
+            help=self._about(place),
+            suggestion=suggestion,
+        )
+
+    def problem(self, context: Mapping[str, Any], place: Place) -> Diagnostic:
+        """Explain an error that `detcore.config._problem.problem` made."""
+        text, suggestion = context["text"], context["suggestion"]
+        valid = [f"valid: {', '.join(context['choices'])}"] if context["choices"] else []
+        beside = [Mention((*place[:-1], name), words, "key") for name, words in context["beside"]]
+        return mistake(
+            self.key(place) if context["at"] == "key" else self.value(place),
+            f"{dotted(place)}: {text}" if text.startswith("expected") else text,
+            context["label"] or did_you_mean(suggestion),
+            also=[
+                Label(self.key(where) if at == "key" else self.value(where), words)
+                for where, words, at in (*beside, *context["also"])
+                if find(self._root, where) is not None
+            ],
+            help=[*valid, *context["help"]],
+            suggestion=suggestion,
+        )
+
+    def missing(self, place: Place) -> Diagnostic:
+        """Explain that a key is missing."""
+        name, parent = str(place[-1]), place[:-1]
+        where = self._section(parent) or "the experiment file"
+        message = f"'{name}' is missing in {where}"
+        return mistake(self.key(parent), message, f"no '{name}' here", help=self._about(place))
+
+    def _unknown(self, place: Place) -> Diagnostic:
+        name, parent = str(place[-1]), place[:-1]
+        valid = self.valid_names(parent)
+        given = find(self._root, parent)
+        present = {} if given is None else given.entries
+        near = nearest(name, [choice for choice in valid if choice not in present])
+        twin = None if near else nearest(name, [choice for choice in valid if choice in present])
+        hints = [_RENAMED[name]] if name in _RENAMED else []
+        elsewhere = None if near else _elsewhere(name, parent)
+        also: list[Label] = []
+        label = did_you_mean(near) or "no such key"
+        if elsewhere:
+            near, label = elsewhere
+        elif twin:
+            near, label = twin, f"did you mean '{twin}'? It is given too"
+            also = [Label(self.key((*parent, twin)), "given here")]
+        if label == "no such key" or (near and self._is_of_plugin(parent)):
+            hints.append(f"valid here: {', '.join(valid)}")
+        where = f" in {self._section(parent)}" if parent else " at the top level"
+        message = f"unknown key '{name}'{where}"
+        return mistake(self.key(place), message, label, also=also, help=hints, suggestion=near)
+
+    def _section(self, place: Place) -> str:
+        """Name a section, with its kind if that decides which keys are valid."""
+        if not place:
+            return ""
+        for tag in ("name", "type"):
+            kind = find(self._root, (*place, tag))
+            is_tag = dotted(place) in _TAGGED or (tag == "type" and place[0] == "hyperparameters")
+            if is_tag and kind is not None and isinstance(kind.value, str):
+                return f"{dotted(place)} ({tag}: {kind.value})"
+        return f"'{dotted(place)}'"
+
+    def valid_names(self, place: Place) -> list[str]:
+        """Return the names that a mapping at `place` may have; empty if any name is valid."""
+        model = self._model(place)
+        if model is not None:
+            is_ours = model in SEARCHERS.values() or dotted(place) not in _TAGGED
+            common = () if is_ours else _TAGGED[dotted(place)].other.model_fields
+            return list(dict.fromkeys([*model.model_fields, *common]))
+        return list(UNITS) if place and str(place[-1]).endswith(("_period", "_length")) else []
+
+    def _is_of_plugin(self, place: Place) -> bool:
+        """Tell whether a plugin's model says which keys a section has."""
+        known = self._plugins.get(str(place[0]), {}) if len(place) == 1 else {}
+        model = self._model(place)
+        return model is not None and model in known.values()
+
+    def _about(self, place: Place) -> list[str]:
+        model = self._model(place[:-1]) if place else None
+        info = None if model is None else model.model_fields.get(str(place[-1]))
+        return [f"{place[-1]}: {info.description}"] if info and info.description else []
+
+    def _model(self, place: Place) -> type[BaseModel] | None:
+        """Return the model of the section at `place`; the text selects among several."""
+        model: type[BaseModel] | None = ExperimentConfig
+        for depth, element in enumerate(place):
+            if isinstance(element, int):
+                continue  # an item has the same model as its list
+            here = place[: depth + 1]
+            if place[0] == "hyperparameters" and depth > 0:
+                model = HYPERPARAMETER_TYPES.get(self._text((*here, "type")))
+            elif depth == 0 and element in _TAGGED:
+                kind = _TAGGED[element]
+                model = None if kind.known else kind.other
+                if name := self._text((*here, kind.tag)) or self._text(here):
+                    model = self._plugins.get(element, {}).get(name) or kind.known.get(name, model)
+            else:
+                info = None if model is None else model.model_fields.get(element)
+                model = None if info is None else next(_models(info.annotation), None)
+        return model
+
+    def _text(self, place: Place) -> str:
+        node = find(self._root, place)
+        return node.value if node is not None and isinstance(node.value, str) else ""
+
+
+def _sections() -> Iterator[tuple[Place, type[BaseModel]]]:
+    yield (), ExperimentConfig
+    for name, info in ExperimentConfig.model_fields.items():
+        known = _TAGGED[name].known if name in _TAGGED else {}
+        yield from (((name,), kind) for kind in known.values() or _models(info.annotation))
+
+
+def _models(annotation: object) -> Iterator[type[BaseModel]]:
+    """Yield the models in an annotation such as ``list[Device] | None``."""
+    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
+        if issubclass(annotation, BaseModel):
+            yield annotation
+        return
+    for argument in typing.get_args(annotation):
+        yield from _models(argument)
+
+
+def _elsewhere(name: str, parent: Place) -> tuple[str, str] | None:
+    """Return the place where a key that is invalid here belongs, and a phrase for it."""
+    found: list[Place] = [
+        (*place, name) for place, kind in _sections() if name in kind.model_fields
+    ]
+    if name == "global_batch_size":
+        found.append(("hyperparameters", name))
+    if (*parent, name) in found:
+        models = SEARCHERS if parent == ("searcher",) else STORAGE_TYPES
+        kinds = [kind for kind, model in models.items() if name in model.model_fields]
+        return name, f"valid only for: {', '.join(kinds)}"
+    if found:
+        home = dotted(found[0])
+        return home, f"did you mean '{home}'?"
+    return None
+
+
+def _is_empty(node: Node) -> bool:
+    span = node.span
+    return node.value is None and (span.line, span.column) == (span.end_line, span.end_column)
+
+
+_EXPECTED = {
+    "int_type": "an integer",
+    "int_from_float": "an integer",
+    "float_type": "a number",
+    "bool_type": "true or false",
+    "string_type": "a string",
+    "list_type": "a list",
+    "dict_type": "a mapping",
+    "mapping_type": "a mapping",
+    "model_type": "a mapping",
+    "model_attributes_type": "a mapping",
+    "string_too_short": "a string that is not empty",
+    "too_short": "at least one item",
+    "finite_number": "a finite number",
+}
+_BOUNDS = {
+    "greater_than": ("gt", "more than {}"),
+    "greater_than_equal": ("ge", "{} or more"),
+    "less_than": ("lt", "less than {}"),
+    "less_than_equal": ("le", "at most {}"),
+}
+
+
+def _wrong_value(
+    kind: str, context: Mapping[str, Any], value: JSONValue, fallback: str
+) -> tuple[str, str, str | None]:
+    """Return the message, the text under the place, and the probable intention."""
+    got = describe_value(value)
+    if kind == "literal_error":
+        *others, last = re.findall(r"'([^']*)'", context["expected"])
+        suggestion = nearest(value, [*others, last]) if isinstance(value, str) else None
+        listed = f"{', '.join(others)} or {last}" if others else last
+        return f"expected {listed}, got {got}", "", suggestion
+    if kind in _BOUNDS:
+        name, words = _BOUNDS[kind]
+        bound = context[name]
+        bound = int(bound) if isinstance(bound, float) and bound == int(bound) else bound
+        return f"expected {words.format(bound)}, got {value}", "", None
+    if kind not in _EXPECTED:
+        return fallback.removeprefix("Value error, "), "", None
+    least = context.get("min_length", 1)
+    if kind == "string_too_short" and least > 1:
+        return f"expected at least {least} characters, got {got}", "", None
+    if kind in ("string_too_short", "too_short"):
+        return f"expected {_EXPECTED[kind]}", "this is empty", None
+    return f"expected {_EXPECTED[kind]}, got {got}", *_repair(kind, value)
+
+
+def _repair(kind: str, value: JSONValue) -> tuple[str, str | None]:
+    """Return the text under a value of the wrong type, and the probable intention."""
+    if kind in ("int_type", "int_from_float", "float_type"):
+        return repair_number(value, float if kind == "float_type" else int)
+    if kind == "bool_type":
+        meant = nearest(value, ["true", "false"]) if isinstance(value, str) else None
+        if isinstance(value, int):
+            meant = {0: "false", 1: "true"}.get(value)
+        return (f"write {meant}" if meant else ""), meant
+    if kind == "string_type" and isinstance(value, (str, int, float)):
+        quoted = f'"{str(value).lower() if isinstance(value, bool) else value}"'
+        return f"put it in quotes: {quoted}", quoted
+    is_bool = isinstance(value, bool)
+    if kind == "list_type" and isinstance(value, (str, int, float)) and not is_bool:
+        return f"for a list of one, write [{value}]", f"[{value}]"
+    return "", None

@@ -47,12 +47,7 @@ def entrypoint_mistakes(
 
 
 def script_of(entrypoint: object, folder: Path) -> Path | None:
-    """Return the Python script that a command starts; None where that is not certain.
-
-    Args:
-        entrypoint: As in the experiment file.
-        folder: Where the code is.
-    """
+    """Return the script in the folder that an entrypoint starts; None where that is not certain."""
     words = list(_words(entrypoint))
     if "--" in words and not _PYTHON.fullmatch(words[0]):  # behind a launcher's own options
         words = words[words.index("--") + 1 :]
@@ -84,44 +79,32 @@ def _words(entrypoint: object) -> Sequence[str]:
 
 def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[OwnProblem]:
     program = words[0]
-    if _is_there(program, folder) and not _can_start(program, folder):
-        yield _not_startable(program, words)
-        return
-    if _is_there(program, folder) or shutil.which(program):
-        scripts = [word for word in words[1:] if not word.startswith("-")][:1]
-        if "-m" in words or "-c" in words or not _PYTHON.fullmatch(program):
-            scripts = []
-        program = scripts[0] if scripts and scripts[0].endswith(".py") else ""
-        if not program or _is_there(program, folder):
+    if _is_there(program, folder):
+        path = folder / program
+        if not (os.access(path, os.X_OK) if "/" in program else shutil.which(program)):
+            starter = "python3 " if program.endswith(".py") else "sh " if "/" in program else "./"
+            why = "a name without '/' is looked for in PATH, not in the folder of the code"
+            if "/" in program:
+                why = "the file is not executable"
+            text = f": {program} cannot be started as a command"
+            yield _wrong(text, starter + shlex.join(words), help=[why])
             return
+    if _is_there(program, folder) or shutil.which(program):
+        script = next((word for word in words[1:] if not word.startswith("-")), "")
+        is_script = _PYTHON.fullmatch(program) and not {"-m", "-c"} & {*words}
+        if not is_script or not script.endswith(".py") or _is_there(script, folder):
+            return
+        program = script
     elif (found := _DOTTED.fullmatch(program)) and len(words) == 1:
-        file = _file_of(found["module"], folder)
-        if file is not None:
-            meant = f"{found['module']}:{found['name']}"
+        if _file_of(found["module"], folder) is not None:
             text = f" '{program}' is no command; a trial class is written with a colon"
-            yield _wrong(text, meant)
+            yield _wrong(text, f"{found['module']}:{found['name']}")
             return
     elif "/" not in program and not program.endswith((".py", ".sh")):
         return  # may be a word of the shell
     names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
     hint = "paths in a command are relative to the folder of the code"
     yield _wrong(f": there is no {program} in {folder}", nearest(program, names), help=[hint])
-
-
-def _can_start(program: str, folder: Path) -> bool:
-    """Whether a shell in the folder starts a file of it by this name."""
-    if "/" in program:
-        return os.access(folder / program, os.X_OK)
-    return shutil.which(program) is not None
-
-
-def _not_startable(program: str, words: Sequence[str]) -> OwnProblem:
-    starter = "python3 " if program.endswith(".py") else "sh " if "/" in program else "./"
-    why = "a name without '/' is looked for in PATH, not in the folder of the code"
-    if "/" in program:
-        why = "the file is not executable"
-    text = f": {program} cannot be started as a command"
-    return _wrong(text, starter + shlex.join(words), help=[why])
 
 
 def _class_mistakes(
@@ -133,31 +116,30 @@ def _class_mistakes(
             return
         modules = [path.stem for path in folder.glob("*.py")]
         near = None if module.endswith(".py") else nearest(module, modules)
-        meant = f"{near}:{name}" if near else None
         hint = f"modules there: {', '.join(sorted(modules)) or 'none'}"
+        meant = f"{near}:{name}" if near else None
         yield _wrong(f": there is no module '{module}' in {folder}", meant, help=[hint])
         return
     try:
-        tree = ast.parse(file.read_bytes(), str(file))
+        defined = dict(_definitions(ast.parse(file.read_bytes(), str(file)).body))
     except OSError as error:
         yield _wrong(f": {file} cannot be read: {error.strerror}")
         return
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        line = f", line {error.lineno}" if isinstance(error, SyntaxError) else ""
-        reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        yield _wrong(f": {file.name}{line} is no Python: {reason}")
+    except SyntaxError as error:
+        yield _wrong(f": {file.name}, line {error.lineno} is no Python: {error.msg}")
         return
-    defined = dict(_definitions(tree.body))
+    except (ValueError, RecursionError, MemoryError) as error:
+        yield _wrong(f": {file.name} is no Python: {error}")
+        return
     if "*" in defined or "__getattr__" in defined:
         return
     if name not in defined:
         classes = [key for key, node in defined.items() if isinstance(node, ast.ClassDef)]
         near = nearest(name, classes) or (classes[0] if len(classes) == 1 else None)
-        meant = f"{module}:{near}" if near else None
         hint = f"its classes: {', '.join(classes) or 'none'}"
+        meant = f"{module}:{near}" if near else None
         yield _wrong(f": {file.name} has no class '{name}'", meant, help=[hint])
-        return
-    if not has_size and sized_trials:
+    elif not has_size and sized_trials:
         yield from _size_mistakes(name, defined, sized_trials)
 
 

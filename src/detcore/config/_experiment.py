@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from pydantic import Field, JsonValue, ValidationInfo, model_validator
+from pydantic import JsonValue, ValidationInfo, model_validator
 
-from detcore.config._fields import FOR_CLUSTERS, FROM_EARLIER, Command, Name, Section
+from detcore.config._fields import (
+    FOR_CLUSTERS,
+    FROM_EARLIER,
+    Command,
+    Name,
+    Period,
+    Section,
+    setting,
+)
 from detcore.config._hyperparameters import Hyperparameters, seeded
-from detcore.config._length import Period
 from detcore.config._problem import raise_problems
 from detcore.config._rules import Facts, broken_rules
-from detcore.config._searchers import SearcherField, SingleSearcher
 from detcore.config._sections import (
     BindMount,
     EnvironmentConfig,
@@ -22,20 +29,23 @@ from detcore.config._sections import (
     Profiling,
     Reproducibility,
     Resources,
+    SearcherField,
+    SingleSearcher,
     Slurm,
+    StorageField,
 )
-from detcore.config._storage import StorageField
 from detcore.contract.values import Length, TrialSettings, Unit
 
 if TYPE_CHECKING:
     from numpy.random import RandomState
 
-__all__ = ["RULES_LATER", "ExperimentConfig", "smoke_config", "trial_seed"]
+__all__ = ["RULES_LATER", "ExperimentConfig", "json_schema", "smoke_config", "trial_seed"]
 
 RULES_LATER = "rules_later"  # validation context: the caller checks rules between fields itself
 _NEVER = Length(0, Unit.BATCHES)
 _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
 _SEEDS = 2**31
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _draw_name() -> str:
@@ -55,146 +65,106 @@ class ExperimentConfig(Section):
     returns plain JSON values from which ``model_validate`` makes an equal configuration.
     """
 
-    name: Name = Field(
-        default_factory=_draw_name,
-        description="Name of the experiment; default: words drawn at random.",
+    name: Name = setting(
+        "Name of the experiment; default: words drawn at random.", default_factory=_draw_name
     )
-    description: str | None = Field(default=None, description="Purpose of the experiment.")
-    labels: list[str] = Field(default=[], description="Words to find the experiment by.")
-    project: str | None = Field(default=None, description="Project; goes with 'workspace'.")
-    workspace: str | None = Field(default=None, description="Workspace; goes with 'project'.")
-    entrypoint: Command | None = Field(
-        default=None,
-        description="Code to run: 'module:TrialClass', a shell command, or a list of arguments.",
+    description: str | None = setting("Purpose of the experiment.", None)
+    labels: list[str] = setting("Words to find the experiment by.", [])
+    project: str | None = setting("Project; goes with 'workspace'.", None)
+    workspace: str | None = setting("Workspace; goes with 'project'.", None)
+    entrypoint: Command | None = setting(
+        "Code to run: 'module:TrialClass', a shell command, or a list of arguments.", None
     )
-    data: dict[str, Any] = Field(
-        default={}, description="Free-form settings of your code, usually about its data."
+    data: dict[str, Any] = setting("Free-form settings of your code, usually about its data.", {})
+    data_ledger: bool = setting(
+        "Log which records each batch used, for 'detcore data verify'.", False
     )
-    data_ledger: bool = Field(
-        default=False, description="Log which records each batch used, for 'detcore data verify'."
+    debug: bool = setting("More log output.", False)
+    hyperparameters: Hyperparameters = setting(
+        "Constants, groups of them, and ranges to search.", {}
     )
-    debug: bool = Field(default=False, description="More log output.")
-    hyperparameters: Hyperparameters = Field(
-        default={}, description="Constants, groups of them, and ranges to search."
+    searcher: SearcherField = setting("Search method: its hyperparameters, length and metric.")
+    records_per_epoch: int = setting("Records in one epoch; 0 to take it from the data.", 0, ge=0)
+    scheduling_unit: int = setting("Batches between two reports of training metrics.", 100, ge=1)
+    min_validation_period: Period = setting(
+        "Validate at least this often; 0 = only at the end.",
+        _NEVER,
+        json_schema_extra=_NEVER_IN_SCHEMA,
     )
-    searcher: SearcherField = Field(
-        description="Search method: its hyperparameters, length and metric."
+    min_checkpoint_period: Period = setting(
+        "Save a checkpoint at least this often; 0 = as checkpoint_policy says.",
+        _NEVER,
+        json_schema_extra=_NEVER_IN_SCHEMA,
     )
-    records_per_epoch: int = Field(
-        default=0, ge=0, description="Records in one epoch; 0 to take it from the data."
+    perform_initial_validation: bool = setting("Validate once before training.", False)
+    checkpoint_policy: Literal["best", "all", "none"] = setting(
+        "After which validations to save a checkpoint.", "best"
     )
-    scheduling_unit: int = Field(
-        default=100, ge=1, description="Batches between two reports of training metrics."
+    checkpoint_storage: StorageField | None = setting(
+        "Where checkpoints go: a URL, or a type with its settings.", None
     )
-    min_validation_period: Annotated[
-        Period,
-        Field(
-            description="Validate at least this often; 0 = only at the end.",
-            json_schema_extra=_NEVER_IN_SCHEMA,
-        ),
-    ] = _NEVER
-    min_checkpoint_period: Annotated[
-        Period,
-        Field(
-            description="Save a checkpoint at least this often; 0 = as checkpoint_policy says.",
-            json_schema_extra=_NEVER_IN_SCHEMA,
-        ),
-    ] = _NEVER
-    perform_initial_validation: bool = Field(
-        default=False, description="Validate once before training."
+    checkpoint_async: bool = setting("Train on while a checkpoint is written and uploaded.", True)
+    checkpoint_exit_timeout_s: float = setting(
+        "Seconds that the end of a trial waits for its last checkpoint.", 3600.0, ge=0
     )
-    checkpoint_policy: Literal["best", "all", "none"] = Field(
-        default="best", description="After which validations to save a checkpoint."
-    )
-    checkpoint_storage: StorageField | None = Field(
-        default=None, description="Where checkpoints go: a URL, or a type with its settings."
-    )
-    checkpoint_async: bool = Field(
-        default=True,
-        description="Train on while a checkpoint is written and uploaded.",
-    )
-    checkpoint_exit_timeout_s: float = Field(
-        default=3600.0,
-        ge=0,
-        description="Seconds that the end of a trial waits for its last checkpoint.",
-    )
-    preemption_grace_s: float | None = Field(
-        default=None,
-        gt=0,
-        description="Seconds between SIGTERM and the kill; null = DETCORE_GRACE_S, or as Slurm "
+    preemption_grace_s: float | None = setting(
+        "Seconds between SIGTERM and the kill; null = DETCORE_GRACE_S, or as Slurm "
         "or Kubernetes tell.",
-    )
-    max_restarts: int = Field(
-        default=5,
-        ge=0,
-        description="How often a trial that failed starts again from its last checkpoint.",
-    )
-    stop_at_nan: bool = Field(
-        default=False,
-        description="End a trial with an error at the first metric that is NaN, before it saves.",
-    )
-    hang_timeout_s: float | None = Field(
-        default=None,
+        None,
         gt=0,
-        description="End a trial with an error, and its stacks in the log, if it reports nothing "
+    )
+    max_restarts: int = setting(
+        "How often a trial that failed starts again from its last checkpoint.", 5, ge=0
+    )
+    stop_at_nan: bool = setting(
+        "End a trial with an error at the first metric that is NaN, before it saves.", False
+    )
+    hang_timeout_s: float | None = setting(
+        "End a trial with an error, and its stacks in the log, if it reports nothing "
         "for so many seconds; null = never.",
+        None,
+        gt=0,
     )
-    on_failure: str | None = Field(
-        default=None,
-        description="Action for each trial that fails, of an installed plugin: 'bundle' "
+    on_failure: str | None = setting(
+        "Action for each trial that fails, of an installed plugin: 'bundle' "
         "(detcore-replay) writes a file from which 'detcore reproduce' repeats the failure.",
+        None,
     )
-    reproducibility: Reproducibility = Field(
-        default_factory=lambda: Reproducibility(), description="Settings for repeatable runs."
+    reproducibility: Reproducibility = setting(
+        "Settings for repeatable runs.", default_factory=lambda: Reproducibility()
     )
-    optimizations: Optimizations = Field(
-        default=Optimizations(), description="How gradients and metrics travel between workers."
+    optimizations: Optimizations = setting(
+        "How gradients and metrics travel between workers.", Optimizations()
     )
-    profiling: Profiling = Field(default=Profiling(), description="Which batches to profile.")
-    resources: Resources = Field(default=Resources(), description="Resources of a trial.")
-    launcher: Annotated[
-        LauncherField,
-        Field(
-            description="Launcher of a trial's workers: its name, or a mapping with 'name' "
-            "and its settings."
-        ),
-    ] = "local"
-    environment: EnvironmentConfig = Field(
-        default=EnvironmentConfig(), description=f"The container; {FOR_CLUSTERS}"
+    profiling: Profiling = setting("Which batches to profile.", Profiling())
+    resources: Resources = setting("Resources of a trial.", Resources())
+    launcher: LauncherField = setting(
+        "Launcher of a trial's workers: its name, or a mapping with 'name' and its settings.",
+        "local",
     )
-    bind_mounts: list[BindMount] = Field(
-        default=[], description=f"Folders shown to the container; {FOR_CLUSTERS}"
-    )
-    security: dict[str, Any] | None = Field(
-        default=None, description=f"Certificates and keys; {FOR_CLUSTERS}"
-    )
-    slurm: Slurm | None = Field(default=None, description=f"Settings for Slurm; {FOR_CLUSTERS}")
-    pbs: Pbs | None = Field(default=None, description=f"Settings for PBS; {FOR_CLUSTERS}")
-    data_layer: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
-    internal: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
-    tensorboard_storage: dict[str, Any] | None = Field(default=None, description=FROM_EARLIER)
-    agent_label: str | None = Field(default=None, description=FROM_EARLIER)
+    environment: EnvironmentConfig = setting(f"The container; {FOR_CLUSTERS}", EnvironmentConfig())
+    bind_mounts: list[BindMount] = setting(f"Folders shown to the container; {FOR_CLUSTERS}", [])
+    security: dict[str, Any] | None = setting(f"Certificates and keys; {FOR_CLUSTERS}", None)
+    slurm: Slurm | None = setting(f"Settings for Slurm; {FOR_CLUSTERS}", None)
+    pbs: Pbs | None = setting(f"Settings for PBS; {FOR_CLUSTERS}", None)
+    data_layer: dict[str, Any] | None = setting(FROM_EARLIER, None)
+    internal: dict[str, Any] | None = setting(FROM_EARLIER, None)
+    tensorboard_storage: dict[str, Any] | None = setting(FROM_EARLIER, None)
+    agent_label: str | None = setting(FROM_EARLIER, None)
 
     def trial_settings(self) -> TrialSettings:
         """Return the settings that a worker needs while it trains a trial."""
         length = getattr(self.searcher, "max_length", None)
+        names = {field.name for field in dataclasses.fields(TrialSettings)}
         return TrialSettings(
             searcher_name=self.searcher.name,
             metric=self.searcher.metric,
             smaller_is_better=self.searcher.smaller_is_better,
             max_length=length if isinstance(length, Length) else None,
-            records_per_epoch=self.records_per_epoch,
-            scheduling_unit=self.scheduling_unit,
-            min_validation_period=self.min_validation_period,
-            min_checkpoint_period=self.min_checkpoint_period,
-            checkpoint_policy=self.checkpoint_policy,
-            perform_initial_validation=self.perform_initial_validation,
-            checkpoint_async=self.checkpoint_async,
-            stop_at_nan=self.stop_at_nan,
-            data_ledger=self.data_ledger,
             deterministic_ops=self.reproducibility.deterministic_ops,
             step_digests=self.reproducibility.step_digests,
             average_training_metrics=self.optimizations.average_training_metrics,
+            **{name: getattr(self, name) for name in names & type(self).model_fields.keys()},
         )
 
     @model_validator(mode="after")
@@ -206,16 +176,10 @@ class ExperimentConfig(Section):
 
 def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
     """Return a configuration changed to one batch, one validation and one checkpoint."""
-    searcher = config.searcher
+    common = SingleSearcher.model_fields.keys() - {"name", "max_length"}
+    kept = {name: getattr(config.searcher, name) for name in common}
     smoke = {
-        "searcher": SingleSearcher(
-            name="single",
-            max_length=Length(1, Unit.BATCHES),
-            metric=searcher.metric,
-            smaller_is_better=searcher.smaller_is_better,
-            source_trial_id=searcher.source_trial_id,
-            source_checkpoint_uuid=searcher.source_checkpoint_uuid,
-        ),
+        "searcher": SingleSearcher(name="single", max_length=Length(1, Unit.BATCHES), **kept),
         "scheduling_unit": 1,
         "min_validation_period": _NEVER,
         "min_checkpoint_period": _NEVER,
@@ -234,3 +198,30 @@ def trial_seed(experiment_seed: int, *, random: RandomState | None = None) -> in
         random: A generator to seed again; default: a new one, which takes 0.1 ms to make.
     """
     return int(seeded(experiment_seed, random).randint(0, _SEEDS, dtype="int64"))
+
+
+def json_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the experiment file.
+
+    Editors use it to complete and check the file: every field has a description, closed sets are
+    enums, unknown names are rejected. Rules between fields are not included.
+    """
+    schema = ExperimentConfig.model_json_schema()
+    _tidy(schema)
+    return {"$schema": _DIALECT, **schema, "title": "detcore experiment", "description": _ABOUT}
+
+
+_ABOUT = (
+    "An experiment file of detcore; 'detcore config check FILE' also checks rules between fields."
+)
+
+
+def _tidy(schema: Any) -> None:
+    """Remove titles that pydantic derives from field names, and keywords specific to OpenAPI."""
+    if isinstance(schema, dict):
+        schema.pop("discriminator", None)
+        for field in schema.get("properties", {}).values():
+            field.pop("title", None)
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, (dict, list)):
+            _tidy(part)

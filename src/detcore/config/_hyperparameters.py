@@ -6,20 +6,19 @@ import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
-from pydantic import Field, ValidationError, WithJsonSchema, WrapValidator
+from pydantic import ValidationError, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from detcore.config._fields import Section
+from detcore.config._fields import Lenient, Section, Tagged, by_tag, setting
 from detcore.config._problem import (
     Problem,
     again,
     describe_value,
     nearest,
     problem,
-    problem_at,
     raise_problems,
 )
-from detcore.config._source import Place
+from detcore.config._source import Place, dotted
 from detcore.contract.errors import ConfigError
 from detcore.contract.values import JSONValue
 
@@ -32,64 +31,62 @@ __all__ = ["HYPERPARAMETER_TYPES", "Hyperparameters", "ranges", "resolve_constan
 class ConstHyperparameter(Section):
     """A constant."""
 
-    type: Literal["const"] = Field(description="One value.")
-    val: Any = Field(description="The value: anything.")
+    type: Literal["const"] = setting("One value.")
+    val: Any = setting("The value: anything.")
 
 
 class _Range(Section):
-    count: int | None = Field(
-        default=None, ge=1, description="Points of a grid; needed by the searcher 'grid'."
-    )
+    count: int | None = setting("Points of a grid; needed by the searcher 'grid'.", None, ge=1)
 
 
 class IntHyperparameter(_Range):
     """A whole number from minval to maxval, both included."""
 
-    type: Literal["int"] = Field(description="A whole number, uniformly.")
-    minval: int = Field(description="Smallest value.")
-    maxval: int = Field(description="Largest value; included.")
+    type: Literal["int"] = setting("A whole number, uniformly.")
+    minval: int = setting("Smallest value.")
+    maxval: int = setting("Largest value; included.")
 
 
 class DoubleHyperparameter(_Range):
     """A number from minval to maxval."""
 
-    type: Literal["double"] = Field(description="A number, uniformly.")
-    minval: float = Field(description="Smallest value.")
-    maxval: float = Field(description="Largest value.")
+    type: Literal["double"] = setting("A number, uniformly.")
+    minval: float = setting("Smallest value.")
+    maxval: float = setting("Largest value.")
 
 
 class LogHyperparameter(_Range):
     """``base`` to the power of a number from minval to maxval."""
 
-    type: Literal["log"] = Field(description="A power, its exponent uniformly.")
-    minval: float = Field(description="Smallest exponent.")
-    maxval: float = Field(description="Largest exponent.")
-    base: float = Field(default=10, gt=0, description="Base of the power.")
+    type: Literal["log"] = setting("A power, its exponent uniformly.")
+    minval: float = setting("Smallest exponent.")
+    maxval: float = setting("Largest exponent.")
+    base: float = setting("Base of the power.", 10, gt=0)
 
 
 class LoguniformHyperparameter(_Range):
     """A number from minval to maxval, log-uniformly; stored as a `LogHyperparameter`."""
 
-    type: Literal["loguniform"] = Field(description="A number, its logarithm uniformly.")
-    minval: float = Field(gt=0, description="Smallest value.")
-    maxval: float = Field(gt=0, description="Largest value.")
+    type: Literal["loguniform"] = setting("A number, its logarithm uniformly.")
+    minval: float = setting("Smallest value.", gt=0)
+    maxval: float = setting("Largest value.", gt=0)
 
 
 class CategoricalHyperparameter(Section):
     """One of a list of values."""
 
-    type: Literal["categorical"] = Field(description="One of a list.")
-    vals: list[Any] = Field(min_length=1, description="The values.")
+    type: Literal["categorical"] = setting("One of a list.")
+    vals: list[Any] = setting("The values.", min_length=1)
 
 
-HYPERPARAMETER_TYPES: dict[str, type[Section]] = {
-    "const": ConstHyperparameter,
-    "int": IntHyperparameter,
-    "double": DoubleHyperparameter,
-    "log": LogHyperparameter,
-    "loguniform": LoguniformHyperparameter,
-    "categorical": CategoricalHyperparameter,
-}
+HYPERPARAMETER_TYPES = by_tag(
+    "type",
+    [
+        ConstHyperparameter, IntHyperparameter, DoubleHyperparameter, LogHyperparameter,
+        LoguniformHyperparameter, CategoricalHyperparameter,
+    ],
+)  # fmt: skip
+_TYPE = Tagged(tag="type", what="hyperparameter type", other=Lenient)
 _BASE = 10
 _FIELDS = {name for model in HYPERPARAMETER_TYPES.values() for name in model.model_fields}
 
@@ -136,15 +133,10 @@ def _mistakes(group: Mapping[str, object], place: Place) -> Iterator[Problem]:
 
 
 def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Problem]:
-    name, here, types = value["type"], (*place, "type"), HYPERPARAMETER_TYPES
-    if not isinstance(name, str):
-        text = f"expected a hyperparameter type, got {describe_value(name)}"
-        yield problem_at(here, text, choices=types)
-        return
-    model = types.get(name)
+    name = value["type"]
+    model = HYPERPARAMETER_TYPES.get(name) if isinstance(name, str) else None
     if model is None:
-        text = f"unknown hyperparameter type '{name}'"
-        yield problem_at(here, text, suggestion=nearest(name, types), choices=types)
+        yield (*place, "type"), _TYPE.bad_tag(name, list(HYPERPARAMETER_TYPES))
         return
     try:
         model.model_validate(value)
@@ -235,7 +227,7 @@ def resolve_constants(
         return _resolve(hyperparameters, None)
     if seed is None:
         raise ConfigError(
-            f"hyperparameter '{'.'.join(map(str, drawn[0]))}' is a range, not a value.\n"
+            f"hyperparameter '{dotted(drawn[0])}' is a range, not a value.\n"
             "A value is drawn with the experiment's seed, and no seed was given.\n"
             "Pass seed=config.reproducibility.experiment_seed."
         )
@@ -256,12 +248,9 @@ def _resolve(group: Mapping[str, object], random: RandomState | None) -> dict[st
     values: dict[str, Any] = {}
     for name in sorted(group):
         value = group[name]
-        if not isinstance(value, Mapping):
-            values[name] = value
-        elif "type" not in value:
-            values[name] = _resolve(value, random)
-        else:
-            values[name] = _draw(value, random)
+        if isinstance(value, Mapping):
+            value = _draw(value, random) if "type" in value else _resolve(value, random)
+        values[name] = value
     return {name: values[name] for name in group}
 
 

@@ -19,6 +19,7 @@ from detcore.config._problem import nearest
 from detcore.config._render import Style, no_style, render
 from detcore.config._source import (
     Diagnostic,
+    Further,
     Node,
     Place,
     Source,
@@ -27,9 +28,8 @@ from detcore.config._source import (
     find,
     key_span,
     mistake,
-    walk,
 )
-from detcore.config._yaml import empty_node, read_yaml
+from detcore.config._yaml import line_and_column, read_yaml
 from detcore.contract.errors import ConfigError
 from detcore.contract.values import JSONValue
 
@@ -37,17 +37,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
-    "ExperimentFileError",
-    "LoadOptions",
-    "LoadedConfig",
-    "Origin",
-    "load_config",
-    "load_mapping",
-    "load_text",
-    "mapping_text",
-    "notices_of_code",
-    "refusal",
-]
+    "ExperimentFileError", "LoadOptions", "LoadedConfig", "Origin", "load_config", "load_mapping",
+    "load_text", "mapping_text", "notices_of_code", "refusal",
+]  # fmt: skip
 
 # Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
 _MOST_CHARACTERS = 1_000_000
@@ -134,9 +126,7 @@ def load_config(path: Path, **options: Unpack[LoadOptions]) -> LoadedConfig:
     Raises:
         ExperimentFileError: A `ConfigError` whose text reports all mistakes.
     """
-    source, text, found = _read_file(path)
-    if found:
-        raise ExperimentFileError(found, name=source.name)
+    source, text = _read_file(path)
     return _load(text, source, path, options)
 
 
@@ -223,34 +213,28 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
     found = []
     for section, error in refused.items():
         origin = loaded.origins.get(f"{section}.name") or loaded.origins[section]
-        line, column = 0, 0  # for a flag or a variable: the top of the file
+        span = source.span()  # for a flag or a variable: the top of the file
         if origin.source == "file" and origin.line is not None and origin.column is not None:
-            line, column = origin.line - 1, origin.column - 1
+            span = source.span(origin.line - 1, origin.column - 1)
         message, *rest = str(error).splitlines()
-        found.append(mistake(Span(source, line, column, line, column + 1), message, help=rest))
+        found.append(mistake(span, message, help=rest))
     return ExperimentFileError(found, name=source.name)
-
-
-def _too_long(text: str, source: Source) -> Diagnostic:
-    return mistake(
-        Span(dataclasses.replace(source, lines=()), 0, 0, 0, 0),
-        f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}",
-        help=["an experiment file holds settings; keep data in separate files"],
-    )
 
 
 def _load(text: str, source: Source, path: Path, options: LoadOptions) -> LoadedConfig:
     if len(text) > _MOST_CHARACTERS:
-        raise ExperimentFileError([_too_long(text, source)], name=source.name)
+        message = f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}"
+        hint = "an experiment file holds settings; keep data in separate files"
+        raise _unreadable(source.name, message, help=[hint])
     overrides, environment = options.get("overrides", {}), options.get("environment", {})
     root, found, is_readable = _read(text, source, overrides, environment)
     config, mistakes = check(root, options)
-    if is_readable:
-        found += mistakes
-    else:  # settings of flags and variables can still be checked, except for missing keys
-        found += [item for item in mistakes if item.primary.span.source is not source]
+    # Settings of flags and variables can always be checked, except for missing keys.
+    found += [m for m in mistakes if is_readable or m.primary.span.source is not source]
     if found or config is None:
-        raise ExperimentFileError(_ordered(found, source), name=source.name, secrets=_secrets(root))
+        raise ExperimentFileError(
+            _ordered(found, source), name=source.name, secrets=[*_secrets(root)]
+        )
     return LoadedConfig(
         config=config,
         text=text,
@@ -264,28 +248,29 @@ def _read(
     text: str, source: Source, overrides: Mapping[str, object], environment: Mapping[str, str]
 ) -> tuple[Node, list[Diagnostic], bool]:
     """Return a file with its settings laid over it, the mistakes, and whether it is a mapping."""
-    root, found = read_yaml(text, source)
-    is_readable = root is not None or not found
-    if root is None:
-        root = empty_node(source)
+    read, found = read_yaml(text, source)
+    is_readable = read is not None or not found
+    root = read or Node({}, source.span(width=0))
     laid, bad_settings = read_overrides(overrides, environment)
     found += bad_settings
-    if is_readable and not isinstance(root.value, dict):
-        found.append(_not_a_mapping(root))
-        root, is_readable = empty_node(source), False
-    for override in laid:
-        root, bad = lay_over(root, override)
-        found += [bad] if bad else []
+    if not isinstance(root.value, dict):
+        kind = "a list" if isinstance(root.value, list) else "a single value"
+        hint = "an experiment file has fields such as 'searcher:' and 'hyperparameters:'"
+        message = f"expected the fields of an experiment, got {kind}"
+        found.append(mistake(root.span, message, "write 'name: value' lines", help=[hint]))
+        root, is_readable = Node({}, source.span(width=0)), False
+    found += filter(None, [lay_over(root, override) for override in laid])
     return root, found, is_readable
 
 
-def _secrets(root: Node) -> list[Span]:
-    return [
-        node.span
-        for place, node in walk(root)
-        if not isinstance(node.value, (dict, tuple))
-        and any(isinstance(element, str) and is_secret_key(element) for element in place)
-    ]
+def _secrets(node: Node, *, is_secret: bool = False) -> Iterator[Span]:
+    """Yield the positions of values below a secret name."""
+    for name, child in node.entries.items():
+        yield from _secrets(child, is_secret=is_secret or is_secret_key(name))
+    for item in node.value if isinstance(node.value, list) else ():
+        yield from _secrets(item, is_secret=is_secret)
+    if is_secret and not isinstance(node.value, (dict, list)):
+        yield node.span
 
 
 def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
@@ -309,19 +294,6 @@ def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
     return shown
 
 
-def _not_a_mapping(root: Node) -> Diagnostic:
-    kind = "a list" if isinstance(root.value, tuple) else "a single value"
-    return mistake(
-        root.span,
-        f"expected the fields of an experiment, got {kind}",
-        "write 'name: value' lines",
-        help=["an experiment file has fields such as 'searcher:' and 'hyperparameters:'"],
-    )
-
-
-# -- origins --------------------------------------------------------------------------------------
-
-
 def _origins(config: ExperimentConfig, root: Node) -> dict[str, Origin]:
     leaves = _leaves(config.model_dump(mode="json"), ())
     return {dotted(place): _origin(root, place, value) for place, value in leaves}
@@ -342,7 +314,8 @@ def _origin(root: Node, place: Place, value: JSONValue) -> Origin:
     node = find(root, place)
     if node is None and len(place) > 1:
         above = find(root, place[:-1])  # a length without a unit stands for {batches: …}
-        node = above if above is not None and _is_scalar(above) else None
+        is_scalar = above is not None and not isinstance(above.value, (dict, list, type(None)))
+        node = above if is_scalar else None
     if node is None or (node.value is None and value is not None):
         return Origin(source="default")
     span = node.span
@@ -351,38 +324,46 @@ def _origin(root: Node, place: Place, value: JSONValue) -> Origin:
     return Origin(source=span.source.kind, line=span.line + 1, column=span.column + 1)
 
 
-def _is_scalar(node: Node) -> bool:
-    return node.value is not None and not isinstance(node.value, (dict, tuple))
+def _read_file(path: Path) -> tuple[Source, str]:
+    """Return the file as a source, and its text with plain line ends.
 
-
-# -- files that cannot be read -----------------------------------------------------------------
-
-
-def _read_file(path: Path) -> tuple[Source, str, list[Diagnostic]]:
-    """Return the file as a source, its text with plain line ends, and mistakes that rule it out."""
+    Raises:
+        ExperimentFileError: If it cannot be an experiment file.
+    """
     name = str(path)
     if path.suffix == ".py":
-        source = Source(name=name, kind="file", lines=())
-        return source, "", [_is_code(path, source)]
+        ways = (
+            f"an experiment file names a trial class: 'entrypoint: {path.stem}:CLASS'",
+            f"a script that calls core.init() runs by itself: python {path}",
+        )
+        message = "this is Python code; expected an experiment file (YAML)"
+        raise _unreadable(name, message, help=[*ways, *_experiment_files(path)[1]])
     try:
         raw = path.read_bytes()
     except OSError as exc:
-        source = Source(name=name, kind="file", lines=())
-        return source, "", [_unreadable(path, source, exc)]
+        near, hints = _experiment_files(path)
+        message = f"cannot read '{path}': {exc.strerror or exc}"
+        meant = nearest(path.name, near)
+        if path.is_dir():
+            message = f"'{path}' is a folder, not an experiment file"
+        elif isinstance(exc, FileNotFoundError):
+            message = f"no file '{path}'"
+        if meant is not None and not path.is_dir():
+            hints = (f"did you mean '{path.with_name(meant)}'?", *hints)
+        raise _unreadable(name, message, help=hints, suggestion=meant) from exc
     try:
-        text = raw.decode("utf-8-sig")
+        source, text = Source.of_file(name, raw.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
-        return _not_utf8(name, raw, exc)
-    source, text = Source.of_file(name, text)
+        raise ExperimentFileError([_not_utf8(name, raw, exc)], name=name) from exc
     if not any(_has_content(line) for line in source.lines):
         empty = mistake(
-            Span(source, 0, 0, 0, 0),
+            source.span(width=0),
             "the experiment file is empty",
             "nothing but blank lines and comments",
             help=["an experiment needs at least 'entrypoint' and 'searcher'"],
         )
-        return source, text, [empty]
-    return source, text, []
+        raise ExperimentFileError([empty], name=name)
+    return source, text
 
 
 def _has_content(line: str) -> bool:
@@ -390,30 +371,10 @@ def _has_content(line: str) -> bool:
     return bool(stripped) and not stripped.startswith("#") and stripped not in ("---", "...")
 
 
-def _unreadable(path: Path, source: Source, exc: OSError) -> Diagnostic:
-    if path.is_dir():
-        message = f"'{path}' is a folder, not an experiment file"
-    elif isinstance(exc, FileNotFoundError):
-        message = f"no file '{path}'"
-    else:
-        message = f"cannot read '{path}': {exc.strerror or exc}"
-    near, hints = _experiment_files(path)
-    meant = nearest(path.name, near)
-    if meant is not None and not path.is_dir():
-        hints = (f"did you mean '{path.with_name(meant)}'?", *hints)
-    return mistake(Span(source, 0, 0, 0, 0), message, help=hints, suggestion=meant)
-
-
-def _is_code(path: Path, source: Source) -> Diagnostic:
-    return mistake(
-        Span(source, 0, 0, 0, 0),
-        "this is Python code; expected an experiment file (YAML)",
-        help=[
-            f"an experiment file names a trial class: 'entrypoint: {path.stem}:CLASS'",
-            f"a script that calls core.init() runs by itself: python {path}",
-            *_experiment_files(path)[1],
-        ],
-    )
+def _unreadable(name: str, message: str, **details: Unpack[Further]) -> ExperimentFileError:
+    """Return the error of a file of which no line is shown."""
+    source = Source(name=name, kind="file", lines=())
+    return ExperimentFileError([mistake(source.span(width=0), message, **details)], name=name)
 
 
 def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
@@ -425,22 +386,16 @@ def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
     return near, (listed,) if near else ()
 
 
-def _not_utf8(
-    name: str, raw: bytes, exc: UnicodeDecodeError
-) -> tuple[Source, str, list[Diagnostic]]:
-    text = raw.decode("utf-8", errors="replace").removeprefix("\ufeff")
-    source, _ = Source.of_file(name, text)
-    before = raw[: exc.start].decode("utf-8-sig", errors="replace")
-    line = before.count("\n")
-    column = len(before) - (before.rfind("\n") + 1)
+def _not_utf8(name: str, raw: bytes, exc: UnicodeDecodeError) -> Diagnostic:
+    hint = "save the file as UTF-8 in your editor"
     if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or raw[:4] == codecs.BOM_UTF32_BE:
         is_32 = raw[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
         kind = "UTF-32" if is_32 else "UTF-16"
-        message, label = f"the file is {kind}, not UTF-8", f"byte-order mark of {kind}"
-        source = Source(name=name, kind="file", lines=("\ufffd\ufffd",))
-    else:
-        message = f"the file is not UTF-8: byte 0x{raw[exc.start]:02x}"
-        label = "cannot be read"
-    span = Span(source, line, column, line, column + 1)
-    hint = "save the file as UTF-8 in your editor"
-    return source, text, [mistake(span, message, label, help=[hint])]
+        span = Source(name=name, kind="file", lines=("\ufffd\ufffd",)).span()
+        label = f"byte-order mark of {kind}"
+        return mistake(span, f"the file is {kind}, not UTF-8", label, help=[hint])
+    source, _ = Source.of_file(name, raw.decode("utf-8-sig", errors="replace"))
+    before = raw[: exc.start].decode("utf-8-sig", errors="replace")
+    span = source.span(*line_and_column(before, len(before)))
+    message = f"the file is not UTF-8: byte 0x{raw[exc.start]:02x}"
+    return mistake(span, message, "cannot be read", help=[hint])

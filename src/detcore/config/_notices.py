@@ -14,9 +14,8 @@ from detcore.config._experiment import ExperimentConfig
 from detcore.config._fields import FOR_CLUSTERS, FROM_EARLIER
 from detcore.config._hyperparameters import ranges
 from detcore.config._problem import nearest
-from detcore.config._sections import EnvironmentConfig, Resources
+from detcore.config._sections import STORAGE_TYPES, EnvironmentConfig, Resources
 from detcore.config._source import Node, Place, dotted, find, key_span, plain
-from detcore.config._storage import STORAGE_TYPES
 
 __all__ = ["code_notices", "notices"]
 
@@ -27,6 +26,7 @@ _INSTEAD = {
     "image": "the trial runs in the Python that starts detcore",
 }
 _Kind = Literal["context", "info", "hparams", "config"]
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 # The analysis stops at these limits, because it would take too long.
 _MOST_FILES, _MOST_BYTES, _MOST_ROUNDS = 200, 1_000_000, 20
 _PARTS: Mapping[tuple[str | None, str], _Kind] = {
@@ -48,14 +48,11 @@ _BATCH_SIZE = "global_batch_size"
 
 
 def notices(root: Node, code_dir: Path | None = None) -> list[str]:
-    """Return a line for each field that was given but has no effect, and for assumed units.
+    """Return a line for each field that has no effect, assumed unit, and unread hyperparameter.
 
-    Args:
-        root: The configuration as written, without mistakes.
-        code_dir: Folder of the entrypoint's code; None to skip it.
+    Without the folder of the code, hyperparameters are not looked up in it.
     """
-    remarks = [*_remarks(root), *(() if code_dir is None else _unread(root, code_dir))]
-    return _lines(root, remarks)
+    return _lines(root, [*_remarks(root), *(_unread(root, code_dir) if code_dir else ())])
 
 
 def code_notices(root: Node, code_dir: Path) -> list[str]:
@@ -64,13 +61,11 @@ def code_notices(root: Node, code_dir: Path) -> list[str]:
 
 
 def _lines(root: Node, remarks: Iterable[tuple[Place, str]]) -> list[str]:
-    found: list[tuple[int, int, str]] = []
+    found = []
     for place, words in remarks:
-        span = key_span(root, place)
-        if span is not None:
+        if span := key_span(root, place):
             where = f"{span.source.name}:{span.line + 1}:{span.column + 1}"
-            line = f"{where}: note: {dotted(place)} {words}"
-            found.append((span.line, span.column, line))
+            found.append((span.line, span.column, f"{where}: note: {dotted(place)} {words}"))
     return [line for _, _, line in sorted(found)]
 
 
@@ -91,21 +86,18 @@ def _remarks(root: Node) -> Iterator[tuple[Place, str]]:
                 yield place, _EARLIER
             elif about.endswith(FOR_CLUSTERS) or model is EnvironmentConfig:
                 yield place, _CLUSTER + (f" ({_INSTEAD[name]})" if name in _INSTEAD else "")
-    precision = find(root, ("optimizations", "mixed_precision"))
+    place = ("optimizations", "mixed_precision")
+    precision = find(root, place)
     if precision is not None and precision.value != "O0":
-        yield (
-            ("optimizations", "mixed_precision"),
-            "was for apex: accepted, no effect; use torch.autocast in a PyTorchTrial, or a "
-            "mixed-precision policy in a Keras model",
-        )
+        words = "was for apex: accepted, no effect; use torch.autocast in a PyTorchTrial, or a "
+        yield place, words + "mixed-precision policy in a Keras model"
     yield from _exponents(root)
-    length = find(root, ("searcher", "max_length"))
+    place = ("searcher", "max_length")
+    length = find(root, place)
     if length is not None and isinstance(length.value, int):
-        yield (
-            ("searcher", "max_length"),
-            f"has no unit: {length.value} is read as batches; write "
-            f"{{batches: {length.value}}} or {{epochs: {length.value}}} to be clear",
-        )
+        number = length.value
+        words = f"has no unit: {number} is read as batches; write {{batches: {number}}} or "
+        yield place, f"{words}{{epochs: {number}}} to be clear"
 
 
 def _unread(root: Node, code_dir: Path) -> Iterator[tuple[Place, str]]:
@@ -126,18 +118,14 @@ def _exponents(root: Node) -> Iterator[tuple[Place, str]]:
     section = find(root, ("hyperparameters",))
     values = plain(section) if section is not None else None
     for place, value in ranges(values if isinstance(values, dict) else {}, ("hyperparameters",)):
-        if value["type"] != "log":
-            continue
-        low, high = value["minval"], value["maxval"]
-        if not (0 < low < 1 and 0 < high < 1):
-            continue
-        base = value.get("base", 10)
-        yield (
-            place,
-            f"has exponents: it is drawn from {base:g}^{low:g} = {base**low:.5g} to "
-            f"{base:g}^{high:g} = {base**high:.5g}; for values from {low:g} to {high:g}, write "
-            f"{{type: loguniform, minval: {low:g}, maxval: {high:g}}}",
-        )
+        if value["type"] == "log" and 0 < value["minval"] < 1 and 0 < value["maxval"] < 1:
+            low, high, base = value["minval"], value["maxval"], value.get("base", 10)
+            yield (
+                place,
+                f"has exponents: it is drawn from {base:g}^{low:g} = {base**low:.5g} to "
+                f"{base:g}^{high:g} = {base**high:.5g}; for values from {low:g} to {high:g}, write "
+                f"{{type: loguniform, minval: {low:g}, maxval: {high:g}}}",
+            )
 
 
 class _Unclear(Exception):
@@ -150,12 +138,8 @@ def unread_hyperparameters(
     """Return the hyperparameters that a script never looks up, each with the near name it does.
 
     Empty where the code may read them otherwise: as a whole (iterated, converted, compared, passed
-    on to code that is not there), by computed names, or without ``core.init()``.
-
-    Args:
-        script: The script's file.
-        folders: Where modules that it imports are looked for.
-        names: The hyperparameters of the experiment file.
+    on to code that is not there), by computed names, or without ``core.init()``. Modules that the
+    script imports are looked for in the folders.
     """
     try:
         found = _Uses(_modules(script, folders)).looked_up()
@@ -214,12 +198,10 @@ class _Uses:
         self._parents = {
             child: node for node in self._nodes for child in ast.iter_child_nodes(node)
         }
-        self._functions: dict[str, list[ast.FunctionDef | ast.AsyncFunctionDef]] = {}
-        self._classes: dict[str, list[ast.ClassDef]] = {}
+        self._definitions: dict[str, list[_Definition]] = {}
         self._of_detcore: set[str] = set()
         self._inits: set[str] = set()
-        self._names: dict[str, _Kind] = {}
-        self._attributes: dict[str, _Kind] = {}
+        self._kinds: dict[str, _Kind] = {}  # of names, and of attributes with a dot before them
         self._found: set[str] = set()
         self._has_init = False
         for node in self._nodes:
@@ -232,8 +214,8 @@ class _Uses:
             _Unclear: If there may be others.
         """
         rounds, known = 0, -1
-        while known != len(self._names) + len(self._attributes):
-            rounds, known = rounds + 1, len(self._names) + len(self._attributes)
+        while known != len(self._kinds):
+            rounds, known = rounds + 1, len(self._kinds)
             _require(rounds <= _MOST_ROUNDS)
             for node in self._nodes:
                 is_read = isinstance(getattr(node, "ctx", ast.Load()), ast.Load)
@@ -247,23 +229,17 @@ class _Uses:
 
     def _note(self, node: ast.AST) -> None:
         """Note definitions and imports, and give up at code that cannot be followed."""
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            self._functions.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.ClassDef):
-            self._classes.setdefault(node.name, []).append(node)
+        if isinstance(node, _Definition):
+            self._definitions.setdefault(node.name, []).append(node)
         elif isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", None)
             for alias in node.names:
                 _require(alias.name.partition(".")[0] not in _OUT_OF_SIGHT)
-                name = alias.asname or alias.name
-                if (module or alias.name).startswith("detcore"):
+                name, full = alias.asname or alias.name, f"{module or ''}.{alias.name}".lstrip(".")
+                if full.startswith("detcore"):
                     self._of_detcore.add(name.partition(".")[0])
-                if f"{module}.{alias.name}" == "detcore.core.init":
-                    self._inits.add(name)
-                elif f"{module}.{alias.name}" == "detcore.core" or alias.name == "detcore.core":
-                    self._inits.add(f"{name}.init")
-                elif alias.name == "detcore":
-                    self._inits.add(f"{name}.core.init")
+                ends = ("", ".init", ".core.init")
+                self._inits |= {name + end for end in ends if full + end == "detcore.core.init"}
         elif isinstance(node, ast.Constant):
             _require(node.value not in _WAYS_AROUND)
         elif isinstance(node, ast.Name | ast.Attribute):
@@ -272,12 +248,10 @@ class _Uses:
     def _kind(self, node: ast.AST) -> _Kind | None:
         """Return which of the things that are followed an expression is, if any."""
         if isinstance(node, ast.Name):
-            return self._names.get(node.id)
+            return self._kinds.get(node.id)
         if isinstance(node, ast.Attribute):
             of = self._kind(node.value)
-            return _PARTS.get((of, node.attr)) or (
-                self._attributes.get(node.attr) if of is None else None
-            )
+            return _PARTS.get((of, node.attr)) if of else self._kinds.get(f".{node.attr}")
         if isinstance(node, ast.Call):
             function = node.func
             if isinstance(function, ast.Attribute) and function.attr == "start":
@@ -329,12 +303,12 @@ class _Uses:
 
     def _assign(self, targets: Iterable[ast.expr], kind: _Kind) -> None:
         for target in targets:
-            if isinstance(target, ast.Name):
-                _require(self._names.setdefault(target.id, kind) == kind)
-            elif isinstance(target, ast.Attribute):
-                _require(self._attributes.setdefault(target.attr, kind) == kind)
-            else:
+            if not isinstance(target, ast.Name | ast.Attribute):
                 raise _Unclear
+            self._set(target.id if isinstance(target, ast.Name) else f".{target.attr}", kind)
+
+    def _set(self, name: str, kind: _Kind) -> None:
+        _require(self._kinds.setdefault(name, kind) == kind)
 
     def _pass_on(self, parent: ast.Call | ast.keyword, node: ast.expr, kind: _Kind) -> None:
         """Follow an argument into a function that is defined here."""
@@ -349,13 +323,12 @@ class _Uses:
         parameters = self._parameters(words)
         if isinstance(parent, ast.keyword):
             _require(parent.arg in parameters)
-            parameter = str(parent.arg)
+            self._set(str(parent.arg), kind)
         else:
             place = call.args.index(node)
             is_certain = not any(isinstance(each, ast.Starred) for each in call.args[:place])
             _require(is_certain and place < len(parameters))
-            parameter = parameters[place]
-        _require(self._names.setdefault(parameter, kind) == kind)
+            self._set(parameters[place], kind)
 
     def _parameters(self, words: Sequence[str]) -> list[str]:
         """Return the parameters of the one function, or class, of a name.
@@ -363,15 +336,15 @@ class _Uses:
         Raises:
             _Unclear: If it is not here, or it is not certain which one is meant.
         """
-        name = words[-1]
-        classes, functions = self._classes.get(name, []), self._functions.get(name, [])
-        _require(len(classes) + len(functions) == 1 and name != "__init__")
-        _require(words[0] not in self._classes or words == [name])
-        if classes:
-            inits = self._functions.get("__init__", [])
-            functions = [node for node in inits if self._parents[node] is classes[0]]
-            _require(len(functions) == 1)
-        function = functions[0]
+        name, first = words[-1], self._definitions.get(words[0], [])
+        found = self._definitions.get(name, [])
+        _require(words == [name] or not any(isinstance(each, ast.ClassDef) for each in first))
+        _require(len(found) == 1 and name != "__init__")
+        if isinstance(found[0], ast.ClassDef):
+            inits = self._definitions.get("__init__", [])
+            found = [each for each in inits if self._parents[each] is found[0]]
+        if len(found) != 1 or isinstance(function := found[0], ast.ClassDef):
+            raise _Unclear
         marks, arguments = list(map(_dotted, function.decorator_list)), function.args
         _require(set(marks) <= {"classmethod", "staticmethod"} and arguments.vararg is None)
         names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]

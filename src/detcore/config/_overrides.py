@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from detcore.config._length import UNITS
+from detcore.config._fields import UNITS
 from detcore.config._rules import LENGTHS
-from detcore.config._source import Diagnostic, Entry, Node, Place, Source, Span, find, mistake, put
+from detcore.config._source import Diagnostic, Node, Place, Source, Span, find, mistake, put
 from detcore.config._yaml import MAX_DEPTH, half_a_character, read_yaml
 from detcore.contract.errors import ConfigError
 
@@ -16,7 +16,8 @@ __all__ = ["VARIABLE_PREFIX", "Override", "lay_over", "parse_set_flags", "read_o
 VARIABLE_PREFIX = "DETCORE_CONFIG__"
 _LAUNCHER = ("launcher",)
 
-Override = tuple[tuple[tuple[str, Span], ...], Node]  # names with their positions, and the value
+Names = Sequence[tuple[str, Span]]  # with their positions
+Override = tuple[Names, Node]
 
 
 def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
@@ -45,12 +46,7 @@ def parse_set_flags(flags: Iterable[str]) -> dict[str, object]:
 def read_overrides(
     overrides: Mapping[str, object], environment: Mapping[str, str]
 ) -> tuple[list[Override], list[Diagnostic]]:
-    """Read both kinds of settings, those with lower precedence first.
-
-    Args:
-        overrides: Dotted names and values, from flags. A string value is YAML.
-        environment: Names beginning with `VARIABLE_PREFIX`, and their YAML values.
-    """
+    """Read the settings of flags and of variables, those with lower precedence first."""
     variables = {k: v for k, v in environment.items() if k.startswith(VARIABLE_PREFIX)}
     ordered = sorted(variables.items())
     read, found = _read("environment", "__", ordered, offset=len(VARIABLE_PREFIX))
@@ -61,37 +57,37 @@ def read_overrides(
 def _read(
     name: str, separator: str, settings: Sequence[tuple[str, object]], *, offset: int
 ) -> tuple[list[Override], list[Diagnostic]]:
-    values = [_text(v) for _, v in settings]
-    lines: list[str] = []
-    starts: list[int] = []
-    for (key, _), value in zip(settings, values, strict=True):
-        starts.append(len(lines))
-        lines.extend(f"{key}={value}".split("\n"))
-    source = Source(name=name, kind="flag" if name == "--set" else "environment", lines=(*lines,))
+    texts = [(key, _text(value)) for key, value in settings]
+    lines = (*(line for key, value in texts for line in f"{key}={value}".split("\n")),)
+    source = Source(name=name, kind="flag" if name == "--set" else "environment", lines=lines)
     read: list[Override] = []
     found: list[Diagnostic] = []
-    for (key, _), value, line in zip(settings, values, starts, strict=True):
+    line = 0
+    for key, value in texts:
         names = _names(key, separator, source, line, offset)
-        empty = [span for segment, span in names if not segment]
-        if empty:
-            found.append(mistake(empty[0], "an empty name"))
-            continue
-        if len(names) > MAX_DEPTH:
-            message = f"a name of {len(names)} levels; a configuration has at most {MAX_DEPTH}"
-            found.append(mistake(names[MAX_DEPTH][1], message))
-            continue
-        broken = [half for part, at in names if (half := half_a_character(part, at))]
-        if broken:
-            found.extend(broken)
-            continue
-        column = len(key) + 1
-        node, bad = read_yaml(value, source, line=line, column=column)
-        found.extend(bad)
-        if node is None and not bad:
-            node = Node(None, Span(source, line, column, line, column + len(value)))
-        if node is not None:
-            read.append((names, node))
+        if bad := list(_bad_names(names)):
+            found += bad
+        else:
+            column = len(key) + 1
+            node, bad = read_yaml(value, source, line=line, column=column)
+            found += bad
+            if node is None and not bad:
+                node = Node(None, source.span(line, column, len(value)))
+            if node is not None:
+                read.append((names, node))
+        line += f"{key}={value}".count("\n") + 1
     return read, found
+
+
+def _bad_names(names: Names) -> Iterator[Diagnostic]:
+    empty = [span for name, span in names if not name]
+    if empty:
+        yield mistake(empty[0], "an empty name")
+    elif len(names) > MAX_DEPTH:
+        message = f"a name of {len(names)} levels; a configuration has at most {MAX_DEPTH}"
+        yield mistake(names[MAX_DEPTH][1], message)
+    else:
+        yield from filter(None, (half_a_character(name, span) for name, span in names))
 
 
 def _text(value: object) -> str:
@@ -111,49 +107,42 @@ def _text(value: object) -> str:
         ) from error
 
 
-def _names(
-    key: str, separator: str, source: Source, line: int, offset: int
-) -> tuple[tuple[str, Span], ...]:
+def _names(key: str, separator: str, source: Source, line: int, offset: int) -> Names:
     names: list[tuple[str, Span]] = []
-    column = offset
     for segment in key[offset:].split(separator):
-        names.append((segment, Span(source, line, column, line, column + len(segment))))
-        column += len(segment) + len(separator)
-    return tuple(names)
+        names.append((segment, source.span(line, offset, len(segment))))
+        offset += len(segment) + len(separator)
+    return names
 
 
-def lay_over(root: Node, override: Override) -> tuple[Node, Diagnostic | None]:
-    """Return `root` with one setting applied, or a diagnostic if the setting is wrong."""
+def lay_over(root: Node, override: Override) -> Diagnostic | None:
+    """Apply one setting to `root`, or return a diagnostic if the setting is wrong."""
     names, node = override
     ignore_case = node.span.source.kind == "environment"
     place: Place = ()
     for name, span in names:
         current = find(root, place)
-        if current is not None and isinstance(current.value, tuple):
+        if current is not None and isinstance(current.value, list):
             if not name.isdigit() or int(name) >= len(current.value):
-                return root, _no_item(name, span, len(current.value))
+                return _no_item(name, span, len(current.value))
             place = (*place, int(name))
         else:
             place = (*place, _spelling(name, current) if ignore_case else name)
     keys = [span for _, span in names]
     if place[:-1] in LENGTHS and place[-1] in UNITS:
         # A length has one unit: the new one replaces the unit in the file.
-        alone = Node({str(place[-1]): Entry(keys[-1], node)}, keys[-1])
-        return put(root, place[:-1], alone, keys), None
-    if place == _LAUNCHER and _is_name_of(node, find(root, place)):
-        return root, None
-    return put(root, place, node, keys), None
-
-
-def _is_name_of(node: Node, section: Node | None) -> bool:
-    """Whether a value is the name of the section that it is laid over, which has settings, too."""
-    name = None if section is None else find(section, ("name",))
-    return name is not None and name.value == node.value
+        node.key = keys.pop()
+        node = Node({str(place[-1]): node}, node.key)
+        place = place[:-1]
+    name_of = find(root, (*place, "name")) if place == _LAUNCHER else None
+    if name_of is None or name_of.value != node.value:  # else its section is there already
+        put(root, place, node, keys)
+    return None
 
 
 def _spelling(name: str, current: Node | None) -> str:
     """Return the spelling in the file of a variable's name, which is usually in capitals."""
-    known = current.value if current is not None and isinstance(current.value, dict) else {}
+    known = {} if current is None else current.entries
     if name in known:
         return name
     same = [key for key in known if key.lower() == name.lower()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, TypedDict
@@ -21,18 +22,9 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
-    "Details",
-    "Mention",
-    "OwnProblem",
-    "Problem",
-    "again",
-    "describe_value",
-    "did_you_mean",
-    "nearest",
-    "problem",
-    "problem_at",
-    "raise_problems",
-]
+    "Details", "Mention", "OwnProblem", "Problem", "again", "describe_value", "did_you_mean",
+    "nearest", "problem", "problem_at", "raise_problems", "repair_number",
+]  # fmt: skip
 
 # A location and an error: our own, or the name of one that pydantic knows with its details.
 Problem = tuple[Place, "PydanticCustomError | PydanticKnownError | str"]
@@ -68,23 +60,11 @@ class Details(TypedDict, total=False):
 
 
 def problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticCustomError:
-    """Return an error that carries the details for a report.
-
-    Args:
-        text: The mistake.
-        label: Text under the position.
-        **details: See `Details`.
-    """
-    context = {
-        "text": text,
-        "label": label,
-        "suggestion": details.get("suggestion"),
-        "at": details.get("at", "value"),
-        "choices": [*details.get("choices", ())],
-        "also": [*details.get("also", ())],
-        "beside": [*details.get("beside", ())],
-        "help": [*details.get("help", ())],
-    }
+    """Return an error that carries the text under its position, and `Details`, for a report."""
+    none: Details = {
+        "suggestion": None, "at": "value", "choices": (), "also": (), "beside": (), "help": ()
+    }  # fmt: skip
+    context = {"text": text, "label": label, **none, **details}
     return PydanticCustomError("detcore", "{text}", context)
 
 
@@ -131,6 +111,18 @@ def describe_value(value: object) -> str:
         text = value if len(value) <= 60 else value[:57] + "..."
         return f'the string "{mask_text(text)}"'
     return "a mapping" if isinstance(value, Mapping) else "a list"
+
+
+def repair_number(value: object, parse: type[int] | type[float]) -> tuple[str, str | None]:
+    """Return a text for under a value that is no number, and the probable intention."""
+    if isinstance(value, str):
+        text = value.strip()
+        with contextlib.suppress(ValueError):
+            parse(text.replace("_", ""))
+            return f"remove the quotes: {text}", text
+    if isinstance(value, float) and parse is int and value == int(value):
+        return f"write {int(value)}", str(int(value))
+    return "", None
 
 
 def did_you_mean(suggestion: str | None) -> str:

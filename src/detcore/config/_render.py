@@ -15,6 +15,8 @@ __all__ = ["Role", "Style", "no_style", "render"]
 
 Role = Literal["place", "error", "message", "gutter", "primary", "secondary", "help"]
 Style = Callable[[str, Role], str]
+_Labelled = tuple[Label, Role]
+_Piece = tuple[int, str, Role]
 
 _WIDTH = 100
 _LONG = 160  # longer lines are cut to the part around the marked positions
@@ -44,18 +46,19 @@ class _Printer:
     def __init__(self, style: Style, secrets: list[Span]) -> None:
         self._style = style
         self._secrets = secrets
-        self._hidden: dict[int, list[str]] = {}
+        self._hidden: dict[Source, list[str]] = {}
 
     def block(self, found: Diagnostic) -> str:
+        here = found.primary.span.source
         place = f"{found.source_name}:"
-        if found.primary.span.source.lines:  # empty for a file that cannot be read
+        if here.lines:  # empty for a file that cannot be read
             place += f"{found.line}:{found.column}:"
         head = [
             f"{self._style(place, 'place')} {self._style('error:', 'error')} "
             f"{self._style(found.message, 'message')}"
         ]
-        labels = [(found.primary, True), *((label, False) for label in found.secondary)]
-        here = found.primary.span.source
+        labels: list[_Labelled] = [(found.primary, "primary")]
+        labels += [(label, "secondary") for label in found.secondary]
         margin = len(str(max(label.span.line + 1 for label, _ in labels)))
         bar = self._style(" " * margin + " |", "gutter")
         lines = [bar, *self._excerpt(here, labels, margin)] if here.lines else []
@@ -77,39 +80,38 @@ class _Printer:
         first = wrapped[0][len(indent) :] if wrapped else ""
         return [mark + self._style(first, "help"), *(self._style(w, "help") for w in wrapped[1:])]
 
-    def _excerpt(
-        self, source: Source, labels: Sequence[tuple[Label, bool]], margin: int
-    ) -> list[str]:
+    def _excerpt(self, source: Source, labels: Sequence[_Labelled], margin: int) -> list[str]:
         mine = [item for item in labels if item[0].span.source is source]
         mine.sort(key=lambda item: (item[0].span.line, item[0].span.column))
         lines: list[str] = []
         last: int | None = None
         for number, group in groupby(mine, key=lambda item: item[0].span.line):
             here = list(group)
-            start = self._start(source, number, here)
+            # The first visible character: not 0 if the line is very long.
+            start = max(0, here[0][0].span.column - 40)
+            start = start if len(self._text(source, number)) > _LONG else 0
             if last is not None and number > last + 1:
                 between = self._line(source, last + 1, margin) if number == last + 2 else None
                 lines.append(between or self._style("." * max(3, margin), "gutter"))
             lines.append(self._line(source, number, margin, start))
-            lines += self._marks(source, number, here, margin, start)
+            gutter = self._style(" " * margin + " |", "gutter")
+            lines += [
+                f"{gutter} {_row(row, self._style)}".rstrip()
+                for row in _marks(self._text(source, number)[start:], here, start)
+            ]
             last = number
         return lines
 
     def _text(self, source: Source, number: int) -> str:
-        if id(source) not in self._hidden:
+        if source not in self._hidden:
             spans = [
                 (span.line, span.column, span.end_line, span.end_column)
                 for span in self._secrets
                 if span.source is source
             ]
-            self._hidden[id(source)] = hide_lines(source.lines, spans)
-        hidden = self._hidden[id(source)]
+            self._hidden[source] = hide_lines(source.lines, spans)
+        hidden = self._hidden[source]
         return hidden[number] if number < len(hidden) else ""
-
-    def _start(self, source: Source, number: int, labels: list[tuple[Label, bool]]) -> int:
-        """Return the index of the first visible character of a line; not 0 if it is very long."""
-        first = min(label.span.column for label, _ in labels)
-        return max(0, first - 40) if len(self._text(source, number)) > _LONG else 0
 
     def _line(self, source: Source, number: int, margin: int, start: int = 0) -> str:
         line = self._text(source, number)
@@ -122,63 +124,37 @@ class _Printer:
         gutter = self._style(f"{number + 1:>{margin}} |", "gutter")
         return f"{gutter} {text}".rstrip()
 
-    def _marks(
-        self,
-        source: Source,
-        number: int,
-        labels: list[tuple[Label, bool]],
-        margin: int,
-        start: int,
-    ) -> list[str]:
-        """Return the lines below a line: all underlines, then the texts from right to left."""
-        text = self._text(source, number)
-        gutter = self._style(" " * margin + " |", "gutter")
-        placed = [
-            (_width(text[start : label.span.column]), label, is_primary)
-            for label, is_primary in labels
-        ]
-        underline = _Row()
-        for column, label, is_primary in placed:
-            span = label.span
-            width = _width(text[span.column : span.column + min(span.width, _WIDTH)].rstrip()) or 1
-            role: Role = "primary" if is_primary else "secondary"
-            underline.put(column, ("^" if is_primary else "-") * width, role)
-        _, last, is_primary = placed[-1]
-        underline.add(f" {last.text}", "primary" if is_primary else "secondary")
-        rows = [underline]
-        waiting = [item for item in placed[:-1] if item[1].text]
-        while waiting:
-            column, label, is_primary = waiting.pop()
-            row = _Row()
-            for other, _, other_primary in waiting:
-                row.put(other, "|", "primary" if other_primary else "secondary")
-            row.put(column, label.text, "primary" if is_primary else "secondary")
-            rows.append(row)
-        return [f"{gutter} {row.print(self._style)}".rstrip() for row in rows]
+
+def _marks(text: str, labels: Sequence[_Labelled], start: int) -> list[list[_Piece]]:
+    """Return the rows below a line: all underlines, then the texts from right to left.
+
+    The text is the visible part of the line, from the column `start` on.
+    """
+    placed = [(_width(text[: label.span.column - start]), label, role) for label, role in labels]
+    marks: list[_Piece] = []
+    for column, label, role in placed:
+        first = label.span.column - start
+        width = _width(text[first : first + min(label.span.width, _WIDTH)].rstrip()) or 1
+        marks.append((column, ("^" if role == "primary" else "-") * width, role))
+    _, last, role = placed[-1]
+    end = max(column + len(mark) for column, mark, _ in marks)
+    rows = [[*marks, (end, f" {last.text}", role)]]
+    waiting = [item for item in placed[:-1] if item[1].text]
+    while waiting:
+        column, label, role = waiting.pop()
+        bars: list[_Piece] = [(other, "|", its_role) for other, _, its_role in waiting]
+        rows.append([*bars, (column, label.text, role)])
+    return rows
 
 
-class _Row:
-    """A line assembled from pieces at columns."""
-
-    def __init__(self) -> None:
-        self._pieces: list[tuple[int, str, Role]] = []
-
-    def put(self, column: int, text: str, role: Role) -> None:
-        self._pieces.append((column, text, role))
-
-    def add(self, text: str, role: Role) -> None:
-        end = max(column + len(piece) for column, piece, _ in self._pieces)
-        self._pieces.append((end, text, role))
-
-    def print(self, style: Style) -> str:
-        printed, position = "", 0
-        for column, text, role in sorted(self._pieces, key=lambda piece: piece[0]):
-            if column < position:  # overlaps the previous piece
-                text = text[position - column :]
-                column = position
-            printed += " " * (column - position) + (style(text, role) if text.strip() else text)
-            position = column + len(text)
-        return printed
+def _row(pieces: Iterable[_Piece], style: Style) -> str:
+    """Return a line assembled from pieces at columns."""
+    printed, position = "", 0
+    for column, text, role in sorted(pieces, key=lambda piece: piece[0]):
+        text = text[max(0, position - column) :]  # where it overlaps the previous piece
+        printed += " " * (column - position) + (style(text, role) if text.strip() else text)
+        position = max(column, position) + len(text)
+    return printed
 
 
 def _shown(char: str) -> str:
@@ -189,12 +165,6 @@ def _shown(char: str) -> str:
 
 def _width(text: str) -> int:
     """Return the number of terminal columns of a text."""
-    total = 0
-    for char in text:
-        if char == "\t":
-            total += _TAB
-        elif unicodedata.combining(char) or unicodedata.category(char) == "Cf":
-            continue
-        else:
-            total += 2 if unicodedata.east_asian_width(char) in "WF" else 1
-    return total
+    from rich.cells import cell_len
+
+    return cell_len("".join(map(_shown, text)))

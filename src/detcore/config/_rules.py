@@ -9,7 +9,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from detcore.config._hyperparameters import ranges
-from detcore.config._problem import Mention, OwnProblem, describe_value, problem_at
+from detcore.config._problem import (
+    Mention,
+    OwnProblem,
+    describe_value,
+    problem_at,
+    repair_number,
+)
 from detcore.config._source import Place, dotted
 
 __all__ = ["LENGTHS", "Facts", "broken_rules"]
@@ -34,15 +40,11 @@ class Facts:
 
     def get(self, *place: str | int, default: Any = None) -> Any:
         """Return the value at `place`, or `default` if it is missing or invalid."""
-        value: Any = self._data
-        for depth, element in enumerate(place, 1):
-            if place[:depth] in self._bad:
-                return default
-            if isinstance(value, Mapping) and element in value:
-                value = value[str(element)]
-            elif isinstance(value, list) and isinstance(element, int) and element < len(value):
+        value: Any = None if self.is_bad(place) else self._data
+        for element in place:
+            try:
                 value = value[element]
-            else:
+            except (KeyError, IndexError, TypeError):
                 return default
         return default if value is None else value
 
@@ -74,38 +76,29 @@ def _project_and_workspace(facts: Facts) -> Iterator[OwnProblem]:
             yield problem_at((given,), message, label, at="key", help=["give both or neither"])
 
 
-def _ranges_ascend(facts: Facts) -> Iterator[OwnProblem]:
-    for place, _ in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
-        low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
-        if low is not None and high is not None and low >= high:
-            yield problem_at(
-                (*place, "minval"),
-                f"minval must be less than maxval, and {low} is not less than {high}",
-                "minval",
-                also=[Mention((*place, "maxval"), "maxval")],
-                help=[
-                    "exchange them" if low > high else "for one value, use {type: const, val: …}"
-                ],
-            )
-
-
 def _ranges_can_be_drawn(facts: Facts) -> Iterator[OwnProblem]:
     for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
         low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
-        if low is None or high is None or low >= high:
+        if low is None or high is None:
             continue
-        kind, message, hint = value["type"], "", []
+        first, last = Mention((*place, "minval"), "minval"), Mention((*place, "maxval"), "maxval")
         base = facts.number(*place, "base") if "base" in value else 10
-        if kind == "int" and not (low >= -_INT64 and high < _INT64):
+        if low >= high:
+            one = "for one value, use {type: const, val: …}"
+            message = f"minval must be less than maxval, and {low} is not less than {high}"
+            hint = ["exchange them" if low > high else one]
+            yield problem_at(first.place, message, first.text, also=[last], help=hint)
+            continue
+        message, hint = "", []
+        if value["type"] == "int" and not (low >= -_INT64 and high < _INT64):
             message = "whole numbers are drawn from 64 bits, from -2**63 to 2**63 - 1"
-        elif kind == "double" and not math.isfinite(float(high) - float(low)):
+        elif value["type"] == "double" and not math.isfinite(float(high) - float(low)):
             message = "the range is wider than the largest number, 1.8e308"
-        elif kind == "log" and not _is_finite_power(base, low, high):
+        elif value["type"] == "log" and not _is_finite_power(base, low, high):
             message = f"{base} to the power of {low} or {high} is larger than the largest number, "
             message, hint = message + "1.8e308", ["minval and maxval are exponents"]
         if message:
-            lowest = Mention((*place, "minval"), "minval")
-            yield problem_at((*place, "maxval"), message, "maxval", also=[lowest], help=hint)
+            yield problem_at(last.place, message, last.text, also=[first], help=hint)
 
 
 def _is_finite_power(base: Any, low: float, high: float) -> bool:
@@ -121,8 +114,7 @@ def _grid_needs_counts(facts: Facts) -> Iterator[OwnProblem]:
     if facts.get("searcher", "name") != "grid":
         return
     for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
-        needs = value["type"] in _NUMBERS and not facts.is_bad(place)
-        if needs and "count" not in value:
+        if value["type"] in _NUMBERS and "count" not in value and not facts.is_bad(place):
             yield problem_at(
                 place,
                 f"hyperparameter '{dotted(place[1:])}' needs 'count' in a grid search",
@@ -138,26 +130,26 @@ def _profiling_ends_after_it_begins(facts: Facts) -> Iterator[OwnProblem]:
     begin = facts.number("profiling", "begin_on_batch") or 0
     end = facts.number("profiling", "end_after_batch")
     if end is not None and begin > end:
-        yield problem_at(
-            ("profiling", "end_after_batch"),
-            f"profiling ends after batch {end}, before it begins on batch {begin}",
-            "ends",
-            also=[Mention(("profiling", "begin_on_batch"), "begins")],
-        )
+        message = f"profiling ends after batch {end}, before it begins on batch {begin}"
+        also = [Mention(("profiling", "begin_on_batch"), "begins")]
+        yield problem_at(("profiling", "end_after_batch"), message, "ends", also=also)
 
 
 def _one_source(facts: Facts) -> Iterator[OwnProblem]:
-    trial = facts.get("searcher", "source_trial_id")
-    checkpoint = facts.get("searcher", "source_checkpoint_uuid")
-    if trial is not None and checkpoint is not None:
-        yield problem_at(
-            ("searcher", "source_checkpoint_uuid"),
-            "'source_trial_id' and 'source_checkpoint_uuid' are both given",
-            "one starting point",
-            at="key",
-            beside=[("source_trial_id", "another starting point")],
-            help=["keep one of them"],
-        )
+    given = ("source_trial_id", "source_checkpoint_uuid")
+    if all(facts.get("searcher", name) is not None for name in given):
+        yield _both_given("searcher", *given, "starting point")
+
+
+def _both_given(section: str, first: str, second: str, what: str) -> OwnProblem:
+    return problem_at(
+        (section, second),
+        f"'{first}' and '{second}' are both given",
+        f"one {what}",
+        at="key",
+        beside=[(first, f"another {what}")],
+        help=["keep one of them"],
+    )
 
 
 def _storage_path_stays_inside(facts: Facts) -> Iterator[OwnProblem]:
@@ -168,13 +160,11 @@ def _storage_path_stays_inside(facts: Facts) -> Iterator[OwnProblem]:
     root = posixpath.normpath(host)
     target = posixpath.normpath(posixpath.join(root, path))
     if target != root and not target.startswith(root.rstrip("/") + "/"):
-        yield problem_at(
-            ("checkpoint_storage", "storage_path"),
-            f"storage_path leaves host_path: it leads to {target}",
-            "leads outside",
-            also=[Mention(("checkpoint_storage", "host_path"), "of this folder")],
-            help=["give a path relative to host_path, or an absolute one below it"],
-        )
+        message = f"storage_path leaves host_path: it leads to {target}"
+        also = [Mention(("checkpoint_storage", "host_path"), "of this folder")]
+        hint = "give a path relative to host_path, or an absolute one below it"
+        at = ("checkpoint_storage", "storage_path")
+        yield problem_at(at, message, "leads outside", also=also, help=[hint])
 
 
 def _azure_has_one_account(facts: Facts) -> Iterator[OwnProblem]:
@@ -184,14 +174,7 @@ def _azure_has_one_account(facts: Facts) -> Iterator[OwnProblem]:
     given = [key for key in ("connection_string", "account_url") if storage.get(key) is not None]
     at = "checkpoint_storage"
     if len(given) == 2:
-        yield problem_at(
-            (at, "account_url"),
-            "'connection_string' and 'account_url' are both given",
-            "one account",
-            at="key",
-            beside=[("connection_string", "another account")],
-            help=["keep one of them"],
-        )
+        yield _both_given(at, "connection_string", "account_url", "account")
     elif not given:
         yield problem_at(
             (at,),
@@ -218,16 +201,14 @@ def _brackets_fit(facts: Facts) -> Iterator[OwnProblem]:
     limit = 5 if rungs is None else rungs
     if facts.is_bad(("searcher", "max_rungs")) or not isinstance(brackets, list):
         return
+    also = [Mention(("searcher", "max_rungs"), "the limit")]
     for index, bracket in enumerate(brackets):
         if isinstance(bracket, int) and bracket > limit:
             by_default = " by default" if rungs is None else ""
-            yield problem_at(
-                ("searcher", "bracket_rungs", index),
-                f"a bracket of {bracket} rungs, but max_rungs is {limit}{by_default}",
-                "too many",
-                also=[Mention(("searcher", "max_rungs"), "the limit")],
-                help=[f"raise max_rungs to {bracket}, or take fewer rungs"],
-            )
+            message = f"a bracket of {bracket} rungs, but max_rungs is {limit}{by_default}"
+            hint = f"raise max_rungs to {bracket}, or take fewer rungs"
+            at = ("searcher", "bracket_rungs", index)
+            yield problem_at(at, message, "too many", also=also, help=[hint])
 
 
 def _lengths_convert(facts: Facts) -> Iterator[OwnProblem]:
@@ -272,74 +253,52 @@ def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
     if given is None or isinstance(given, Mapping) or facts.is_bad(at):
         return
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
-        whole = isinstance(given, float) and given == int(given) and given >= 1
-        text = str(given).strip()
-        quoted = isinstance(given, str) and text.isdigit()
-        yield problem_at(
-            at,
-            f"hyperparameters.global_batch_size: expected an integer, 1 or more, got "
-            f"{describe_value(given)}",
-            f"remove the quotes: {text}" if quoted else "",
-            suggestion=text if quoted else str(int(given)) if whole else None,
-        )
+        label, suggestion = repair_number(given, int)
+        text = "hyperparameters.global_batch_size: expected an integer, 1 or more, got "
+        yield problem_at(at, text + describe_value(given), label, suggestion=suggestion)
         return
-    for other, words in (
-        (("resources", "slots_per_trial"), "each slot needs at least one record per batch"),
-        (("records_per_epoch",), None),
-    ):
-        number = facts.number(*other)
-        if number and words and given < number:
-            message = f"global_batch_size {given} is less than slots_per_trial {number}"
-            yield problem_at(at, message, also=[Mention(other, words)])
-        elif number and not words and given > number:
-            message = f"global_batch_size {given} is more than records_per_epoch {number}"
-            yield problem_at(at, message, also=[Mention(other, "not one full batch")])
+    slots, records = facts.number("resources", "slots_per_trial"), facts.number("records_per_epoch")
+    if slots and given < slots:
+        message = f"global_batch_size {given} is less than slots_per_trial {slots}"
+        words = "each slot needs at least one record per batch"
+        yield problem_at(at, message, also=[Mention(("resources", "slots_per_trial"), words)])
+    if records and given > records:
+        message = f"global_batch_size {given} is more than records_per_epoch {records}"
+        also = [Mention(("records_per_epoch",), "not one full batch")]
+        yield problem_at(at, message, also=also)
 
 
 def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:
-    slots = facts.number("resources", "slots_per_trial")
-    slots = 1 if slots is None else slots
+    slots = facts.get("resources", "slots_per_trial", default=1)
     limit = facts.number("resources", "max_slots")
     if limit is not None and slots > limit:
-        yield problem_at(
-            ("resources", "max_slots"),
-            f"slots_per_trial {slots} is more than max_slots {limit}",
-            "no trial could start",
-            also=[Mention(("resources", "slots_per_trial"), "per trial")],
-        )
+        message = f"slots_per_trial {slots} is more than max_slots {limit}"
+        also = [Mention(("resources", "slots_per_trial"), "per trial")]
+        yield problem_at(("resources", "max_slots"), message, "no trial could start", also=also)
 
 
 def _search_method_is_installed(facts: Facts) -> Iterator[OwnProblem]:
     name = facts.get("searcher", "name")
     if name == "optuna" and importlib.util.find_spec("detcore_optuna") is None:
-        yield problem_at(
-            ("searcher", "name"),
-            "the searcher 'optuna' needs detcore-optuna, which is not installed",
-            help=["install it: python -m pip install 'detcore[optuna]'"],
-        )
+        message = "the searcher 'optuna' needs detcore-optuna, which is not installed"
+        hint = "install it: python -m pip install 'detcore[optuna]'"
+        yield problem_at(("searcher", "name"), message, help=[hint])
 
 
 def _mounts_differ(facts: Facts) -> Iterator[OwnProblem]:
     for place in (("bind_mounts",), ("resources", "devices")):
-        seen: dict[str, int] = {}
-        items = facts.get(*place, default=[])
-        for index in range(len(items) if isinstance(items, list) else 0):
-            target = facts.get(*place, index, "container_path")
-            if not isinstance(target, str):
-                continue
-            first = seen.setdefault(target, index)
-            if first != index:
-                yield problem_at(
-                    (*place, index, "container_path"),
-                    f'container_path "{target}" is used twice',
-                    "used again",
-                    also=[Mention((*place, first, "container_path"), "used first")],
-                )
+        seen: dict[str, Place] = {}
+        for index in range(len(facts.get(*place, default=[]))):
+            here = (*place, index, "container_path")
+            target = facts.get(*here)
+            if isinstance(target, str) and seen.setdefault(target, here) != here:
+                message = f'container_path "{target}" is used twice'
+                also = [Mention(seen[target], "used first")]
+                yield problem_at(here, message, "used again", also=also)
 
 
 _RULES: tuple[Callable[[Facts], Iterator[OwnProblem]], ...] = (
     _project_and_workspace,
-    _ranges_ascend,
     _ranges_can_be_drawn,
     _grid_needs_counts,
     _profiling_ends_after_it_begins,

@@ -3,30 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Literal, TypeAlias
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Literal, TypeAlias, TypedDict
 
 from detcore.contract.values import JSONValue
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 __all__ = [
-    "Diagnostic",
-    "Entry",
-    "Label",
-    "Node",
-    "Place",
-    "Scalar",
-    "Source",
-    "Span",
-    "dotted",
-    "find",
-    "key_span",
-    "mistake",
-    "plain",
-    "put",
-    "rename",
-    "replace",
-    "walk",
-]
+    "Diagnostic", "Further", "Label", "Node", "Place", "Scalar", "Source", "Span", "dotted", "find",
+    "key_span", "mistake", "plain", "put",
+]  # fmt: skip
 
 SourceKind = Literal["file", "flag", "environment"]
 Place: TypeAlias = tuple["str | int", ...]  # keys and list indices from the top of the file
@@ -52,6 +40,10 @@ class Source:
         """Return the source of a file, and its text with plain line ends."""
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         return cls(name=name, kind="file", lines=(*text.split("\n"),)), text
+
+    def span(self, line: int = 0, column: int = 0, width: int = 1) -> Span:
+        """Return a range of one line; default: the start."""
+        return Span(self, line, column, line, column + width)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -117,22 +109,22 @@ class Diagnostic:
         return self.primary.span.column + 1
 
 
-def mistake(
-    span: Span,
-    message: str,
-    label: str = "",
-    *,
-    also: Iterable[Label] = (),
-    help: Iterable[str] = (),
-    suggestion: str | None = None,
-) -> Diagnostic:
+class Further(TypedDict, total=False):
+    """Details of a mistake; see `Diagnostic`."""
+
+    also: Iterable[Label]
+    help: Iterable[str]
+    suggestion: str | None
+
+
+def mistake(span: Span, message: str, label: str = "", **details: Unpack[Further]) -> Diagnostic:
     """Return the diagnostic of one mistake at a position; see `Diagnostic`."""
     return Diagnostic(
         message=message,
         primary=Label(span, label),
-        secondary=(*also,),
-        help=(*help,),
-        suggestion=suggestion,
+        secondary=(*details.get("also", ()),),
+        help=(*details.get("help", ()),),
+        suggestion=details.get("suggestion"),
     )
 
 
@@ -141,44 +133,44 @@ def dotted(place: Place) -> str:
     return ".".join(map(str, place))
 
 
-@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+@dataclasses.dataclass(eq=False, slots=True)
 class Node:
     """One value: a scalar, a list, or a mapping.
 
     Attributes:
         value: The scalar, or the items or entries.
         span: Its position; of a list or mapping, from its first to its last character.
+        key: Position of its key; None for an item of a list, and for the whole.
     """
 
-    value: Scalar | tuple[Node, ...] | dict[str, Entry]
+    value: Scalar | list[Node] | dict[str, Node]
     span: Span
+    key: Span | None = None
 
+    @property
+    def entries(self) -> dict[str, Node]:
+        """The entries of a mapping; of other values, none."""
+        return self.value if isinstance(self.value, dict) else {}
 
-@dataclasses.dataclass(frozen=True, eq=False, slots=True)
-class Entry:
-    """The position of a mapping's key, and its value."""
-
-    key_span: Span
-    node: Node
+    def child(self, element: str | int) -> Node | None:
+        """Return an entry or item, or None if it does not exist."""
+        if isinstance(self.value, list) and isinstance(element, int):
+            return self.value[element] if element < len(self.value) else None
+        return self.entries.get(str(element))
 
 
 def plain(node: Node) -> JSONValue:
     """Return the value without positions."""
     if isinstance(node.value, dict):
-        return {key: plain(entry.node) for key, entry in node.value.items()}
-    if isinstance(node.value, tuple):
-        return [plain(item) for item in node.value]
-    return node.value
+        return {key: plain(child) for key, child in node.value.items()}
+    return [plain(item) for item in node.value] if isinstance(node.value, list) else node.value
 
 
 def find(root: Node, place: Place) -> Node | None:
     """Return the value at `place`, or None if it is not in the text."""
-    node = root
+    node: Node | None = root
     for element in place:
-        child = _child(node, element)
-        if child is None:
-            return None
-        node = child
+        node = None if node is None else node.child(element)
     return node
 
 
@@ -189,75 +181,31 @@ def key_span(root: Node, place: Place) -> Span | None:
     None if there is no key above.
     """
     found: Span | None = None
-    node = root
     for element in place:
-        child = _child(node, element)
+        child = root.child(element)
         if child is None:
             break
-        entries = node.value if isinstance(node.value, dict) else {}
-        found = entries[str(element)].key_span if entries else child.span
-        node = child
+        root, found = child, child.key or child.span
     return found
 
 
-def put(root: Node, place: Place, node: Node, keys: Sequence[Span]) -> Node:
-    """Return a copy of `root` with `node` at `place`; missing mappings on the way are created.
+def put(root: Node, place: Place, node: Node, keys: Sequence[Span]) -> None:
+    """Put `node` at `place`, and create missing mappings on the way.
 
     Args:
-        root: The configuration.
+        root: The configuration, a mapping.
         place: The path; not empty. List items on the way must exist.
         node: The new value.
         keys: Position of each name of `place`, for new keys.
     """
-    head, rest = place[0], place[1:]
-    if isinstance(root.value, tuple) and isinstance(head, int):
-        items = list(root.value)
-        items[head] = put(items[head], rest, node, keys[1:]) if rest else node
-        return Node(tuple(items), root.span)
-    entries = dict(root.value) if isinstance(root.value, dict) else {}
-    name = str(head)
-    if not rest:
-        entries[name] = Entry(keys[0], node)
-        return Node(entries, root.span)
-    below = entries.get(name)
-    if below is None or not isinstance(below.node.value, (dict, tuple)):
-        below = Entry(keys[0], Node({}, keys[0]))
-    entries[name] = Entry(below.key_span, put(below.node, rest, node, keys[1:]))
-    return Node(entries, root.span)
-
-
-def rename(root: Node, place: Place, new_name: str) -> Node:
-    """Return a copy of `root` in which the key at the end of `place` is named `new_name`."""
-    parent = find(root, place[:-1])
-    if parent is None or not isinstance(parent.value, dict):
-        return root
-    renamed = {new_name if key == place[-1] else key: entry for key, entry in parent.value.items()}
-    return replace(root, place[:-1], Node(renamed, parent.span))
-
-
-def replace(root: Node, place: Place, node: Node) -> Node:
-    """Return a copy of `root` with the existing value at `place` replaced; keys stay."""
-    if not place:
-        return node
-    keys = [key_span(root, place[: depth + 1]) or root.span for depth in range(len(place))]
-    return put(root, place, node, keys)
-
-
-def walk(node: Node, place: Place = ()) -> Iterator[tuple[Place, Node]]:
-    """Yield every value with its place, parents first."""
-    yield place, node
-    if isinstance(node.value, dict):
-        for key, entry in node.value.items():
-            yield from walk(entry.node, (*place, key))
-    elif isinstance(node.value, tuple):
-        for index, item in enumerate(node.value):
-            yield from walk(item, (*place, index))
-
-
-def _child(node: Node, element: str | int) -> Node | None:
-    if isinstance(node.value, dict):
-        entry = node.value.get(str(element))
-        return None if entry is None else entry.node
-    if isinstance(node.value, tuple) and isinstance(element, int) and element < len(node.value):
-        return node.value[element]
-    return None
+    last = len(place) - 1
+    for depth, (element, key) in enumerate(zip(place, keys, strict=True)):
+        child = node if depth == last else root.child(element)
+        if child is None or (depth < last and not isinstance(child.value, (dict, list))):
+            child = Node({}, key, key)
+        if isinstance(root.value, list):
+            root.value[int(element)] = child
+        elif isinstance(root.value, dict):
+            child.key = key if depth == last else child.key
+            root.value[str(element)] = child
+        root = child

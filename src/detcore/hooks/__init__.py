@@ -27,44 +27,24 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore.contract.hooks import hookimpl, hookspec
     from detcore.hooks._doctor import diagnose
-    from detcore.hooks._entry import ApiRange, Observer, PluginEntry, PluginState
+    from detcore.hooks._entry import ApiRange, Observer, PluginEntry, PluginProblem, PluginState
     from detcore.hooks._load import describe_error
     from detcore.hooks._manager import PluginManager
-    from detcore.hooks._problem import PluginProblem
 
 __all__ = [
-    "API_VERSION",
-    "OBSERVER_HOOKS",
-    "ApiRange",
-    "CheckpointSaved",
-    "EventInfo",
-    "FailureActionType",
-    "LauncherType",
-    "Observer",
-    "PluginEntry",
-    "PluginManager",
-    "PluginProblem",
-    "PluginState",
-    "RendezvousType",
-    "RoutesType",
-    "SearcherType",
-    "StorageType",
-    "TablesType",
-    "TrialFailure",
-    "describe_error",
-    "diagnose",
-    "hookimpl",
-    "hookspec",
-]
+    "API_VERSION", "OBSERVER_HOOKS", "ApiRange", "CheckpointSaved", "EventInfo",
+    "FailureActionType", "LauncherType", "Observer", "PluginEntry", "PluginManager",
+    "PluginProblem", "PluginState", "RendezvousType", "RoutesType", "SearcherType", "StorageType",
+    "TablesType", "TrialFailure", "describe_error", "diagnose", "hookimpl", "hookspec",
+]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_doctor": "diagnose",
-        "_entry": "ApiRange Observer PluginEntry PluginState",
+        "_entry": "ApiRange Observer PluginEntry PluginProblem PluginState",
         "_load": "describe_error",
         "_manager": "PluginManager",
-        "_problem": "PluginProblem",
         "detcore.contract.hooks": "hookimpl hookspec",
     },
 )

@@ -8,15 +8,16 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from detcore.hooks._entry import PluginState
-from detcore.hooks._problem import (
+from detcore.hooks._entry import (
+    BUILT_IN,
+    PluginEntry,
     PluginProblem,
+    PluginState,
     install_command,
     plugin_problem,
 )
 
 if TYPE_CHECKING:
-    from detcore.hooks._entry import PluginEntry
     from detcore.hooks._manager import PluginManager
 
 __all__ = ["diagnose", "module_exists"]
@@ -33,16 +34,12 @@ def diagnose(manager: PluginManager) -> list[PluginProblem]:
     Returns:
         The faults, in order of the plugins' names.
     """
-    provided = {
-        entry.name: manager.registrations_of(entry.name)
-        for entry in manager.index()
-        if entry.state in (PluginState.READY, PluginState.LOADED)
-    }
+    manager.registrations_of(BUILT_IN)  # imports all plugins, and calls all register hooks
     for entry in manager.index():
         if entry.state is PluginState.LOADED:
             for problem in _version_faults(entry):
                 manager.add_problem(problem)
-            for noun, item in provided.get(entry.name, []):
+            for noun, item in manager.registrations_of(entry.name):
                 for problem in _registration_faults(entry, noun, item):
                     manager.add_problem(problem)
     return sorted(manager.problems(), key=lambda problem: (problem.plugin, problem.kind))
@@ -55,57 +52,44 @@ def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
 
     wanted = specifier_for("detcore", requirements_of(entry.distribution))
     if wanted and is_satisfied(__version__, wanted) is False:
-        yield plugin_problem(
-            "detcore-version",
-            entry,
-            f"it requires detcore{wanted}, but detcore {__version__} is installed",
-            mend=install_command("--upgrade", *entry.source, f"detcore{wanted}"),
-        )
+        fault = f"it requires detcore{wanted}, but detcore {__version__} is installed"
+        mend = install_command("--upgrade", *entry.source, f"detcore{wanted}")
+        yield plugin_problem("detcore-version", entry, fault, mend=mend)
 
 
 def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterator[PluginProblem]:
     from detcore.contract.values import Framework
-    from detcore.hooks._registry import targets_of
+    from detcore.hooks._load import targets_of
 
     for field, target in targets_of(noun, item):
         module = target.partition(":")[0]
         if not module_exists(module):
-            yield plugin_problem(
-                "missing-target",
-                entry,
-                f"it registers a {noun} whose {field} is {target!r}, but there is no module "
-                f"{module!r}",
-            )
+            fault = f"it registers a {noun} whose {field} is {target!r}, but there is no module "
+            yield plugin_problem("missing-target", entry, f"{fault}{module!r}")
     if isinstance(item, Framework):
         for module in item.requires:
             if not module_exists(module):
-                yield plugin_problem(
-                    "missing-framework",
-                    entry,
-                    f"its framework {item.name!r} needs the module {module!r}, which is not "
-                    "installed",
-                    mend=item.install_hint or install_command(module.partition(".")[0]),
-                )
+                fault = f"its framework {item.name!r} needs the module {module!r}, which is not "
+                mend = item.install_hint or install_command(module.partition(".")[0])
+                yield plugin_problem("missing-framework", entry, f"{fault}installed", mend=mend)
 
 
 def module_exists(name: str) -> bool:
     """Whether a module could be imported; imports neither it nor its parents."""
-    parts = name.split(".")
     path = None
+    parts = name.split(".")
     for length in range(1, len(parts) + 1):
         parent = ".".join(parts[:length])
-        if parent in sys.modules and hasattr(sys.modules[parent], "__path__"):
-            path = sys.modules[parent].__path__
-            continue
         if parent in sys.modules:
-            return length == len(parts)
-        if length == 1:  # only this step involves the finders of editable installations
-            spec = importlib.util.find_spec(parent)
+            path = getattr(sys.modules[parent], "__path__", None)
         else:
-            spec = importlib.machinery.PathFinder.find_spec(parent, path)
-        if spec is None:
-            return False
-        path = spec.submodule_search_locations
+            if length == 1:  # only this step involves the finders of editable installations
+                spec = importlib.util.find_spec(parent)
+            else:
+                spec = importlib.machinery.PathFinder.find_spec(parent, path)
+            if spec is None:
+                return False
+            path = spec.submodule_search_locations
         if path is None and length < len(parts):
             return False
     return True

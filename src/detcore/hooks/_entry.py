@@ -1,25 +1,24 @@
-"""Describe a plugin before it is imported."""
+"""Describe a plugin before it is imported, and its faults, with commands that fix them."""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
 import re
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
+
+from detcore.contract.errors import near_name
 
 if TYPE_CHECKING:
     from pluggy import HookCaller
 
 __all__ = [
-    "BUILT_IN",
-    "ApiRange",
-    "Observer",
-    "PluginEntry",
-    "PluginState",
-    "format_version",
-    "is_reserved",
-]
+    "BUILT_IN", "ApiRange", "Observer", "PluginEntry", "PluginProblem", "PluginState", "Selection",
+    "command_clash", "format_version", "install_command", "is_reserved", "one_line",
+    "plugin_problem", "selection_faults", "switch_off_command", "uninstall_command",
+]  # fmt: skip
 
 BUILT_IN = "core"
 """Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""
@@ -157,3 +156,159 @@ class Observer:
                 same call again later.
         """
         self._callers[hook](**arguments)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class PluginProblem:
+    """A fault of a plugin, or of the settings that enable and disable plugins.
+
+    Attributes:
+        kind: The kind of fault, such as ``"missing-dependency"``; docs/plugins.md lists them.
+        plugin: Name of the plugin; empty if the fault concerns no single plugin.
+        owner: The plugin and its distribution, or the variable or option at fault.
+        message: Description of the fault, with the values; one line.
+        mend: The command that fixes it; for an option of ``detcore``, its correct form.
+        alternative: Another command that fixes it, or None.
+    """
+
+    kind: str
+    plugin: str
+    owner: str
+    message: str
+    mend: str
+    alternative: str | None = None
+
+    def __str__(self) -> str:
+        line = f"{self.owner}: {self.message}; mend: {self.mend}"
+        return f"{line}  or: {self.alternative}" if self.alternative else line
+
+
+def plugin_problem(
+    kind: str, entry: PluginEntry, message: str, *, mend: str | None = None
+) -> PluginProblem:
+    """Return a problem of one plugin.
+
+    Args:
+        kind: As for `PluginProblem`.
+        entry: The plugin.
+        message: As for `PluginProblem`; line breaks are removed.
+        mend: The command that fixes it; default: only another version of the plugin can.
+    """
+    return PluginProblem(
+        kind=kind,
+        plugin=entry.name,
+        owner=entry.label,
+        message=one_line(message),
+        mend=mend or install_command("--upgrade", *entry.source),
+    )
+
+
+def command_clash(entry: PluginEntry, name: str, owners: Sequence[str]) -> PluginProblem:
+    """Return the problem of a command whose name is reserved for others; no owners: built in."""
+    if not owners:
+        told = "has the name of a built-in command; the built-in one is used"
+    else:
+        told = f"has the name of the command of {' and '.join(owners)}, which is used instead"
+    return plugin_problem("command-clash", entry, f"its command {name!r} {told}")
+
+
+def one_line(text: str) -> str:
+    """Return `text` without line breaks."""
+    return " ".join(text.split())
+
+
+def install_command(*arguments: str) -> str:
+    """Return the command that installs into this environment."""
+    return _installer("install", arguments)
+
+
+def uninstall_command(distribution: str) -> str:
+    """Return the command that removes a distribution from this environment."""
+    return _installer("uninstall", (distribution,))
+
+
+def _installer(verb: str, arguments: tuple[str, ...]) -> str:
+    """Return a pip command; a bare ``pip`` might belong to another environment, or be missing."""
+    import importlib.util
+    import shlex
+    import shutil
+
+    if importlib.util.find_spec("pip") is None and shutil.which("uv"):
+        return shlex.join(["uv", "pip", verb, "--python", sys.executable, *arguments])
+    sure = ["--yes"] if verb == "uninstall" else []
+    return shlex.join([sys.executable, "-m", "pip", verb, *sure, *arguments])
+
+
+def switch_off_command(name: str, already: Iterable[str] = ()) -> str:
+    """Return the command that disables a plugin, in addition to disabled ones."""
+    return set_variable_command("DETCORE_DISABLE_PLUGINS", {*already, name})
+
+
+def set_variable_command(variable: str, names: Iterable[str]) -> str:
+    """Return the command that sets a variable to a list of names, or unsets it if that is empty."""
+    import shlex
+
+    value = ",".join(sorted(names))
+    return f"export {variable}={shlex.quote(value)}" if value else f"unset {variable}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The names in the settings that enable plugins: of variables, and of options or callers."""
+
+    disabled_by_variable: frozenset[str]
+    disabled_by_caller: frozenset[str]
+    allowed_by_variable: frozenset[str] | None
+    allowed_by_caller: frozenset[str] | None
+
+    @property
+    def disabled(self) -> frozenset[str]:
+        """All names that are disabled."""
+        return self.disabled_by_variable | self.disabled_by_caller
+
+    @property
+    def allowed(self) -> frozenset[str] | None:
+        """The allow-list: the caller's, else the variable's, else None (all)."""
+        is_given = self.allowed_by_caller is not None
+        return self.allowed_by_caller if is_given else self.allowed_by_variable
+
+
+def selection_faults(selection: Selection, known: set[str]) -> list[PluginProblem]:
+    """Find names in the settings that belong to no plugin."""
+    problems = []
+    for where, names, is_allow_list in (
+        ("DETCORE_DISABLE_PLUGINS", selection.disabled_by_variable, False),
+        ("--no-plugin", selection.disabled_by_caller, False),
+        ("DETCORE_PLUGINS", selection.allowed_by_variable or frozenset(), True),
+        ("--plugins", selection.allowed_by_caller or frozenset(), True),
+    ):
+        for name in sorted(names):
+            kind, right = "unknown-plugin-name", names - {name}
+            if name not in known:
+                near = near_name(name, known - {BUILT_IN})
+                right |= {near} if near else frozenset()
+                listed = f"plugins here: {', '.join(sorted(known))}"
+                fault = f"no plugin is called {name!r}; "
+                fault += f"did you mean {near!r}?" if near else listed
+            elif name == BUILT_IN and not is_allow_list:
+                kind = "built-in-plugin"
+                fault = f"{BUILT_IN!r} is the built-in plugin, which cannot be switched off"
+            else:
+                continue
+            mend = _set_list(where, right)
+            problems.append(
+                PluginProblem(kind=kind, plugin="", owner=where, message=fault, mend=mend)
+            )
+    return problems
+
+
+def _set_list(where: str, names: Iterable[str]) -> str:
+    """Return how to write `names` in the setting in question; a command if there is one."""
+    ordered = sorted(names)
+    if where.startswith("--") and not ordered:
+        return f"leave {where} out"
+    if where == "--plugins":
+        return f"detcore --plugins {','.join(ordered)} ..."
+    if where == "--no-plugin":
+        return " ".join(["detcore", *(f"--no-plugin {name}" for name in ordered), "..."])
+    return set_variable_command(where, ordered)

@@ -9,14 +9,17 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from detcore.contract.errors import near_name
 from detcore.contract.hook_values import API_VERSION
-from detcore.hooks._entry import ApiRange, PluginEntry, PluginState, format_version
-from detcore.hooks._problem import (
+from detcore.hooks._entry import (
+    ApiRange,
+    PluginEntry,
     PluginProblem,
+    PluginState,
     Selection,
+    format_version,
     install_command,
     plugin_problem,
     selection_faults,
@@ -26,7 +29,7 @@ from detcore.hooks._problem import (
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-__all__ = ["Index", "build_index", "canonical_name"]
+__all__ = ["build_index", "canonical_name"]
 
 PLUGINS = "detcore"
 API = "detcore.api"
@@ -35,49 +38,37 @@ GROUPS = (PLUGINS, API, COMMANDS)
 _OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Index:
-    """The plugins, in order of their names with the built-in one first, and their faults."""
-
-    entries: tuple[PluginEntry, ...]
-    problems: tuple[PluginProblem, ...]
-
-
-def build_index(selection: Selection) -> Index:
-    """Scan the installed distributions."""
+def build_index(selection: Selection) -> tuple[list[PluginEntry], list[PluginProblem]]:
+    """Return the installed plugins, by their names with the built-in one first, and the faults."""
     installed, problems = scan_distributions()
     entries: list[PluginEntry] = []
     for distribution in installed:
-        problems += _distribution_faults(distribution)
+        problems += [
+            PluginProblem(
+                kind="malformed-entry-point",
+                plugin="",
+                owner=f"{distribution.name} {distribution.version}",
+                message=fault,
+                mend=install_command("--upgrade", *distribution.source),
+                alternative=uninstall_command(distribution.name),
+            )
+            for fault in distribution.faults
+        ]
         for name in distribution.groups[PLUGINS]:
-            entry, faults = _examine(distribution, name, selection)
+            entry, fault = _examine(distribution, name, selection)
             entries.append(entry)
-            problems += faults
+            problems += [fault] if fault else []
     entries, conflicts = _settle_names(entries)
     problems += conflicts
     problems += selection_faults(selection, {entry.name for entry in entries})
     entries.sort(key=lambda entry: (not entry.is_built_in, entry.name, entry.distribution))
-    return Index(tuple(entries), tuple(problems))
-
-
-def _distribution_faults(distribution: Installed) -> list[PluginProblem]:
-    return [
-        PluginProblem(
-            kind="malformed-entry-point",
-            plugin="",
-            owner=f"{distribution.name} {distribution.version}",
-            message=fault,
-            mend=install_command("--upgrade", *distribution.source),
-            alternative=uninstall_command(distribution.name),
-        )
-        for fault in distribution.faults
-    ]
+    return entries, problems
 
 
 def _examine(
     distribution: Installed, name: str, selection: Selection
-) -> tuple[PluginEntry, list[PluginProblem]]:
-    """Return one plugin's entry; a disabled plugin has no faults."""
+) -> tuple[PluginEntry, PluginProblem | None]:
+    """Return one plugin's entry; a disabled plugin has no fault."""
     declared = distribution.groups[PLUGINS][name]
     value = declared.value.partition("[")[0].strip()  # extras are obsolete; no tool uses them
     entry = PluginEntry(
@@ -91,31 +82,17 @@ def _examine(
         state=PluginState.READY,
         commands=_commands(distribution, value),
     )
-    range_text = distribution.groups[API].get(name)
-    api, state, fault = _check_api(entry, range_text.value if range_text else None, distribution)
-    entry = dataclasses.replace(entry, api=api, state=state)
-    off = _switched_off(entry, selection)
-    if off is not None:
-        return dataclasses.replace(entry, state=off), []
+    api, fault = _check_api(entry, distribution)
+    state = PluginState.INCOMPATIBLE if fault else PluginState.READY
     if _OBJECT.fullmatch(value) is None:
-        fault = plugin_problem(
-            "malformed-entry-point",
-            entry,
-            f"line {declared.line} of entry_points.txt, '{name} = {declared.value}', "
-            "names neither a module nor 'module:object'",
-        )
-        entry = dataclasses.replace(entry, state=PluginState.BROKEN)
-    return entry, [fault] if fault else []
-
-
-def _switched_off(entry: PluginEntry, selection: Selection) -> PluginState | None:
-    if entry.is_built_in:
-        return None
-    if entry.name in selection.disabled:
-        return PluginState.DISABLED
-    if selection.allowed is not None and entry.name not in selection.allowed:
-        return PluginState.NOT_ALLOWED
-    return None
+        line = f"line {declared.line} of entry_points.txt, '{name} = {declared.value}', "
+        text = line + "names neither a module nor 'module:object'"
+        state, fault = PluginState.BROKEN, plugin_problem("malformed-entry-point", entry, text)
+    if not entry.is_built_in and name in selection.disabled:
+        state, fault = PluginState.DISABLED, None
+    elif not entry.is_built_in and selection.allowed is not None and name not in selection.allowed:
+        state, fault = PluginState.NOT_ALLOWED, None
+    return dataclasses.replace(entry, api=api, state=state), fault
 
 
 def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
@@ -123,12 +100,10 @@ def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
 
     A command whose module belongs to no plugin counts for all plugins of its distribution.
     """
-    modules = {
-        declared.value.partition(":")[0].strip()
-        for declared in distribution.groups[PLUGINS].values()
-    }
-    own = value.partition(":")[0]
-    names = []
+    modules = [
+        each.value.partition(":")[0].strip() for each in distribution.groups[PLUGINS].values()
+    ]
+    own, names = value.partition(":")[0], []
     for name, declared in distribution.groups[COMMANDS].items():
         module = declared.value.partition(":")[0].strip()
         if module == own or module not in modules:
@@ -137,49 +112,34 @@ def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
 
 
 def _check_api(
-    entry: PluginEntry, text: str | None, distribution: Installed
-) -> tuple[ApiRange | None, PluginState, PluginProblem | None]:
+    entry: PluginEntry, distribution: Installed
+) -> tuple[ApiRange | None, PluginProblem | None]:
     """Compare the declared range with the version of the hooks."""
-    if text is None:
-        others = set(distribution.groups[API]) - set(distribution.groups[PLUGINS])
-        near = near_name(entry.name, others)
+    ranges, ours = distribution.groups[API], format_version(API_VERSION)
+    if entry.name not in ranges:
+        near = near_name(entry.name, set(ranges) - set(distribution.groups[PLUGINS]))
         hint = f" (there is one for {near!r})" if near else ""
-        problem = plugin_problem(
+        return None, plugin_problem(
             "no-api-range",
             entry,
             f"no API range declared: entry-point group 'detcore.api' has no {entry.name!r}{hint}; "
-            f"this detcore has API {format_version(API_VERSION)}",
+            f"this detcore has API {ours}",
         )
-        return None, PluginState.INCOMPATIBLE, problem
+    text = ranges[entry.name].value
     try:
         api = ApiRange.parse(text)
     except ValueError as error:
-        problem = plugin_problem(
-            "malformed-api-range",
-            entry,
-            f"its API range {text!r} cannot be read: {error}; it is a minimum such as '1.0', or "
-            "'1.0:1.4'",
-        )
-        return None, PluginState.INCOMPATIBLE, problem
-    problem_or_none = _range_fault(entry, api)
-    state = PluginState.INCOMPATIBLE if problem_or_none else PluginState.READY
-    return api, state, problem_or_none
-
-
-def _range_fault(entry: PluginEntry, api: ApiRange) -> PluginProblem | None:
-    ours = format_version(API_VERSION)
+        fault = f"its API range {text!r} cannot be read: {error}; it is a minimum such as '1.0', or"
+        return None, plugin_problem("malformed-api-range", entry, f"{fault} '1.0:1.4'")
+    problem = None
     if api.is_too_old_for(API_VERSION):
-        return plugin_problem(
-            "api-too-old", entry, f"it works with API {api}, but this detcore has API {ours}"
-        )
-    if api.is_too_new_for(API_VERSION):
-        return plugin_problem(
-            "api-too-new",
-            entry,
-            f"it needs API {api}, but this detcore has API {ours}",
-            mend=install_command("--upgrade", "detcore"),
-        )
-    return None
+        fault = f"it works with API {api}, but this detcore has API {ours}"
+        problem = plugin_problem("api-too-old", entry, fault)
+    elif api.is_too_new_for(API_VERSION):
+        fault = f"it needs API {api}, but this detcore has API {ours}"
+        mend = install_command("--upgrade", "detcore")
+        problem = plugin_problem("api-too-new", entry, fault, mend=mend)
+    return api, problem
 
 
 def _settle_names(
@@ -199,60 +159,41 @@ def _settle_names(
             continue
         settled += [entry for entry in rivals if entry.is_built_in]
         settled += [dataclasses.replace(entry, state=PluginState.CONFLICT) for entry in losers]
-        problems.append(_name_conflict(name, rivals, losers))
+        owners = " and ".join(f"{entry.distribution} {entry.version}" for entry in rivals)
+        used = "none of them" if len(losers) == len(rivals) else "the built-in one"
+        first, last = losers[0].distribution, losers[-1].distribution
+        problems.append(
+            PluginProblem(
+                kind="duplicate-plugin",
+                plugin=name,
+                owner=name,
+                message=f"{owners} both bring a plugin of this name; {used} is used",
+                mend=uninstall_command(last),
+                alternative=uninstall_command(first) if len(losers) > 1 else None,
+            )
+        )
     return settled, problems
 
-
-def _name_conflict(
-    name: str, rivals: list[PluginEntry], losers: list[PluginEntry]
-) -> PluginProblem:
-    owners = " and ".join(f"{entry.distribution} {entry.version}" for entry in rivals)
-    if len(losers) < len(rivals):
-        consequence = "the built-in one is used"
-    else:
-        consequence = "none of them is used"
-    return PluginProblem(
-        kind="duplicate-plugin",
-        plugin=name,
-        owner=name,
-        message=f"{owners} both bring a plugin of this name; {consequence}",
-        mend=uninstall_command(losers[-1].distribution),
-        alternative=uninstall_command(losers[0].distribution) if len(losers) > 1 else None,
-    )
-
-
-# -- distributions ---------------------------------------------------------------------------------
 
 _OUR_GROUP = re.compile(r"^\s*\[detcore(\.\w+)?\]", re.MULTILINE)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Declaration:
+class Declaration(NamedTuple):
     """One line of an ``entry_points.txt``."""
 
     value: str
     line: int
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Installed:
-    """A distribution with entry points for detcore.
-
-    Attributes:
-        name: Its name in the metadata, or in the folder's name if they cannot be read.
-        version: Its version in the metadata, or ``"?"``.
-        folder: The folder of its metadata.
-        source: Arguments for pip to reinstall it.
-        groups: Group -> name -> declaration; only detcore's groups.
-        faults: Invalid lines, with reasons.
-    """
+class Installed(NamedTuple):
+    """A distribution with entry points for detcore; see `PluginEntry`."""
 
     name: str
     version: str
     folder: str
     source: tuple[str, ...]
     groups: dict[str, dict[str, Declaration]]
-    faults: tuple[str, ...]
+    faults: list[str]
 
 
 def canonical_name(name: str) -> str:
@@ -278,24 +219,24 @@ def scan_distributions() -> tuple[list[Installed], list[PluginProblem]]:
             text = None
         if not text or not _OUR_GROUP.search(text):
             continue
-        name, version = _read_fields(distribution, "Name", "Version")
-        if name is None:
+        try:
+            metadata = distribution.metadata  # parsed at each access
+            name, version = (str(metadata[field] or "").strip() for field in ("Name", "Version"))
+        except Exception:  # noqa: BLE001  (each Python version fails in its own way; "" is reported)
+            name = version = ""
+        if not name:
             problems.append(_broken_metadata(distribution))
         elif canonical_name(name) not in found and _is_first(distribution, name):
-            found[canonical_name(name)] = _read(distribution, name, version or "?", text)
+            groups, faults = parse_entry_points(text)
+            found[canonical_name(name)] = Installed(
+                name=name,
+                version=version or "?",
+                folder=_folder(distribution),
+                source=_source(distribution, name),
+                groups=groups,
+                faults=faults,
+            )
     return [found[name] for name in sorted(found)], problems
-
-
-def _read(distribution: Distribution, name: str, version: str, text: str) -> Installed:
-    groups, faults = parse_entry_points(text)
-    return Installed(
-        name=name,
-        version=version,
-        folder=_folder(distribution),
-        source=_source(distribution, name),
-        groups=groups,
-        faults=tuple(faults),
-    )
 
 
 def parse_entry_points(text: str) -> tuple[dict[str, dict[str, Declaration]], list[str]]:
@@ -325,16 +266,6 @@ def parse_entry_points(text: str) -> tuple[dict[str, dict[str, Declaration]], li
     return groups, faults
 
 
-def _read_fields(distribution: Distribution, *fields: str) -> list[str | None]:
-    """Return fields of the metadata, each None if it is missing or cannot be read."""
-    try:
-        metadata = distribution.metadata  # parsed at each access
-        values = [metadata[field] for field in fields]
-    except Exception:  # noqa: BLE001  (each Python version fails in its own way; None is reported)
-        return [None] * len(fields)
-    return [value.strip() or None if isinstance(value, str) else None for value in values]
-
-
 def _is_first(distribution: Distribution, name: str) -> bool:
     """Whether it is the distribution that Python finds by its name."""
     from importlib.metadata import PackageNotFoundError
@@ -362,14 +293,11 @@ def _source(distribution: Distribution, name: str) -> tuple[str, ...]:
 
     try:
         origin = json.loads(text)
-        url = urlsplit(origin["url"])
-        editable = bool(origin.get("dir_info", {}).get("editable"))
+        url, folder = urlsplit(origin["url"]), origin["dir_info"]
+        editable = ["-e"] if folder.get("editable") else []
     except (ValueError, KeyError, TypeError, AttributeError):
-        return (name,)  # the record of the origin is damaged: use the index
-    if url.scheme != "file" or "dir_info" not in origin:
-        return (name,)
-    path = unquote(url.path)
-    return ("-e", path) if editable else (path,)
+        return (name,)  # not from a folder, or the record of the origin is damaged: use the index
+    return (*editable, unquote(url.path)) if url.scheme == "file" else (name,)
 
 
 def _broken_metadata(distribution: Distribution) -> PluginProblem:

@@ -1,4 +1,4 @@
-"""Import one plugin and compare its hooks with the specifications, isolating all failures."""
+"""Import plugins, check their hooks and what they register, and isolate all failures."""
 
 from __future__ import annotations
 
@@ -7,54 +7,51 @@ import dataclasses
 import importlib
 import inspect
 import io
+import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from detcore.contract import hook_values as types
 from detcore.contract.errors import near_name
-from detcore.hooks._problem import (
+from detcore.contract.values import Framework
+from detcore.hooks._entry import (
+    PluginEntry,
     PluginProblem,
+    command_clash,
     install_command,
+    is_reserved,
     one_line,
     plugin_problem,
+    switch_off_command,
 )
 from detcore.hooks._requires import guess_requirement
 
 if TYPE_CHECKING:
     import pluggy
 
-    from detcore.hooks._entry import PluginEntry
+__all__ = [
+    "KINDS", "Hooks", "Registration", "callers_of", "collect", "describe_error", "load_plugin",
+    "make_pluggy", "targets_of",
+]  # fmt: skip
 
-__all__ = ["Hooks", "defined_at", "describe_error", "load_plugin"]
+_NAME = re.compile(r"[a-z][a-z0-9_-]*")
+_SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
+_TARGET = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*(\.[^\W\d]\w*)*")
 
 
-@dataclasses.dataclass
-class _Noise:
-    printed: io.StringIO
-    warned: list[warnings.WarningMessage]
-
-
-def load_plugin(
-    entry: PluginEntry, manager: pluggy.PluginManager
-) -> tuple[Hooks | None, list[PluginProblem]]:
-    """Import a plugin and check its hooks.
-
-    Args:
-        entry: The plugin.
-        manager: Has the specifications; nothing is registered with it.
-
-    Returns:
-        The hooks, or None if the plugin cannot be used; and its faults.
-    """
+def load_plugin(entry: PluginEntry) -> tuple[Hooks | None, list[PluginProblem]]:
+    """Import a plugin and check its hooks; return None if it cannot be used, and its faults."""
     try:
-        with _listening() as noise:
+        with _listening() as (printed, warned):
             target = _import(entry)
     except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated, and reported)
         return None, [_import_problem(entry, error)]
-    problems = _noise_problems(entry, noise)
+    problems = _noise_problems(entry, printed.getvalue(), warned)
+    manager = make_pluggy({})
     try:
         hooks, faults = find_hooks(entry, target, manager)
     except Exception as error:  # noqa: BLE001  (any access to a foreign object may raise)
@@ -63,6 +60,38 @@ def load_plugin(
     if faults:
         return None, problems + faults
     return hooks, problems + find_deprecated(entry, hooks, manager)
+
+
+def make_pluggy(hooks: dict[PluginEntry, Hooks]) -> pluggy.PluginManager:
+    """Return a pluggy manager with the specifications, and the hooks of plugins."""
+    import pluggy
+
+    from detcore.contract import hooks as specs
+    from detcore.contract.hooks import PROJECT
+
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(specs)
+    for entry in reversed(hooks):  # pluggy calls in reverse order of registration
+        manager.register(hooks[entry], name=entry.name)
+    return manager
+
+
+def callers_of(
+    manager: pluggy.PluginManager, hook: str, entries: Iterable[PluginEntry]
+) -> list[tuple[PluginEntry, pluggy.HookCaller]]:
+    """Return one caller per plugin, so that a failing plugin does not stop the others."""
+    by_name = {entry.name: entry for entry in reversed(list(entries))}
+    implementations = getattr(manager.hook, hook).get_hookimpls()
+    plugins = list({impl.plugin_name: impl.plugin for impl in reversed(implementations)}.items())
+    return [
+        (
+            by_name[name],
+            manager.subset_hook_caller(
+                hook, [other for _, other in plugins if other is not plugin]
+            ),
+        )
+        for name, plugin in plugins
+    ]
 
 
 def describe_error(error: BaseException) -> str:
@@ -86,80 +115,57 @@ def _import(entry: PluginEntry) -> object:
 
 
 @contextlib.contextmanager
-def _listening() -> Iterator[_Noise]:
+def _listening() -> Iterator[tuple[io.StringIO, list[warnings.WarningMessage]]]:
     """Capture output and warnings in the meantime; stdout may carry a program's JSON."""
     printed = io.StringIO()
     with warnings.catch_warnings(record=True) as warned, contextlib.redirect_stdout(printed):
-        yield _Noise(printed, warned)
+        yield printed, warned
 
 
-def _noise_problems(entry: PluginEntry, noise: _Noise) -> list[PluginProblem]:
-    problems = []
-    if noise.printed.getvalue():
-        first = noise.printed.getvalue().strip().partition("\n")[0][:80]
-        problems.append(
-            plugin_problem("noisy-import", entry, f"it prints when it is imported: {first!r}")
-        )
-    for warning in noise.warned:
-        problems.append(
-            plugin_problem(
-                "noisy-import",
-                entry,
-                f"it warns when it is imported: {warning.category.__name__}: {warning.message} "
-                f"({warning.filename}, line {warning.lineno})",
-            )
-        )
-    return problems
+def _noise_problems(
+    entry: PluginEntry, printed: str, warned: Iterable[warnings.WarningMessage]
+) -> list[PluginProblem]:
+    texts = [
+        f"it warns when it is imported: {warning.category.__name__}: {warning.message} "
+        f"({warning.filename}, line {warning.lineno})"
+        for warning in warned
+    ]
+    if printed:
+        first = printed.strip().partition("\n")[0][:80]
+        texts.insert(0, f"it prints when it is imported: {first!r}")
+    return [plugin_problem("noisy-import", entry, text) for text in texts]
 
 
 def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
     module, _, path = entry.value.partition(":")
-    if isinstance(error, SystemExit):
-        return plugin_problem(
-            "exits-on-import", entry, f"importing {module} ends the program: {_place(error)}"
-        )
-    if isinstance(error, ModuleNotFoundError) and error.name and _is_foreign(error.name):
-        return _missing_module(entry, module, error.name)
-    if path and isinstance(error, AttributeError) and module in sys.modules:
-        names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
-        near = near_name(path, names)
-        hint = f"; did you mean {near!r}?" if near else ""
-        return plugin_problem(
-            "missing-module", entry, f"module {module} has no object {path!r}{hint}"
-        )
-    return plugin_problem(
-        "import-error", entry, f"importing {module} fails: {describe_error(error)}"
-    )
-
-
-def _missing_module(entry: PluginEntry, module: str, missing: str) -> PluginProblem:
+    mend = None
+    missing = error.name or "" if isinstance(error, ModuleNotFoundError) else ""
     top = missing.partition(".")[0]
-    if top == module.partition(".")[0]:
-        return plugin_problem(
-            "missing-module",
-            entry,
-            f"there is no module {missing!r}: the installation is damaged",
-            mend=install_command("--force-reinstall", "--no-deps", *entry.source),
-        )
-    return plugin_problem(
-        "missing-dependency",
-        entry,
-        f"importing {module} needs the module {missing!r}, which is not installed",
-        mend=install_command(guess_requirement(top, entry.distribution)),
-    )
+    if isinstance(error, SystemExit):
+        frames = traceback.extract_tb(error.__traceback__)
+        place = f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else repr(error)
+        kind, fault = "exits-on-import", f"importing {module} ends the program: {place}"
+    elif top not in ("", "detcore"):  # ours, if missing, never existed or are gone
+        if top == module.partition(".")[0]:
+            fault = f"there is no module {missing!r}: the installation is damaged"
+            kind = "missing-module"
+            mend = install_command("--force-reinstall", "--no-deps", *entry.source)
+        else:
+            fault = f"importing {module} needs the module {missing!r}, which is not installed"
+            kind = "missing-dependency"
+            mend = install_command(guess_requirement(top, entry.distribution))
+    elif path and isinstance(error, AttributeError) and module in sys.modules:
+        names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
+        fault = f"module {module} has no object {path!r}{_did_you_mean(path, names)}"
+        kind = "missing-module"
+    else:
+        kind, fault = "import-error", f"importing {module} fails: {describe_error(error)}"
+    return plugin_problem(kind, entry, fault, mend=mend)
 
 
-def _is_foreign(module: str) -> bool:
-    """Whether a module is not part of detcore; our own, if missing, never existed or are gone."""
-    return module.partition(".")[0] != "detcore"
-
-
-def _place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    return f"{frames[-1].filename}, line {frames[-1].lineno}" if frames else repr(error)
-
-
-# -- hooks -----------------------------------------------------------------------------------------
+def _did_you_mean(name: str, known: Iterable[str]) -> str:
+    near = near_name(name, known)
+    return f"; did you mean {near!r}?" if near else ""
 
 
 class Hooks:
@@ -181,34 +187,32 @@ class Hooks:
 def find_hooks(
     entry: PluginEntry, target: object, manager: pluggy.PluginManager
 ) -> tuple[Hooks, list[PluginProblem]]:
-    """Return the implementations in a plugin's module or object, and every fault in them."""
+    """Return the implementations in a plugin's module or object, and every fault in them.
+
+    The manager has the specifications; the implementations are registered with it.
+    """
     functions: dict[str, Callable[..., object]] = {}
-    faults: list[PluginProblem] = []
+    faults: list[tuple[str, str]] = []
     known = {name for name in vars(manager.hook) if not name.startswith("_")}
-    trial = _new_manager()
     for name in dir(target):
         if isinstance(inspect.getattr_static(target, name, None), property):
             continue  # pluggy before 1.7 would execute it
         options = manager.parse_hookimpl_opts(target, name)
         if options is None:
             if name in known and _is_own_function(target, name):
-                faults.append(_unmarked(entry, target, name))
+                text = f"{name} is never called, for it is not marked with @detcore.hookimpl "
+                faults.append(("unmarked-hook", text + f"({defined_at(getattr(target, name))})"))
             continue
-        function = getattr(target, name)
-        fault = _check_hook(entry, options.get("specname") or name, function, options, known, trial)
+        hook, function = options["specname"] or name, getattr(target, name)
+        fault = _check_hook(hook, function, options, known, manager)
         if fault is not None:
-            faults.append(fault)
-        elif (options.get("specname") or name) in known:
+            faults.append((fault[0], f"{fault[1]} ({defined_at(function)})"))
+        elif hook in known:
             functions[name] = function
     if not functions and not faults:
-        faults.append(
-            plugin_problem(
-                "no-hooks",
-                entry,
-                f"{entry.value} implements no hook: it has no function marked detcore.hookimpl",
-            )
-        )
-    return Hooks(functions), faults
+        text = f"{entry.value} implements no hook: it has no function marked detcore.hookimpl"
+        faults.append(("no-hooks", text))
+    return Hooks(functions), [plugin_problem(kind, entry, text) for kind, text in faults]
 
 
 def find_deprecated(
@@ -231,77 +235,35 @@ def find_deprecated(
 
 
 def _check_hook(
-    entry: PluginEntry,
     name: str,
     function: Callable[..., object],
-    options: object,
+    options: pluggy.HookimplOpts,
     known: set[str],
-    trial: pluggy.PluginManager,
-) -> PluginProblem | None:
+    manager: pluggy.PluginManager,
+) -> tuple[str, str] | None:
     """Compare one implementation with the specification of that name."""
-    assert isinstance(options, dict)  # narrowing: pluggy's TypedDict
+    import pluggy
+
+    from detcore.contract import hooks as specs
+
     if name not in known:
-        if options.get("optionalhook"):
-            return None
-        near = near_name(name, known)
-        hint = f"; did you mean {near!r}?" if near else ""
-        return plugin_problem(
-            "unknown-hook", entry, f"there is no hook {name!r}{hint} ({defined_at(function)})"
-        )
-    if options.get("wrapper") or options.get("hookwrapper"):
-        return plugin_problem(
-            "hook-wrapper", entry, f"{name} is a wrapper, which detcore does not call "
-            f"({defined_at(function)})"
-        )  # fmt: skip
-    return _check_signature(entry, name, function, trial)
-
-
-def _new_manager() -> pluggy.PluginManager:
-    import pluggy
-
-    from detcore.contract import hooks as specs
-    from detcore.contract.hooks import PROJECT
-
-    manager = pluggy.PluginManager(PROJECT)
-    manager.add_hookspecs(specs)
-    return manager
-
-
-def _check_signature(
-    entry: PluginEntry, name: str, function: Callable[..., object], trial: pluggy.PluginManager
-) -> PluginProblem | None:
-    """Let pluggy compare the arguments of one implementation with the specification.
-
-    Args:
-        entry: The plugin.
-        name: The hook.
-        function: The implementation.
-        trial: A manager that is used for nothing else than this plugin's implementations.
-    """
-    import pluggy
-
-    from detcore.contract import hooks as specs
-
+        text = f"there is no hook {name!r}{_did_you_mean(name, known)}"
+        return None if options["optionalhook"] else ("unknown-hook", text)
+    if options["wrapper"] or options["hookwrapper"]:
+        return "hook-wrapper", f"{name} is a wrapper, which detcore does not call"
     holder = Hooks({name: function})
-    if trial.parse_hookimpl_opts(holder, name) is None:
-        return plugin_problem(
-            "unmarked-hook",
-            entry,
-            f"{name} is marked in a way that gets lost: put @detcore.hookimpl below @staticmethod "
-            f"({defined_at(function)})",
-        )
+    if manager.parse_hookimpl_opts(holder, name) is None:
+        text = "is marked in a way that gets lost: put @detcore.hookimpl below @staticmethod"
+        return "unmarked-hook", f"{name} {text}"
     try:
-        trial.register(holder, name=f"{name} of {entry.name}")
+        manager.register(holder)
     except pluggy.PluginValidationError:
-        wanted = inspect.signature(getattr(specs, name))
-        extra = [
-            arg for arg in inspect.signature(function).parameters if arg not in wanted.parameters
-        ]
-        return plugin_problem(
+        wanted = inspect.signature(getattr(specs, name)).parameters
+        extra = [repr(arg) for arg in inspect.signature(function).parameters if arg not in wanted]
+        return (
             "wrong-arguments",
-            entry,
-            f"{name} takes {', '.join(map(repr, extra))}, which it is not given; its arguments "
-            f"are ({', '.join(wanted.parameters)}) ({defined_at(function)})",
+            f"{name} takes {', '.join(extra)}, which it is not given; its arguments are "
+            f"({', '.join(wanted)})",
         )
     return None
 
@@ -312,16 +274,179 @@ def _is_own_function(target: object, name: str) -> bool:
     return inspect.isfunction(function) and function.__module__ == module
 
 
-def _unmarked(entry: PluginEntry, target: object, name: str) -> PluginProblem:
-    return plugin_problem(
-        "unmarked-hook",
-        entry,
-        f"{name} is never called, for it is not marked with @detcore.hookimpl "
-        f"({defined_at(getattr(target, name))})",
-    )
-
-
 def defined_at(function: Callable[..., object]) -> str:
     """Return the file and line of a function, for messages."""
     code = getattr(inspect.unwrap(function), "__code__", None)
     return f"{code.co_filename}, line {code.co_firstlineno}" if code else repr(function)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Kind:
+    """One register hook, and its valid results.
+
+    Attributes:
+        noun: Name of the registered values, for messages.
+        hook: Name of the hook.
+        type: The class of its values; None: a command of click.
+        targets: Fields that are ``"module:attribute"``, or empty if they may be left out.
+    """
+
+    noun: str
+    hook: str
+    type: type | None
+    targets: tuple[str, ...] = ()
+
+    def faults(self, item: Any) -> Iterator[str]:
+        """Yield the faults of a value of this type."""
+        if not _is_text(item.name, _NAME):
+            yield f"name is {item.name!r}, not lower-case letters, digits, '-' and '_'"
+        fields: Any = getattr(self.type, "__dataclass_fields__", {})
+        for field in fields.values():
+            value = getattr(item, field.name)
+            fault = f"{field.name} is {_shorten(value)}, not a "
+            if field.name in self.targets:
+                is_left_out = value in (None, "") and field.default in (None, "")
+                if not is_left_out and not _is_text(value, _TARGET):
+                    yield f"{fault}text like 'module:attribute'"
+            elif field.type == "tuple[str, ...]":
+                pattern = _SCHEME if field.name == "schemes" else None
+                if not isinstance(value, tuple) or not all(_is_text(t, pattern) for t in value):
+                    yield f"{fault}tuple of {'URL schemes' if pattern else 'names'}"
+            elif isinstance(field.default, str) and not isinstance(value, str):
+                yield f"{fault}text"
+
+
+class Registration(NamedTuple):
+    """One value that one plugin registered."""
+
+    entry: PluginEntry
+    item: Any  # a Framework, StorageType, LauncherType, ... or click.Command; see `KINDS`
+
+
+_FRAMEWORK = (
+    "trial_class", "context_class", "controller", "prepare_worker", "load_checkpoint", "native_init"
+)  # fmt: skip
+KINDS = {
+    kind.noun: kind
+    for kind in (
+        Kind("framework", "detcore_register_framework", Framework, _FRAMEWORK),
+        Kind(
+            "storage type", "detcore_register_storage", types.StorageType, ("settings", "backend")
+        ),
+        Kind("launcher", "detcore_register_launcher", types.LauncherType, ("launcher", "settings")),
+        Kind("rendezvous", "detcore_register_rendezvous", types.RendezvousType, ("service",)),
+        Kind("searcher", "detcore_register_searcher", types.SearcherType, ("method", "settings")),
+        Kind(
+            "failure action",
+            "detcore_register_failure_action",
+            types.FailureActionType,
+            ("function",),
+        ),
+        Kind("command", "detcore_register_commands", None),
+        Kind("router", "detcore_register_routes", types.RoutesType, ("make_router",)),
+        Kind("set of tables", "detcore_register_tables", types.TablesType, ("migrations",)),
+    )
+}
+
+
+def collect(
+    kind: Kind,
+    callers: Iterable[tuple[PluginEntry, pluggy.HookCaller]],
+    reserved: Mapping[str, Sequence[str]],
+) -> tuple[dict[str, Registration], list[PluginProblem]]:
+    """Call a register hook of some plugins; return the valid values by name, and the problems.
+
+    The names in `reserved` may be registered by these distributions only. Several register parts of
+    one group, which is built in.
+    """
+    registrations: list[Registration] = []
+    problems: list[PluginProblem] = []
+    for entry, hook in callers:
+        try:
+            returned = hook()
+        except (Exception, SystemExit) as error:  # noqa: BLE001  (isolated, and reported)
+            fault = f"{kind.hook} fails: {describe_error(error)}"
+            problems.append(plugin_problem("hook-failed", entry, fault))
+            continue
+        place = defined_at(hook.get_hookimpls()[0].function)
+        for value in returned:
+            for item in value if isinstance(value, (list, tuple)) else [value]:
+                name, faults = _check_item(kind, item)
+                problems += [
+                    plugin_problem(name, entry, f"{kind.hook} returned {fault} ({place})")
+                    for fault in faults
+                ]
+                if not faults:
+                    registrations.append(Registration(entry, item))
+    settled, conflicts = _settle(kind, registrations, reserved)
+    return settled, problems + conflicts
+
+
+def _check_item(kind: Kind, item: object) -> tuple[str, list[str]]:
+    """Return the kind of problem that a value has, and its faults."""
+    wanted = kind.type
+    if wanted is None:
+        import click
+
+        wanted = click.Command
+    if not isinstance(item, wanted):
+        return "wrong-type", [f"{_shorten(item)}, which is no {wanted.__name__}"]
+    return "bad-value", [f"a {kind.noun} whose {fault}" for fault in kind.faults(item)]
+
+
+def _is_text(value: object, pattern: re.Pattern[str] | None) -> bool:
+    return isinstance(value, str) and (pattern is None or pattern.fullmatch(value) is not None)
+
+
+def _shorten(value: object) -> str:
+    text = " ".join(repr(value).split())
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def _settle(
+    kind: Kind, registrations: Sequence[Registration], reserved: Mapping[str, Sequence[str]]
+) -> tuple[dict[str, Registration], list[PluginProblem]]:
+    """Drop names that were registered twice, except built-in ones."""
+    claims: dict[tuple[str, str], list[Registration]] = {}
+    for registration in registrations:
+        schemes = getattr(registration.item, "schemes", ())
+        for key in [(kind.noun, registration.item.name), *(("URL scheme", s) for s in schemes)]:
+            claims.setdefault(key, []).append(registration)
+    problems = []
+    out: set[int] = set()
+    for (noun, name), rivals in claims.items():
+        barred = [rival for rival in rivals if is_reserved(name, rival.entry, reserved)]
+        out.update(map(id, barred))
+        problems += [command_clash(rival.entry, name, reserved[name]) for rival in barred]
+        rivals = [rival for rival in rivals if rival not in barred]
+        if len(rivals) > 1 and len(reserved.get(name, ())) < 2:
+            losers = [rival for rival in rivals if not rival.entry.is_built_in]
+            out.update(map(id, losers))
+            problems.append(_conflict(noun, name, rivals, losers))
+    kept = [registration for registration in registrations if id(registration) not in out]
+    return {registration.item.name: registration for registration in kept}, problems
+
+
+def targets_of(noun: str, item: object) -> list[tuple[str, str]]:
+    """Return the fields of a registered value that name an object, with the names."""
+    fields = KINDS[noun].targets
+    return [(field, value) for field in fields if (value := getattr(item, field))]
+
+
+def _conflict(
+    noun: str, name: str, rivals: list[Registration], losers: list[Registration]
+) -> PluginProblem:
+    entries = list({rival.entry.name: rival.entry for rival in rivals}.values())
+    first, last = losers[0].entry, losers[-1].entry
+    if len(entries) == 1:
+        fault = f"it registers the {noun} {name!r} twice"
+        return plugin_problem("duplicate-registration", last, fault)
+    consequence = "none is used" if len(losers) == len(rivals) else "the built-in one is used"
+    return PluginProblem(
+        kind="duplicate-registration",
+        plugin=last.name,
+        owner=" and ".join(entry.label for entry in entries),
+        message=f"both register the {noun} {name!r}; {consequence}",
+        mend=switch_off_command(last.name),
+        alternative=None if first is last else switch_off_command(first.name),
+    )

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections import Counter
+import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.contract.errors import PluginNotFoundError, near_name
 from detcore.contract.hook_values import OBSERVER_HOOKS
-from detcore.hooks._entry import Observer, PluginEntry, PluginState, is_reserved
-from detcore.hooks._problem import PluginProblem, Selection
-from detcore.hooks._runtime import Runtime
+from detcore.hooks._entry import (
+    Observer,
+    PluginEntry,
+    PluginProblem,
+    PluginState,
+    Selection,
+    command_clash,
+    is_reserved,
+    switch_off_command,
+)
 
 if TYPE_CHECKING:
-    import logging
-
     import click
-    from pluggy import HookCaller
+    import pluggy
 
     from detcore.contract.hook_values import (
         FailureActionType,
@@ -29,7 +34,9 @@ if TYPE_CHECKING:
     )
     from detcore.contract.values import Framework
     from detcore.environment import Environment
+    from detcore.hooks._load import Hooks, Registration
 
+    Caller: TypeAlias = tuple[PluginEntry, pluggy.HookCaller]
     Registered: TypeAlias = (
         Framework
         | StorageType
@@ -72,17 +79,20 @@ class PluginManager:
         reserved_commands: Mapping[str, Sequence[str]] | None = None,
         on_problem: Callable[[PluginProblem], None] | None = None,
     ) -> None:
-        selection = Selection(
+        self._selection = Selection(
             disabled_by_variable=environment.disabled_plugins,
             disabled_by_caller=frozenset(disabled),
             allowed_by_variable=environment.allowed_plugins,
             allowed_by_caller=None if allowed is None else frozenset(allowed),
         )
-        self._selection = selection
         self._reserved = dict(reserved_commands or {})
-        self._runtime = Runtime(selection, self._reserved, on_problem or _log_problem)
-
-    # -- installed plugins ------------------------------------------------------------------------
+        self._on_problem = on_problem or _log_problem
+        self._problems: list[PluginProblem] = []
+        self._entries: list[PluginEntry] | None = None
+        self._hooks: dict[str, Hooks | None] = {}
+        self._everything: pluggy.PluginManager | None = None
+        self._called: dict[str, list[Caller]] = {}
+        self._settled: dict[str, dict[str, Registration]] = {}
 
     @property
     def disabled(self) -> frozenset[str]:
@@ -96,7 +106,20 @@ class PluginManager:
 
     def index(self) -> list[PluginEntry]:
         """Return the installed plugins in their current states; imports none of them."""
-        return self._runtime.entries()
+        if self._entries is None:
+            from detcore.hooks._index import build_index
+
+            self._entries, problems = build_index(self._selection)
+            problems += [
+                command_clash(entry, name, self._reserved[name])
+                for entry in self._entries
+                if entry.state is PluginState.READY
+                for name in sorted(set(entry.commands))
+                if is_reserved(name, entry, self._reserved)
+            ]
+            for problem in problems:
+                self.add_problem(problem)
+        return list(self._entries)
 
     def versions(self) -> dict[str, str]:
         """Return the distribution and version of each plugin that is in use, by name."""
@@ -121,70 +144,74 @@ class PluginManager:
 
     def problems(self) -> list[PluginProblem]:
         """Return the problems found so far; `detcore.hooks.diagnose` checks everything."""
-        self._runtime.entries()
-        return list(self._runtime.problems)
+        self.index()
+        return list(self._problems)
 
     def add_problem(self, problem: PluginProblem) -> None:
         """Record a problem found elsewhere, unless it is known already."""
-        self._runtime.report(problem)
+        if problem.plugin and problem.alternative is None and problem.kind != "duplicate-plugin":
+            off = switch_off_command(problem.plugin, self._selection.disabled_by_variable)
+            if off != problem.mend:
+                problem = dataclasses.replace(problem, alternative=off)
+        if problem not in self._problems:
+            self._problems.append(problem)
+            self._on_problem(problem)
 
     def hooks_of(self, name: str) -> dict[str, Callable[..., object]]:
         """Return a plugin's hook implementations by name; imports it. Empty if it is not usable."""
-        hooks = self._runtime.load(self.entry(name))
+        hooks = self._load(self.entry(name))
         return {} if hooks is None else hooks.functions
 
     def registrations_of(self, name: str) -> list[tuple[str, Registered]]:
         """Return a plugin's registrations, as pairs such as ``("framework", Framework(...))``."""
-        from detcore.hooks._registry import KINDS
+        from detcore.hooks._load import KINDS
 
         return [
             (noun, registration.item)
             for noun in KINDS
-            for registration in self._runtime.registrations(noun).values()
+            for registration in self._registrations(noun).values()
             if registration.entry.name == name
         ]
 
-    # -- registrations ----------------------------------------------------------------------------
-
     def frameworks(self) -> dict[str, Framework]:
         """Return the registered frameworks by name."""
-        return self._runtime.items("framework")
+        return self._items("framework")
 
     def provider_of_framework(self, name: str) -> PluginEntry:
         """Return the plugin of a framework from `frameworks`."""
-        return self._runtime.provider("framework", name)
+        return self._registrations("framework")[name].entry
 
     def storage_types(self) -> dict[str, StorageType]:
         """Return the registered storage types by name."""
-        return self._runtime.items("storage type")
+        return self._items("storage type")
 
     def launchers(self) -> dict[str, LauncherType]:
         """Return the registered launchers by name."""
-        return self._runtime.items("launcher")
+        return self._items("launcher")
 
     def rendezvous(self) -> dict[str, RendezvousType]:
         """Return the registered services for workers to find each other, by name."""
-        return self._runtime.items("rendezvous")
+        return self._items("rendezvous")
 
     def searchers(self) -> dict[str, SearcherType]:
         """Return the registered search methods by name."""
-        return self._runtime.items("searcher")
+        return self._items("searcher")
 
     def failure_actions(self) -> dict[str, FailureActionType]:
         """Return the registered actions for trials that fail, by name."""
-        return self._runtime.items("failure action")
+        return self._items("failure action")
 
     def routes(self) -> dict[str, RoutesType]:
         """Return the registered routes of the server by name."""
-        return self._runtime.items("router")
+        return self._items("router")
 
     def provider_of_routes(self, name: str) -> PluginEntry:
         """Return the plugin of routes from `routes`."""
-        return self._runtime.provider("router", name)
+        return self._registrations("router")[name].entry
 
     def tables(self) -> dict[str, TablesType]:
         """Return the registered tables of plugins by name."""
-        return self._runtime.items("set of tables")
+        return self._items("set of tables")
 
     def settings_models(self) -> dict[str, Any]:
         """Return the arguments of `detcore.config.load_config` for plugins' settings.
@@ -201,35 +228,31 @@ class PluginManager:
 
     def commands(self) -> dict[str, click.Command]:
         """Return the registered commands by name."""
-        return self._runtime.items("command")
+        return self._items("command")
 
     def declared_commands(self) -> dict[str, PluginEntry]:
         """Return the commands that usable plugins declare, by name; imports none of them.
 
         Names that are reserved for others, and names that two plugins declare, are excluded.
         """
-        declared: dict[str, PluginEntry] = {}
-        claims: Counter[str] = Counter()
-        for entry in self._runtime.entries():
-            if entry.state in _USABLE:
-                for name in entry.commands:
-                    if is_reserved(name, entry, self._reserved):
-                        continue
-                    declared.setdefault(name, entry)
-                    claims[name] += declared[name].distribution != entry.distribution
-        return {name: entry for name, entry in sorted(declared.items()) if not claims[name]}
+        owners: dict[str, list[PluginEntry]] = {}
+        for entry in self.index():
+            for name in entry.commands if entry.state in _USABLE else ():
+                if not is_reserved(name, entry, self._reserved):
+                    owners.setdefault(name, []).append(entry)
+        return {
+            name: found[0]
+            for name, found in sorted(owners.items())
+            if len({entry.distribution for entry in found}) == 1
+        }
 
     def command(self, name: str) -> click.Command | None:
         """Return a plugin's command, or None if it does not exist.
 
         If it is declared, only the plugin that declares it is imported, else all are.
         """
-        entry = self.declared_commands().get(name)
-        if entry is not None:
-            command: click.Command | None = self._runtime.items_of(entry, "command").get(name)
-            if command is not None:
-                return command
-        return self.commands().get(name)
+        own = self._own_command(self.declared_commands().get(name), name)
+        return own or self.commands().get(name)
 
     def declaring_plugin(self, distribution: str, name: str) -> PluginEntry | None:
         """Return the plugin of a distribution that declares a command, or None.
@@ -238,7 +261,7 @@ class PluginManager:
         """
         found = [
             entry
-            for entry in self._runtime.entries()
+            for entry in self.index()
             if entry.distribution == distribution and name in entry.commands
         ]
         return min(found, key=lambda entry: entry.state not in _USABLE, default=None)
@@ -248,30 +271,78 @@ class PluginManager:
 
         No other plugin is imported.
         """
-        entry = self.declaring_plugin(distribution, name)
+        return self._own_command(self.declaring_plugin(distribution, name), name)
+
+    def _own_command(self, entry: PluginEntry | None, name: str) -> click.Command | None:
         if entry is None or entry.state not in _USABLE:
             return None
-        command: click.Command | None = self._runtime.items_of(entry, "command").get(name)
-        return command
+        from detcore.hooks._load import KINDS, callers_of, make_pluggy
 
-    # -- observers --------------------------------------------------------------------------------
+        hooks = self._load(entry)
+        manager = make_pluggy({} if hooks is None else {entry: hooks})
+        callers = callers_of(manager, KINDS["command"].hook, [entry])
+        found = self._collect("command", callers).get(name)
+        return None if found is None else found.item
 
     def observers(self) -> list[Observer]:
         """Return the plugins that have observer hooks, in calling order; imports all plugins."""
-        callers: dict[str, dict[str, HookCaller]] = {}
-        entries: dict[str, PluginEntry] = {}
+        callers: dict[PluginEntry, dict[str, pluggy.HookCaller]] = {}
         for hook in OBSERVER_HOOKS:
-            for entry, caller in self._runtime.callers(hook):
-                entries.setdefault(entry.name, entry)
-                callers.setdefault(entry.name, {})[hook] = caller
-        return [Observer(entry, callers[name]) for name, entry in entries.items()]
+            for entry, caller in self._callers(hook):
+                callers.setdefault(entry, {})[hook] = caller
+        return [Observer(entry, found) for entry, found in callers.items()]
+
+    def _load(self, entry: PluginEntry) -> Hooks | None:
+        """Return a plugin's hooks; the first call imports it. None if it cannot be used."""
+        if entry.state in _USABLE and entry.name not in self._hooks:
+            from detcore.hooks._load import load_plugin
+
+            hooks, problems = load_plugin(entry)
+            self._hooks[entry.name] = hooks
+            state = PluginState.BROKEN if hooks is None else PluginState.LOADED
+            self._entries = [
+                dataclasses.replace(known, state=state) if known == entry else known
+                for known in self.index()
+            ]
+            for problem in problems:
+                self.add_problem(problem)
+        return self._hooks.get(entry.name) if entry.state in _USABLE else None
+
+    def _callers(self, hook: str) -> list[Caller]:
+        """Return each plugin that implements a hook with a function to call it, in order."""
+        if hook not in self._called:
+            from detcore.hooks._load import callers_of, make_pluggy
+
+            if self._everything is None:
+                for entry in self.index():
+                    self._load(entry)
+                found = {entry: self._load(entry) for entry in self.index()}
+                self._everything = make_pluggy({e: h for e, h in found.items() if h is not None})
+            self._called[hook] = callers_of(self._everything, hook, self.index())
+        return self._called[hook]
+
+    def _items(self, noun: str) -> dict[str, Any]:
+        """Return the registrations of all plugins of one kind, by name."""
+        return {name: found.item for name, found in self._registrations(noun).items()}
+
+    def _registrations(self, noun: str) -> dict[str, Registration]:
+        from detcore.hooks._load import KINDS
+
+        if noun not in self._settled:
+            self._settled[noun] = self._collect(noun, self._callers(KINDS[noun].hook))
+        return self._settled[noun]
+
+    def _collect(self, noun: str, callers: Iterable[Caller]) -> dict[str, Registration]:
+        from detcore.hooks._load import KINDS, collect
+
+        reserved = self._reserved if noun == "command" else {}
+        settled, problems = collect(KINDS[noun], callers, reserved)
+        for problem in problems:
+            self.add_problem(problem)
+        return settled
 
 
 def _log_problem(problem: PluginProblem) -> None:
-    _logger().warning("plugin %s", problem)
-
-
-def _logger() -> logging.Logger:
     import logging
 
-    return logging.getLogger("detcore.plugins")
+    logging.getLogger("detcore.plugins").warning("plugin %s", problem)

@@ -7,6 +7,7 @@ returns "unknown" (None) for anything else.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator
 
 from detcore.hooks._index import canonical_name
 
@@ -37,18 +38,10 @@ _OTHER_NAMES = {
     "yaml": "pyyaml",
 }
 
-Version = tuple[tuple[int, ...], tuple[int, ...]]
-
 
 def requirements_of(distribution: str) -> list[str]:
     """Return the unconditional requirements of an installed distribution, unparsed."""
-    from importlib.metadata import PackageNotFoundError, requires
-
-    try:
-        lines = requires(distribution) or []
-    except PackageNotFoundError:
-        return []
-    return [line.strip() for line in lines if ";" not in line]
+    return [line.strip() for line in _requires(distribution) or () if ";" not in line]
 
 
 def guess_requirement(module: str, distribution: str) -> str:
@@ -58,28 +51,34 @@ def guess_requirement(module: str, distribution: str) -> str:
     requirements that is not installed, else the module's usual distribution.
     """
     usual = _OTHER_NAMES.get(module, module)
-    missing = []
-    for line in requirements_of(distribution):
-        match = _REQUIREMENT.match(line)
-        if match is None:
-            continue
-        text = "".join(line.split()).replace("(", "").replace(")", "")
-        if canonical_name(match["name"]) == canonical_name(usual):
-            return text
-        if not _is_installed(match["name"]):
-            missing.append(text)
-    if len(missing) == 1:
-        return missing[0]
-    return usual.replace("_", "-")
+    texts = {name: text for name, text, _ in _read(requirements_of(distribution))}
+    missing = [text for name, text in texts.items() if _requires(name) is None]
+    only = missing[0] if len(missing) == 1 else usual.replace("_", "-")
+    return texts.get(canonical_name(usual), only)
 
 
 def specifier_for(name: str, lines: list[str]) -> str | None:
     """Return the version specifier that one of the requirements sets for `name`, or None."""
+    wanted = canonical_name(name)
+    return next((spec for found, _, spec in _read(lines) if found == wanted), None) or None
+
+
+def _requires(distribution: str) -> list[str] | None:
+    """Return all requirements of a distribution; None if it is not installed."""
+    from importlib.metadata import PackageNotFoundError, requires
+
+    try:
+        return requires(distribution) or []
+    except PackageNotFoundError:
+        return None
+
+
+def _read(lines: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Yield the name of each plain requirement, its text without spaces, and its specifier."""
     for line in lines:
-        match = _REQUIREMENT.match(line)
-        if match is not None and canonical_name(match["name"]) == canonical_name(name):
-            return "".join(match["spec"].split()) or None
-    return None
+        if match := _REQUIREMENT.match(line):
+            text = "".join(line.split()).replace("(", "").replace(")", "")
+            yield canonical_name(match["name"]), text, "".join(match["spec"].split())
 
 
 def is_satisfied(version: str, specifier: str) -> bool | None:
@@ -125,7 +124,7 @@ def _matches_prefix(version: str, operator: str, prefix: str) -> bool | None:
     return (release[: len(parts)] == parts) == (operator == "==")
 
 
-def _parse(text: str) -> Version | None:
+def _parse(text: str) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
     """Return a sort key that follows PEP 440: dev < a < b < rc < final < post."""
     match = _VERSION.match(text)
     if match is None:
@@ -141,13 +140,3 @@ def _parse(text: str) -> Version | None:
     post = int(match["post_n"] or 0) if match["post"] else -1
     dev = (0, int(match["dev_n"] or 0)) if match["dev"] else (1, 0)
     return tuple(release), (stage, number, post, *dev)
-
-
-def _is_installed(distribution: str) -> bool:
-    from importlib.metadata import PackageNotFoundError, metadata
-
-    try:
-        metadata(distribution)
-    except PackageNotFoundError:
-        return False
-    return True
