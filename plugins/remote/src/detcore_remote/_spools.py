@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.delivery import (
+from detcore.hooks.delivery import (
     SpoolDamagedError,
     SpoolHeader,
     is_spool_in_use,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.checkpoint import copy_checkpoint, open_recorded
-from detcore.delivery import write_run
+from detcore.hooks.delivery import write_run
 from detcore.environment import child_environment
 from detcore.errors import (
     CheckpointCorruptError,

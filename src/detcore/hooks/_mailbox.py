@@ -23,7 +23,7 @@ from detcore.contract.errors import RunError, StorageError
 from detcore.contract.values import TrialInfo
 
 if TYPE_CHECKING:
-    from detcore.hooks import Observer
+    from detcore.hooks._entry import Observer
 
 __all__ = [
     "Cursor",
@@ -228,12 +228,11 @@ def write_run(info: TrialInfo) -> Path:
     """Write the file that says which trial a run is of; return its path."""
     path = run_path(info)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
     # The configuration may hold credentials: no other user may read it.
     descriptor, beside = tempfile.mkstemp(prefix=".run-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(fields, file, indent=2, default=_plain)
+            json.dump(info, file, indent=2, default=_plain)
         # At once: of several workers on this machine, one may read it already.
         os.replace(beside, path)
     except BaseException:
@@ -266,8 +265,8 @@ def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
 
 def _plain(value: object) -> Any:
     """Return a value that JSON has no form for as one that it has."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     to_list = getattr(value, "tolist", None)  # NumPy's
     if callable(to_list):
         return to_list()
