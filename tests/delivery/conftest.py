@@ -18,8 +18,8 @@ from fake_distributions import write_distribution
 
 from detcore._log import Spool, spool_path
 from detcore._log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
-from detcore.hooks.delivery import Courier, Failures, Mailbox, write_run
 from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
+from detcore.hooks.delivery import Courier, Failures, Mailbox, write_run
 from detcore.types import TrialInfo
 
 # Notes every call in a file; its service is away while a file "down" is there.

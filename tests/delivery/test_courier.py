@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from detcore._log import spool_path
+from detcore.errors import UnavailableError
 from detcore.hooks.delivery import (
     Cursor,
     Mailbox,
@@ -20,7 +21,6 @@ from detcore.hooks.delivery import (
     find_mailboxes,
     tell_end_of_killed,
 )
-from detcore.errors import UnavailableError
 
 # (pytest imports conftest.py under importlib: its class is known to the fixture alone)
 Box = Any

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from detcore.cli._context import CliContext
-    from detcore.hooks.delivery import Mailbox
     from detcore.hooks import Observer
+    from detcore.hooks.delivery import Mailbox
 
 __all__ = ["deliver"]
 
@@ -167,8 +167,8 @@ def _forget(name: str, mailboxes: list[Mailbox]) -> dict[str, Any]:
 
 def _count(mailboxes: list[Mailbox], observer: Observer | None) -> dict[str, Any]:
     """Return how much waits, where, and since when."""
-    from detcore.hooks.delivery import count_waiting
     from detcore.hooks import OBSERVER_HOOKS
+    from detcore.hooks.delivery import count_waiting
 
     hooks = OBSERVER_HOOKS if observer is None else observer.hooks
     found = [(box, count_waiting(box, hooks)) for box in mailboxes]

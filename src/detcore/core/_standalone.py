@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment
     from detcore.core._outcome import Outcome
     from detcore.database import CheckpointRecord, TrialRecord
-    from detcore.hooks.delivery import LateDelivery
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
+    from detcore.hooks.delivery import LateDelivery
     from detcore.storage import StorageBackend
 
 __all__ = ["ScriptRunner"]

@@ -14,15 +14,10 @@ from detcore._records import (
     read_row,
 )
 from detcore.contract.values import ModelOrderBy, ModelSortBy
-from detcore.database._backup import (
-    DatabaseInfo,
-    back_up,
-    describe_database,
-    put_back,
-)
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drain import Position, SpoolLines
+from detcore.database._engine import make_engine, revisions
 from detcore.database._experiments import note_last_id
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
@@ -34,13 +29,13 @@ from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.database._summaries import TrialSummary
 from detcore.database._text import PlainText
+from detcore.database._translate import shown_url
 from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
 
 __all__ = [
     "CheckpointRecord",
     "Database",
     "DatabaseAway",
-    "DatabaseInfo",
     "EventRecord",
     "ExperimentRecord",
     "LineFile",
@@ -66,20 +61,20 @@ __all__ = [
     "TrialSummary",
     "TrialTarget",
     "answer_question",
-    "back_up",
     "checked_metadata",
     "checked_texts",
-    "describe_database",
     "hide_secrets",
     "ingest_reports",
     "ingest_spools",
     "keep_secrets",
+    "make_engine",
     "metadata",
     "note_last_id",
-    "put_back",
     "read_log_page",
     "read_row",
     "read_trial_log",
     "restore_secrets",
+    "revisions",
+    "shown_url",
     "unused_id",
 ]

@@ -10,7 +10,7 @@ from detcore.database._checkpoints import CheckpointMetadataQueries, CheckpointQ
 from detcore.database._connections import ForkGuard
 from detcore.database._curves import CurveQueries
 from detcore.database._drain import SpoolQueries
-from detcore.database._engine import bring_up_to_date, make_engine, read_version
+from detcore.database._engine import bring_up_to_date, make_engine
 from detcore.database._experiments import DeletionQueries, DescriptionQueries, ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._patience import Patience
@@ -92,20 +92,6 @@ class Database(
             engine.dispose()
             raise
         return cls(engine, guard)
-
-    def update_tables(self, tables: TablesType) -> str | None:
-        """Create or migrate the tables of a plugin, unless they are up to date.
-
-        Returns:
-            The version that they had; None: they were not there.
-
-        Raises:
-            DatabaseError: If a newer release of the plugin wrote them.
-        """
-        with self.transaction(write=False) as connection:
-            before = read_version(connection, tables)
-        bring_up_to_date(self._engine, tables)
-        return before
 
     def patient(self, patience: Patience) -> Self:
         """Return the same records, for callers that wait while their server is unreachable.

@@ -35,13 +35,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "MIGRATIONS",
-    "PLUGIN_VERSION",
     "bring_up_to_date",
     "make_engine",
     "migrate",
     "read_version",
     "revisions",
-    "select_version",
     "transaction",
 ]
 
@@ -49,7 +47,6 @@ __all__ = [
 _POOL = {"pool_size": 2, "max_overflow": 8, "pool_pre_ping": True}
 MIGRATIONS = Path(__file__).parent / "migrations"
 _OWN_VERSION = "alembic_version"
-PLUGIN_VERSION = "alembic_version_"
 # Alembic's own state is global (its `op` works on one database at a time), so its guard is, too.
 _ALEMBIC = threading.Lock()
 
@@ -221,15 +218,15 @@ def read_version(connection: Connection, tables: TablesType | None = None) -> st
     name = _version_table(tables)
     if name not in inspect(connection).get_table_names():
         return None
-    version: str | None = connection.scalar(select_version(name))
+    version: str | None = connection.scalar(_select_version(name))
     return version
 
 
 def _version_table(tables: TablesType | None) -> str:
-    return _OWN_VERSION if tables is None else f"{PLUGIN_VERSION}{tables.name}"
+    return _OWN_VERSION if tables is None else f"{_OWN_VERSION}_{tables.name}"
 
 
-def select_version(name: str) -> TextClause:
+def _select_version(name: str) -> TextClause:
     """Return the query of the version in a table of Alembic's."""
     return text(f'SELECT version_num FROM "{name}"')
 
@@ -243,7 +240,7 @@ def _load_folder(tables: TablesType) -> Path:
 def _quick_version(engine: Engine, tables: TablesType | None) -> str | None:
     try:
         with engine.connect() as connection:
-            version: str | None = connection.scalar(select_version(_version_table(tables)))
+            version: str | None = connection.scalar(_select_version(_version_table(tables)))
             return version
     except (OperationalError, ProgrammingError) as error:
         if engine.dialect.name == "sqlite" or isinstance(error, ProgrammingError):

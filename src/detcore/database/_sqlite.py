@@ -6,7 +6,6 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +14,7 @@ from sqlalchemy import URL, Connection, Engine, event
 from detcore.contract.errors import DatabaseError
 from detcore.database._connections import MIGRATES, MIGRATION_TIMEOUT_S, WAIT_S, WRITE
 
-__all__ = [
-    "check_file",
-    "connect_arguments",
-    "copy_file",
-    "make_single",
-    "prepare_engine",
-    "prepare_file",
-]
+__all__ = ["connect_arguments", "prepare_engine", "prepare_file"]
 
 _RETRY_S = 0.02
 # The write-ahead log is cut to this where a migration made it long.
@@ -116,44 +108,3 @@ def _on_begin(connection: Connection) -> None:
     if options.get(MIGRATES):  # the migration discards the connection afterwards
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
     connection.exec_driver_sql("BEGIN IMMEDIATE")
-
-
-@contextlib.contextmanager
-def _connected(path: Path, *, writes: bool) -> Iterator[sqlite3.Connection]:
-    mode = "rw" if writes else "ro"
-    link = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=WAIT_S)
-    with contextlib.closing(link) as connection:
-        connection.isolation_level = None
-        yield connection
-
-
-def copy_file(source: Path, target: Path) -> None:
-    """Copy the data committed at one moment, even while other processes write."""
-    with (
-        _connected(source, writes=False) as reading,
-        _connected(target, writes=True) as writing,
-    ):
-        writing.execute("PRAGMA synchronous = FULL")
-        # In one step: in several it restarts whenever another process writes, perhaps forever.
-        reading.backup(writing, pages=-1)
-
-
-def check_file(path: Path) -> None:
-    """Raise unless a file is a whole record store."""
-    with _connected(path, writes=False) as connection:
-        said = connection.execute("PRAGMA integrity_check(3)").fetchall()
-        if said != [("ok",)]:
-            raise DatabaseError(
-                f"the database {path} is damaged: {'; '.join(row[0] for row in said)}"
-            )
-        known = connection.execute(
-            "SELECT count(*) FROM sqlite_master WHERE name IN ('alembic_version', 'experiments')"
-        ).fetchone()
-        if known != (2,):
-            raise DatabaseError(f"{path} is no record store of detcore: its tables are missing")
-
-
-def make_single(path: Path) -> None:
-    """Let a copy be one file, that can be moved and read alone; opening it later undoes this."""
-    with _connected(path, writes=True) as connection:
-        connection.execute("PRAGMA journal_mode = DELETE")

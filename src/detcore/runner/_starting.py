@@ -14,8 +14,8 @@ from detcore._log import open_log
 from detcore.checkpoint import describe_checkpoint, find_source, recover_checkpoints
 from detcore.contract.errors import RunError
 from detcore.contract.values import TrialInfo
-from detcore.hooks.delivery import subscribe, tell_recovered
 from detcore.environment import read_variables
+from detcore.hooks.delivery import subscribe, tell_recovered
 from detcore.launch import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.trial import copy_code, list_code
