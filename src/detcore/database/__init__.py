@@ -16,7 +16,7 @@ from detcore._records import (
 from detcore.contract.values import ModelOrderBy, ModelSortBy
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
-from detcore.database._drain import Position, SpoolLines
+from detcore.database._drain import Position, SpoolLines, add_parts, parse_part
 from detcore.database._engine import make_engine, revisions
 from detcore.database._experiments import note_last_id
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
@@ -60,6 +60,7 @@ __all__ = [
     "TrialRecord",
     "TrialSummary",
     "TrialTarget",
+    "add_parts",
     "answer_question",
     "checked_metadata",
     "checked_texts",
@@ -70,6 +71,7 @@ __all__ = [
     "make_engine",
     "metadata",
     "note_last_id",
+    "parse_part",
     "read_log_page",
     "read_row",
     "read_trial_log",

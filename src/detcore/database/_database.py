@@ -9,7 +9,6 @@ from sqlalchemy import Engine
 from detcore.database._checkpoints import CheckpointMetadataQueries, CheckpointQueries
 from detcore.database._connections import ForkGuard
 from detcore.database._curves import CurveQueries
-from detcore.database._drain import SpoolQueries
 from detcore.database._engine import bring_up_to_date, make_engine
 from detcore.database._experiments import DeletionQueries, DescriptionQueries, ExperimentQueries
 from detcore.database._metrics import MetricQueries
@@ -43,7 +42,6 @@ class Database(
     CurveQueries,
     DeletionQueries,
     WorkerQueries,
-    SpoolQueries,
 ):
     """Experiments, trials, metrics and checkpoints, shared by all processes.
 

@@ -13,7 +13,7 @@ from detcore.database import Position, SpoolLines
 from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from detcore.database import Database
+    from detcore_server._database import ServerDatabase
 
 __all__ = ["BusyError", "RefusedError", "Writer"]
 
@@ -49,7 +49,7 @@ class Writer:
     called in the event loop, and never wait for the database themselves.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: ServerDatabase) -> None:
         """Start the thread.
 
         Args:
