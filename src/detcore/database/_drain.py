@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import datetime
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from detcore._log import Line, encode_metrics, parse_line, read_spool
-from detcore._log.events import Event, TrainingMetrics, ValidationMetrics, decode
+from detcore._log import SpooledRecord, encode_metrics, parse_line, read_spool
+from detcore._log.events import Event, TrainingMetrics, ValidationMetrics
 from detcore._records import MetricRecord
 from detcore.contract.errors import DatabaseError
 from detcore.database._apply import APPLIED, apply_event
@@ -176,23 +177,18 @@ def _move(
     moves = update(spools).where(*here).values(place)
     for statement, is_known in ((moves, True), (insert(spools).values(key | place), False)):
         rows = [
-            {
-                "trial": owner[0],
-                "run": owner[1],
-                "offset": position.offset,
-                "seq": position.last_seq,
-            }
-            for (trial, run), moved_to in moved.items()
+            {"trial": trial, "run": run, "offset": position.offset, "seq": position.last_seq}
+            for (trial, run), position in moved.items()
             if ((trial, run) in known) is is_known
         ]
         if rows:
             connection.execute(statement, rows)
 
 
-def _entry(owner: Owner, line: Line) -> _Entry | None:
+def _entry(owner: Owner, line: SpooledRecord) -> _Entry | None:
     """Return a record as its row; None if it cannot be one."""
     trial_id, run_id = owner
-    event = decode(line.kind, line.payload)
+    event = line.event
     try:
         if isinstance(event, TrainingMetrics | ValidationMetrics):
             record = MetricRecord(
@@ -204,7 +200,7 @@ def _entry(owner: Owner, line: Line) -> _Entry | None:
                 metrics=event.metrics,
                 batch_metrics=event.batch_metrics,
                 n_records=event.n_records,
-                reported_at=line.reported_at,
+                reported_at=datetime.datetime.fromtimestamp(line.time, datetime.timezone.utc),
             )
             return _Entry(line.seq, metric_row(record))
         row = {
@@ -213,7 +209,7 @@ def _entry(owner: Owner, line: Line) -> _Entry | None:
             "seq": line.seq,
             "kind": line.kind[:MAX_INDEXED],
             "payload": encode_metrics(line.payload),
-            "reported_at": line.reported_at.timestamp(),
+            "reported_at": line.time,
         }
     except RecursionError:  # nested deeper than any report is
         return None
