@@ -11,7 +11,7 @@ from detcore._records import (
     ProcessIdentity,
     RunRecord,
     TrialRecord,
-    read_row,
+    read_rows,
 )
 from detcore.contract.values import ModelOrderBy, ModelSortBy
 from detcore.database._curves import MetricCurve
@@ -73,7 +73,7 @@ __all__ = [
     "note_last_id",
     "parse_part",
     "read_log_page",
-    "read_row",
+    "read_rows",
     "read_trial_log",
     "restore_secrets",
     "revisions",

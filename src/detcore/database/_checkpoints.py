@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, select, update
+from sqlalchemy import Connection, Select, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document, events
-from detcore._records import CheckpointRecord, read_row
+from detcore._records import CheckpointRecord, read_rows
 from detcore.contract.errors import CheckpointStateError, DatabaseError, NotFoundError
 from detcore.database._apply import COMPLETED, change_checkpoint, insert_checkpoint, registrations
+from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
-from detcore.database._ranking import is_last_report
+from detcore.database._ranking import AT_ITS_STEP
 from detcore.database._schema import checkpoints, metrics, trials, validation_values
 
 __all__ = ["CheckpointMetadataQueries", "CheckpointQueries", "select_latest"]
@@ -73,28 +74,19 @@ class CheckpointQueries(Queries):
         Raises:
             NotFoundError: If none or several match.
         """
+        column = checkpoints.c.uuid
+        # By the index; a beginning needs to look at all of them.
+        found = self._read_all(CheckpointRecord, select(checkpoints).where(column == uuid))
+        if not found:
+            beginning = select(checkpoints).where(column.startswith(uuid, autoescape=True))
+            some = beginning.order_by(column).limit(_LISTED + 1)
+            found = self._read_all(CheckpointRecord, some)
+        if len(found) == 1:
+            return found[0]
+        newest = select(column).order_by(checkpoints.c.started_at.desc()).limit(_LISTED)
         with self._read() as connection:
-            # By the index; a beginning needs to look at all of them.
-            exact = connection.execute(select(checkpoints).where(checkpoints.c.uuid == uuid))
-            row = exact.fetchone()
-            if row is not None:
-                return read_row(CheckpointRecord, row)
-            rows = connection.execute(
-                select(checkpoints)
-                .where(checkpoints.c.uuid.startswith(uuid, autoescape=True))
-                .order_by(checkpoints.c.uuid)
-                .limit(_LISTED + 1)
-            ).fetchall()
-            if len(rows) == 1:
-                return read_row(CheckpointRecord, rows[0])
-            some = (
-                rows
-                or connection.execute(
-                    select(checkpoints).order_by(checkpoints.c.started_at.desc()).limit(_LISTED)
-                ).fetchall()
-            )
-        matched = [row.uuid for row in rows]
-        raise _not_found(uuid, matched=matched, others=[row.uuid for row in some])
+            others = connection.execute(newest).scalars().all()
+        raise _not_found(uuid, matched=[each.uuid for each in found], others=others)
 
     def shared_beginnings(self, length: int) -> list[str]:
         """Return the beginnings of UUIDs, `length` characters each, that several checkpoints have.
@@ -127,9 +119,8 @@ class CheckpointQueries(Queries):
             query = query.where(checkpoints.c.trial_id == trial_id)
         if states is not None:
             query = query.where(checkpoints.c.state.in_(list(states)))
-        with self._read() as connection:
-            rows = connection.execute(query.order_by(checkpoints.c.started_at, checkpoints.c.uuid))
-            return [read_row(CheckpointRecord, row) for row in rows]
+        order = (checkpoints.c.started_at, checkpoints.c.uuid)
+        return self._read_all(CheckpointRecord, query.order_by(*order))
 
     def count_checkpoints(self, experiment_id: int) -> int:
         """Return how many COMPLETED checkpoints an experiment has."""
@@ -147,9 +138,7 @@ class CheckpointQueries(Queries):
     def latest_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
         """Return the COMPLETED checkpoint of a trial with the most steps, the newest of equals."""
         query = select_latest(select(checkpoints), checkpoints.c.trial_id == trial_id)
-        with self._read() as connection:
-            row = connection.execute(query).fetchone()
-        return None if row is None else read_row(CheckpointRecord, row)
+        return self._read_first(CheckpointRecord, query)
 
     def checkpoint_metrics(self, experiment_id: int, metric: str) -> dict[str, float]:
         """Return a validation metric of each checkpoint that was validated at its step, by UUID.
@@ -159,19 +148,12 @@ class CheckpointQueries(Queries):
         """
         query = (
             select(checkpoints.c.uuid, validation_values.c.value)
-            .join(
-                metrics,
-                and_(
-                    metrics.c.trial_id == checkpoints.c.trial_id,
-                    metrics.c.steps_completed == checkpoints.c.steps_completed,
-                    metrics.c.kind == "validation",
-                ),
-            )
+            .join(metrics, AT_ITS_STEP)
             .join(validation_values, validation_values.c.metric_id == metrics.c.id)
             .where(
                 checkpoints.c.experiment_id == experiment_id,
                 validation_values.c.name == metric,
-                is_last_report(),
+                is_current(is_last=True),
             )
             .order_by(metrics.c.id)
         )
@@ -278,6 +260,5 @@ class CheckpointMetadataQueries(Queries):
                 raise _not_found(uuid)
             text = encode_document(change(decode_document(row.metadata)))
             connection.execute(update(checkpoints).where(here).values(metadata=text))
-            return read_row(
-                CheckpointRecord, connection.execute(select(checkpoints).where(here)).one()
-            )
+            changed = connection.execute(select(checkpoints).where(here))
+            return read_rows(CheckpointRecord, changed)[0]

@@ -23,7 +23,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from detcore._log import decode_metrics
-from detcore._records import MetricRecord, read_row
+from detcore._records import MetricRecord, read_rows
 from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, among
 from detcore.database._schema import metrics, trials, validation_values
@@ -139,7 +139,7 @@ class CurveQueries(Queries):
             if ends is None:
                 return []
             rows = connection.execute(_samples(owner, kind, ends, parts))
-            return [read_row(MetricRecord, row) for row in rows]
+            return read_rows(MetricRecord, rows)
 
 
 def _validation_names(experiment_id: int) -> Select[Any]:

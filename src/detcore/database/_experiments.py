@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Table, delete, func, insert, inspect, select,
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document
-from detcore._records import ExperimentRecord, ProcessIdentity, experiment_state, read_row
+from detcore._records import ExperimentRecord, ProcessIdentity, experiment_state, read_rows
 from detcore.contract.errors import CheckpointStateError
 from detcore.contract.values import ExperimentState
 from detcore.database._process import identify_this_process, is_alive
@@ -149,7 +149,7 @@ class ExperimentQueries(Queries):
             NotFoundError: If no experiment has that id; the message lists the known ones.
         """
         with self._read() as connection:
-            return read_row(ExperimentRecord, find(connection, experiments, experiment_id))
+            return read_rows(ExperimentRecord, [find(connection, experiments, experiment_id)])[0]
 
     def list_experiments(
         self,
@@ -185,7 +185,7 @@ class ExperimentQueries(Queries):
                 query = select(experiments).where(experiments.c.id.in_(page)).order_by(order)
             else:
                 query = query.limit(limit).offset(offset or None)
-            return [read_row(ExperimentRecord, row) for row in connection.execute(query)]
+            return read_rows(ExperimentRecord, connection.execute(query))
 
     def count_experiments(
         self,

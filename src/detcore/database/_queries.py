@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Row, Table, func, select, true, update
+from sqlalchemy import Connection, Engine, Row, Select, Table, func, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_document
-from detcore._records import ProcessIdentity
+from detcore._records import ProcessIdentity, read_rows
 from detcore.contract.errors import ConfigError, NotFoundError
 from detcore.database._engine import transaction
 from detcore.database._patience import Patience
@@ -49,6 +49,15 @@ class Queries:
 
     def _read(self) -> AbstractContextManager[Connection]:
         return self.transaction(write=False)
+
+    def _read_all(self, record: Callable[..., _T], query: Select[Any]) -> list[_T]:
+        """Return the rows of a query as records."""
+        with self._read() as connection:
+            return read_rows(record, connection.execute(query))
+
+    def _read_first(self, record: Callable[..., _T], query: Select[Any]) -> _T | None:
+        """Return the first row of a query as a record; None without a row."""
+        return next(iter(self._read_all(record, query.limit(1))), None)
 
     def _write(self) -> AbstractContextManager[Connection]:
         return self.transaction(write=True)

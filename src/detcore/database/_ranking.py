@@ -6,22 +6,24 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, Select, Table, and_, exists, or_, select
+from sqlalchemy import Connection, Row, RowMapping, Select, Table, and_, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._records import (
-    CheckpointRecord,
-    MetricRecord,
-    TrialRecord,
-    read_row,
-)
+from detcore._records import CheckpointRecord, MetricRecord, TrialRecord, read_rows
+from detcore.database._apply import COMPLETED
+from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, among, require
 from detcore.database._schema import checkpoints, experiments, metrics, trials, validation_values
 from detcore.database._trials import read_trials
 
-__all__ = ["RankedCheckpoint", "RankedTrial", "RankingQueries"]
+__all__ = ["AT_ITS_STEP", "RankedCheckpoint", "RankedTrial", "RankingQueries"]
 
-_COMPLETED = "COMPLETED"
+# Of a join: the validation of a checkpoint's trial at its own step.
+AT_ITS_STEP = and_(
+    metrics.c.trial_id == checkpoints.c.trial_id,
+    metrics.c.steps_completed == checkpoints.c.steps_completed,
+    metrics.c.kind == "validation",
+)
 # Beyond this many the whole order is read at once, instead of the best few.
 _FEW = 200
 
@@ -99,7 +101,11 @@ class RankingQueries(Queries):
             )
             uuids = [row["uuid"] for row in ranked]
             records = {
-                row.uuid: read_row(CheckpointRecord, row) for row in _by_uuid(connection, uuids)
+                record.uuid: record
+                for condition in among(checkpoints.c.uuid, uuids)
+                for record in read_rows(
+                    CheckpointRecord, connection.execute(select(checkpoints).where(condition))
+                )
             }
             validations = _validations(connection, uuids)
         return [
@@ -149,7 +155,7 @@ class RankingQueries(Queries):
             .where(
                 validation_values.c.experiment_id == experiment_id,
                 validation_values.c.name == metric,
-                is_last_report(),
+                is_current(is_last=True),
             )
             .order_by(
                 value.asc() if smaller_is_better else value.desc(),
@@ -178,20 +184,6 @@ class RankingQueries(Queries):
         ]
 
 
-def is_last_report() -> ColumnElement[bool]:
-    """Return the condition that no validation of `metrics` at its step was reported later."""
-    later = metrics.alias("later")
-    return ~exists().where(
-        later.c.trial_id == metrics.c.trial_id,
-        later.c.kind == "validation",
-        later.c.steps_completed == metrics.c.steps_completed,
-        or_(
-            later.c.run_id > metrics.c.run_id,
-            and_(later.c.run_id == metrics.c.run_id, later.c.id > metrics.c.id),
-        ),
-    )
-
-
 def _valued(
     experiment_id: int | None, trial_id: int | None, metric: str, smaller_is_better: bool
 ) -> Select[Any]:
@@ -211,8 +203,8 @@ def _valued(
         .where(
             _owned_by(validation_values, experiment_id, trial_id),
             validation_values.c.name == metric,
-            checkpoints.c.state == _COMPLETED,
-            is_last_report(),
+            checkpoints.c.state == COMPLETED,
+            is_current(is_last=True),
         )
         .order_by(
             value.asc() if smaller_is_better else value.desc(),
@@ -235,7 +227,7 @@ def _all_whole(experiment_id: int | None, trial_id: int | None) -> Select[Any]:
     owner = _owned_by(checkpoints, experiment_id, trial_id)
     return (
         select(checkpoints.c.uuid, checkpoints.c.trial_id)
-        .where(owner, checkpoints.c.state == _COMPLETED)
+        .where(owner, checkpoints.c.state == COMPLETED)
         .order_by(
             checkpoints.c.trial_id,
             checkpoints.c.steps_completed,
@@ -289,26 +281,15 @@ def _walk(
             return
 
 
-def _by_uuid(connection: Connection, uuids: Sequence[str]) -> Iterator[Row[Any]]:
-    for condition in among(checkpoints.c.uuid, uuids):
-        yield from connection.execute(select(checkpoints).where(condition))
-
-
 def _validations(connection: Connection, uuids: Sequence[str]) -> dict[str, MetricRecord]:
     found: dict[str, MetricRecord] = {}
     for condition in among(checkpoints.c.uuid, uuids):
         rows = connection.execute(
             select(metrics, checkpoints.c.uuid)
-            .join(
-                checkpoints,
-                and_(
-                    metrics.c.trial_id == checkpoints.c.trial_id,
-                    metrics.c.steps_completed == checkpoints.c.steps_completed,
-                    metrics.c.kind == "validation",
-                ),
-            )
+            .join(checkpoints, AT_ITS_STEP)
             .where(condition)
             .order_by(metrics.c.run_id, metrics.c.id)
-        )
-        found |= {row.uuid: read_row(MetricRecord, row) for row in rows}  # the last one counts
+        ).all()
+        records = read_rows(MetricRecord, rows)  # the last one counts
+        found |= {row.uuid: record for row, record in zip(rows, records, strict=True)}
     return found

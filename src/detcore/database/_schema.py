@@ -48,7 +48,7 @@ _TYPES: dict[object, TypeEngine[Any]] = {
 def _columns(record: Callable[..., object], *given: sa.Column[Any]) -> Iterator[sa.Column[Any]]:
     """Yield the columns of a record's table.
 
-    A field that is optional or has a default may be NULL; see `detcore._records.read_row`.
+    A field that is optional or has a default may be NULL; see `detcore._records.read_rows`.
 
     Args:
         record: The record's class.

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from detcore._records import MetricRecord, read_row
+from detcore._records import MetricRecord, read_rows
 from detcore.database._checkpoints import select_latest
 from detcore.database._metrics import select_best
 from detcore.database._queries import Queries, among, require
@@ -86,7 +86,7 @@ class SummaryQueries(Queries):
             wanted = [row.best for row in rows if metric is not None and row.best is not None]
             for condition in among(metrics.c.id, wanted):
                 found = connection.execute(select(metrics).where(condition))
-                best |= {row.trial_id: read_row(MetricRecord, row) for row in found}
+                best |= {each.trial_id: each for each in read_rows(MetricRecord, found)}
         return {
             row.id: TrialSummary(
                 num_runs=row.num_runs,

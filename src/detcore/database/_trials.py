@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document, spool_path
-from detcore._records import ProcessIdentity, RunRecord, TrialRecord, read_row
+from detcore._records import ProcessIdentity, RunRecord, TrialRecord, read_rows
 from detcore.contract.values import TrialState, searcher_metric
 from detcore.database._metrics import select_best
 from detcore.database._process import identify_this_process, is_alive
@@ -215,11 +215,8 @@ class TrialQueries(Queries):
 
     def list_runs(self, trial_id: int) -> list[RunRecord]:
         """Return the starts of a trial, oldest first."""
-        with self._read() as connection:
-            rows = connection.execute(
-                select(runs).where(runs.c.trial_id == trial_id).order_by(runs.c.run_id)
-            )
-            return [read_row(RunRecord, row) for row in rows]
+        query = select(runs).where(runs.c.trial_id == trial_id)
+        return self._read_all(RunRecord, query.order_by(runs.c.run_id))
 
     def run_is_alive(self, trial_id: int) -> bool | None:
         """Return whether the process that started a trial last is there.
@@ -293,10 +290,10 @@ def read_trials(
     query: Select[tuple[object, ...]] = select(runs).join(
         newest, and_(newest.c.trial_id == runs.c.trial_id, newest.c.run_id == runs.c.run_id)
     )
-    current = {row.trial_id: read_row(RunRecord, row) for row in connection.execute(query)}
+    current = {run.trial_id: run for run in read_rows(RunRecord, connection.execute(query))}
     order = trials.c.id.desc() if newest_first else trials.c.id
     rows = connection.execute(select(trials).where(which).order_by(order))
-    return [read_row(TrialRecord, row, current_run=current.get(row.id)) for row in rows]
+    return read_rows(TrialRecord, rows, current_run=lambda row: current.get(row.id))
 
 
 def _free_run_id(first: int, trial_dir: str | None) -> int:
