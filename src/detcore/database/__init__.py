@@ -18,7 +18,7 @@ from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drain import Position, SpoolLines, add_parts, parse_part
 from detcore.database._engine import make_engine, revisions
-from detcore.database._experiments import note_last_id
+from detcore.database._experiments import note_last_id, replace_labels
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
 from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._queries import checked_metadata, checked_texts, unused_id
@@ -75,6 +75,7 @@ __all__ = [
     "read_log_page",
     "read_rows",
     "read_trial_log",
+    "replace_labels",
     "restore_secrets",
     "revisions",
     "shown_url",

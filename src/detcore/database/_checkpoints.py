@@ -11,20 +11,26 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document, events
 from detcore._records import CheckpointRecord, read_rows
-from detcore.contract.errors import CheckpointStateError, DatabaseError, NotFoundError
-from detcore.database._apply import COMPLETED, change_checkpoint, insert_checkpoint, registrations
+from detcore.contract.errors import DatabaseError, NotFoundError
+from detcore.database._apply import (
+    COMPLETED,
+    change_checkpoint,
+    insert_checkpoint,
+    refuse_registered,
+    registrations,
+)
 from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
 from detcore.database._ranking import AT_ITS_STEP
 from detcore.database._schema import checkpoints, metrics, trials, validation_values
 
-__all__ = ["CheckpointMetadataQueries", "CheckpointQueries", "select_latest"]
+__all__ = ["CheckpointQueries", "select_latest"]
 
 _LISTED = 10
 
 
 class CheckpointQueries(Queries):
-    """Record checkpoints and find them."""
+    """Record checkpoints, find them, and change their metadata."""
 
     def record_checkpoint(
         self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
@@ -56,11 +62,15 @@ class CheckpointQueries(Queries):
             loses_files = isinstance(change, events.CheckpointDeleting) or (
                 isinstance(change, events.CheckpointDeleted) and change.resources
             )
+            which = checkpoints.c.uuid == change.uuid
+            # Nobody registers it until the transaction ends.
+            query = select(checkpoints).where(which).with_for_update()
+            found = connection.execute(query).fetchone()
             if loses_files and not force:
-                _refuse_registered(connection, change.uuid)
-            found = connection.execute(
-                select(checkpoints).where(checkpoints.c.uuid == change.uuid).with_for_update()
-            ).fetchone()
+                refuse_registered(
+                    connection, f"checkpoint {change.uuid} is", which,
+                    remedy="Delete the version of the model first, or force it.",
+                )  # fmt: skip
             if found is None:
                 raise _not_found(change.uuid)
             change_checkpoint(connection, found, change, now(), is_late=False)
@@ -160,68 +170,6 @@ class CheckpointQueries(Queries):
         with self._read() as connection:
             return {row.uuid: row.value for row in connection.execute(query)}
 
-
-def _start(connection: Connection, event: events.CheckpointStarted, trial_id: int | None) -> None:
-    of_trial = select(trials.c.experiment_id).where(trials.c.id == trial_id)
-    experiment_id = connection.execute(of_trial).scalar()
-    try:
-        insert_checkpoint(connection, event, now(), trial_id=trial_id, experiment_id=experiment_id)
-    except IntegrityError as error:
-        raise DatabaseError(
-            f"cannot record checkpoint {event.uuid} of trial {trial_id}: {error.orig}.\n"
-            "It is recorded already, or there is no such trial."
-        ) from error
-
-
-def _refuse_registered(connection: Connection, uuid: str) -> None:
-    """Refuse a checkpoint of the model registry; none is registered until the transaction ends."""
-    connection.execute(select(checkpoints.c.uuid).where(checkpoints.c.uuid == uuid)
-                       .with_for_update()).fetchone()  # fmt: skip
-    used = registrations(connection, uuid).get(uuid)
-    if used:
-        raise CheckpointStateError(
-            f"checkpoint {uuid} is in the model registry: {', '.join(used)}.\n"
-            "A model would lose its files. Nothing was deleted.\n"
-            "Delete the version of the model first, or force it."
-        )
-
-
-def _not_found(
-    uuid: str, *, matched: Sequence[str] = (), others: Sequence[str] = ()
-) -> NotFoundError:
-    if matched:
-        several = f"{_LISTED} or more" if len(matched) > _LISTED else str(len(matched))
-        return NotFoundError(
-            f"{uuid!r} is the beginning of {several} checkpoints: "
-            f"{', '.join(matched[:_LISTED])}.\nGive more of the UUID."
-        )
-    listed = f"\nThe newest are: {', '.join(others)}." if others else ""
-    return NotFoundError(
-        f"no checkpoint {uuid!r} is recorded.{listed}\nList them: detcore checkpoint list"
-    )
-
-
-def select_latest(what: Select[Any], owner: ColumnElement[bool]) -> Select[Any]:
-    """Return the query of the COMPLETED checkpoint with the most steps, the newest of equals.
-
-    Args:
-        what: A selection from `checkpoints`.
-        owner: A condition on it.
-    """
-    return (
-        what.where(owner, checkpoints.c.state == COMPLETED)
-        .order_by(
-            checkpoints.c.steps_completed.desc(),
-            checkpoints.c.committed_at.desc(),
-            checkpoints.c.uuid,
-        )
-        .limit(1)
-    )
-
-
-class CheckpointMetadataQueries(Queries):
-    """Change the metadata of checkpoints; each change is one transaction."""
-
     def add_checkpoint_metadata(
         self, uuid: str, metadata: Mapping[str, object]
     ) -> CheckpointRecord:
@@ -262,3 +210,48 @@ class CheckpointMetadataQueries(Queries):
             connection.execute(update(checkpoints).where(here).values(metadata=text))
             changed = connection.execute(select(checkpoints).where(here))
             return read_rows(CheckpointRecord, changed)[0]
+
+
+def _start(connection: Connection, event: events.CheckpointStarted, trial_id: int | None) -> None:
+    of_trial = select(trials.c.experiment_id).where(trials.c.id == trial_id)
+    experiment_id = connection.execute(of_trial).scalar()
+    try:
+        insert_checkpoint(connection, event, now(), trial_id=trial_id, experiment_id=experiment_id)
+    except IntegrityError as error:
+        raise DatabaseError(
+            f"cannot record checkpoint {event.uuid} of trial {trial_id}: {error.orig}.\n"
+            "It is recorded already, or there is no such trial."
+        ) from error
+
+
+def _not_found(
+    uuid: str, *, matched: Sequence[str] = (), others: Sequence[str] = ()
+) -> NotFoundError:
+    if matched:
+        several = f"{_LISTED} or more" if len(matched) > _LISTED else str(len(matched))
+        return NotFoundError(
+            f"{uuid!r} is the beginning of {several} checkpoints: "
+            f"{', '.join(matched[:_LISTED])}.\nGive more of the UUID."
+        )
+    listed = f"\nThe newest are: {', '.join(others)}." if others else ""
+    return NotFoundError(
+        f"no checkpoint {uuid!r} is recorded.{listed}\nList them: detcore checkpoint list"
+    )
+
+
+def select_latest(what: Select[Any], owner: ColumnElement[bool]) -> Select[Any]:
+    """Return the query of the COMPLETED checkpoint with the most steps, the newest of equals.
+
+    Args:
+        what: A selection from `checkpoints`.
+        owner: A condition on it.
+    """
+    return (
+        what.where(owner, checkpoints.c.state == COMPLETED)
+        .order_by(
+            checkpoints.c.steps_completed.desc(),
+            checkpoints.c.committed_at.desc(),
+            checkpoints.c.uuid,
+        )
+        .limit(1)
+    )

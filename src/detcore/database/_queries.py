@@ -24,6 +24,7 @@ __all__ = [
     "Queries",
     "among",
     "change",
+    "change_where",
     "checked_metadata",
     "checked_texts",
     "describe_ids",
@@ -92,12 +93,17 @@ def change(
     Raises:
         NotFoundError: If no row has that id; the message lists the known ones.
     """
-    found = connection.execute(
-        update(table).where(table.c.id == number, *conditions).values(**changed)
-    )
-    if found.rowcount == 0:
+    done = change_where(connection, table, table.c.id == number, *conditions, **changed)
+    if not done:
         require(connection, table, number)
-    return bool(found.rowcount)
+    return done
+
+
+def change_where(
+    connection: Connection, table: Table, *conditions: ColumnElement[bool], **changed: object
+) -> bool:
+    """Change the rows of which conditions are true; return whether there were any."""
+    return connection.execute(update(table).where(*conditions).values(**changed)).rowcount > 0
 
 
 def find(connection: Connection, table: Table, number: int, *, lock: bool = False) -> Row[Any]:

@@ -24,7 +24,16 @@ from sqlalchemy import (
 )
 from sqlalchemy.exc import IntegrityError
 
-from detcore.database import Position, ProcessIdentity, SpoolLines, add_parts, metadata, parse_part
+from detcore.database import (
+    Position,
+    ProcessIdentity,
+    SpoolLines,
+    add_parts,
+    checked_texts,
+    metadata,
+    parse_part,
+    replace_labels,
+)
 from detcore.errors import DatabaseError, DetcoreError, NotFoundError
 from detcore.types import Control, ExperimentState
 from detcore_registry import RegistryDatabase
@@ -177,6 +186,59 @@ class ServerDatabase(RegistryDatabase):
             error that these lines cause.
         """
         return self._add([parse_part(lines) for lines in given])
+
+    def describe_experiment(
+        self,
+        experiment_id: int,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        notes: str | None = None,
+        labels: Iterable[str] | None = None,
+        add_labels: Iterable[str] = (),
+        remove_labels: Iterable[str] = (),
+    ) -> list[str]:
+        """Change an experiment's name, description, notes or labels; None keeps a value.
+
+        The configuration changes, too.
+
+        Args:
+            experiment_id: Which.
+            name: Its name in lists.
+            description: A short description.
+            notes: A longer text about it; not part of the configuration.
+            labels: Replace all that it has.
+            add_labels: It has these afterwards.
+            remove_labels: It does not have these afterwards.
+
+        Returns:
+            Its labels, sorted.
+
+        Raises:
+            NotFoundError: If no experiment has that id.
+            ConfigError: If the labels are no list of texts.
+        """
+        given = {"name": name, "description": description}
+        changed: dict[str, Any] = {key: text for key, text in given.items() if text is not None}
+        added = set(checked_texts("labels", add_labels))
+        removed = set(checked_texts("labels", remove_labels))
+        self.get_experiment(experiment_id)  # or an error that lists the known ones
+        this = experiments.c.id == experiment_id
+        with self.transaction(write=True) as connection:
+            query = select(experiments.c.config).where(this).with_for_update()
+            config = {**json.loads(connection.execute(query).scalar() or "{}"), **changed}
+            before = config.get("labels") or ()
+            if labels is not None:
+                before = checked_texts("labels", labels)
+            after = sorted(({str(label) for label in before} | added) - removed)
+            if labels is not None or added or removed:
+                config["labels"] = after
+                replace_labels(connection, experiment_id, after)
+            columns = {"name": name, "notes": notes}
+            texts = {key: text for key, text in columns.items() if text is not None}
+            text = json.dumps(config, separators=(",", ":"))
+            connection.execute(update(experiments).where(this).values(config=text, **texts))
+            return after
 
     def _add(self, parts: Sequence[Any]) -> list[Position | Exception]:
         try:
