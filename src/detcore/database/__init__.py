@@ -14,13 +14,13 @@ from detcore._records import (
     read_rows,
 )
 from detcore.contract.values import ModelOrderBy, ModelSortBy
+from detcore.database._connections import DatabaseAway, Patience, shown_url
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._drain import Position, SpoolLines, add_parts, parse_part
 from detcore.database._engine import make_engine, revisions
 from detcore.database._experiments import note_last_id, replace_labels
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
-from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._queries import checked_metadata, checked_texts, unused_id
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
@@ -29,7 +29,6 @@ from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.database._summaries import TrialSummary
 from detcore.database._text import PlainText
-from detcore.database._translate import shown_url
 from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
 
 __all__ = [

@@ -7,16 +7,14 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 from sqlalchemy import Engine
 
 from detcore.database._checkpoints import CheckpointQueries
-from detcore.database._connections import ForkGuard
+from detcore.database._connections import ForkGuard, Patience, shown_url
 from detcore.database._curves import CurveQueries
 from detcore.database._engine import bring_up_to_date, make_engine
 from detcore.database._experiments import DeletionQueries, ExperimentQueries
 from detcore.database._metrics import MetricQueries
-from detcore.database._patience import Patience
 from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
 from detcore.database._summaries import SummaryQueries
-from detcore.database._translate import shown_url
 from detcore.database._trials import TrialQueries
 
 if TYPE_CHECKING:

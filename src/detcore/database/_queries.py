@@ -14,11 +14,10 @@ from sqlalchemy.sql.elements import ColumnElement
 from detcore._log import encode_document
 from detcore._records import ProcessIdentity, read_rows
 from detcore.contract.errors import ConfigError, NotFoundError
+from detcore.database._connections import Patience, shown_url
 from detcore.database._engine import transaction
-from detcore.database._patience import Patience
 from detcore.database._process import identify_this_process
 from detcore.database._schema import last_ids
-from detcore.database._translate import shown_url
 
 __all__ = [
     "Queries",

@@ -19,8 +19,7 @@ from sqlalchemy.types import TypeEngine
 
 from detcore import _records as records
 from detcore.contract.values import Control, ExperimentState, TrialState
-from detcore.database._home import HomePath
-from detcore.database._text import PlainText
+from detcore.database._text import HomePath, PlainText
 
 metadata = sa.MetaData(
     naming_convention={

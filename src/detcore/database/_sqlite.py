@@ -7,23 +7,18 @@ import os
 import sqlite3
 import time
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy import URL, Connection
 
-from detcore.contract.errors import DatabaseError
-from detcore.database._connections import MIGRATES, MIGRATION_TIMEOUT_S, WAIT_S, WRITE
+from detcore.contract.errors import DatabaseError, StorageFullError
+from detcore.database._connections import MIGRATION_TIMEOUT_S, WAIT_S, shown_url
 
-__all__ = ["connect_arguments", "prepare_engine", "prepare_file"]
+__all__ = ["begin", "damaged", "explain", "on_connect", "prepare_file"]
 
 _RETRY_S = 0.02
 # The write-ahead log is cut to this where a migration made it long.
 _LOG_BYTES = 16 * 1024 * 1024
-
-
-def connect_arguments() -> dict[str, Any]:
-    """Return the arguments of `sqlite3.connect`, except the file."""
-    return {"timeout": WAIT_S}
+_DAMAGE = ("not a database", "malformed", "file is encrypted", "could not decode")
 
 
 def prepare_file(url: URL) -> None:
@@ -71,13 +66,8 @@ def _writable(place: Path) -> bool:
     return os.access(place, os.W_OK)
 
 
-def prepare_engine(engine: Engine) -> None:
-    """Set up every connection and transaction: WAL, foreign keys, our own BEGIN."""
-    event.listen(engine, "connect", _on_connect)
-    event.listen(engine, "begin", _on_begin)
-
-
-def _on_connect(connection: sqlite3.Connection, _: object) -> None:
+def on_connect(connection: sqlite3.Connection, _: object) -> None:
+    """Set up a connection: WAL, foreign keys."""
     # The driver must not begin transactions by itself: it would begin them as readers, and one
     # that turns into a writer may fail at once, whatever the timeout.
     connection.isolation_level = None
@@ -100,11 +90,44 @@ def _set_wal(connection: sqlite3.Connection) -> None:
         time.sleep(_RETRY_S)
 
 
-def _on_begin(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    if not options.get(WRITE):
-        connection.exec_driver_sql("BEGIN")
-        return
-    if options.get(MIGRATES):  # the migration discards the connection afterwards
+def begin(connection: Connection, *, write: bool, migrates: bool) -> None:
+    """Begin a transaction; one that writes waits for others first."""
+    if migrates:  # the migration discards the connection afterwards
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def damaged(url: URL, reason: str) -> DatabaseError:
+    """Return the error for a file that is no whole SQLite database."""
+    return DatabaseError(
+        f"the database {shown_url(url)} is damaged or not a database: {reason}.\n"
+        "Its records cannot be read; checkpoints are elsewhere and are not affected.\n"
+        f"Restore the file from a backup, or move it away to start a new one: "
+        f"mv {url.database} {url.database}.damaged"
+    )
+
+
+def explain(reason: str, url: URL) -> Exception | None:
+    """Return detcore's error for one of SQLite's, or None if it is not a special one."""
+    low = reason.lower()
+    where = shown_url(url)
+    if "disk is full" in low or "no space" in low:
+        return StorageFullError(
+            f"no room for records: {where}: {reason}.\n"
+            "What was reported stays in the spool of its trial and is taken in later.\n"
+            "Free some space, then go on."
+        )
+    if "locked" in low:
+        return DatabaseError(
+            f"the database {where} was locked by another process for {WAIT_S:.0f} s: {reason}.\n"
+            "A process holds a write transaction open, or the file is on a network file system.\n"
+            f"Find it with: lsof {url.database}"
+        )
+    if any(words in low for words in _DAMAGE):
+        return damaged(url, reason)
+    if "readonly" in low or "read-only" in low or "unable to open" in low:
+        return DatabaseError(
+            f"the database {where} cannot be opened or written: {reason}.\n"
+            "Change its permissions, or set DETCORE_HOME (or DETCORE_DB) to another place."
+        )
+    return None
