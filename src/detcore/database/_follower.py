@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from detcore._log import SpoolDamagedError, spool_owner
-from detcore.contract.errors import DatabaseError, DetcoreError, StorageFullError
+from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.contract.values import TrialState
 from detcore.database._drain import Position, drain, read_positions
 from detcore.database._queries import among
@@ -80,29 +79,6 @@ def ingest_spools(
     return added
 
 
-def ingest_run(database: Database, log: Path, start: Position | None = None) -> Position:
-    """Add the finished records of one run's log that are not in the database.
-
-    Args:
-        database: Where to.
-        log: The log, by the name that `spool_path` gives it.
-        start: Position that an earlier call returned, or None. A wrong one costs time only.
-
-    Returns:
-        The position up to which the log is in the database.
-
-    Raises:
-        SpoolDamagedError: If the file is not a log, or shorter than it was.
-        FileNotFoundError: If it does not exist.
-        DatabaseError: If the database cannot be used.
-    """
-    size, owner = log.stat().st_size, spool_owner(log)
-    if start is None and owner is not None:
-        start = read_positions(database, [owner[0]]).get(owner)
-    start = start or Position()
-    return drain(database, log, start) if size != start.offset else start
-
-
 def ingest_reports(
     database: Database, home: Path, *, experiment_id: int, trial_id: int | None = None
 ) -> None:
@@ -161,14 +137,6 @@ def _take_in(database: Database, path: Path, position: Position) -> int:
         return 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Failure:
-    """The reason why reports are not in the records."""
-
-    log: str
-    error: Exception
-
-
 class LogFollower:
     """Moves the logs of trials into the records, in one thread.
 
@@ -191,7 +159,7 @@ class LogFollower:
         self._asked = 0  # flushes that were asked for
         self._answered = 0  # the newest of them that is done
         self._closing = False
-        self._failure: _Failure | None = None
+        self._failure: tuple[str, Exception] | None = None  # the log, and the reason
         self._thread = threading.Thread(target=self._run, name="detcore-follower", daemon=True)
         self._thread.start()
 
@@ -215,7 +183,7 @@ class LogFollower:
         with self._changed:
             if self._closing:
                 raise DatabaseError("the follower of the logs is closed")
-            self._ask(timeout_s)
+            self._ask(timeout_s, full_s=timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Flush, and end the thread even if that fails. Calling it again is fine.
@@ -245,7 +213,7 @@ class LogFollower:
             self._changed.notify_all()
         self._thread.join(timeout_s)
 
-    def _ask(self, timeout_s: float, *, full_s: float | None = None) -> None:
+    def _ask(self, timeout_s: float, *, full_s: float) -> None:
         self._asked += 1
         number = self._asked
         self._changed.notify_all()
@@ -254,37 +222,29 @@ class LogFollower:
         def is_over(*hopeless: type[Exception]) -> bool:
             failure = self._failure
             return self._answered >= number or (
-                failure is not None and isinstance(failure.error, hopeless)
+                failure is not None and isinstance(failure[1], hopeless)
             )
 
+        self._changed.wait_for(lambda: is_over(SpoolDamagedError), full_s)
         self._changed.wait_for(
-            lambda: is_over(SpoolDamagedError), timeout_s if full_s is None else full_s
+            lambda: is_over(SpoolDamagedError, StorageFullError), timeout_s - full_s
         )
-        if full_s is not None:
-            self._changed.wait_for(
-                lambda: is_over(SpoolDamagedError, StorageFullError), timeout_s - full_s
-            )
         if self._answered >= number:
             return
-        failure = self._failure
-        if failure is None:
-            failure = _Failure(
-                ", ".join(map(str, sorted(self._logs))),
-                DatabaseError("the database did not answer in time"),
-            )
-        if isinstance(failure.error, SpoolDamagedError):
-            raise failure.error  # waiting does not mend it
-        raise self._unmoved(failure, time.monotonic() - began) from failure.error
-
-    def _unmoved(self, failure: _Failure, waited_s: float) -> DetcoreError:
+        logs, error = self._failure or (
+            ", ".join(map(str, sorted(self._logs))),
+            DatabaseError("the database did not answer in time"),
+        )
+        if isinstance(error, SpoolDamagedError):
+            raise error  # waiting does not mend it
         text = (
-            f"reports in {failure.log} could not be moved into {self._database.url} within "
-            f"{waited_s:.1f} s: {failure.error}\n"
+            f"reports in {logs} could not be moved into {self._database.url} within "
+            f"{time.monotonic() - began:.1f} s: {error}\n"
             "They are safe in that file; the next detcore command that reads takes them in."
         )
-        if isinstance(failure.error, StorageFullError):
-            return StorageFullError(text, missing_bytes=failure.error.missing_bytes)
-        return DatabaseError(text)
+        if isinstance(error, StorageFullError):
+            raise StorageFullError(text, missing_bytes=error.missing_bytes) from error
+        raise DatabaseError(text) from error
 
     def _run(self) -> None:
         while True:
@@ -298,22 +258,27 @@ class LogFollower:
                 if failure is None:
                     self._answered = asked
                 self._changed.notify_all()
-                may_pass = failure is not None and not isinstance(failure.error, SpoolDamagedError)
+                may_pass = failure is not None and not isinstance(failure[1], SpoolDamagedError)
                 self._changed.wait_for(
                     lambda: self._asked > asked or self._closing,  # noqa: B023
                     _RETRY_S if may_pass else _INTERVAL_S,
                 )
 
-    def _take_in(self, logs: list[tuple[Path, Position | None]]) -> _Failure | None:
+    def _take_in(self, logs: list[tuple[Path, Position | None]]) -> tuple[str, Exception] | None:
         """Move the new records of each log; return the first failure, which delays no other log."""
-        first: _Failure | None = None
-        for log, position in logs:
+        first: tuple[str, Exception] | None = None
+        for log, known in logs:
             try:
-                position = ingest_run(self._database, log, position)
+                size, owner, position = log.stat().st_size, spool_owner(log), known
+                if position is None and owner is not None:
+                    position = read_positions(self._database, [owner[0]]).get(owner)
+                position = position or Position()
+                if size != position.offset:
+                    position = drain(self._database, log, position)
             except FileNotFoundError:
                 continue  # not written yet
             except Exception as error:  # noqa: BLE001  (kept for flush and close, and retried)
-                first = first or _Failure(str(log), error)
+                first = first or (str(log), error)
                 continue
             with self._changed:
                 if log in self._logs:
