@@ -15,8 +15,6 @@ from detcore.database._text import PATH_PREFIX, URL_PREFIX, home_of
 
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 
 _COLUMNS = (("experiments", "model_dir"), ("trials", "trial_dir"), ("checkpoints", "storage_url"))
 
