@@ -23,11 +23,10 @@ from detcore.database._experiments import note_last_id, replace_labels
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
 from detcore.database._queries import checked_metadata, checked_texts, unused_id
 from detcore.database._questions import answer_question
-from detcore.database._ranking import RankedCheckpoint, RankedTrial
+from detcore.database._ranking import RankedCheckpoint, RankedTrial, TrialSummary
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
-from detcore.database._summaries import TrialSummary
 from detcore.database._text import PlainText
 from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
 

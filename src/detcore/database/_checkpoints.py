@@ -19,9 +19,8 @@ from detcore.database._apply import (
     refuse_registered,
     registrations,
 )
-from detcore.database._metrics import is_current
+from detcore.database._metrics import AT_ITS_STEP, is_current
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
-from detcore.database._ranking import AT_ITS_STEP
 from detcore.database._schema import checkpoints, metrics, trials, validation_values
 
 __all__ = ["CheckpointQueries", "select_latest"]
@@ -137,8 +136,7 @@ class CheckpointQueries(Queries):
         query = select(func.count()).where(
             checkpoints.c.experiment_id == experiment_id, checkpoints.c.state == COMPLETED
         )
-        with self._read() as connection:
-            return int(connection.execute(query).scalar_one())
+        return int(self._read_value(query))
 
     def registered_checkpoints(self) -> dict[str, list[str]]:
         """Return the checkpoints in the registry by UUID, with ``"model version N"`` of each."""

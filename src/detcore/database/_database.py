@@ -14,7 +14,6 @@ from detcore.database._experiments import DeletionQueries, ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
-from detcore.database._summaries import SummaryQueries
 from detcore.database._trials import TrialQueries
 
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ class Database(
     MetricQueries,
     CheckpointQueries,
     RankingQueries,
-    SummaryQueries,
     CurveQueries,
     DeletionQueries,
 ):

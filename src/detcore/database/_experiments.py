@@ -222,8 +222,7 @@ class ExperimentQueries(Queries):
         }
         if running:
             changed["process"] = this_process()
-        with self._write() as connection:
-            change(connection, experiments, experiment_id, **changed)
+        self._change(experiments, experiment_id, **changed)
 
     def experiment_is_alive(self, experiment_id: int) -> bool | None:
         """Return whether the process that runs an experiment is there.

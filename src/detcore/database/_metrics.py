@@ -14,10 +14,11 @@ from detcore._log import encode_metrics
 from detcore._records import EventRecord, MetricRecord, read_rows
 from detcore.contract.errors import DatabaseError
 from detcore.database._queries import Queries, now, require
-from detcore.database._schema import events, metrics, trials, validation_values
+from detcore.database._schema import checkpoints, events, metrics, trials, validation_values
 from detcore.database._text import MAX_INDEXED, plain_text
 
 __all__ = [
+    "AT_ITS_STEP",
     "MetricQueries",
     "insert_metrics",
     "is_current",
@@ -25,6 +26,12 @@ __all__ = [
     "select_best",
 ]
 
+# Of a join: the validation of a checkpoint's trial at its own step.
+AT_ITS_STEP = and_(
+    metrics.c.trial_id == checkpoints.c.trial_id,
+    metrics.c.steps_completed == checkpoints.c.steps_completed,
+    metrics.c.kind == "validation",
+)
 # Databases limit the parameters of a statement: SQLite 32,766, PostgreSQL 65,535.
 _VALUES_AT_ONCE = 1000
 

@@ -59,6 +59,18 @@ class Queries:
         """Return the first row of a query as a record; None without a row."""
         return next(iter(self._read_all(record, query.limit(1))), None)
 
+    def _read_value(self, query: Select[Any]) -> Any:
+        """Return the first column of the first row of a query; None without a row."""
+        with self._read() as connection:
+            return connection.execute(query).scalar()
+
+    def _change(
+        self, table: Table, number: int, /, *conditions: ColumnElement[bool], **changed: object
+    ) -> bool:
+        """Change the row with an id in a transaction; see `change`."""
+        with self._write() as connection:
+            return change(connection, table, number, *conditions, **changed)
+
     def _write(self) -> AbstractContextManager[Connection]:
         return self.transaction(write=True)
 

@@ -131,7 +131,8 @@ class TrialQueries(Queries):
             NotFoundError: If no trial has that id.
         """
         running = state == TrialState.RUNNING
-        self._update_trial(
+        self._change(
+            trials,
             trial_id,
             state=TrialState(state).value,
             error=error,
@@ -144,7 +145,7 @@ class TrialQueries(Queries):
         Raises:
             NotFoundError: If no trial has that id.
         """
-        self._update_trial(trial_id, trial_dir=path)
+        self._change(trials, trial_id, trial_dir=path)
 
     def update_trial(
         self,
@@ -261,12 +262,9 @@ class TrialQueries(Queries):
         values = validation_values.c
         mine = select(trials.c.experiment_id).where(trials.c.id == trial_id).scalar_subquery()
         others = and_(values.experiment_id == mine, values.trial_id != trial_id)
-        query = select_best(
-            select(values.value).select_from(metrics), others, metric, smaller_is_better
-        )
-        with self._read() as connection:
-            found = connection.execute(query).fetchone()
-        return None if found is None else float(found.value)
+        best = select(values.value).select_from(metrics)
+        found = self._read_value(select_best(best, others, metric, smaller_is_better))
+        return None if found is None else float(found)
 
     def best_until(
         self, trial_id: int, config: Mapping[str, object], steps_completed: int
@@ -295,13 +293,8 @@ class TrialQueries(Queries):
                 metrics.c.steps_completed <= steps_completed,
             )
         )
-        with self._read() as connection:
-            found = connection.execute(query).scalar()
+        found = self._read_value(query)
         return None if found is None else float(found)
-
-    def _update_trial(self, trial_id: int, **changed: object) -> None:
-        with self._write() as connection:
-            change(connection, trials, trial_id, **changed)
 
 
 def insert_trial(
