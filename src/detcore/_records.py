@@ -92,12 +92,7 @@ class ProcessIdentity:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ProcessIdentity:
         """Read a document, perhaps of another release; fields that it lacks are None."""
-        optional = ("machine_id", "boot_id", "started", "pid_namespace")
-        return cls(
-            host=document["host"],
-            pid=document["pid"],
-            **{name: document.get(name) for name in optional},
-        )
+        return cls(**{name: document.get(name) for name in cls.__slots__})
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +187,6 @@ class TrialRecord:
     def pid(self) -> int | None:
         """Process of the newest start."""
         return self.current_run.process.pid if self.current_run else None
-
-    @property
-    def boot_id(self) -> str | None:
-        """Which start of the machine the newest start belongs to."""
-        return self.current_run.process.boot_id if self.current_run else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -117,14 +117,13 @@ def change_where(
     return connection.execute(update(table).where(*conditions).values(**changed)).rowcount > 0
 
 
-def find(connection: Connection, table: Table, number: int, *, lock: bool = False) -> Row[Any]:
-    """Return the row with an id; with a lock, it stays so until the transaction ends.
+def find(connection: Connection, table: Table, number: int) -> Row[Any]:
+    """Return the row with an id.
 
     Raises:
         NotFoundError: If no row has that id; the message lists the known ones.
     """
-    query = select(table).where(table.c.id == number)
-    row = connection.execute(query.with_for_update() if lock else query).fetchone()
+    row = connection.execute(select(table).where(table.c.id == number)).fetchone()
     if row is None:
         raise _not_found(connection, table, number)
     return row
