@@ -58,23 +58,20 @@ def ingest_spools(
     """
     experiment, trial = ("*" if n is None else n for n in (experiment_id, trial_id))
     paths = sorted(Path(home).glob(f"experiments/{experiment}/trials/{trial}/spool-*.jsonl"))
-    if not paths:
+    owners = {path: owner for path in paths if (owner := spool_owner(path)) is not None}
+    if not owners:
         return 0
-    owners = [owner for owner in map(spool_owner, paths) if owner is not None]
     everything = experiment_id is None and trial_id is None
-    asked = None if everything else sorted({owner[0] for owner in owners})
+    asked = None if everything else sorted({owner[0] for owner in owners.values()})
     positions = read_positions(database, asked)
-    known: dict[int, set[int]] | None = None
+    known: set[tuple[int, int | None]] | None = None
     added = 0
-    for path in paths:
-        owner = spool_owner(path)
-        if owner is None:
-            continue
+    for path, owner in owners.items():
         position = positions.get(owner, Position())
         if _size(path) <= position.offset:
             continue
         known = _known_runs(database, asked) if known is None else known
-        if _belongs(owner, known):
+        if owner in known or (owner[0], None) in known:
             added += _take_in(database, path, position)
     return added
 
@@ -103,23 +100,18 @@ def ingest_reports(
         ingest_spools(database, home, experiment_id=experiment_id, trial_id=number)
 
 
-def _known_runs(database: Database, asked: Sequence[int] | None) -> dict[int, set[int]]:
+def _known_runs(database: Database, asked: Sequence[int] | None) -> set[tuple[int, int | None]]:
+    """Return trials and runs, with None for a trial that was never started.
+
+    A spool of another run is of another database with the same home.
+    """
     started = select(trials.c.id, runs.c.run_id).outerjoin(runs, runs.c.trial_id == trials.c.id)
-    known: dict[int, set[int]] = {}
     with database._read() as connection:
-        for condition in among(trials.c.id, asked):
-            for row in connection.execute(started.where(condition)):
-                known.setdefault(row.id, set())
-                if row.run_id is not None:
-                    known[row.id].add(row.run_id)
-    return known
-
-
-def _belongs(owner: tuple[int, int], known: dict[int, set[int]]) -> bool:
-    """Return whether a spool is of this database, and not of another one with the same home."""
-    trial_id, run_id = owner
-    started = known.get(trial_id)
-    return started is not None and (not started or run_id in started)
+        return {
+            (row.id, row.run_id)
+            for condition in among(trials.c.id, asked)
+            for row in connection.execute(started.where(condition))
+        }
 
 
 def _size(path: Path) -> int:
