@@ -11,26 +11,6 @@ import typing
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, TypeAlias
 
-__all__ = [
-    "CheckpointCommitted",
-    "CheckpointDamaged",
-    "CheckpointDeleted",
-    "CheckpointDeleting",
-    "CheckpointEvent",
-    "CheckpointSaved",
-    "CheckpointStarted",
-    "Event",
-    "TrainingMetrics",
-    "TrialFailed",
-    "TrialFinished",
-    "TrialStarted",
-    "ValidationMetrics",
-    "decode",
-    "encode",
-    "is_batches",
-]
-
-
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_URL = 4096
 _MAX_INTEGER = 2**63

@@ -18,21 +18,6 @@ from typing import Any, BinaryIO, Final
 
 from detcore._log.events import Event, decode
 
-__all__ = [
-    "NotASpoolError",
-    "SpoolHeader",
-    "SpooledRecord",
-    "decode_document",
-    "decode_metrics",
-    "encode_document",
-    "encode_metrics",
-    "header_line",
-    "parse_line",
-    "read_header",
-    "record_line",
-    "report_payload",
-]
-
 _VERSION = 1
 _PREFIX = b'{"crc":"'
 _BODY_AT = len(_PREFIX) + 8 + 2  # eight digits, quote and comma

@@ -17,16 +17,6 @@ from detcore._log.lines import (
 )
 from detcore.contract.errors import DatabaseError
 
-__all__ = [
-    "SpoolDamagedError",
-    "SpoolPart",
-    "is_spool_in_use",
-    "read_records",
-    "read_spool",
-    "spool_owner",
-    "spool_path",
-]
-
 # Small enough that neither a database's write lock nor Python's own is held long.
 _CHUNK_BYTES = 256 * 1024
 

@@ -17,16 +17,6 @@ from detcore.contract.errors import CheckpointStateError
 from detcore.contract.values import TrialState
 from detcore.database._schema import checkpoints, model_versions, models, runs, trials
 
-__all__ = [
-    "APPLIED",
-    "CheckpointChange",
-    "apply_event",
-    "change_checkpoint",
-    "insert_checkpoint",
-    "refuse_registered",
-    "registrations",
-]
-
 CheckpointChange: TypeAlias = (
     events.CheckpointCommitted
     | events.CheckpointDeleting

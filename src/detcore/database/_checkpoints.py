@@ -23,8 +23,6 @@ from detcore.database._metrics import AT_ITS_STEP, is_current
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
 from detcore.database._schema import checkpoints, metrics, trials, validation_values
 
-__all__ = ["CheckpointQueries", "select_latest"]
-
 _LISTED = 10
 
 

@@ -14,8 +14,6 @@ from sqlalchemy.pool import ConnectionPoolEntry, PoolProxiedConnection
 
 from detcore.contract.errors import DatabaseError
 
-__all__ = ["MIGRATION_TIMEOUT_S", "WAIT_S", "DatabaseAway", "ForkGuard", "Patience", "shown_url"]
-
 # How long a writer waits for another one.
 WAIT_S = 30.0
 # How long it waits for one that migrates, which copies tables.

@@ -28,8 +28,6 @@ from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, among
 from detcore.database._schema import metrics, trials, validation_values
 
-__all__ = ["CurveQueries", "MetricCurve"]
-
 # Reports with a NaN are looked at one by one; of more than these, some are not counted.
 _MAX_NAN = 20_000
 

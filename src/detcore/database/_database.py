@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from detcore.hooks import TablesType
 
-__all__ = ["Database"]
-
 _Derived = TypeVar("_Derived", bound="Database")
 
 

@@ -24,8 +24,6 @@ from detcore.database._text import MAX_INDEXED
 if TYPE_CHECKING:
     from detcore.database._database import Database
 
-__all__ = ["Position", "SpoolLines", "add_parts", "drain", "parse_part", "read_positions"]
-
 # Trial and run.
 Owner = tuple[int, int]
 _SHOWN = 200

@@ -42,16 +42,6 @@ from detcore.database._text import set_home
 if TYPE_CHECKING:
     from detcore.hooks import TablesType
 
-__all__ = [
-    "MIGRATIONS",
-    "bring_up_to_date",
-    "make_engine",
-    "migrate",
-    "read_version",
-    "revisions",
-    "transaction",
-]
-
 # Connections of a process: a worker needs two, a command one; servers have about 100.
 _POOL = {"pool_size": 2, "max_overflow": 8, "pool_pre_ping": True}
 MIGRATIONS = Path(__file__).parent / "migrations"

@@ -41,13 +41,6 @@ from detcore.database._schema import (
 from detcore.database._secrets import hide_secrets
 from detcore.database._text import MAX_INDEXED
 
-__all__ = [
-    "DeletionQueries",
-    "ExperimentQueries",
-    "note_last_id",
-    "replace_labels",
-]
-
 _CLAIMED = (ExperimentState.PAUSED, ExperimentState.ERROR)
 
 

@@ -21,8 +21,6 @@ from detcore.database._schema import runs, trials
 if TYPE_CHECKING:
     from detcore.database._database import Database
 
-__all__ = ["LogFollower", "ingest_reports", "ingest_spools"]
-
 _INTERVAL_S = 0.25
 _RETRY_S = 1.0
 # A full disk rarely gets room while a trial ends, and the user who must make room waits for it.

@@ -17,15 +17,6 @@ from detcore.database._queries import Queries, now, require
 from detcore.database._schema import checkpoints, events, metrics, trials, validation_values
 from detcore.database._text import MAX_INDEXED, plain_text
 
-__all__ = [
-    "AT_ITS_STEP",
-    "MetricQueries",
-    "insert_metrics",
-    "is_current",
-    "metric_row",
-    "select_best",
-]
-
 # Of a join: the validation of a checkpoint's trial at its own step.
 AT_ITS_STEP = and_(
     metrics.c.trial_id == checkpoints.c.trial_id,

@@ -14,10 +14,6 @@ from sqlalchemy import URL, Connection
 from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.database._connections import MIGRATION_TIMEOUT_S, WAIT_S, DatabaseAway
 
-__all__ = [
-    "begin", "connect_arguments", "explain", "normal_url", "on_connect", "require_unicode",
-]  # fmt: skip
-
 # Key of the advisory lock that writers hold; locks are per database.
 _LOCK = int.from_bytes(b"detcore", "big")
 # A statement, or a transaction that does nothing, is ended by the server after this long, so that

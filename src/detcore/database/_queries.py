@@ -19,21 +19,6 @@ from detcore.database._engine import transaction
 from detcore.database._process import identify_this_process
 from detcore.database._schema import last_ids
 
-__all__ = [
-    "Queries",
-    "among",
-    "change",
-    "change_where",
-    "checked_metadata",
-    "checked_texts",
-    "describe_ids",
-    "find",
-    "now",
-    "require",
-    "this_process",
-    "unused_id",
-]
-
 now = time.time
 _T = TypeVar("_T")
 # Databases limit how many values a statement has.

@@ -24,8 +24,6 @@ from detcore.database._schema import (
 )
 from detcore.database._trials import read_trials
 
-__all__ = ["RankedCheckpoint", "RankedTrial", "RankingQueries", "TrialSummary"]
-
 # Beyond this many the whole order is read at once, instead of the best few.
 _FEW = 200
 

@@ -16,8 +16,6 @@ from detcore.database._queries import Queries, change, find, now, require
 from detcore.database._schema import experiments, search_events, trials
 from detcore.database._trials import insert_trial
 
-__all__ = ["SearchQueries", "TrialDraft", "TrialTarget"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialDraft:

@@ -13,8 +13,6 @@ from sqlalchemy import URL, Connection
 from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.database._connections import MIGRATION_TIMEOUT_S, WAIT_S, shown_url
 
-__all__ = ["begin", "damaged", "explain", "on_connect", "prepare_file"]
-
 _RETRY_S = 0.02
 # The write-ahead log is cut to this where a migration made it long.
 _LOG_BYTES = 16 * 1024 * 1024

@@ -8,11 +8,6 @@ from typing import Any, cast
 from sqlalchemy import Dialect, Engine, Text
 from sqlalchemy.types import TypeDecorator
 
-__all__ = [
-    "MAX_INDEXED", "PATH_PREFIX", "URL_PREFIX", "HomePath", "PlainText", "home_of", "plain_text",
-    "set_home",
-]  # fmt: skip
-
 # Characters of a text in an index; PostgreSQL's indices hold 2,700 bytes, a character up to four.
 MAX_INDEXED = 512
 PATH_PREFIX = "home:"

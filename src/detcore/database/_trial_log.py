@@ -11,8 +11,6 @@ from pathlib import Path
 
 from detcore._records import LogLine
 
-__all__ = ["LineFile", "TrialLog", "read_log_page", "read_trial_log"]
-
 _NAME = "log.jsonl"
 _POLL_S = 0.2
 

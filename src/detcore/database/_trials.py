@@ -26,8 +26,6 @@ from detcore.database._queries import (
 )
 from detcore.database._schema import experiments, metrics, runs, trials, validation_values
 
-__all__ = ["TrialQueries", "insert_trial", "read_trials"]
-
 
 class TrialQueries(Queries):
     """Create, read, start and move on trials; compare their best metrics."""

@@ -25,17 +25,6 @@ from detcore.contract.values import TrialInfo
 if TYPE_CHECKING:
     from detcore.hooks._entry import Observer
 
-__all__ = [
-    "Cursor",
-    "Mailbox",
-    "find_mailboxes",
-    "mailboxes_of",
-    "read_run",
-    "run_path",
-    "subscribe",
-    "write_run",
-]
-
 _SLOT_BYTES = 96
 _RUN = "run-"
 
