@@ -92,7 +92,8 @@ class ProcessIdentity:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ProcessIdentity:
         """Read a document, perhaps of another release; fields that it lacks are None."""
-        return cls(**{name: document.get(name) for name in cls.__slots__})
+        values: dict[str, Any] = {name: document.get(name) for name in cls.__slots__}
+        return cls(**values)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

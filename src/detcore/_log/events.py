@@ -5,7 +5,6 @@ so `decode` checks every field, ignores unknown ones, and returns None if a line
 """
 
 import dataclasses
-import functools
 import re
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -58,7 +57,7 @@ def _or_none(check: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or check(value)
 
 
-# Types of fields, each with the check of its value. `_checks_of` reads them, so annotations are
+# Types of fields, each with the check of its value. `_CHECKS` reads them, so annotations are
 # evaluated here: there is no `from __future__ import annotations`.
 Count: TypeAlias = Annotated[int, _is_count]
 Object: TypeAlias = Annotated[Mapping[str, Any], _is_object]
@@ -223,17 +222,15 @@ Event: TypeAlias = (
 )
 
 _TYPES: dict[str, type[Event]] = {made.KIND: made for made in typing.get_args(Event)}
-
-
-@functools.cache
-def _checks_of(made: type[Event]) -> Mapping[str, Callable[[object], bool]]:
-    """Return the check of each field of an event."""
-    return {field.name: typing.get_args(field.type)[1] for field in dataclasses.fields(made)}
+_CHECKS: dict[type[Event], dict[str, Callable[[object], bool]]] = {
+    made: {field.name: typing.get_args(field.type)[1] for field in dataclasses.fields(made)}
+    for made in _TYPES.values()
+}
 
 
 def encode(event: Event) -> dict[str, Any]:
     """Return an event as the payload of a line of kind ``event.KIND``."""
-    return {name: getattr(event, name) for name in _checks_of(type(event))}
+    return {name: getattr(event, name) for name in _CHECKS[type(event)]}
 
 
 def decode(kind: str, payload: object) -> Event | None:
@@ -241,7 +238,7 @@ def decode(kind: str, payload: object) -> Event | None:
     made = _TYPES.get(kind)
     if made is None or not isinstance(payload, dict):
         return None
-    checks = _checks_of(made)
+    checks = _CHECKS[made]
     values = {name: payload[name] for name in checks if name in payload}
     if not all(checks[name](value) for name, value in values.items()):
         return None

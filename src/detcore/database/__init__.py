@@ -28,7 +28,7 @@ from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
 from detcore.database._text import PlainText
-from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
+from detcore.database._trial_log import LineFile, TrialLog, read_log_page
 
 __all__ = [
     "CheckpointRecord",
@@ -72,7 +72,6 @@ __all__ = [
     "parse_part",
     "read_log_page",
     "read_rows",
-    "read_trial_log",
     "replace_labels",
     "restore_secrets",
     "revisions",

@@ -135,15 +135,13 @@ class LogFollower:
     them, so appending never waits for it.
     """
 
-    def __init__(self, database: Database, *, full_s: float = _FULL_S) -> None:
+    def __init__(self, database: Database) -> None:
         """Start the thread.
 
         Args:
             database: The records; they may be unreachable at times. Not closed by this.
-            full_s: How long `close` waits while the database has no room, in seconds.
         """
         self._database = database
-        self._full_s = full_s
         self._logs: dict[Path, Position | None] = {}
         self._changed = threading.Condition()
         self._asked = 0  # flushes that were asked for
@@ -179,14 +177,14 @@ class LogFollower:
         """Flush, and end the thread even if that fails. Calling it again is fine.
 
         Raises:
-            StorageFullError: If the database has no room; after `full_s` seconds already.
+            StorageFullError: If the database has no room; after two seconds already.
             DatabaseError: As `flush`; the next reader takes the reports in.
         """
         deadline = time.monotonic() + timeout_s
         try:
             with self._changed:
                 if not self._closing:
-                    self._ask(timeout_s, full_s=min(self._full_s, timeout_s))
+                    self._ask(timeout_s, full_s=min(_FULL_S, timeout_s))
         finally:
             # After a failure, too: the caller closes the database next.
             self.stop(max(0.1, deadline - time.monotonic()))

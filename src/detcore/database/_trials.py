@@ -30,14 +30,7 @@ from detcore.database._schema import experiments, metrics, runs, trials, validat
 class TrialQueries(Queries):
     """Create, read, start and move on trials; compare their best metrics."""
 
-    def create_trial(
-        self,
-        *,
-        experiment_id: int,
-        hparams: Mapping[str, object],
-        seed: int,
-        trial_dir: str | None = None,
-    ) -> int:
+    def create_trial(self, *, experiment_id: int, hparams: Mapping[str, object], seed: int) -> int:
         """Record a new trial, in state PAUSED until it is started.
 
         Returns:
@@ -48,9 +41,7 @@ class TrialQueries(Queries):
         """
         with self._write() as connection:
             require(connection, experiments, experiment_id)
-            return insert_trial(
-                connection, experiment_id, hparams=hparams, seed=seed, trial_dir=trial_dir
-            )
+            return insert_trial(connection, experiment_id, hparams=hparams, seed=seed)
 
     def get_trial(self, trial_id: int) -> TrialRecord:
         """Return a trial.
@@ -301,7 +292,6 @@ def insert_trial(
     *,
     hparams: Mapping[str, object],
     seed: int,
-    trial_dir: str | None = None,
     search_index: int | None = None,
 ) -> int:
     """Add a trial, in state PAUSED; return its id."""
@@ -312,7 +302,6 @@ def insert_trial(
             state=TrialState.PAUSED.value,
             hparams=encode_document(hparams),
             seed=seed,
-            trial_dir=trial_dir,
             search_index=search_index,
             num_restarts=0,
             created_at=now(),

@@ -176,18 +176,15 @@ def mailboxes_of(trial_dir: Path) -> list[Mailbox]:
     return [Mailbox(trial_dir, urllib.parse.unquote(folder.name)) for folder in folders]
 
 
-def find_mailboxes(
-    home: Path, *, experiment_id: int | None = None, trial_id: int | None = None
-) -> Iterator[Mailbox]:
+def find_mailboxes(home: Path, *, experiment_id: int | None = None) -> Iterator[Mailbox]:
     """Yield the mailboxes under a home in which something may wait, by experiment and trial.
 
     Args:
         home: `Environment.home`.
         experiment_id: Only those of this experiment.
-        trial_id: Only those of this trial.
     """
-    experiment, trial = ("*" if n is None else n for n in (experiment_id, trial_id))
-    found = Path(home).glob(f"experiments/{experiment}/trials/{trial}/observers/*/{_RUN}*")
+    experiment = "*" if experiment_id is None else experiment_id
+    found = Path(home).glob(f"experiments/{experiment}/trials/*/observers/*/{_RUN}*")
     folders = {path.parent for path in found}
     for folder in sorted(folders, key=_place):
         yield Mailbox(folder.parents[1], urllib.parse.unquote(folder.name))
@@ -215,7 +212,7 @@ def _parse(slot: bytes) -> tuple[int, Cursor] | None:
 
 def write_run(info: TrialInfo) -> Path:
     """Write the file that says which trial a run is of; return its path."""
-    path = run_path(info)
+    path = _path(Path(info.trial_dir), info.run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The configuration may hold credentials: no other user may read it.
     descriptor, beside = tempfile.mkstemp(prefix=".run-", dir=path.parent)
@@ -228,11 +225,6 @@ def write_run(info: TrialInfo) -> Path:
         os.unlink(beside)
         raise
     return path
-
-
-def run_path(info: TrialInfo) -> Path:
-    """Return the path of the file that says which trial a run is of."""
-    return _path(Path(info.trial_dir), info.run_id)
 
 
 def read_run(trial_dir: Path, run_id: int) -> TrialInfo:

@@ -37,7 +37,6 @@ from detcore.hooks._mailbox import (
     find_mailboxes,
     mailboxes_of,
     read_run,
-    run_path,
     subscribe,
     write_run,
 )
@@ -58,7 +57,6 @@ __all__ = [
     "is_spool_in_use",
     "read_run",
     "read_spool",
-    "run_path",
     "spool_owner",
     "subscribe",
     "tell_end_of_killed",
