@@ -1,5 +1,6 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
+from detcore._log import SpoolHeader, SpoolPart
 from detcore._records import (
     CheckpointRecord,
     EventRecord,
@@ -13,11 +14,10 @@ from detcore._records import (
     TrialRecord,
     read_rows,
 )
-from detcore.contract.values import ModelOrderBy, ModelSortBy
 from detcore.database._connections import DatabaseAway, Patience, shown_url
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
-from detcore.database._drain import Position, SpoolLines, add_parts, parse_part
+from detcore.database._drain import Position, add_parts, parse_part
 from detcore.database._engine import make_engine, revisions
 from detcore.database._experiments import note_last_id, replace_labels
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
@@ -41,9 +41,7 @@ __all__ = [
     "LogLine",
     "MetricCurve",
     "MetricRecord",
-    "ModelOrderBy",
     "ModelRecord",
-    "ModelSortBy",
     "ModelVersionRecord",
     "Patience",
     "PlainText",
@@ -52,7 +50,8 @@ __all__ = [
     "RankedCheckpoint",
     "RankedTrial",
     "RunRecord",
-    "SpoolLines",
+    "SpoolHeader",
+    "SpoolPart",
     "TrialDraft",
     "TrialLog",
     "TrialRecord",

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
-from detcore._log import SpooledRecord, encode_metrics, parse_line, read_spool
-from detcore._log.events import Event, TrainingMetrics, ValidationMetrics
+from detcore._log import SpooledRecord, SpoolPart, encode_metrics, parse_line, read_spool
+from detcore._log.events import Event, TrainingMetrics, ValidationMetrics, encode
 from detcore._records import MetricRecord
 from detcore.contract.errors import DatabaseError
 from detcore.database._apply import APPLIED, apply_event
@@ -42,23 +42,6 @@ class Position:
     offset: int = 0
     last_seq: int = 0
     added: int = 0
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SpoolLines:
-    """Whole lines of a spool.
-
-    Attributes:
-        owner: Trial and run.
-        first: Byte of the spool where its records begin.
-        start: Byte where these lines begin.
-        data: The lines.
-    """
-
-    owner: tuple[int, int]
-    first: int
-    start: int
-    data: bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,19 +78,21 @@ class Part:
     entries: Sequence[_Entry]
 
 
-def parse_part(lines: SpoolLines) -> Part:
+def parse_part(lines: SpoolPart) -> Part:
     """Return whole lines, parsed into database rows; this costs most of the time.
 
     Damaged lines become events of kind "damaged".
     """
     entries = []
-    owner, end = lines.owner, lines.start
-    for text in lines.data.split(b"\n")[:-1]:
+    assert lines.header is not None  # a part without one has no lines
+    owner, end = (lines.header.trial_id, lines.header.run_id), lines.start
+    for text in lines.lines.split(b"\n")[:-1]:
         line = parse_line(text)
         entry = None if line is None else _entry(owner, line)
         entries.append(entry or _damaged(owner, end, text))
         end += len(text) + 1
-    return Part(owner=owner, first=lines.first, start=lines.start, end=end, entries=entries)
+    first = lines.header.records_at
+    return Part(owner=owner, first=first, start=lines.start, end=end, entries=entries)
 
 
 def add_parts(connection: Connection, parts: Sequence[Part]) -> list[Position]:
@@ -194,11 +179,8 @@ def _entry(owner: Owner, line: SpooledRecord) -> _Entry | None:
                 run_id=run_id,
                 seq=line.seq,
                 kind=line.kind,
-                steps_completed=event.steps_completed,
-                metrics=event.metrics,
-                batch_metrics=event.batch_metrics,
-                n_records=event.n_records,
                 reported_at=datetime.datetime.fromtimestamp(line.time, datetime.timezone.utc),
+                **encode(event),
             )
             return _Entry(line.seq, metric_row(record))
         row = {
@@ -246,15 +228,9 @@ def drain(database: Database, path: Path, start: Position) -> Position:
     added, position = 0, start
     while True:
         found = read_spool(path, position.offset)
-        if found.header is None or not found.lines:
+        if not found.lines:
             return dataclasses.replace(position, added=added)
-        lines = SpoolLines(
-            owner=(found.header.trial_id, found.header.run_id),
-            first=found.header.records_at,
-            start=found.start,
-            data=found.lines,
-        )
-        position = _store(database, parse_part(lines))
+        position = _store(database, parse_part(found))
         added += position.added
 
 

@@ -27,7 +27,7 @@ from sqlalchemy.exc import IntegrityError
 from detcore.database import (
     Position,
     ProcessIdentity,
-    SpoolLines,
+    SpoolPart,
     add_parts,
     checked_texts,
     metadata,
@@ -170,7 +170,7 @@ class ServerDatabase(RegistryDatabase):
                 raise _unknown_run((trial_id, run_id))
         return Position() if row is None else Position(row.byte_offset, row.last_seq)
 
-    def add_spool_lines(self, given: Sequence[SpoolLines]) -> list[Position | Exception]:
+    def add_spool_lines(self, given: Sequence[SpoolPart]) -> list[Position | Exception]:
         """Add the records of whole lines, those of all spools in one transaction.
 
         Lines that begin elsewhere than at their spool's position add nothing. If the database

@@ -69,7 +69,8 @@ def upgrade(obj: CliContext) -> None:
     Database.open(url).close()
     _print_version(before.url, "schema", before.schema, before.newest_schema)
     for name, tables in sorted(obj.plugin_manager().tables().items()):
-        type("PluginDatabase", (Database,), {"tables": tables}).open(url).close()
+        kind: type[Database] = type("PluginDatabase", (Database,), {"tables": tables})
+        kind.open(url).close()
         earlier = before.schemas_of_plugins.get(name)
         _print_version(before.url, f"tables of {name}", earlier, tables.revisions[-1])
 
