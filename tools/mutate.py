@@ -53,11 +53,10 @@ ROOM_TESTS = {
     "data": "data plugins/testing/tests/test_data_source_suite.py trial run",
     "database": "database plugins/server/tests/test_operating.py cli experimental core run"
     " plugins/server/tests",
-    "delivery": "delivery hooks run",
     "describe": "cli plugins/report/tests plugins/server/tests experimental",
     "distributed": "distributed plugins/testing/tests/test_ranks.py core launch trial metrics",
     "experimental": "experimental plugins/server/tests cli",
-    "hooks": "hooks delivery cli architecture/test_public_api.py",
+    "hooks": "hooks delivery run cli architecture/test_public_api.py",
     "launch": "launch plugins/testing/tests/test_launcher_suite.py core distributed run",
     "runner": "run cli search launch experimental",
     "search": "search core plugins/testing/tests run",

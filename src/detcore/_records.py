@@ -1,8 +1,8 @@
 """The records: each described once, for the database, the client, the server and the commands.
 
 A field is a column of the record's table (`detcore.database._schema`). Those that are `Sent` are
-part of the record's document, the JSON with which a server answers. `read_row` makes a record of a
-row, `make_document` a document of a record, and `DOCUMENTS` says what each document holds.
+part of the record's document, the JSON with which a server answers. `read_rows` makes records of
+rows, `make_document` a document of a record, and `DOCUMENTS` says what each document holds.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from detcore._log import decode_document, decode_metrics, is_batches
@@ -92,12 +92,8 @@ class ProcessIdentity:
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> ProcessIdentity:
         """Read a document, perhaps of another release; fields that it lacks are None."""
-        optional = ("machine_id", "boot_id", "started", "pid_namespace")
-        return cls(
-            host=document["host"],
-            pid=document["pid"],
-            **{name: document.get(name) for name in optional},
-        )
+        values: dict[str, Any] = {name: document.get(name) for name in cls.__slots__}
+        return cls(**values)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,11 +188,6 @@ class TrialRecord:
     def pid(self) -> int | None:
         """Process of the newest start."""
         return self.current_run.process.pid if self.current_run else None
-
-    @property
-    def boot_id(self) -> str | None:
-        """Which start of the machine the newest start belongs to."""
-        return self.current_run.process.boot_id if self.current_run else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -522,24 +513,31 @@ def experiment_state(value: ExperimentState | str) -> ExperimentState:
         raise InvalidArgumentError(f"{value!r} is no state; expected one of {known}") from None
 
 
-def read_row(record: Callable[..., _T], row: Row[Any], **more: object) -> _T:
-    """Return a row of a table as a record.
+def read_rows(
+    record: Callable[..., _T], rows: Iterable[Row[Any]], **more: Callable[[Row[Any]], object]
+) -> list[_T]:
+    """Return rows of one query as records.
 
     Args:
-        record: The record's class.
-        row: The row; a column that it lacks gets the default of its field, as NULL does where the
-            field may not be None.
-        more: Fields that are not in the row.
+        record: The records' class.
+        rows: The rows; a column that they lack gets the default of its field, as NULL does where
+            the field may not be None.
+        more: Fields that are not in the rows: what returns the value for a row.
     """
-    for index, name, is_optional, convert in _readers(record, row._fields):
-        value = row[index]
-        if name in more:
-            continue
-        if value is not None:
-            more[name] = value if convert is None else convert(value)
-        elif is_optional:
-            more[name] = None
-    return record(**more)
+    found: list[_T] = []
+    columns: Sequence[tuple[int, str, bool, Callable[[Any], Any] | None]] | None = None
+    for row in rows:
+        if columns is None:
+            columns = _readers(record, row._fields)
+        values = {name: make(row) for name, make in more.items()} if more else {}
+        for index, name, is_optional, convert in columns:
+            value = row[index]
+            if value is not None:
+                values[name] = value if convert is None else convert(value)
+            elif is_optional:
+                values[name] = None
+        found.append(record(**values))
+    return found
 
 
 @functools.cache
@@ -560,13 +558,13 @@ def _converter(field: Field) -> Callable[[Any], Any] | None:
     if field.json is not None:
         return field.json.decode
     if field.type is datetime.datetime:
-        return lambda seconds: datetime.datetime.fromtimestamp(seconds, datetime.timezone.utc)
+        return functools.partial(datetime.datetime.fromtimestamp, tz=datetime.timezone.utc)
     if field.type is ProcessIdentity:
         return functools.lru_cache(
             lambda text: ProcessIdentity.from_document(decode_document(text))
         )
     if isinstance(field.type, type) and issubclass(field.type, enum.Enum | bool):
-        return field.type
+        return functools.cache(field.type)
     return None
 
 

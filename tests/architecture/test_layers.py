@@ -44,7 +44,6 @@ LAYERS = (
     ),
     (
         "checkpoint",
-        "delivery",
         "search",
         "builtin",
     ),

@@ -34,7 +34,7 @@ def test_reports_are_in_the_order_of_steps(store: Store) -> None:
     assert [row.steps_completed for row in rows] == [10, 20, 30]
     assert [row.metrics["loss"] for row in rows] == [10, 20, 30]
     assert [row.steps_completed for row in store.database.metrics(1, "training")] == [15]
-    assert store.database.trial_steps_completed(1) == 30
+    assert store.database.summarize_trials(1, metric=None)[1].steps_completed == 30
 
 
 def test_of_equal_steps_the_last_runs_report_counts(store: Store) -> None:

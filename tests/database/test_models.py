@@ -14,8 +14,8 @@ from detcore._log.events import (
     CheckpointDeleting,
     CheckpointStarted,
 )
-from detcore.database import ModelOrderBy, ModelSortBy
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
+from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_registry import RegistryDatabase
 
 if TYPE_CHECKING:

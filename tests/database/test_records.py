@@ -70,9 +70,8 @@ def test_states_move_and_errors_go_away_again(store: Store) -> None:
 
 def test_trials_and_their_runs(store: Store) -> None:
     database = store.database
-    second = database.create_trial(
-        experiment_id=1, hparams={"lr": 0.1}, seed=2**31 - 1, trial_dir="/t"
-    )
+    second = database.create_trial(experiment_id=1, hparams={"lr": 0.1}, seed=2**31 - 1)
+    database.set_trial_dir(second, "/t")
     trial = database.get_trial(second)
     assert (trial.state, trial.run_id, trial.pid) == (TrialState.PAUSED, 0, None)
     assert (trial.hparams, trial.seed, trial.trial_dir) == ({"lr": 0.1}, 2**31 - 1, "/t")

@@ -18,9 +18,8 @@ from fake_distributions import write_distribution
 
 from detcore._log import Spool, spool_path
 from detcore._log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
-from detcore.delivery import Mailbox
-from detcore.delivery._courier import Courier
 from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
+from detcore.hooks.delivery import Courier, Failures, Mailbox, write_run
 from detcore.types import TrialInfo
 
 # Notes every call in a file; its service is away while a file "down" is there.
@@ -84,6 +83,7 @@ class Box:
         spool = Spool(spool_path(self.folder, run_id), trial_id=7, run_id=run_id)
         self.spools.append(spool)
         add(spool, TrialStarted(run_id=run_id))
+        write_run(self.trial(run_id))
         self.mailbox().add_run(run_id)
         return spool
 
@@ -115,7 +115,7 @@ class Box:
         return call
 
     def courier(self) -> Courier:
-        return Courier(self.mailbox(), self.observer(), self.trial)
+        return Courier(self.mailbox(), self.observer(), Failures(self.observer()))
 
     def trial(self, run_id: int) -> TrialInfo:
         return TrialInfo(

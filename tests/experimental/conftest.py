@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,7 +13,6 @@ import pytest
 from client_store import ClientStore, round_trip
 from http_face import make_token, served
 
-from detcore.database import back_up, put_back
 from detcore.environment import read_environment
 from detcore.experimental import Determined
 from detcore.experimental._embedded import EmbeddedTransport
@@ -45,7 +46,16 @@ class Face:
         for path in self.home.iterdir():
             if not path.name.startswith("detcore.db"):
                 shutil.rmtree(path) if path.is_dir() else path.unlink()
-        put_back(self.empty, f"sqlite:///{self.home / 'detcore.db'}", replace=True)
+        copy_database(self.empty, self.home / "detcore.db")
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy an SQLite database, also over one that is open."""
+    with (
+        contextlib.closing(sqlite3.connect(source)) as reading,
+        contextlib.closing(sqlite3.connect(target)) as writing,
+    ):
+        reading.backup(writing)
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +64,7 @@ def face(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Face]:
     environment = read_environment({"DETCORE_HOME": str(home)})
     token = make_token(environment.database_url)
     empty = tmp_path_factory.mktemp("empty") / "empty.db"
-    back_up(environment.database_url, empty)
+    copy_database(home / "detcore.db", empty)
     with served(environment) as url:
         yield Face(url, token, home, empty)
 

@@ -10,7 +10,7 @@ import pytest
 from fake_distributions import write_distribution
 from toy_command import TOY_PLUGIN, Detcore
 
-from detcore.database import read_trial_log
+from detcore.database import read_log_page
 from detcore.launch import framework_variables
 from detcore.runner._running import TrialOutput
 from detcore.types import Framework
@@ -131,4 +131,4 @@ def test_notices_are_logged_and_not_displayed(tmp_path: Path) -> None:
         output(rank, "stderr", line)
     output.close()
     assert shown == ["Instructions:", "use that", "nothing that belongs to it"]
-    assert len(list(read_trial_log(tmp_path))) == 10
+    assert len(read_log_page(tmp_path)[0]) == 10

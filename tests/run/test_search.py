@@ -12,7 +12,7 @@ import pytest
 from search_command import Searches
 from toy_command import Detcore
 
-from detcore.database import read_trial_log
+from detcore.database import read_log_page
 
 ASHA = {
     "name": "adaptive_asha",
@@ -64,7 +64,7 @@ def test_what_ends_the_trials_of_a_random_search(searches: Searches) -> None:
     with searches.database() as database:
         record = database.get_experiment(1)
         assert (record.progress, record.control) == (1.0, None)
-        log = list(read_trial_log(Path(str(trials[1].trial_dir))))
+        log, _ = read_log_page(Path(str(trials[1].trial_dir)))
     assert any("restart 1 of 1" in line.text for line in log if line.stream == "detcore")
 
 

@@ -48,7 +48,9 @@ def test_a_script_by_itself_and_as_a_trial_of_a_run(detcore: Detcore) -> None:
 
     with records(detcore) as database:
         for trial_id in (1, 2):
-            assert database.trial_steps_completed(trial_id) == 12
+            experiment_id = database.get_trial(trial_id).experiment_id
+            summary = database.summarize_trials(experiment_id, metric=None)[trial_id]
+            assert summary.steps_completed == 12
             counts = {row.n_records for row in database.metrics(trial_id, "validation")}
             assert counts == {60}
     for manifest in detcore.committed():

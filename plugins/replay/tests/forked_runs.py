@@ -16,9 +16,9 @@ from toy_command import TOY_PLUGIN
 from detcore.checkpoint import list_committed, read_manifest
 from detcore.config import load_mapping
 from detcore.database import CheckpointRecord
-from detcore.delivery import write_run
 from detcore.environment import child_environment, read_environment
 from detcore.hooks import PluginManager
+from detcore.hooks.delivery import write_run
 from detcore.launch import worker
 from detcore.storage import LocalStorage
 from detcore.types import TrialInfo

@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy import event, func, select
 
 from detcore._log.lines import record_line
-from detcore.database import MetricRecord, Position, SpoolLines
+from detcore.database import MetricRecord, Position, SpoolHeader, SpoolPart
 from detcore.database._schema import metrics, spools
 from detcore.environment import read_environment
 from detcore.errors import NotFoundError
@@ -41,9 +41,9 @@ def _line(number: int = 1) -> bytes:
     return record_line(number, "training", 1e9, {"steps_completed": number, "metrics": {"x": 0.5}})
 
 
-def _lines(trial: int, run: int, *, start: int = FIRST, data: bytes | None = None) -> SpoolLines:
-    data = _line() if data is None else data
-    return SpoolLines(owner=(trial, run), first=FIRST, start=start, data=data)
+def _lines(trial: int, run: int, *, start: int = FIRST, data: bytes | None = None) -> SpoolPart:
+    header = SpoolHeader(trial, run, FIRST)
+    return SpoolPart(header=header, start=start, lines=_line() if data is None else data)
 
 
 def _count(database: ServerDatabase) -> int:

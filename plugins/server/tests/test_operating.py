@@ -16,10 +16,10 @@ from running_server import PASSWORD, USER
 from sqlalchemy import create_engine, text
 from toy_command import Detcore
 
-from detcore.database import back_up, describe_database, put_back
 from detcore.database._engine import migrate, revisions
 from detcore.errors import ConfigError, DatabaseError
 from detcore.experimental import Determined
+from detcore_server._backup import back_up, describe_database, put_back
 from detcore_server._database import ServerDatabase
 from detcore_server._passwords import hash_password
 

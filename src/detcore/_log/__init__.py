@@ -6,8 +6,8 @@ observers, the display of a run.
 
 from detcore._log.events import is_batches
 from detcore._log.lines import (
-    Line,
     NotASpoolError,
+    SpooledRecord,
     SpoolHeader,
     decode_document,
     decode_metrics,
@@ -18,7 +18,6 @@ from detcore._log.lines import (
 )
 from detcore._log.reading import (
     SpoolDamagedError,
-    SpooledRecord,
     SpoolPart,
     is_spool_in_use,
     read_records,
@@ -29,7 +28,6 @@ from detcore._log.reading import (
 from detcore._log.writing import Spool, open_log
 
 __all__ = [
-    "Line",
     "NotASpoolError",
     "Spool",
     "SpoolDamagedError",

@@ -4,187 +4,11 @@
 so `decode` checks every field, ignores unknown ones, and returns None if a line is no event.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import re
+import typing
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Final, TypeAlias
-
-__all__ = [
-    "CheckpointCommitted",
-    "CheckpointDamaged",
-    "CheckpointDeleted",
-    "CheckpointDeleting",
-    "CheckpointEvent",
-    "CheckpointSaved",
-    "CheckpointStarted",
-    "Event",
-    "TrainingMetrics",
-    "TrialFailed",
-    "TrialFinished",
-    "TrialStarted",
-    "ValidationMetrics",
-    "decode",
-    "encode",
-    "is_batches",
-]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrialStarted:
-    """A run of the trial opened its context."""
-
-    KIND: ClassVar[str] = "trial_started"
-    run_id: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Metrics:
-    steps_completed: int
-    metrics: Mapping[str, Any]
-    batch_metrics: Sequence[Mapping[str, Any]] | None = None
-    n_records: int | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingMetrics(_Metrics):
-    """Training metrics over the batches since the last report."""
-
-    KIND: ClassVar[str] = "training"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationMetrics(_Metrics):
-    """Metrics of a validation."""
-
-    KIND: ClassVar[str] = "validation"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointStarted:
-    """A checkpoint is being written."""
-
-    KIND: ClassVar[str] = "checkpoint_started"
-    uuid: str
-    storage_url: str
-    steps_completed: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointCommitted:
-    """The manifest of a checkpoint is written: it exists.
-
-    Attributes:
-        uuid: The checkpoint.
-        steps_completed: Batches completed when it was made.
-        metadata: The user's metadata.
-        resources: Its files and their sizes in bytes.
-        url: Where it is; None in logs of the first release, which notified observers by
-            `CheckpointSaved`.
-        path: Its folder, on a storage of this machine.
-        size_bytes: Sum of the sizes of its files.
-        stalled_s: How long training waited for it, in seconds; None = unknown.
-        total_s: How long the save took, in seconds; None = unknown.
-    """
-
-    KIND: ClassVar[str] = "checkpoint_committed"
-    uuid: str
-    steps_completed: int
-    metadata: Mapping[str, Any]
-    resources: Mapping[str, int]
-    url: str | None = None
-    path: str | None = None
-    size_bytes: int = 0
-    stalled_s: float | None = None
-    total_s: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved:
-    """A committed checkpoint as the first release reported it to observers; only read."""
-
-    KIND: ClassVar[str] = "checkpoint_saved"
-    uuid: str
-    steps_completed: int
-    url: str
-    path: str | None = None
-    size_bytes: int = 0
-    stalled_s: float | None = None
-    total_s: float | None = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDeleting:
-    """All files of a checkpoint are about to be deleted."""
-
-    KIND: ClassVar[str] = "checkpoint_deleting"
-    uuid: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDeleted:
-    """Files of a checkpoint were deleted; `resources` are left, and about to be alone if any."""
-
-    KIND: ClassVar[str] = "checkpoint_deleted"
-    uuid: str
-    resources: Mapping[str, int]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointDamaged:
-    """Files of a checkpoint are missing or have changed."""
-
-    KIND: ClassVar[str] = "checkpoint_damaged"
-    uuid: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrialFailed:
-    """The training code said that the trial failed, before its process ends.
-
-    Attributes:
-        state: Always "ERROR".
-        error: The reason.
-    """
-
-    KIND: ClassVar[str] = "trial_state"
-    error: str
-    state: str = "ERROR"
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrialFinished:
-    """A run of the trial ended.
-
-    Attributes:
-        state: A state of the records, or "INVALID_HP".
-        error: The error in one line, or None.
-    """
-
-    KIND: ClassVar[str] = "trial_finished"
-    state: str
-    error: str | None = None
-
-
-CheckpointEvent: TypeAlias = (
-    CheckpointStarted
-    | CheckpointCommitted
-    | CheckpointDeleting
-    | CheckpointDeleted
-    | CheckpointDamaged
-)
-"""A change of a checkpoint's state, by a trial or by a command."""
-
-Event: TypeAlias = (
-    TrialStarted
-    | TrainingMetrics
-    | ValidationMetrics
-    | CheckpointEvent
-    | CheckpointSaved
-    | TrialFailed
-    | TrialFinished
-)
+from typing import Annotated, Any, ClassVar, TypeAlias
 
 _UUID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MAX_URL = 4096
@@ -233,44 +57,175 @@ def _or_none(check: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or check(value)
 
 
-_Check: TypeAlias = Callable[[object], bool]
-_METRICS: Final[dict[str, _Check]] = {
-    "steps_completed": _is_number,
-    "metrics": _is_object,
-    "batch_metrics": _or_none(is_batches),
-    "n_records": _or_none(_is_number),
+# Types of fields, each with the check of its value. `_CHECKS` reads them, so annotations are
+# evaluated here: there is no `from __future__ import annotations`.
+Count: TypeAlias = Annotated[int, _is_count]
+Object: TypeAlias = Annotated[Mapping[str, Any], _is_object]
+Seconds: TypeAlias = Annotated[float | None, _or_none(_is_seconds)]
+Sizes: TypeAlias = Annotated[Mapping[str, int], _is_sizes]
+Text: TypeAlias = Annotated[str | None, _or_none(_is_text)]
+Url: TypeAlias = Annotated[str, _is_url]
+Uuid: TypeAlias = Annotated[str, _is_uuid]
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialStarted:
+    """A run of the trial opened its context."""
+
+    KIND: ClassVar[str] = "trial_started"
+    run_id: Count
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Metrics:
+    steps_completed: Annotated[int, _is_number]
+    metrics: Object
+    batch_metrics: Annotated[Sequence[Mapping[str, Any]] | None, _or_none(is_batches)] = None
+    n_records: Annotated[int | None, _or_none(_is_number)] = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingMetrics(_Metrics):
+    """Training metrics over the batches since the last report."""
+
+    KIND: ClassVar[str] = "training"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ValidationMetrics(_Metrics):
+    """Metrics of a validation."""
+
+    KIND: ClassVar[str] = "validation"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointStarted:
+    """A checkpoint is being written."""
+
+    KIND: ClassVar[str] = "checkpoint_started"
+    uuid: Uuid
+    storage_url: Url
+    steps_completed: Count
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Saved:
+    uuid: Uuid
+    steps_completed: Count
+    path: Text = None
+    size_bytes: Count = 0
+    stalled_s: Seconds = None
+    total_s: Seconds = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointCommitted(_Saved):
+    """The manifest of a checkpoint is written: it exists.
+
+    Attributes:
+        uuid: The checkpoint.
+        steps_completed: Batches completed when it was made.
+        metadata: The user's metadata.
+        resources: Its files and their sizes in bytes.
+        url: Where it is; None in logs of the first release, which notified observers by
+            `CheckpointSaved`.
+        path: Its folder, on a storage of this machine.
+        size_bytes: Sum of the sizes of its files.
+        stalled_s: How long training waited for it, in seconds; None = unknown.
+        total_s: How long the save took, in seconds; None = unknown.
+    """
+
+    KIND: ClassVar[str] = "checkpoint_committed"
+    metadata: Object
+    resources: Sizes
+    url: Annotated[str | None, _or_none(_is_url)] = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointSaved(_Saved):
+    """A committed checkpoint as the first release reported it to observers; only read."""
+
+    KIND: ClassVar[str] = "checkpoint_saved"
+    url: Url
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDeleting:
+    """All files of a checkpoint are about to be deleted."""
+
+    KIND: ClassVar[str] = "checkpoint_deleting"
+    uuid: Uuid
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDeleted:
+    """Files of a checkpoint were deleted; `resources` are left, and about to be alone if any."""
+
+    KIND: ClassVar[str] = "checkpoint_deleted"
+    uuid: Uuid
+    resources: Sizes
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointDamaged:
+    """Files of a checkpoint are missing or have changed."""
+
+    KIND: ClassVar[str] = "checkpoint_damaged"
+    uuid: Uuid
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFailed:
+    """The training code said that the trial failed, before its process ends.
+
+    Attributes:
+        state: Always "ERROR".
+        error: The reason.
+    """
+
+    KIND: ClassVar[str] = "trial_state"
+    error: Annotated[str, _is_text]
+    state: Annotated[str, lambda value: value == "ERROR"] = "ERROR"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFinished:
+    """A run of the trial ended.
+
+    Attributes:
+        state: A state of the records, or "INVALID_HP".
+        error: The error in one line, or None.
+    """
+
+    KIND: ClassVar[str] = "trial_finished"
+    state: Annotated[str, _is_text]
+    error: Text = None
+
+
+CheckpointEvent: TypeAlias = (
+    CheckpointStarted
+    | CheckpointCommitted
+    | CheckpointDeleting
+    | CheckpointDeleted
+    | CheckpointDamaged
+)
+"""A change of a checkpoint's state, by a trial or by a command."""
+
+Event: TypeAlias = (
+    TrialStarted
+    | TrainingMetrics
+    | ValidationMetrics
+    | CheckpointEvent
+    | CheckpointSaved
+    | TrialFailed
+    | TrialFinished
+)
+
+_TYPES: dict[str, type[Event]] = {made.KIND: made for made in typing.get_args(Event)}
+_CHECKS: dict[type[Event], dict[str, Callable[[object], bool]]] = {
+    made: {field.name: typing.get_args(field.type)[1] for field in dataclasses.fields(made)}
+    for made in _TYPES.values()
 }
-_SAVED: Final[dict[str, _Check]] = {
-    "uuid": _is_uuid,
-    "steps_completed": _is_count,
-    "path": _or_none(_is_text),
-    "size_bytes": _is_count,
-    "stalled_s": _or_none(_is_seconds),
-    "total_s": _or_none(_is_seconds),
-}
-_CHECKS: Final[dict[type[Event], dict[str, _Check]]] = {
-    TrialStarted: {"run_id": _is_count},
-    TrainingMetrics: _METRICS,
-    ValidationMetrics: _METRICS,
-    CheckpointStarted: {
-        "uuid": _is_uuid,
-        "storage_url": _is_url,
-        "steps_completed": _is_count,
-    },
-    CheckpointCommitted: {
-        **_SAVED,
-        "metadata": _is_object,
-        "resources": _is_sizes,
-        "url": _or_none(_is_url),
-    },
-    CheckpointSaved: {**_SAVED, "url": _is_url},
-    CheckpointDeleting: {"uuid": _is_uuid},
-    CheckpointDeleted: {"uuid": _is_uuid, "resources": _is_sizes},
-    CheckpointDamaged: {"uuid": _is_uuid},
-    TrialFailed: {"error": _is_text, "state": lambda value: value == "ERROR"},
-    TrialFinished: {"state": _is_text, "error": _or_none(_is_text)},
-}
-_TYPES: Final[dict[str, type[Event]]] = {made.KIND: made for made in _CHECKS}
 
 
 def encode(event: Event) -> dict[str, Any]:

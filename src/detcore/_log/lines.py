@@ -16,20 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
-__all__ = [
-    "Line",
-    "NotASpoolError",
-    "SpoolHeader",
-    "decode_document",
-    "decode_metrics",
-    "encode_document",
-    "encode_metrics",
-    "header_line",
-    "parse_line",
-    "read_header",
-    "record_line",
-    "report_payload",
-]
+from detcore._log.events import Event, decode
 
 _VERSION = 1
 _PREFIX = b'{"crc":"'
@@ -139,13 +126,27 @@ class SpoolHeader:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Line:
-    """A record."""
+class SpooledRecord:
+    """A record of a spool.
+
+    Attributes:
+        seq: Its number in the spool, from 1 and rising.
+        kind: "training", "validation", or another word.
+        time: When it was reported, in seconds since 1970.
+        payload: The reported values.
+        end: Byte of the file behind it.
+    """
 
     seq: int
     kind: str
-    reported_at: datetime.datetime
+    time: float
     payload: Any
+    end: int
+
+    @property
+    def event(self) -> Event | None:
+        """The decoded event; None if the record is no event."""
+        return decode(self.kind, self.payload)
 
 
 def header_line(trial_id: int, run_id: int) -> bytes:
@@ -217,22 +218,26 @@ def _open(line: bytes) -> Any:
     return decode_metrics("{" + body.decode("ascii"))
 
 
-def parse_line(line: bytes) -> Line | None:
+def parse_line(line: bytes, end: int = 0) -> SpooledRecord | None:
     """Return the record of a line (without its newline), or None if it is damaged.
 
     A line with a right checksum that no spool writes counts as damaged: a peer may send anything.
+
+    Args:
+        line: The line.
+        end: Byte of the file behind it.
     """
     try:
         record = _open(line)
         if record is None:
             return None
         seq, kind, payload = record["seq"], record["kind"], record["payload"]
-        at = datetime.datetime.fromtimestamp(record["at"], datetime.timezone.utc)
+        time = datetime.datetime.fromtimestamp(record["at"], datetime.timezone.utc).timestamp()
     except (ValueError, TypeError, KeyError, OverflowError, OSError, RecursionError):
         return None
     if type(seq) is not int or not 0 < seq < 2**63 or not isinstance(kind, str):
         return None
-    return Line(seq=seq, kind=kind, reported_at=at, payload=payload)
+    return SpooledRecord(seq, kind, time, payload, end)
 
 
 def read_header(file: BinaryIO, path: Path) -> SpoolHeader | None:

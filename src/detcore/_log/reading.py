@@ -7,22 +7,15 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from detcore._log.events import Event, decode
-from detcore._log.lines import NotASpoolError, SpoolHeader, parse_line, read_header
+from detcore._log.lines import (
+    NotASpoolError,
+    SpooledRecord,
+    SpoolHeader,
+    parse_line,
+    read_header,
+)
 from detcore.contract.errors import DatabaseError
-
-__all__ = [
-    "SpoolDamagedError",
-    "SpoolPart",
-    "SpooledRecord",
-    "is_spool_in_use",
-    "read_records",
-    "read_spool",
-    "spool_owner",
-    "spool_path",
-]
 
 # Small enough that neither a database's write lock nor Python's own is held long.
 _CHUNK_BYTES = 256 * 1024
@@ -30,30 +23,6 @@ _CHUNK_BYTES = 256 * 1024
 
 class SpoolDamagedError(DatabaseError):
     """A spool that cannot be read at all."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SpooledRecord:
-    """A record of a spool.
-
-    Attributes:
-        seq: Its number in the spool, from 1 and rising.
-        kind: "training", "validation", or another word.
-        time: When it was reported, in seconds since 1970.
-        payload: The reported values.
-        end: Byte of the file behind it.
-    """
-
-    seq: int
-    kind: str
-    time: float
-    payload: Any
-    end: int
-
-    @property
-    def event(self) -> Event | None:
-        """The decoded event; None if the record is no event."""
-        return decode(self.kind, self.payload)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,17 +49,7 @@ class SpoolPart:
         end = self.start
         for text in self.lines.splitlines(keepends=True):
             end += len(text)
-            line = parse_line(text[:-1])
-            if line is None:
-                yield end
-                continue
-            yield SpooledRecord(
-                seq=line.seq,
-                kind=line.kind,
-                time=line.reported_at.timestamp(),
-                payload=line.payload,
-                end=end,
-            )
+            yield parse_line(text[:-1], end) or end
 
 
 def read_spool(path: Path, start: int = 0, *, is_over: bool = False) -> SpoolPart:

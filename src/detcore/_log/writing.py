@@ -21,8 +21,6 @@ from detcore._log.reading import spool_path
 from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.contract.values import TrialInfo
 
-__all__ = ["Spool", "open_log"]
-
 _BLOCK_BYTES = 64 * 1024
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from detcore.cli._context import CliContext
-    from detcore.delivery import Mailbox
     from detcore.hooks import Observer
+    from detcore.hooks.delivery import Mailbox
 
 __all__ = ["deliver"]
 
@@ -75,7 +75,7 @@ def deliver(
         _require_folder(obj.environment.home, experiment_id)
     if master is not None:
         ctx.exit(_send(obj, master, experiment_id, dry_run=dry_run, as_json=as_json))
-    from detcore.delivery import find_mailboxes
+    from detcore.hooks.delivery import find_mailboxes
 
     by_plugin: dict[str, list[Mailbox]] = {}
     for mailbox in find_mailboxes(obj.environment.home, experiment_id=experiment_id):
@@ -135,7 +135,7 @@ def _send(
 def _deliver(
     name: str, mailboxes: list[Mailbox], observer: Observer | None, *, dry_run: bool
 ) -> dict[str, Any]:
-    from detcore.delivery import deliver_waiting
+    from detcore.hooks.delivery import deliver_waiting
 
     row: dict[str, Any] = {"plugin": name, "delivered": 0, "forgotten": 0, "note": ""}
     if observer is None:
@@ -154,7 +154,7 @@ def _deliver(
 def _forget(name: str, mailboxes: list[Mailbox]) -> dict[str, Any]:
     dropped, note = 0, ""
     for mailbox in mailboxes:
-        from detcore.delivery import count_waiting
+        from detcore.hooks.delivery import count_waiting
 
         number = count_waiting(mailbox).num_events
         if mailbox.forget():
@@ -167,8 +167,8 @@ def _forget(name: str, mailboxes: list[Mailbox]) -> dict[str, Any]:
 
 def _count(mailboxes: list[Mailbox], observer: Observer | None) -> dict[str, Any]:
     """Return how much waits, where, and since when."""
-    from detcore.delivery import count_waiting
     from detcore.hooks import OBSERVER_HOOKS
+    from detcore.hooks.delivery import count_waiting
 
     hooks = OBSERVER_HOOKS if observer is None else observer.hooks
     found = [(box, count_waiting(box, hooks)) for box in mailboxes]

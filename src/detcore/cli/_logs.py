@@ -121,13 +121,13 @@ def experiment_logs(
 
 def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
     """Return the last lines that a trial's workers printed."""
-    from detcore.database import read_trial_log
+    from detcore.database import read_log_page
 
     if isinstance(database, ServerRecords):
         return database.read_log(trial.id, 0)[0][-number:]
     if trial.trial_dir is None:
         return []
-    return list(deque(read_trial_log(Path(trial.trial_dir)), maxlen=number))
+    return list(deque(read_log_page(Path(trial.trial_dir))[0], maxlen=number))
 
 
 class _Source:

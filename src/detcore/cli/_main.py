@@ -78,10 +78,7 @@ COMMANDS = {
     "ui": Lazy(None, "Open a page of the records in a browser, for you alone."),
     "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
     "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
-    "database": Lazy(
-        "detcore.cli._database:database_group",
-        "Copy the record store, restore it, bring it up to date.",
-    ),
+    "database": Lazy(None, "Copy the record store, restore it, bring it up to date."),
     "storage": Lazy(None, "Test a checkpoint storage."),
     "config": Lazy(
         "detcore.cli._config:config_group", "Check, show and describe experiment files."
@@ -106,6 +103,7 @@ COMMANDS = {
 ALIASES = {"plugin": "plugins"}
 DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "data": "detcore-replay",
+    "database": "detcore-server",
     "diverge": "detcore-replay",
     "migrate": "detcore-determined",
     "model": "detcore-registry",

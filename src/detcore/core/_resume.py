@@ -145,7 +145,7 @@ class InterruptedScripts:
         self, experiment: ExperimentRecord, uuids: Collection[str] | None, error: str | None
     ) -> None:
         from detcore.database import ingest_spools, restore_secrets
-        from detcore.delivery import tell_end_of_killed
+        from detcore.hooks.delivery import tell_end_of_killed
         from detcore.storage import open_storage
 
         database, home = self._database, self._environment.home
@@ -176,14 +176,14 @@ def recover(
     uuids: Collection[str] | None = None,
 ) -> None:
     """Settle the checkpoints that killed processes of a trial left, or some of them."""
-    from detcore.checkpoint import recover_checkpoints
-    from detcore.delivery import tell_recovered
+    from detcore.checkpoint import describe_checkpoint, recover_checkpoints
+    from detcore.hooks.delivery import tell_recovered
 
     completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
     if trial.trial_dir is not None:
         tell_recovered(
-            Path(trial.trial_dir), trial_id=trial.id, run_id=trial.run_id, storage=storage,
-            uuids=completed,
+            Path(trial.trial_dir), trial_id=trial.id, run_id=trial.run_id,
+            saved=[describe_checkpoint(storage, uuid) for uuid in completed],
         )  # fmt: skip
 
 

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment
     from detcore.core._outcome import Outcome
     from detcore.database import CheckpointRecord, TrialRecord
-    from detcore.delivery import LateDelivery
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
+    from detcore.hooks.delivery import LateDelivery
     from detcore.storage import StorageBackend
 
 __all__ = ["ScriptRunner"]
@@ -199,7 +199,7 @@ class ScriptRunner:
         follower.follow(log)
         observers = self._plugins.observers()
         if observers:
-            from detcore.delivery import LateDelivery, subscribe
+            from detcore.hooks.delivery import LateDelivery, subscribe
 
             subscribe(self._info, observers)
             self._delivery = LateDelivery(

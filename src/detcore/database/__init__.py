@@ -1,5 +1,6 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
+from detcore._log import SpoolHeader, SpoolPart
 from detcore._records import (
     CheckpointRecord,
     EventRecord,
@@ -11,36 +12,28 @@ from detcore._records import (
     ProcessIdentity,
     RunRecord,
     TrialRecord,
-    read_row,
+    read_rows,
 )
-from detcore.contract.values import ModelOrderBy, ModelSortBy
-from detcore.database._backup import (
-    DatabaseInfo,
-    back_up,
-    describe_database,
-    put_back,
-)
+from detcore.database._connections import DatabaseAway, Patience, shown_url
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
-from detcore.database._drain import Position, SpoolLines
-from detcore.database._experiments import note_last_id
+from detcore.database._drain import Position, add_parts, parse_part
+from detcore.database._engine import make_engine, revisions
+from detcore.database._experiments import note_last_id, replace_labels
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
-from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._queries import checked_metadata, checked_texts, unused_id
 from detcore.database._questions import answer_question
-from detcore.database._ranking import RankedCheckpoint, RankedTrial
+from detcore.database._ranking import RankedCheckpoint, RankedTrial, TrialSummary
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
-from detcore.database._summaries import TrialSummary
 from detcore.database._text import PlainText
-from detcore.database._trial_log import LineFile, TrialLog, read_log_page, read_trial_log
+from detcore.database._trial_log import LineFile, TrialLog, read_log_page
 
 __all__ = [
     "CheckpointRecord",
     "Database",
     "DatabaseAway",
-    "DatabaseInfo",
     "EventRecord",
     "ExperimentRecord",
     "LineFile",
@@ -48,9 +41,7 @@ __all__ = [
     "LogLine",
     "MetricCurve",
     "MetricRecord",
-    "ModelOrderBy",
     "ModelRecord",
-    "ModelSortBy",
     "ModelVersionRecord",
     "Patience",
     "PlainText",
@@ -59,27 +50,30 @@ __all__ = [
     "RankedCheckpoint",
     "RankedTrial",
     "RunRecord",
-    "SpoolLines",
+    "SpoolHeader",
+    "SpoolPart",
     "TrialDraft",
     "TrialLog",
     "TrialRecord",
     "TrialSummary",
     "TrialTarget",
+    "add_parts",
     "answer_question",
-    "back_up",
     "checked_metadata",
     "checked_texts",
-    "describe_database",
     "hide_secrets",
     "ingest_reports",
     "ingest_spools",
     "keep_secrets",
+    "make_engine",
     "metadata",
     "note_last_id",
-    "put_back",
+    "parse_part",
     "read_log_page",
-    "read_row",
-    "read_trial_log",
+    "read_rows",
+    "replace_labels",
     "restore_secrets",
+    "revisions",
+    "shown_url",
     "unused_id",
 ]

@@ -10,20 +10,12 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias, get_args
 
-from sqlalchemy import Connection, Row, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, case, func, select, update
 
 from detcore._log import encode_document, events
+from detcore.contract.errors import CheckpointStateError
 from detcore.contract.values import TrialState
 from detcore.database._schema import checkpoints, model_versions, models, runs, trials
-
-__all__ = [
-    "APPLIED",
-    "CheckpointChange",
-    "apply_event",
-    "change_checkpoint",
-    "insert_checkpoint",
-    "registrations",
-]
 
 CheckpointChange: TypeAlias = (
     events.CheckpointCommitted
@@ -34,6 +26,7 @@ CheckpointChange: TypeAlias = (
 
 ACTIVE, COMPLETED, DAMAGED = "ACTIVE", "COMPLETED", "DAMAGED"
 PARTIALLY_DELETED, DELETING, DELETED = "PARTIALLY_DELETED", "DELETING", "DELETED"
+_LISTED = 10
 _GONE = frozenset({DELETING, DELETED})
 _ALL = frozenset({ACTIVE, COMPLETED, DAMAGED, PARTIALLY_DELETED, DELETING, DELETED})
 # Seconds since 1970 that every calendar has; a record with another time could not be read again.
@@ -73,7 +66,7 @@ def apply_event(
     if found is None:
         return False
     deletes = isinstance(event, events.CheckpointDeleting | events.CheckpointDeleted)
-    if deletes and registrations(connection, event.uuid):
+    if deletes and registrations(connection, checkpoints.c.uuid == event.uuid):
         return False
     try:
         change_checkpoint(connection, found, event, at)
@@ -198,15 +191,35 @@ def _fail(
     return True
 
 
-def registrations(connection: Connection, uuid: str | None = None) -> dict[str, list[str]]:
-    """Return what checkpoints are registered as; of one of them, or of all."""
+def refuse_registered(
+    connection: Connection, what: str, *which: ColumnElement[bool], remedy: str
+) -> None:
+    """Raise CheckpointStateError if some of the checkpoints are in the model registry.
+
+    Args:
+        connection: The transaction that is about to delete files.
+        what: Subject and verb of the message.
+        which: Conditions on `checkpoints`.
+        remedy: How to go on.
+    """
+    used = [name for names in registrations(connection, *which).values() for name in names]
+    if used:
+        listed = ", ".join(used[:_LISTED]) + (", ..." if len(used) > _LISTED else "")
+        raise CheckpointStateError(
+            f"{what} in the model registry: {listed}.\n"
+            f"A model would lose its files. Nothing was deleted.\n{remedy}"
+        )
+
+
+def registrations(connection: Connection, *which: ColumnElement[bool]) -> dict[str, list[str]]:
+    """Return what the checkpoints of which conditions are true are registered as, by UUID."""
     query = (
         select(model_versions.c.checkpoint_uuid, models.c.name, model_versions.c.number)
         .join(models, models.c.id == model_versions.c.model_id)
+        .join(checkpoints, checkpoints.c.uuid == model_versions.c.checkpoint_uuid)
+        .where(*which)
         .order_by(models.c.id, model_versions.c.number)
     )
-    if uuid is not None:
-        query = query.where(model_versions.c.checkpoint_uuid == uuid)
     found: dict[str, list[str]] = {}
     for row in connection.execute(query):
         found.setdefault(row.checkpoint_uuid, []).append(f"{row.name} version {row.number}")

@@ -5,25 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, func, select, update
+from sqlalchemy import Connection, Select, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document, events
-from detcore._records import CheckpointRecord, read_row
-from detcore.contract.errors import CheckpointStateError, DatabaseError, NotFoundError
-from detcore.database._apply import COMPLETED, change_checkpoint, insert_checkpoint, registrations
+from detcore._records import CheckpointRecord, read_rows
+from detcore.contract.errors import DatabaseError, NotFoundError
+from detcore.database._apply import (
+    COMPLETED,
+    change_checkpoint,
+    insert_checkpoint,
+    refuse_registered,
+    registrations,
+)
+from detcore.database._metrics import AT_ITS_STEP, is_current
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
-from detcore.database._ranking import is_last_report
 from detcore.database._schema import checkpoints, metrics, trials, validation_values
-
-__all__ = ["CheckpointMetadataQueries", "CheckpointQueries", "select_latest"]
 
 _LISTED = 10
 
 
 class CheckpointQueries(Queries):
-    """Record checkpoints and find them."""
+    """Record checkpoints, find them, and change their metadata."""
 
     def record_checkpoint(
         self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
@@ -55,11 +59,15 @@ class CheckpointQueries(Queries):
             loses_files = isinstance(change, events.CheckpointDeleting) or (
                 isinstance(change, events.CheckpointDeleted) and change.resources
             )
+            which = checkpoints.c.uuid == change.uuid
+            # Nobody registers it until the transaction ends.
+            query = select(checkpoints).where(which).with_for_update()
+            found = connection.execute(query).fetchone()
             if loses_files and not force:
-                _refuse_registered(connection, change.uuid)
-            found = connection.execute(
-                select(checkpoints).where(checkpoints.c.uuid == change.uuid).with_for_update()
-            ).fetchone()
+                refuse_registered(
+                    connection, f"checkpoint {change.uuid} is", which,
+                    remedy="Delete the version of the model first, or force it.",
+                )  # fmt: skip
             if found is None:
                 raise _not_found(change.uuid)
             change_checkpoint(connection, found, change, now(), is_late=False)
@@ -73,28 +81,19 @@ class CheckpointQueries(Queries):
         Raises:
             NotFoundError: If none or several match.
         """
+        column = checkpoints.c.uuid
+        # By the index; a beginning needs to look at all of them.
+        found = self._read_all(CheckpointRecord, select(checkpoints).where(column == uuid))
+        if not found:
+            beginning = select(checkpoints).where(column.startswith(uuid, autoescape=True))
+            some = beginning.order_by(column).limit(_LISTED + 1)
+            found = self._read_all(CheckpointRecord, some)
+        if len(found) == 1:
+            return found[0]
+        newest = select(column).order_by(checkpoints.c.started_at.desc()).limit(_LISTED)
         with self._read() as connection:
-            # By the index; a beginning needs to look at all of them.
-            exact = connection.execute(select(checkpoints).where(checkpoints.c.uuid == uuid))
-            row = exact.fetchone()
-            if row is not None:
-                return read_row(CheckpointRecord, row)
-            rows = connection.execute(
-                select(checkpoints)
-                .where(checkpoints.c.uuid.startswith(uuid, autoescape=True))
-                .order_by(checkpoints.c.uuid)
-                .limit(_LISTED + 1)
-            ).fetchall()
-            if len(rows) == 1:
-                return read_row(CheckpointRecord, rows[0])
-            some = (
-                rows
-                or connection.execute(
-                    select(checkpoints).order_by(checkpoints.c.started_at.desc()).limit(_LISTED)
-                ).fetchall()
-            )
-        matched = [row.uuid for row in rows]
-        raise _not_found(uuid, matched=matched, others=[row.uuid for row in some])
+            others = connection.execute(newest).scalars().all()
+        raise _not_found(uuid, matched=[each.uuid for each in found], others=others)
 
     def shared_beginnings(self, length: int) -> list[str]:
         """Return the beginnings of UUIDs, `length` characters each, that several checkpoints have.
@@ -127,17 +126,15 @@ class CheckpointQueries(Queries):
             query = query.where(checkpoints.c.trial_id == trial_id)
         if states is not None:
             query = query.where(checkpoints.c.state.in_(list(states)))
-        with self._read() as connection:
-            rows = connection.execute(query.order_by(checkpoints.c.started_at, checkpoints.c.uuid))
-            return [read_row(CheckpointRecord, row) for row in rows]
+        order = (checkpoints.c.started_at, checkpoints.c.uuid)
+        return self._read_all(CheckpointRecord, query.order_by(*order))
 
     def count_checkpoints(self, experiment_id: int) -> int:
         """Return how many COMPLETED checkpoints an experiment has."""
         query = select(func.count()).where(
             checkpoints.c.experiment_id == experiment_id, checkpoints.c.state == COMPLETED
         )
-        with self._read() as connection:
-            return int(connection.execute(query).scalar_one())
+        return int(self._read_value(query))
 
     def registered_checkpoints(self) -> dict[str, list[str]]:
         """Return the checkpoints in the registry by UUID, with ``"model version N"`` of each."""
@@ -147,9 +144,7 @@ class CheckpointQueries(Queries):
     def latest_checkpoint(self, trial_id: int) -> CheckpointRecord | None:
         """Return the COMPLETED checkpoint of a trial with the most steps, the newest of equals."""
         query = select_latest(select(checkpoints), checkpoints.c.trial_id == trial_id)
-        with self._read() as connection:
-            row = connection.execute(query).fetchone()
-        return None if row is None else read_row(CheckpointRecord, row)
+        return self._read_first(CheckpointRecord, query)
 
     def checkpoint_metrics(self, experiment_id: int, metric: str) -> dict[str, float]:
         """Return a validation metric of each checkpoint that was validated at its step, by UUID.
@@ -159,86 +154,17 @@ class CheckpointQueries(Queries):
         """
         query = (
             select(checkpoints.c.uuid, validation_values.c.value)
-            .join(
-                metrics,
-                and_(
-                    metrics.c.trial_id == checkpoints.c.trial_id,
-                    metrics.c.steps_completed == checkpoints.c.steps_completed,
-                    metrics.c.kind == "validation",
-                ),
-            )
+            .join(metrics, AT_ITS_STEP)
             .join(validation_values, validation_values.c.metric_id == metrics.c.id)
             .where(
                 checkpoints.c.experiment_id == experiment_id,
                 validation_values.c.name == metric,
-                is_last_report(),
+                is_current(is_last=True),
             )
             .order_by(metrics.c.id)
         )
         with self._read() as connection:
             return {row.uuid: row.value for row in connection.execute(query)}
-
-
-def _start(connection: Connection, event: events.CheckpointStarted, trial_id: int | None) -> None:
-    of_trial = select(trials.c.experiment_id).where(trials.c.id == trial_id)
-    experiment_id = connection.execute(of_trial).scalar()
-    try:
-        insert_checkpoint(connection, event, now(), trial_id=trial_id, experiment_id=experiment_id)
-    except IntegrityError as error:
-        raise DatabaseError(
-            f"cannot record checkpoint {event.uuid} of trial {trial_id}: {error.orig}.\n"
-            "It is recorded already, or there is no such trial."
-        ) from error
-
-
-def _refuse_registered(connection: Connection, uuid: str) -> None:
-    """Refuse a checkpoint of the model registry; none is registered until the transaction ends."""
-    connection.execute(select(checkpoints.c.uuid).where(checkpoints.c.uuid == uuid)
-                       .with_for_update()).fetchone()  # fmt: skip
-    used = registrations(connection, uuid).get(uuid)
-    if used:
-        raise CheckpointStateError(
-            f"checkpoint {uuid} is in the model registry: {', '.join(used)}.\n"
-            "A model would lose its files. Nothing was deleted.\n"
-            "Delete the version of the model first, or force it."
-        )
-
-
-def _not_found(
-    uuid: str, *, matched: Sequence[str] = (), others: Sequence[str] = ()
-) -> NotFoundError:
-    if matched:
-        several = f"{_LISTED} or more" if len(matched) > _LISTED else str(len(matched))
-        return NotFoundError(
-            f"{uuid!r} is the beginning of {several} checkpoints: "
-            f"{', '.join(matched[:_LISTED])}.\nGive more of the UUID."
-        )
-    listed = f"\nThe newest are: {', '.join(others)}." if others else ""
-    return NotFoundError(
-        f"no checkpoint {uuid!r} is recorded.{listed}\nList them: detcore checkpoint list"
-    )
-
-
-def select_latest(what: Select[Any], owner: ColumnElement[bool]) -> Select[Any]:
-    """Return the query of the COMPLETED checkpoint with the most steps, the newest of equals.
-
-    Args:
-        what: A selection from `checkpoints`.
-        owner: A condition on it.
-    """
-    return (
-        what.where(owner, checkpoints.c.state == COMPLETED)
-        .order_by(
-            checkpoints.c.steps_completed.desc(),
-            checkpoints.c.committed_at.desc(),
-            checkpoints.c.uuid,
-        )
-        .limit(1)
-    )
-
-
-class CheckpointMetadataQueries(Queries):
-    """Change the metadata of checkpoints; each change is one transaction."""
 
     def add_checkpoint_metadata(
         self, uuid: str, metadata: Mapping[str, object]
@@ -278,6 +204,50 @@ class CheckpointMetadataQueries(Queries):
                 raise _not_found(uuid)
             text = encode_document(change(decode_document(row.metadata)))
             connection.execute(update(checkpoints).where(here).values(metadata=text))
-            return read_row(
-                CheckpointRecord, connection.execute(select(checkpoints).where(here)).one()
-            )
+            changed = connection.execute(select(checkpoints).where(here))
+            return read_rows(CheckpointRecord, changed)[0]
+
+
+def _start(connection: Connection, event: events.CheckpointStarted, trial_id: int | None) -> None:
+    of_trial = select(trials.c.experiment_id).where(trials.c.id == trial_id)
+    experiment_id = connection.execute(of_trial).scalar()
+    try:
+        insert_checkpoint(connection, event, now(), trial_id=trial_id, experiment_id=experiment_id)
+    except IntegrityError as error:
+        raise DatabaseError(
+            f"cannot record checkpoint {event.uuid} of trial {trial_id}: {error.orig}.\n"
+            "It is recorded already, or there is no such trial."
+        ) from error
+
+
+def _not_found(
+    uuid: str, *, matched: Sequence[str] = (), others: Sequence[str] = ()
+) -> NotFoundError:
+    if matched:
+        several = f"{_LISTED} or more" if len(matched) > _LISTED else str(len(matched))
+        return NotFoundError(
+            f"{uuid!r} is the beginning of {several} checkpoints: "
+            f"{', '.join(matched[:_LISTED])}.\nGive more of the UUID."
+        )
+    listed = f"\nThe newest are: {', '.join(others)}." if others else ""
+    return NotFoundError(
+        f"no checkpoint {uuid!r} is recorded.{listed}\nList them: detcore checkpoint list"
+    )
+
+
+def select_latest(what: Select[Any], owner: ColumnElement[bool]) -> Select[Any]:
+    """Return the query of the COMPLETED checkpoint with the most steps, the newest of equals.
+
+    Args:
+        what: A selection from `checkpoints`.
+        owner: A condition on it.
+    """
+    return (
+        what.where(owner, checkpoints.c.state == COMPLETED)
+        .order_by(
+            checkpoints.c.steps_completed.desc(),
+            checkpoints.c.committed_at.desc(),
+            checkpoints.c.uuid,
+        )
+        .limit(1)
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from sqlalchemy import (
@@ -23,12 +23,10 @@ from sqlalchemy import (
 from sqlalchemy.engine import Connection
 
 from detcore._log import decode_metrics
-from detcore._records import MetricRecord, read_row
+from detcore._records import MetricRecord, read_rows
 from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, among
 from detcore.database._schema import metrics, trials, validation_values
-
-__all__ = ["CurveQueries", "MetricCurve"]
 
 # Reports with a NaN are looked at one by one; of more than these, some are not counted.
 _MAX_NAN = 20_000
@@ -71,7 +69,7 @@ class CurveQueries(Queries):
                 names |= {
                     ("training", name)
                     for name, value in decode_metrics(text).items()
-                    if isinstance(value, (int, float)) and not isinstance(value, bool)
+                    if _is_number(value)
                 }
         return sorted(names, key=lambda name: (name[0] != "validation", name[1]))
 
@@ -116,10 +114,17 @@ class CurveQueries(Queries):
                         metrics.c.kind == kind,
                         metrics.c.steps_completed.between(*ends),
                     )
-                    _read_values(connection, curves, _extremes(which, name, _part(*ends, parts)))
-                    _count_nan(connection, curves, which, name)
+                    extremes = _extremes(which, name, _part(*ends, parts))
+                    points = _read_values(connection, extremes)
                 else:
-                    _read_reports(connection, curves, _samples(owner, kind, ends, parts), name)
+                    samples = _samples(owner, kind, ends, parts)
+                    points = _read_reports(connection, samples, name)
+                for trial_id, step, value, moment in points:
+                    curve = curves.setdefault(trial_id, MetricCurve())
+                    curve.points.append((step, value))
+                    curve.times.append(moment)
+                if kind == "validation":
+                    _count_nan(connection, curves, which, name)
         return curves
 
     def sample_metrics(self, trial_id: int, kind: str, *, parts: int) -> list[MetricRecord]:
@@ -139,7 +144,7 @@ class CurveQueries(Queries):
             if ends is None:
                 return []
             rows = connection.execute(_samples(owner, kind, ends, parts))
-            return [read_row(MetricRecord, row) for row in rows]
+            return read_rows(MetricRecord, rows)
 
 
 def _validation_names(experiment_id: int) -> Select[Any]:
@@ -249,28 +254,26 @@ def _end(end: Any, trial: ColumnElement[int], kind: str, first: Any, last: Any) 
     )
 
 
-def _read_values(connection: Connection, curves: dict[int, MetricCurve], rows: Subquery) -> None:
+def _read_values(connection: Connection, rows: Subquery) -> Iterator[tuple[int, int, Any, float]]:
+    """Yield trial, step, value and time of the extremes, in the order of trials and steps."""
     places = (rows.c.lowest, rows.c.highest, rows.c.first, rows.c.last)
-    query = select(rows.c.trial_id, rows.c.steps_completed, rows.c.value, rows.c.reported_at).where(
-        or_(*[place == 1 for place in places])
-    )
-    for trial_id, step, value, moment in connection.execute(
-        query.order_by(*list(query.selected_columns)[:2])
-    ):
-        curve = curves.setdefault(trial_id, MetricCurve())
-        curve.points.append((step, value))
-        curve.times.append(moment)
+    query = select(rows.c.trial_id, rows.c.steps_completed, rows.c.value, rows.c.reported_at)
+    query = query.where(or_(*[place == 1 for place in places]))
+    for row in connection.execute(query.order_by(rows.c.trial_id, rows.c.steps_completed)):
+        yield row.trial_id, row.steps_completed, row.value, row.reported_at
 
 
 def _read_reports(
-    connection: Connection, curves: dict[int, MetricCurve], rows: Select[Any], name: str
-) -> None:
-    for row in connection.execute(rows):
+    connection: Connection, query: Select[Any], name: str
+) -> Iterator[tuple[int, int, Any, float]]:
+    for row in connection.execute(query):
         value = decode_metrics(row.metrics).get(name)
-        if isinstance(value, (int, float)) and not isinstance(value, bool):
-            curve = curves.setdefault(row.trial_id, MetricCurve())
-            curve.points.append((row.steps_completed, value))
-            curve.times.append(row.reported_at)
+        if _is_number(value):
+            yield row.trial_id, row.steps_completed, value, row.reported_at
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _count_nan(

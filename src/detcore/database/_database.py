@@ -6,44 +6,33 @@ from typing import TYPE_CHECKING, ClassVar, TypeVar
 
 from sqlalchemy import Engine
 
-from detcore.database._checkpoints import CheckpointMetadataQueries, CheckpointQueries
-from detcore.database._connections import ForkGuard
+from detcore.database._checkpoints import CheckpointQueries
+from detcore.database._connections import ForkGuard, Patience, shown_url
 from detcore.database._curves import CurveQueries
-from detcore.database._drain import SpoolQueries
-from detcore.database._engine import bring_up_to_date, make_engine, read_version
-from detcore.database._experiments import DeletionQueries, DescriptionQueries, ExperimentQueries
+from detcore.database._engine import bring_up_to_date, make_engine
+from detcore.database._experiments import DeletionQueries, ExperimentQueries
 from detcore.database._metrics import MetricQueries
-from detcore.database._patience import Patience
 from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
-from detcore.database._summaries import SummaryQueries
-from detcore.database._translate import shown_url
-from detcore.database._trials import TrialQueries, WorkerQueries
+from detcore.database._trials import TrialQueries
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from detcore.hooks import TablesType
 
-__all__ = ["Database"]
-
 _Derived = TypeVar("_Derived", bound="Database")
 
 
 class Database(
     ExperimentQueries,
-    DescriptionQueries,
     TrialQueries,
     SearchQueries,
     MetricQueries,
     CheckpointQueries,
-    CheckpointMetadataQueries,
     RankingQueries,
-    SummaryQueries,
     CurveQueries,
     DeletionQueries,
-    WorkerQueries,
-    SpoolQueries,
 ):
     """Experiments, trials, metrics and checkpoints, shared by all processes.
 
@@ -92,20 +81,6 @@ class Database(
             engine.dispose()
             raise
         return cls(engine, guard)
-
-    def update_tables(self, tables: TablesType) -> str | None:
-        """Create or migrate the tables of a plugin, unless they are up to date.
-
-        Returns:
-            The version that they had; None: they were not there.
-
-        Raises:
-            DatabaseError: If a newer release of the plugin wrote them.
-        """
-        with self.transaction(write=False) as connection:
-            before = read_version(connection, tables)
-        bring_up_to_date(self._engine, tables)
-        return before
 
     def patient(self, patience: Patience) -> Self:
         """Return the same records, for callers that wait while their server is unreachable.

@@ -11,7 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
-from sqlalchemy import URL, Connection, Engine, TextClause, create_engine, inspect, make_url, text
+from sqlalchemy import (
+    URL,
+    Connection,
+    Engine,
+    TextClause,
+    create_engine,
+    event,
+    inspect,
+    make_url,
+    text,
+)
 from sqlalchemy.exc import (
     ArgumentError,
     DBAPIError,
@@ -25,31 +35,20 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from detcore.contract.errors import DatabaseError
 from detcore.database import _postgresql, _sqlite
-from detcore.database._connections import MIGRATES, WRITE, ForkGuard
-from detcore.database._home import set_home
+from detcore.database._connections import WAIT_S, ForkGuard, shown_url
 from detcore.database._schema import metadata
-from detcore.database._translate import damaged, shown_url, translate
+from detcore.database._text import set_home
 
 if TYPE_CHECKING:
     from detcore.hooks import TablesType
-
-__all__ = [
-    "MIGRATIONS",
-    "PLUGIN_VERSION",
-    "bring_up_to_date",
-    "make_engine",
-    "migrate",
-    "read_version",
-    "revisions",
-    "select_version",
-    "transaction",
-]
 
 # Connections of a process: a worker needs two, a command one; servers have about 100.
 _POOL = {"pool_size": 2, "max_overflow": 8, "pool_pre_ping": True}
 MIGRATIONS = Path(__file__).parent / "migrations"
 _OWN_VERSION = "alembic_version"
-PLUGIN_VERSION = "alembic_version_"
+# Execution option of connections: how their next transaction begins.
+_MODE = "detcore_mode"
+_READS = {"write": False, "migrates": False}
 # Alembic's own state is global (its `op` works on one database at a time), so its guard is, too.
 _ALEMBIC = threading.Lock()
 
@@ -72,17 +71,21 @@ def make_engine(url: str) -> tuple[Engine, ForkGuard]:
         if backend == "sqlite":
             parsed = parsed.set(database=_file_of(url))
             _sqlite.prepare_file(parsed)
-            engine = create_engine(parsed, connect_args=_sqlite.connect_arguments())
-            _sqlite.prepare_engine(engine)
+            engine = create_engine(parsed, connect_args={"timeout": WAIT_S})
             set_home(engine, Path(str(parsed.database)).absolute().parent)
+            on_connect, begin = _sqlite.on_connect, _sqlite.begin
         else:
             arguments = _postgresql.connect_arguments(parsed)
             engine = create_engine(parsed, connect_args=arguments, **_POOL)
-            _postgresql.prepare_engine(engine)
+            on_connect, begin = _postgresql.on_connect, _postgresql.begin
     except (ArgumentError, NoSuchModuleError) as error:
         raise _unusable(shown_url(parsed), str(error)) from None
     except ModuleNotFoundError as error:
         raise DatabaseError(_missing_driver(parsed, error)) from error
+    event.listen(engine, "connect", on_connect)
+    event.listen(
+        engine, "begin", lambda link: begin(link, **link.get_execution_options().get(_MODE, _READS))
+    )
     return engine, ForkGuard(engine)
 
 
@@ -101,18 +104,17 @@ def transaction(
         StorageFullError: If there is no room left.
         DatabaseError: If the database cannot be used, or holds text that is none.
     """
-    options = {name: True for name, on in ((WRITE, write), (MIGRATES, migrates)) if on}
     try:
         with engine.connect() as connection:
-            chosen = connection.execution_options(**options)
+            chosen = connection.execution_options(**{_MODE: {"write": write, "migrates": migrates}})
             with chosen.begin():
                 yield chosen
     except IntegrityError:
         raise  # the caller knows which of its values is wrong
     except DBAPIError as error:
-        raise translate(error, engine.url) from error
+        raise _translate(error, engine.url) from error
     except UnicodeDecodeError as error:
-        raise damaged(engine.url, str(error)) from error
+        raise _sqlite.damaged(engine.url, str(error)) from error
     except PoolTimeoutError as error:
         raise DatabaseError(
             f"no connection to {shown_url(engine.url)} became free: {error}.\n"
@@ -123,6 +125,20 @@ def transaction(
             f"a number is too large for the records in {shown_url(engine.url)}: {error}.\n"
             "Whole numbers in records have 64 bits."
         ) from error
+
+
+def _translate(error: DBAPIError, url: URL) -> Exception:
+    """Return detcore's error for one of the database's."""
+    where = shown_url(url)
+    cause = error.orig or error
+    reason = str(cause).strip().rstrip(".")
+    if url.password:
+        reason = reason.replace(str(url.password), "***")
+    if url.get_backend_name() == "postgresql":
+        found = _postgresql.explain(cause, reason, where)
+    else:
+        found = _sqlite.explain(reason, url)
+    return found or DatabaseError(f"the database {where} refused a statement: {reason}")
 
 
 def _file_of(url: str) -> str:
@@ -221,15 +237,15 @@ def read_version(connection: Connection, tables: TablesType | None = None) -> st
     name = _version_table(tables)
     if name not in inspect(connection).get_table_names():
         return None
-    version: str | None = connection.scalar(select_version(name))
+    version: str | None = connection.scalar(_select_version(name))
     return version
 
 
 def _version_table(tables: TablesType | None) -> str:
-    return _OWN_VERSION if tables is None else f"{PLUGIN_VERSION}{tables.name}"
+    return _OWN_VERSION if tables is None else f"{_OWN_VERSION}_{tables.name}"
 
 
-def select_version(name: str) -> TextClause:
+def _select_version(name: str) -> TextClause:
     """Return the query of the version in a table of Alembic's."""
     return text(f'SELECT version_num FROM "{name}"')
 
@@ -243,16 +259,16 @@ def _load_folder(tables: TablesType) -> Path:
 def _quick_version(engine: Engine, tables: TablesType | None) -> str | None:
     try:
         with engine.connect() as connection:
-            version: str | None = connection.scalar(select_version(_version_table(tables)))
+            version: str | None = connection.scalar(_select_version(_version_table(tables)))
             return version
     except (OperationalError, ProgrammingError) as error:
         if engine.dialect.name == "sqlite" or isinstance(error, ProgrammingError):
             return None  # no such table, most likely; the slow way finds out
-        raise translate(error, engine.url) from error
+        raise _translate(error, engine.url) from error
     except SQLDatabaseError as error:
-        raise translate(error, engine.url) from error
+        raise _translate(error, engine.url) from error
     except UnicodeDecodeError as error:
-        raise damaged(engine.url, str(error)) from error
+        raise _sqlite.damaged(engine.url, str(error)) from error
 
 
 def _require_room(connection: Connection) -> None:

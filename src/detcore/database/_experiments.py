@@ -9,14 +9,14 @@ from sqlalchemy import Connection, Table, delete, func, insert, inspect, select,
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document
-from detcore._records import ExperimentRecord, ProcessIdentity, experiment_state, read_row
-from detcore.contract.errors import CheckpointStateError
+from detcore._records import ExperimentRecord, ProcessIdentity, experiment_state, read_rows
 from detcore.contract.values import ExperimentState
+from detcore.database._apply import refuse_registered
 from detcore.database._process import identify_this_process, is_alive
 from detcore.database._queries import (
     Queries,
     change,
-    checked_texts,
+    change_where,
     find,
     now,
     process_document,
@@ -32,8 +32,6 @@ from detcore.database._schema import (
     last_ids,
     metadata,
     metrics,
-    model_versions,
-    models,
     runs,
     search_events,
     spools,
@@ -43,14 +41,6 @@ from detcore.database._schema import (
 from detcore.database._secrets import hide_secrets
 from detcore.database._text import MAX_INDEXED
 
-__all__ = [
-    "DeletionQueries",
-    "DescriptionQueries",
-    "ExperimentQueries",
-    "note_last_id",
-]
-
-_LISTED = 10
 _CLAIMED = (ExperimentState.PAUSED, ExperimentState.ERROR)
 
 
@@ -100,7 +90,7 @@ class ExperimentQueries(Queries):
             labels = hidden.get("labels")
             if isinstance(labels, list | tuple):
                 texts = [label for label in labels if isinstance(label, str)]
-                _insert_labels(connection, number, texts)
+                replace_labels(connection, number, texts)
             if place is not None:
                 folder = place(connection, number)
                 change(connection, experiments, number, model_dir=folder)
@@ -149,7 +139,7 @@ class ExperimentQueries(Queries):
             NotFoundError: If no experiment has that id; the message lists the known ones.
         """
         with self._read() as connection:
-            return read_row(ExperimentRecord, find(connection, experiments, experiment_id))
+            return read_rows(ExperimentRecord, [find(connection, experiments, experiment_id)])[0]
 
     def list_experiments(
         self,
@@ -185,7 +175,7 @@ class ExperimentQueries(Queries):
                 query = select(experiments).where(experiments.c.id.in_(page)).order_by(order)
             else:
                 query = query.limit(limit).offset(offset or None)
-            return [read_row(ExperimentRecord, row) for row in connection.execute(query)]
+            return read_rows(ExperimentRecord, connection.execute(query))
 
     def count_experiments(
         self,
@@ -225,8 +215,7 @@ class ExperimentQueries(Queries):
         }
         if running:
             changed["process"] = this_process()
-        with self._write() as connection:
-            change(connection, experiments, experiment_id, **changed)
+        self._change(experiments, experiment_id, **changed)
 
     def experiment_is_alive(self, experiment_id: int) -> bool | None:
         """Return whether the process that runs an experiment is there.
@@ -279,21 +268,16 @@ class ExperimentQueries(Queries):
         Returns:
             Whether this process did. False also if no experiment has that id.
         """
-        ended = [state.value for state in states]
+        ended = experiments.c.state.in_([state.value for state in states])
+        which = (experiments.c.id == experiment_id, ended)
+        changed = {"state": ExperimentState.RUNNING.value, "error": None, "ended_at": None}
         with self._write() as connection:
-            claimed = connection.execute(
-                update(experiments)
-                .where(experiments.c.id == experiment_id, experiments.c.state.in_(ended))
-                .values(
-                    state=ExperimentState.RUNNING.value,
-                    error=None,
-                    ended_at=None,
-                    process=this_process(),
-                )
+            claimed = change_where(
+                connection, experiments, *which, process=this_process(), **changed
             )
-            if claimed.rowcount and also is not None:
+            if claimed and also is not None:
                 also(connection)
-            return bool(claimed.rowcount)
+            return claimed
 
     def adopt_experiment(self, experiment_id: int) -> bool:
         """Look after a RUNNING experiment from now on, if the process that did so is gone.
@@ -304,28 +288,16 @@ class ExperimentQueries(Queries):
             Whether it is this one's now, or was so before.
         """
         mine = this_process()
+        query = select(experiments.c.process).where(*_runs(experiment_id))
         with self._read() as connection:
-            known = connection.execute(
-                select(experiments.c.process).where(
-                    experiments.c.id == experiment_id,
-                    experiments.c.state == ExperimentState.RUNNING.value,
-                )
-            ).scalar()
+            known = connection.execute(query).scalar()
         if known is None or known == mine:
             return known == mine
         if is_alive(ProcessIdentity.from_document(decode_document(known))) is not False:
             return False
+        same = experiments.c.process == known
         with self._write() as connection:
-            changed = connection.execute(
-                update(experiments)
-                .where(
-                    experiments.c.id == experiment_id,
-                    experiments.c.state == ExperimentState.RUNNING.value,
-                    experiments.c.process == known,
-                )
-                .values(process=mine)
-            )
-            return bool(changed.rowcount)
+            return change_where(connection, experiments, *_runs(experiment_id), same, process=mine)
 
     def disown_experiment(self, experiment_id: int, process: ProcessIdentity) -> None:
         """Give an adopted experiment back that could not be looked after: another one may try.
@@ -334,16 +306,10 @@ class ExperimentQueries(Queries):
             experiment_id: Which.
             process: The one it was adopted from, which is gone.
         """
+        mine = experiments.c.process == this_process()
+        before = process_document(process)
         with self._write() as connection:
-            connection.execute(
-                update(experiments)
-                .where(
-                    experiments.c.id == experiment_id,
-                    experiments.c.state == ExperimentState.RUNNING.value,
-                    experiments.c.process == this_process(),
-                )
-                .values(process=process_document(process))
-            )
+            change_where(connection, experiments, *_runs(experiment_id), mine, process=before)
 
     def is_this_process(self, process: ProcessIdentity) -> bool:
         """Whether a record is of the calling process."""
@@ -352,6 +318,12 @@ class ExperimentQueries(Queries):
     def process_is_alive(self, process: ProcessIdentity) -> bool | None:
         """Return whether the process of a record is there; None if that cannot be determined."""
         return is_alive(process)
+
+
+def _runs(experiment_id: int) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that an experiment is RUNNING."""
+    is_running = experiments.c.state == ExperimentState.RUNNING.value
+    return experiments.c.id == experiment_id, is_running
 
 
 def _is_alive(record: ExperimentRecord) -> bool | None:
@@ -389,72 +361,10 @@ def _named(connection: Connection, which: list[ColumnElement[bool]], name: str) 
     return [row.id for row in connection.execute(query) if wanted in row.name.casefold()]
 
 
-class DescriptionQueries(Queries):
-    """Change names, descriptions and labels of experiments."""
-
-    def describe_experiment(
-        self,
-        experiment_id: int,
-        *,
-        name: str | None = None,
-        description: str | None = None,
-        notes: str | None = None,
-        labels: Iterable[str] | None = None,
-        add_labels: Iterable[str] = (),
-        remove_labels: Iterable[str] = (),
-    ) -> list[str]:
-        """Change an experiment's name, description, notes or labels; None keeps a value.
-
-        The configuration changes, too.
-
-        Args:
-            experiment_id: Which.
-            name: Its name in lists.
-            description: A short description.
-            notes: A longer text about it; not part of the configuration.
-            labels: Replace all that it has.
-            add_labels: It has these afterwards.
-            remove_labels: It does not have these afterwards.
-
-        Returns:
-            Its labels, sorted.
-
-        Raises:
-            NotFoundError: If no experiment has that id.
-            ConfigError: If the labels are no list of texts.
-        """
-        given = {"name": name, "description": description}
-        changed: dict[str, Any] = {key: text for key, text in given.items() if text is not None}
-        added = set(checked_texts("labels", add_labels))
-        removed = set(checked_texts("labels", remove_labels))
-        with self._write() as connection:
-            row = find(connection, experiments, experiment_id, lock=True)
-            config = {**decode_document(row.config), **changed}
-            before = config.get("labels") or ()
-            if labels is not None:
-                before = checked_texts("labels", labels)
-            after = sorted(({str(label) for label in before} | added) - removed)
-            if labels is not None or added or removed:
-                config["labels"] = after
-                _replace_labels(connection, experiment_id, after)
-            texts = {"name": name, "notes": notes}
-            columns = {key: text for key, text in texts.items() if text is not None}
-            connection.execute(
-                update(experiments)
-                .where(experiments.c.id == experiment_id)
-                .values(config=encode_document(config), **columns)
-            )
-            return after
-
-
-def _replace_labels(connection: Connection, experiment_id: int, labels: list[str]) -> None:
-    connection.execute(
-        delete(experiment_labels).where(experiment_labels.c.experiment_id == experiment_id)
-    )
-    _insert_labels(connection, experiment_id, labels)
-
-
-def _insert_labels(connection: Connection, experiment_id: int, labels: Iterable[str]) -> None:
+def replace_labels(connection: Connection, experiment_id: int, labels: Iterable[str]) -> None:
+    """Write the labels by which an experiment is found."""
+    mine = experiment_labels.c.experiment_id == experiment_id
+    connection.execute(delete(experiment_labels).where(mine))
     for label in sorted({label[:MAX_INDEXED] for label in labels}):
         connection.execute(
             experiment_labels.insert().values(label=label, experiment_id=experiment_id)
@@ -476,7 +386,12 @@ class DeletionQueries(Queries):
         mine = trials.c.experiment_id == experiment_id
         with self._write() as connection:
             require(connection, experiments, experiment_id)
-            _refuse_registered(connection, experiment_id)
+            refuse_registered(
+                connection,
+                f"checkpoints of experiment {experiment_id} are",
+                checkpoints.c.experiment_id == experiment_id,
+                remedy="Delete those versions first.",
+            )
             for table in (experiments, trials):
                 note_last_id(connection, table)
             values = validation_values
@@ -518,21 +433,3 @@ def note_last_id(connection: Connection, table: Table) -> None:
         connection.execute(insert(last_ids).values(name=table.name, last_id=newest or 0))
     elif newest is not None and newest > known:
         connection.execute(update(last_ids).where(here).values(last_id=newest))
-
-
-def _refuse_registered(connection: Connection, experiment_id: int) -> None:
-    rows = connection.execute(
-        select(models.c.name, model_versions.c.number)
-        .join(model_versions, model_versions.c.model_id == models.c.id)
-        .join(checkpoints, checkpoints.c.uuid == model_versions.c.checkpoint_uuid)
-        .where(checkpoints.c.experiment_id == experiment_id)
-        .order_by(models.c.id, model_versions.c.number)
-    ).fetchall()
-    if rows:
-        listed = ", ".join(f"{row.name} version {row.number}" for row in rows[:_LISTED])
-        more = ", ..." if len(rows) > _LISTED else ""
-        raise CheckpointStateError(
-            f"checkpoints of experiment {experiment_id} are in the model registry: {listed}{more}."
-            "\nA model would lose its files. Nothing was deleted.\n"
-            "Delete those versions first."
-        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import threading
 import time
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import select
 
 from detcore._log import SpoolDamagedError, spool_owner
-from detcore.contract.errors import DatabaseError, DetcoreError, StorageFullError
+from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.contract.values import TrialState
 from detcore.database._drain import Position, drain, read_positions
 from detcore.database._queries import among
@@ -21,8 +20,6 @@ from detcore.database._schema import runs, trials
 
 if TYPE_CHECKING:
     from detcore.database._database import Database
-
-__all__ = ["LogFollower", "ingest_reports", "ingest_spools"]
 
 _INTERVAL_S = 0.25
 _RETRY_S = 1.0
@@ -59,48 +56,22 @@ def ingest_spools(
     """
     experiment, trial = ("*" if n is None else n for n in (experiment_id, trial_id))
     paths = sorted(Path(home).glob(f"experiments/{experiment}/trials/{trial}/spool-*.jsonl"))
-    if not paths:
+    owners = {path: owner for path in paths if (owner := spool_owner(path)) is not None}
+    if not owners:
         return 0
-    owners = [owner for owner in map(spool_owner, paths) if owner is not None]
     everything = experiment_id is None and trial_id is None
-    asked = None if everything else sorted({owner[0] for owner in owners})
+    asked = None if everything else sorted({owner[0] for owner in owners.values()})
     positions = read_positions(database, asked)
-    known: dict[int, set[int]] | None = None
+    known: set[tuple[int, int | None]] | None = None
     added = 0
-    for path in paths:
-        owner = spool_owner(path)
-        if owner is None:
-            continue
+    for path, owner in owners.items():
         position = positions.get(owner, Position())
         if _size(path) <= position.offset:
             continue
         known = _known_runs(database, asked) if known is None else known
-        if _belongs(owner, known):
+        if owner in known or (owner[0], None) in known:
             added += _take_in(database, path, position)
     return added
-
-
-def ingest_run(database: Database, log: Path, start: Position | None = None) -> Position:
-    """Add the finished records of one run's log that are not in the database.
-
-    Args:
-        database: Where to.
-        log: The log, by the name that `spool_path` gives it.
-        start: Position that an earlier call returned, or None. A wrong one costs time only.
-
-    Returns:
-        The position up to which the log is in the database.
-
-    Raises:
-        SpoolDamagedError: If the file is not a log, or shorter than it was.
-        FileNotFoundError: If it does not exist.
-        DatabaseError: If the database cannot be used.
-    """
-    size, owner = log.stat().st_size, spool_owner(log)
-    if start is None and owner is not None:
-        start = read_positions(database, [owner[0]]).get(owner)
-    start = start or Position()
-    return drain(database, log, start) if size != start.offset else start
 
 
 def ingest_reports(
@@ -127,23 +98,18 @@ def ingest_reports(
         ingest_spools(database, home, experiment_id=experiment_id, trial_id=number)
 
 
-def _known_runs(database: Database, asked: Sequence[int] | None) -> dict[int, set[int]]:
+def _known_runs(database: Database, asked: Sequence[int] | None) -> set[tuple[int, int | None]]:
+    """Return trials and runs, with None for a trial that was never started.
+
+    A spool of another run is of another database with the same home.
+    """
     started = select(trials.c.id, runs.c.run_id).outerjoin(runs, runs.c.trial_id == trials.c.id)
-    known: dict[int, set[int]] = {}
     with database._read() as connection:
-        for condition in among(trials.c.id, asked):
-            for row in connection.execute(started.where(condition)):
-                known.setdefault(row.id, set())
-                if row.run_id is not None:
-                    known[row.id].add(row.run_id)
-    return known
-
-
-def _belongs(owner: tuple[int, int], known: dict[int, set[int]]) -> bool:
-    """Return whether a spool is of this database, and not of another one with the same home."""
-    trial_id, run_id = owner
-    started = known.get(trial_id)
-    return started is not None and (not started or run_id in started)
+        return {
+            (row.id, row.run_id)
+            for condition in among(trials.c.id, asked)
+            for row in connection.execute(started.where(condition))
+        }
 
 
 def _size(path: Path) -> int:
@@ -161,14 +127,6 @@ def _take_in(database: Database, path: Path, position: Position) -> int:
         return 0
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Failure:
-    """The reason why reports are not in the records."""
-
-    log: str
-    error: Exception
-
-
 class LogFollower:
     """Moves the logs of trials into the records, in one thread.
 
@@ -177,21 +135,19 @@ class LogFollower:
     them, so appending never waits for it.
     """
 
-    def __init__(self, database: Database, *, full_s: float = _FULL_S) -> None:
+    def __init__(self, database: Database) -> None:
         """Start the thread.
 
         Args:
             database: The records; they may be unreachable at times. Not closed by this.
-            full_s: How long `close` waits while the database has no room, in seconds.
         """
         self._database = database
-        self._full_s = full_s
         self._logs: dict[Path, Position | None] = {}
         self._changed = threading.Condition()
         self._asked = 0  # flushes that were asked for
         self._answered = 0  # the newest of them that is done
         self._closing = False
-        self._failure: _Failure | None = None
+        self._failure: tuple[str, Exception] | None = None  # the log, and the reason
         self._thread = threading.Thread(target=self._run, name="detcore-follower", daemon=True)
         self._thread.start()
 
@@ -215,20 +171,20 @@ class LogFollower:
         with self._changed:
             if self._closing:
                 raise DatabaseError("the follower of the logs is closed")
-            self._ask(timeout_s)
+            self._ask(timeout_s, full_s=timeout_s)
 
     def close(self, timeout_s: float) -> None:
         """Flush, and end the thread even if that fails. Calling it again is fine.
 
         Raises:
-            StorageFullError: If the database has no room; after `full_s` seconds already.
+            StorageFullError: If the database has no room; after two seconds already.
             DatabaseError: As `flush`; the next reader takes the reports in.
         """
         deadline = time.monotonic() + timeout_s
         try:
             with self._changed:
                 if not self._closing:
-                    self._ask(timeout_s, full_s=min(self._full_s, timeout_s))
+                    self._ask(timeout_s, full_s=min(_FULL_S, timeout_s))
         finally:
             # After a failure, too: the caller closes the database next.
             self.stop(max(0.1, deadline - time.monotonic()))
@@ -245,7 +201,7 @@ class LogFollower:
             self._changed.notify_all()
         self._thread.join(timeout_s)
 
-    def _ask(self, timeout_s: float, *, full_s: float | None = None) -> None:
+    def _ask(self, timeout_s: float, *, full_s: float) -> None:
         self._asked += 1
         number = self._asked
         self._changed.notify_all()
@@ -254,37 +210,29 @@ class LogFollower:
         def is_over(*hopeless: type[Exception]) -> bool:
             failure = self._failure
             return self._answered >= number or (
-                failure is not None and isinstance(failure.error, hopeless)
+                failure is not None and isinstance(failure[1], hopeless)
             )
 
+        self._changed.wait_for(lambda: is_over(SpoolDamagedError), full_s)
         self._changed.wait_for(
-            lambda: is_over(SpoolDamagedError), timeout_s if full_s is None else full_s
+            lambda: is_over(SpoolDamagedError, StorageFullError), timeout_s - full_s
         )
-        if full_s is not None:
-            self._changed.wait_for(
-                lambda: is_over(SpoolDamagedError, StorageFullError), timeout_s - full_s
-            )
         if self._answered >= number:
             return
-        failure = self._failure
-        if failure is None:
-            failure = _Failure(
-                ", ".join(map(str, sorted(self._logs))),
-                DatabaseError("the database did not answer in time"),
-            )
-        if isinstance(failure.error, SpoolDamagedError):
-            raise failure.error  # waiting does not mend it
-        raise self._unmoved(failure, time.monotonic() - began) from failure.error
-
-    def _unmoved(self, failure: _Failure, waited_s: float) -> DetcoreError:
+        logs, error = self._failure or (
+            ", ".join(map(str, sorted(self._logs))),
+            DatabaseError("the database did not answer in time"),
+        )
+        if isinstance(error, SpoolDamagedError):
+            raise error  # waiting does not mend it
         text = (
-            f"reports in {failure.log} could not be moved into {self._database.url} within "
-            f"{waited_s:.1f} s: {failure.error}\n"
+            f"reports in {logs} could not be moved into {self._database.url} within "
+            f"{time.monotonic() - began:.1f} s: {error}\n"
             "They are safe in that file; the next detcore command that reads takes them in."
         )
-        if isinstance(failure.error, StorageFullError):
-            return StorageFullError(text, missing_bytes=failure.error.missing_bytes)
-        return DatabaseError(text)
+        if isinstance(error, StorageFullError):
+            raise StorageFullError(text, missing_bytes=error.missing_bytes) from error
+        raise DatabaseError(text) from error
 
     def _run(self) -> None:
         while True:
@@ -298,22 +246,27 @@ class LogFollower:
                 if failure is None:
                     self._answered = asked
                 self._changed.notify_all()
-                may_pass = failure is not None and not isinstance(failure.error, SpoolDamagedError)
+                may_pass = failure is not None and not isinstance(failure[1], SpoolDamagedError)
                 self._changed.wait_for(
                     lambda: self._asked > asked or self._closing,  # noqa: B023
                     _RETRY_S if may_pass else _INTERVAL_S,
                 )
 
-    def _take_in(self, logs: list[tuple[Path, Position | None]]) -> _Failure | None:
+    def _take_in(self, logs: list[tuple[Path, Position | None]]) -> tuple[str, Exception] | None:
         """Move the new records of each log; return the first failure, which delays no other log."""
-        first: _Failure | None = None
-        for log, position in logs:
+        first: tuple[str, Exception] | None = None
+        for log, known in logs:
             try:
-                position = ingest_run(self._database, log, position)
+                size, owner, position = log.stat().st_size, spool_owner(log), known
+                if position is None and owner is not None:
+                    position = read_positions(self._database, [owner[0]]).get(owner)
+                position = position or Position()
+                if size != position.offset:
+                    position = drain(self._database, log, position)
             except FileNotFoundError:
                 continue  # not written yet
             except Exception as error:  # noqa: BLE001  (kept for flush and close, and retried)
-                first = first or _Failure(str(log), error)
+                first = first or (str(log), error)
                 continue
             with self._changed:
                 if log in self._logs:

@@ -6,25 +6,23 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, and_, exists, func, insert, select
+from sqlalchemy import Connection, Select, and_, exists, func, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_metrics
-from detcore._records import EventRecord, MetricRecord, read_row
+from detcore._records import EventRecord, MetricRecord, read_rows
 from detcore.contract.errors import DatabaseError
 from detcore.database._queries import Queries, now, require
-from detcore.database._schema import events, metrics, trials, validation_values
+from detcore.database._schema import checkpoints, events, metrics, trials, validation_values
 from detcore.database._text import MAX_INDEXED, plain_text
 
-__all__ = [
-    "MetricQueries",
-    "insert_metrics",
-    "is_current",
-    "metric_row",
-    "select_best",
-]
-
+# Of a join: the validation of a checkpoint's trial at its own step.
+AT_ITS_STEP = and_(
+    metrics.c.trial_id == checkpoints.c.trial_id,
+    metrics.c.steps_completed == checkpoints.c.steps_completed,
+    metrics.c.kind == "validation",
+)
 # Databases limit the parameters of a statement: SQLite 32,766, PostgreSQL 65,535.
 _VALUES_AT_ONCE = 1000
 
@@ -90,7 +88,7 @@ class MetricQueries(Queries):
                 require(connection, trials, trial_id)
         if newest is not None:
             rows = rows[::-1]
-        return [read_row(MetricRecord, row) for row in rows]
+        return read_rows(MetricRecord, rows)
 
     def count_metrics(self, trial_id: int, kind: str) -> int:
         """Return how many reports `metrics` would return."""
@@ -119,21 +117,8 @@ class MetricQueries(Queries):
             metrics.c.kind == "validation",
             metrics.c.steps_completed == steps_completed,
         )
-        newest = query.order_by(metrics.c.run_id.desc(), metrics.c.id.desc()).limit(1)
-        with self._read() as connection:
-            row = connection.execute(newest).fetchone()
-        return None if row is None else read_row(MetricRecord, row)
-
-    def trial_steps_completed(self, trial_id: int) -> int:
-        """Return the most steps that any report of a trial had; 0 without reports."""
-        with self._read() as connection:
-            most = connection.execute(
-                select(func.max(metrics.c.steps_completed)).where(
-                    metrics.c.trial_id == trial_id,
-                    metrics.c.kind.in_(("training", "validation")),
-                )
-            ).scalar()
-        return int(most or 0)
+        newest = query.order_by(metrics.c.run_id.desc(), metrics.c.id.desc())
+        return self._read_first(MetricRecord, newest)
 
     def best_validation(
         self, experiment_id: int, metric: str, *, smaller_is_better: bool
@@ -161,17 +146,13 @@ class MetricQueries(Queries):
         query = select(events).where(events.c.trial_id == trial_id)
         if kind is not None:
             query = query.where(events.c.kind == kind)
-        with self._read() as connection:
-            rows = connection.execute(query.order_by(events.c.id))
-            return [read_row(EventRecord, row) for row in rows]
+        return self._read_all(EventRecord, query.order_by(events.c.id))
 
     def _best(
         self, owner: ColumnElement[bool], metric: str, smaller_is_better: bool
     ) -> MetricRecord | None:
         query = select_best(select(metrics), owner, metric, smaller_is_better)
-        with self._read() as connection:
-            row = connection.execute(query).fetchone()
-        return None if row is None else read_row(MetricRecord, row)
+        return self._read_first(MetricRecord, query)
 
 
 def select_best(
@@ -198,16 +179,22 @@ def select_best(
     )
 
 
-def is_current() -> ColumnElement[bool]:
-    """Return the condition that no later run reported the same step."""
+def is_current(*, is_last: bool = False) -> ColumnElement[bool]:
+    """Return the condition that no later run reported the same step.
+
+    Args:
+        is_last: Whether the same run must not have reported it later, either.
+    """
     later = metrics.alias("later")
+    after = later.c.run_id > metrics.c.run_id
+    if is_last:
+        again = and_(later.c.run_id == metrics.c.run_id, later.c.id > metrics.c.id)
+        after = or_(after, again)
     return ~exists().where(
-        and_(
-            later.c.trial_id == metrics.c.trial_id,
-            later.c.kind == metrics.c.kind,
-            later.c.steps_completed == metrics.c.steps_completed,
-            later.c.run_id > metrics.c.run_id,
-        )
+        later.c.trial_id == metrics.c.trial_id,
+        later.c.kind == metrics.c.kind,
+        later.c.steps_completed == metrics.c.steps_completed,
+        after,
     )
 
 

@@ -9,13 +9,10 @@ from __future__ import annotations
 import contextlib
 from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy import URL, Connection
 
 from detcore.contract.errors import DatabaseError, StorageFullError
-from detcore.database._connections import MIGRATES, MIGRATION_TIMEOUT_S, WAIT_S, WRITE
-from detcore.database._patience import DatabaseAway
-
-__all__ = ["connect_arguments", "explain", "normal_url", "prepare_engine", "require_unicode"]
+from detcore.database._connections import MIGRATION_TIMEOUT_S, WAIT_S, DatabaseAway
 
 # Key of the advisory lock that writers hold; locks are per database.
 _LOCK = int.from_bytes(b"detcore", "big")
@@ -47,13 +44,8 @@ def connect_arguments(url: URL) -> dict[str, Any]:
     return {name: value for name, value in _NETWORK.items() if name not in url.query}
 
 
-def prepare_engine(engine: Engine) -> None:
-    """Set up every connection and transaction."""
-    event.listen(engine, "connect", _on_connect)
-    event.listen(engine, "begin", _on_begin)
-
-
-def _on_connect(connection: Any, _: object) -> None:
+def on_connect(connection: Any, _: object) -> None:
+    """Set up a connection: its timeouts."""
     # Statements, because proxies between here and the server refuse options at the start.
     settings = {
         "lock_timeout": WAIT_S,
@@ -67,12 +59,12 @@ def _on_connect(connection: Any, _: object) -> None:
     connection.autocommit = False
 
 
-def _on_begin(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    if not options.get(WRITE):
+def begin(connection: Connection, *, write: bool, migrates: bool) -> None:
+    """Begin a transaction; one that writes waits for others first."""
+    if not write:
         connection.exec_driver_sql("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
         return
-    if options.get(MIGRATES):
+    if migrates:
         connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
         connection.exec_driver_sql(f"SET LOCAL lock_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
     connection.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_LOCK})")

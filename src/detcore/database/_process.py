@@ -9,8 +9,6 @@ from pathlib import Path
 
 from detcore._records import ProcessIdentity
 
-__all__ = ["identify_this_process", "is_alive"]
-
 
 def identify_this_process() -> ProcessIdentity:
     """Return the identity of the calling process."""

@@ -4,35 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Row, Table, func, select, true, update
+from sqlalchemy import Connection, Engine, Row, Select, Table, func, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_document
-from detcore._records import ProcessIdentity
+from detcore._records import ProcessIdentity, read_rows
 from detcore.contract.errors import ConfigError, NotFoundError
+from detcore.database._connections import Patience, shown_url
 from detcore.database._engine import transaction
-from detcore.database._patience import Patience
 from detcore.database._process import identify_this_process
 from detcore.database._schema import last_ids
-from detcore.database._translate import shown_url
-
-__all__ = [
-    "Queries",
-    "among",
-    "change",
-    "checked_metadata",
-    "checked_texts",
-    "describe_ids",
-    "find",
-    "now",
-    "require",
-    "this_process",
-    "unused_id",
-]
 
 now = time.time
 _T = TypeVar("_T")
@@ -49,6 +34,27 @@ class Queries:
 
     def _read(self) -> AbstractContextManager[Connection]:
         return self.transaction(write=False)
+
+    def _read_all(self, record: Callable[..., _T], query: Select[Any]) -> list[_T]:
+        """Return the rows of a query as records."""
+        with self._read() as connection:
+            return read_rows(record, connection.execute(query))
+
+    def _read_first(self, record: Callable[..., _T], query: Select[Any]) -> _T | None:
+        """Return the first row of a query as a record; None without a row."""
+        return next(iter(self._read_all(record, query.limit(1))), None)
+
+    def _read_value(self, query: Select[Any]) -> Any:
+        """Return the first column of the first row of a query; None without a row."""
+        with self._read() as connection:
+            return connection.execute(query).scalar()
+
+    def _change(
+        self, table: Table, number: int, /, *conditions: ColumnElement[bool], **changed: object
+    ) -> bool:
+        """Change the row with an id in a transaction; see `change`."""
+        with self._write() as connection:
+            return change(connection, table, number, *conditions, **changed)
 
     def _write(self) -> AbstractContextManager[Connection]:
         return self.transaction(write=True)
@@ -83,22 +89,26 @@ def change(
     Raises:
         NotFoundError: If no row has that id; the message lists the known ones.
     """
-    found = connection.execute(
-        update(table).where(table.c.id == number, *conditions).values(**changed)
-    )
-    if found.rowcount == 0:
+    done = change_where(connection, table, table.c.id == number, *conditions, **changed)
+    if not done:
         require(connection, table, number)
-    return bool(found.rowcount)
+    return done
 
 
-def find(connection: Connection, table: Table, number: int, *, lock: bool = False) -> Row[Any]:
-    """Return the row with an id; with a lock, it stays so until the transaction ends.
+def change_where(
+    connection: Connection, table: Table, *conditions: ColumnElement[bool], **changed: object
+) -> bool:
+    """Change the rows of which conditions are true; return whether there were any."""
+    return connection.execute(update(table).where(*conditions).values(**changed)).rowcount > 0
+
+
+def find(connection: Connection, table: Table, number: int) -> Row[Any]:
+    """Return the row with an id.
 
     Raises:
         NotFoundError: If no row has that id; the message lists the known ones.
     """
-    query = select(table).where(table.c.id == number)
-    row = connection.execute(query.with_for_update() if lock else query).fetchone()
+    row = connection.execute(select(table).where(table.c.id == number)).fetchone()
     if row is None:
         raise _not_found(connection, table, number)
     return row

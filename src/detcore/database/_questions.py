@@ -10,8 +10,6 @@ from detcore.contract.errors import DatabaseError, NotFoundError
 from detcore.database._database import Database
 from detcore.database._follower import ingest_spools
 
-__all__ = ["answer_question"]
-
 _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
 
 

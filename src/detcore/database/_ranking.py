@@ -1,27 +1,29 @@
-"""The best checkpoints and trials by a validation metric."""
+"""The best checkpoints and trials by a validation metric, and what lists show of trials."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Row, RowMapping, Select, Table, and_, exists, or_, select
+from sqlalchemy import Connection, RowMapping, Select, Table, and_, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._records import (
-    CheckpointRecord,
-    MetricRecord,
-    TrialRecord,
-    read_row,
-)
+from detcore._records import CheckpointRecord, MetricRecord, TrialRecord, read_rows
+from detcore.database._apply import COMPLETED
+from detcore.database._checkpoints import select_latest
+from detcore.database._metrics import AT_ITS_STEP, is_current, select_best
 from detcore.database._queries import Queries, among, require
-from detcore.database._schema import checkpoints, experiments, metrics, trials, validation_values
+from detcore.database._schema import (
+    checkpoints,
+    experiments,
+    metrics,
+    runs,
+    trials,
+    validation_values,
+)
 from detcore.database._trials import read_trials
 
-__all__ = ["RankedCheckpoint", "RankedTrial", "RankingQueries"]
-
-_COMPLETED = "COMPLETED"
 # Beyond this many the whole order is read at once, instead of the best few.
 _FEW = 200
 
@@ -54,8 +56,27 @@ class RankedTrial:
     steps_completed: int | None
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TrialSummary:
+    """The values that a list shows for a trial.
+
+    Attributes:
+        num_runs: How often it was started.
+        steps_completed: The most steps that any report had; 0 without reports.
+        best: Its best validation, or None; see `Database.trial_best_validation`.
+        latest_checkpoint: UUID of its COMPLETED checkpoint with the most steps, or None.
+        steps_saved: Steps of that checkpoint; 0 without one.
+    """
+
+    num_runs: int
+    steps_completed: int
+    best: MetricRecord | None
+    latest_checkpoint: str | None
+    steps_saved: int
+
+
 class RankingQueries(Queries):
-    """Find the best; their cost does not grow with the number of records."""
+    """Find the best, at a cost that does not grow with the number of records; sum up trials."""
 
     def top_checkpoints(
         self,
@@ -99,7 +120,11 @@ class RankingQueries(Queries):
             )
             uuids = [row["uuid"] for row in ranked]
             records = {
-                row.uuid: read_row(CheckpointRecord, row) for row in _by_uuid(connection, uuids)
+                record.uuid: record
+                for condition in among(checkpoints.c.uuid, uuids)
+                for record in read_rows(
+                    CheckpointRecord, connection.execute(select(checkpoints).where(condition))
+                )
             }
             validations = _validations(connection, uuids)
         return [
@@ -149,7 +174,7 @@ class RankingQueries(Queries):
             .where(
                 validation_values.c.experiment_id == experiment_id,
                 validation_values.c.name == metric,
-                is_last_report(),
+                is_current(is_last=True),
             )
             .order_by(
                 value.asc() if smaller_is_better else value.desc(),
@@ -177,19 +202,57 @@ class RankingQueries(Queries):
             for row in ranked
         ]
 
+    def summarize_trials(
+        self,
+        experiment_id: int,
+        *,
+        metric: str | None,
+        smaller_is_better: bool = True,
+        trial_ids: Sequence[int] | None = None,
+    ) -> dict[int, TrialSummary]:
+        """Return a summary of each trial of an experiment, by id.
 
-def is_last_report() -> ColumnElement[bool]:
-    """Return the condition that no validation of `metrics` at its step was reported later."""
-    later = metrics.alias("later")
-    return ~exists().where(
-        later.c.trial_id == metrics.c.trial_id,
-        later.c.kind == "validation",
-        later.c.steps_completed == metrics.c.steps_completed,
-        or_(
-            later.c.run_id > metrics.c.run_id,
-            and_(later.c.run_id == metrics.c.run_id, later.c.id > metrics.c.id),
-        ),
-    )
+        Args:
+            experiment_id: Which experiment.
+            metric: The validation metric that makes a validation the best; None = no best.
+            smaller_is_better: Whether a smaller value is better.
+            trial_ids: Only these trials; None = all.
+
+        Raises:
+            NotFoundError: If there is no such experiment.
+        """
+        query = select(
+            trials.c.id,
+            _num_runs().label("num_runs"),
+            _steps("training").label("trained"),
+            _steps("validation").label("validated"),
+            _latest(checkpoints.c.uuid).label("latest"),
+            _latest(checkpoints.c.steps_completed).label("saved"),
+            *([] if metric is None else [_best(metric, smaller_is_better).label("best")]),
+        ).where(trials.c.experiment_id == experiment_id)
+        with self._read() as connection:
+            rows = [
+                row
+                for condition in among(trials.c.id, trial_ids)
+                for row in connection.execute(query.where(condition).order_by(trials.c.id))
+            ]
+            if not rows:
+                require(connection, experiments, experiment_id)
+            best: dict[int, MetricRecord] = {}
+            wanted = [row.best for row in rows if metric is not None and row.best is not None]
+            for condition in among(metrics.c.id, wanted):
+                found = connection.execute(select(metrics).where(condition))
+                best |= {each.trial_id: each for each in read_rows(MetricRecord, found)}
+        return {
+            row.id: TrialSummary(
+                num_runs=row.num_runs,
+                steps_completed=max(row.trained or 0, row.validated or 0),
+                best=best.get(row.id),
+                latest_checkpoint=row.latest,
+                steps_saved=row.saved or 0,
+            )
+            for row in rows
+        }
 
 
 def _valued(
@@ -211,8 +274,8 @@ def _valued(
         .where(
             _owned_by(validation_values, experiment_id, trial_id),
             validation_values.c.name == metric,
-            checkpoints.c.state == _COMPLETED,
-            is_last_report(),
+            checkpoints.c.state == COMPLETED,
+            is_current(is_last=True),
         )
         .order_by(
             value.asc() if smaller_is_better else value.desc(),
@@ -235,7 +298,7 @@ def _all_whole(experiment_id: int | None, trial_id: int | None) -> Select[Any]:
     owner = _owned_by(checkpoints, experiment_id, trial_id)
     return (
         select(checkpoints.c.uuid, checkpoints.c.trial_id)
-        .where(owner, checkpoints.c.state == _COMPLETED)
+        .where(owner, checkpoints.c.state == COMPLETED)
         .order_by(
             checkpoints.c.trial_id,
             checkpoints.c.steps_completed,
@@ -254,44 +317,24 @@ def _rank(
 ) -> list[RowMapping]:
     """Return the first rows of `valued` and then of `rest`, each value of `key` once.
 
-    Rows of `rest` lack what makes the order of `valued`.
+    Rows of `rest` lack what makes the order of `valued`. A trial may have many rows before the next
+    trial's first one, so each query for few leaves out the keys that are found.
     """
     found: dict[Any, RowMapping] = {}
     for query in (valued, rest):
-        for row in _walk(connection, query, found, limit, key):
-            fields = row._mapping
-            found.setdefault(fields[str(key.key)], fields)
-            if limit is not None and len(found) >= limit:
-                return list(found.values())
+        while limit is None or len(found) < limit:
+            page, num_rows, asked = query, 0, 0
+            if limit is not None and limit <= _FEW:
+                asked = 2 * (limit - len(found)) + 2
+                page = query.where(key.not_in(list(found))).limit(asked)
+            for row in connection.execute(page):
+                num_rows += 1
+                found.setdefault(row._mapping[str(key.key)], row._mapping)
+                if len(found) == limit:
+                    return list(found.values())
+            if asked == 0 or num_rows < asked:
+                break
     return list(found.values())
-
-
-def _walk(
-    connection: Connection,
-    query: Select[Any],
-    found: Mapping[Any, object],
-    limit: int | None,
-    key: ColumnElement[Any],
-) -> Iterator[Row[Any]]:
-    """Yield rows in order, at least until `limit` keys are found or there are no more.
-
-    A trial may have many rows before the next trial's first one, so each step leaves out the
-    keys that are found.
-    """
-    if limit is None or limit > _FEW:
-        yield from connection.execute(query)
-        return
-    while len(found) < limit:
-        asked = 2 * (limit - len(found)) + 2
-        rows = connection.execute(query.where(key.not_in(list(found))).limit(asked)).fetchall()
-        yield from rows
-        if len(rows) < asked:
-            return
-
-
-def _by_uuid(connection: Connection, uuids: Sequence[str]) -> Iterator[Row[Any]]:
-    for condition in among(checkpoints.c.uuid, uuids):
-        yield from connection.execute(select(checkpoints).where(condition))
 
 
 def _validations(connection: Connection, uuids: Sequence[str]) -> dict[str, MetricRecord]:
@@ -299,16 +342,36 @@ def _validations(connection: Connection, uuids: Sequence[str]) -> dict[str, Metr
     for condition in among(checkpoints.c.uuid, uuids):
         rows = connection.execute(
             select(metrics, checkpoints.c.uuid)
-            .join(
-                checkpoints,
-                and_(
-                    metrics.c.trial_id == checkpoints.c.trial_id,
-                    metrics.c.steps_completed == checkpoints.c.steps_completed,
-                    metrics.c.kind == "validation",
-                ),
-            )
+            .join(checkpoints, AT_ITS_STEP)
             .where(condition)
             .order_by(metrics.c.run_id, metrics.c.id)
-        )
-        found |= {row.uuid: read_row(MetricRecord, row) for row in rows}  # the last one counts
+        ).all()
+        records = read_rows(MetricRecord, rows)  # the last one counts
+        found |= {row.uuid: record for row, record in zip(rows, records, strict=True)}
     return found
+
+
+# Subqueries of one trial, each a look-up in an index.
+
+
+def _num_runs() -> Any:
+    return select(func.count()).where(runs.c.trial_id == trials.c.id).scalar_subquery()
+
+
+def _steps(kind: str) -> Any:
+    return (
+        select(func.max(metrics.c.steps_completed))
+        .where(metrics.c.trial_id == trials.c.id, metrics.c.kind == kind)
+        .scalar_subquery()
+    )
+
+
+def _latest(what: Any) -> Any:
+    owner = checkpoints.c.trial_id == trials.c.id
+    return select_latest(select(what), owner).scalar_subquery()
+
+
+def _best(metric: str, smaller_is_better: bool) -> Any:
+    owner = validation_values.c.trial_id == trials.c.id
+    query = select_best(select(metrics.c.id), owner, metric, smaller_is_better)
+    return query.correlate(trials).scalar_subquery()

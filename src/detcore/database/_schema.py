@@ -19,8 +19,7 @@ from sqlalchemy.types import TypeEngine
 
 from detcore import _records as records
 from detcore.contract.values import Control, ExperimentState, TrialState
-from detcore.database._home import HomePath
-from detcore.database._text import PlainText
+from detcore.database._text import HomePath, PlainText
 
 metadata = sa.MetaData(
     naming_convention={
@@ -48,7 +47,7 @@ _TYPES: dict[object, TypeEngine[Any]] = {
 def _columns(record: Callable[..., object], *given: sa.Column[Any]) -> Iterator[sa.Column[Any]]:
     """Yield the columns of a record's table.
 
-    A field that is optional or has a default may be NULL; see `detcore._records.read_row`.
+    A field that is optional or has a default may be NULL; see `detcore._records.read_rows`.
 
     Args:
         record: The record's class.

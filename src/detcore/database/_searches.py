@@ -16,8 +16,6 @@ from detcore.database._queries import Queries, change, find, now, require
 from detcore.database._schema import experiments, search_events, trials
 from detcore.database._trials import insert_trial
 
-__all__ = ["SearchQueries", "TrialDraft", "TrialTarget"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialDraft:
@@ -131,8 +129,7 @@ class SearchQueries(Queries):
         Raises:
             NotFoundError: If there is no such experiment.
         """
-        with self._write() as connection:
-            change(connection, experiments, experiment_id, progress=progress)
+        self._change(experiments, experiment_id, progress=progress)
 
     def list_search_events(self, experiment_id: int) -> list[Mapping[str, Any] | None]:
         """Return the log of a search, oldest first; the first entry, its beginning, is None."""
@@ -167,13 +164,11 @@ class SearchQueries(Queries):
         Raises:
             NotFoundError: If no experiment has that id.
         """
-        with self._write() as connection:
-            if control is None:
-                change(connection, experiments, experiment_id, control=None)
-                return True
-            is_running = experiments.c.state == ExperimentState.RUNNING.value
-            value = Control(control).value
-            return change(connection, experiments, experiment_id, is_running, control=value)
+        if control is None:
+            return self._change(experiments, experiment_id, control=None)
+        is_running = experiments.c.state == ExperimentState.RUNNING.value
+        value = Control(control).value
+        return self._change(experiments, experiment_id, is_running, control=value)
 
     def request_trial_control(self, trial_id: int, control: Control) -> bool:
         """Ask the runner of a search to end one of its trials for good.
@@ -188,9 +183,8 @@ class SearchQueries(Queries):
         Raises:
             NotFoundError: If no trial has that id.
         """
-        with self._write() as connection:
-            is_open = trials.c.state.in_([TrialState.RUNNING.value, TrialState.PAUSED.value])
-            return change(connection, trials, trial_id, is_open, control=Control(control).value)
+        is_open = trials.c.state.in_([TrialState.RUNNING.value, TrialState.PAUSED.value])
+        return self._change(trials, trial_id, is_open, control=Control(control).value)
 
     def requested_trial_controls(self, experiment_id: int) -> dict[int, Control]:
         """Return how trials of an experiment were asked to end, by their index in its search."""
@@ -206,11 +200,9 @@ class SearchQueries(Queries):
 
     def requested_control(self, experiment_id: int) -> Control | None:
         """Return the request to the runner of an experiment, or None."""
-        with self._read() as connection:
-            found = connection.execute(
-                select(experiments.c.control).where(experiments.c.id == experiment_id)
-            ).scalar()
-            return None if found is None else Control(found)
+        query = select(experiments.c.control).where(experiments.c.id == experiment_id)
+        found = self._read_value(query)
+        return None if found is None else Control(found)
 
     def conclude_experiment(
         self,
@@ -237,17 +229,15 @@ class SearchQueries(Queries):
             NotFoundError: If no experiment has that id.
         """
         value = None if asked is None else Control(asked).value
-        with self._write() as connection:
-            return change(
-                connection,
-                experiments,
-                experiment_id,
-                experiments.c.control.is_not_distinct_from(value),
-                state=ExperimentState(state).value,
-                error=error,
-                ended_at=now(),
-                control=None,
-            )
+        return self._change(
+            experiments,
+            experiment_id,
+            experiments.c.control.is_not_distinct_from(value),
+            state=ExperimentState(state).value,
+            error=error,
+            ended_at=now(),
+            control=None,
+        )
 
     def set_experiment_archived(self, experiment_id: int, archived: bool) -> None:
         """Leave an experiment out of lists, or bring it back.
@@ -255,5 +245,4 @@ class SearchQueries(Queries):
         Raises:
             NotFoundError: If no experiment has that id.
         """
-        with self._write() as connection:
-            change(connection, experiments, experiment_id, archived=archived)
+        self._change(experiments, experiment_id, archived=archived)

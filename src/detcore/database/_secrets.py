@@ -19,8 +19,6 @@ from typing import Any
 from detcore._secrets import MASK, find_hidden, hide_lines, mask_code, mask_config, secret_values
 from detcore.contract.errors import StorageError
 
-__all__ = ["RestoredConfig", "hide_secrets", "keep_secrets", "restore_secrets"]
-
 # Trials' hyperparameters are recorded as they are; they are no place for secrets.
 _OPEN = "hyperparameters"
 _STORAGE = "checkpoint_storage"

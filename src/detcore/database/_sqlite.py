@@ -6,32 +6,17 @@ import contextlib
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from sqlalchemy import URL, Connection, Engine, event
+from sqlalchemy import URL, Connection
 
-from detcore.contract.errors import DatabaseError
-from detcore.database._connections import MIGRATES, MIGRATION_TIMEOUT_S, WAIT_S, WRITE
-
-__all__ = [
-    "check_file",
-    "connect_arguments",
-    "copy_file",
-    "make_single",
-    "prepare_engine",
-    "prepare_file",
-]
+from detcore.contract.errors import DatabaseError, StorageFullError
+from detcore.database._connections import MIGRATION_TIMEOUT_S, WAIT_S, shown_url
 
 _RETRY_S = 0.02
 # The write-ahead log is cut to this where a migration made it long.
 _LOG_BYTES = 16 * 1024 * 1024
-
-
-def connect_arguments() -> dict[str, Any]:
-    """Return the arguments of `sqlite3.connect`, except the file."""
-    return {"timeout": WAIT_S}
+_DAMAGE = ("not a database", "malformed", "file is encrypted", "could not decode")
 
 
 def prepare_file(url: URL) -> None:
@@ -79,13 +64,8 @@ def _writable(place: Path) -> bool:
     return os.access(place, os.W_OK)
 
 
-def prepare_engine(engine: Engine) -> None:
-    """Set up every connection and transaction: WAL, foreign keys, our own BEGIN."""
-    event.listen(engine, "connect", _on_connect)
-    event.listen(engine, "begin", _on_begin)
-
-
-def _on_connect(connection: sqlite3.Connection, _: object) -> None:
+def on_connect(connection: sqlite3.Connection, _: object) -> None:
+    """Set up a connection: WAL, foreign keys."""
     # The driver must not begin transactions by itself: it would begin them as readers, and one
     # that turns into a writer may fail at once, whatever the timeout.
     connection.isolation_level = None
@@ -108,52 +88,44 @@ def _set_wal(connection: sqlite3.Connection) -> None:
         time.sleep(_RETRY_S)
 
 
-def _on_begin(connection: Connection) -> None:
-    options = connection.get_execution_options()
-    if not options.get(WRITE):
-        connection.exec_driver_sql("BEGIN")
-        return
-    if options.get(MIGRATES):  # the migration discards the connection afterwards
+def begin(connection: Connection, *, write: bool, migrates: bool) -> None:
+    """Begin a transaction; one that writes waits for others first."""
+    if migrates:  # the migration discards the connection afterwards
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
-    connection.exec_driver_sql("BEGIN IMMEDIATE")
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
 
 
-@contextlib.contextmanager
-def _connected(path: Path, *, writes: bool) -> Iterator[sqlite3.Connection]:
-    mode = "rw" if writes else "ro"
-    link = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=WAIT_S)
-    with contextlib.closing(link) as connection:
-        connection.isolation_level = None
-        yield connection
+def damaged(url: URL, reason: str) -> DatabaseError:
+    """Return the error for a file that is no whole SQLite database."""
+    return DatabaseError(
+        f"the database {shown_url(url)} is damaged or not a database: {reason}.\n"
+        "Its records cannot be read; checkpoints are elsewhere and are not affected.\n"
+        f"Restore the file from a backup, or move it away to start a new one: "
+        f"mv {url.database} {url.database}.damaged"
+    )
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copy the data committed at one moment, even while other processes write."""
-    with (
-        _connected(source, writes=False) as reading,
-        _connected(target, writes=True) as writing,
-    ):
-        writing.execute("PRAGMA synchronous = FULL")
-        # In one step: in several it restarts whenever another process writes, perhaps forever.
-        reading.backup(writing, pages=-1)
-
-
-def check_file(path: Path) -> None:
-    """Raise unless a file is a whole record store."""
-    with _connected(path, writes=False) as connection:
-        said = connection.execute("PRAGMA integrity_check(3)").fetchall()
-        if said != [("ok",)]:
-            raise DatabaseError(
-                f"the database {path} is damaged: {'; '.join(row[0] for row in said)}"
-            )
-        known = connection.execute(
-            "SELECT count(*) FROM sqlite_master WHERE name IN ('alembic_version', 'experiments')"
-        ).fetchone()
-        if known != (2,):
-            raise DatabaseError(f"{path} is no record store of detcore: its tables are missing")
-
-
-def make_single(path: Path) -> None:
-    """Let a copy be one file, that can be moved and read alone; opening it later undoes this."""
-    with _connected(path, writes=True) as connection:
-        connection.execute("PRAGMA journal_mode = DELETE")
+def explain(reason: str, url: URL) -> Exception | None:
+    """Return detcore's error for one of SQLite's, or None if it is not a special one."""
+    low = reason.lower()
+    where = shown_url(url)
+    if "disk is full" in low or "no space" in low:
+        return StorageFullError(
+            f"no room for records: {where}: {reason}.\n"
+            "What was reported stays in the spool of its trial and is taken in later.\n"
+            "Free some space, then go on."
+        )
+    if "locked" in low:
+        return DatabaseError(
+            f"the database {where} was locked by another process for {WAIT_S:.0f} s: {reason}.\n"
+            "A process holds a write transaction open, or the file is on a network file system.\n"
+            f"Find it with: lsof {url.database}"
+        )
+    if any(words in low for words in _DAMAGE):
+        return damaged(url, reason)
+    if "readonly" in low or "read-only" in low or "unable to open" in low:
+        return DatabaseError(
+            f"the database {where} cannot be opened or written: {reason}.\n"
+            "Change its permissions, or set DETCORE_HOME (or DETCORE_DB) to another place."
+        )
+    return None

@@ -6,15 +6,12 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from detcore._records import LogLine
 
-__all__ = ["LineFile", "TrialLog", "read_log_page", "read_trial_log"]
-
 _NAME = "log.jsonl"
-_POLL_S = 0.2
 
 
 class TrialLog:
@@ -59,26 +56,6 @@ def read_log_page(
             position += len(line)
             lines.extend(_parse(line))
     return lines, position
-
-
-def read_trial_log(
-    trial_dir: Path, *, follow: bool = False, is_over: Callable[[], bool] = lambda: True
-) -> Iterator[LogLine]:
-    """Yield the lines of a trial's log, oldest first; none if there is no log.
-
-    Args:
-        trial_dir: The trial's folder.
-        follow: Whether to wait for more at its end.
-        is_over: Asked now and then while following; True ends it when all lines are out.
-    """
-    position = 0
-    while True:
-        ends = not follow or is_over()  # asked before reading: lines written until then are read
-        lines, position = read_log_page(trial_dir, position)
-        yield from lines
-        if ends:
-            return
-        time.sleep(_POLL_S)
 
 
 def _parse(line: bytes) -> Iterator[LogLine]:

@@ -9,7 +9,7 @@ from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document, spool_path
-from detcore._records import ProcessIdentity, RunRecord, TrialRecord, read_row
+from detcore._records import ProcessIdentity, RunRecord, TrialRecord, read_rows
 from detcore.contract.values import TrialState, searcher_metric
 from detcore.database._metrics import select_best
 from detcore.database._process import identify_this_process, is_alive
@@ -26,20 +26,11 @@ from detcore.database._queries import (
 )
 from detcore.database._schema import experiments, metrics, runs, trials, validation_values
 
-__all__ = ["TrialQueries", "WorkerQueries", "insert_trial", "read_trials"]
-
 
 class TrialQueries(Queries):
-    """Create, read, start and move on trials."""
+    """Create, read, start and move on trials; compare their best metrics."""
 
-    def create_trial(
-        self,
-        *,
-        experiment_id: int,
-        hparams: Mapping[str, object],
-        seed: int,
-        trial_dir: str | None = None,
-    ) -> int:
+    def create_trial(self, *, experiment_id: int, hparams: Mapping[str, object], seed: int) -> int:
         """Record a new trial, in state PAUSED until it is started.
 
         Returns:
@@ -50,9 +41,7 @@ class TrialQueries(Queries):
         """
         with self._write() as connection:
             require(connection, experiments, experiment_id)
-            return insert_trial(
-                connection, experiment_id, hparams=hparams, seed=seed, trial_dir=trial_dir
-            )
+            return insert_trial(connection, experiment_id, hparams=hparams, seed=seed)
 
     def get_trial(self, trial_id: int) -> TrialRecord:
         """Return a trial.
@@ -131,7 +120,8 @@ class TrialQueries(Queries):
             NotFoundError: If no trial has that id.
         """
         running = state == TrialState.RUNNING
-        self._update_trial(
+        self._change(
+            trials,
             trial_id,
             state=TrialState(state).value,
             error=error,
@@ -144,7 +134,7 @@ class TrialQueries(Queries):
         Raises:
             NotFoundError: If no trial has that id.
         """
-        self._update_trial(trial_id, trial_dir=path)
+        self._change(trials, trial_id, trial_dir=path)
 
     def update_trial(
         self,
@@ -215,11 +205,8 @@ class TrialQueries(Queries):
 
     def list_runs(self, trial_id: int) -> list[RunRecord]:
         """Return the starts of a trial, oldest first."""
-        with self._read() as connection:
-            rows = connection.execute(
-                select(runs).where(runs.c.trial_id == trial_id).order_by(runs.c.run_id)
-            )
-            return [read_row(RunRecord, row) for row in rows]
+        query = select(runs).where(runs.c.trial_id == trial_id)
+        return self._read_all(RunRecord, query.order_by(runs.c.run_id))
 
     def run_is_alive(self, trial_id: int) -> bool | None:
         """Return whether the process that started a trial last is there.
@@ -248,67 +235,6 @@ class TrialQueries(Queries):
             alive[text] = is_alive(ProcessIdentity.from_document(decode_document(text)), here)
         return {number: alive[newest.get(number)] for number in numbers}
 
-    def _update_trial(self, trial_id: int, **changed: object) -> None:
-        with self._write() as connection:
-            change(connection, trials, trial_id, **changed)
-
-
-def insert_trial(
-    connection: Connection,
-    experiment_id: int,
-    *,
-    hparams: Mapping[str, object],
-    seed: int,
-    trial_dir: str | None = None,
-    search_index: int | None = None,
-) -> int:
-    """Add a trial, in state PAUSED; return its id."""
-    created = connection.execute(
-        trials.insert().values(
-            **unused_id(connection, trials),
-            experiment_id=experiment_id,
-            state=TrialState.PAUSED.value,
-            hparams=encode_document(hparams),
-            seed=seed,
-            trial_dir=trial_dir,
-            search_index=search_index,
-            num_restarts=0,
-            created_at=now(),
-        )
-    )
-    return int(created.inserted_primary_key[0])  # type: ignore[index]  # of a single row
-
-
-def read_trials(
-    connection: Connection, which: ColumnElement[bool], *, newest_first: bool = False
-) -> list[TrialRecord]:
-    """Return the trials of which a condition is true, with their newest runs, by id."""
-    newest = (
-        select(runs.c.trial_id, func.max(runs.c.run_id).label("run_id"))
-        .join(trials, trials.c.id == runs.c.trial_id)
-        .where(which)
-        .group_by(runs.c.trial_id)
-        .subquery()
-    )
-    query: Select[tuple[object, ...]] = select(runs).join(
-        newest, and_(newest.c.trial_id == runs.c.trial_id, newest.c.run_id == runs.c.run_id)
-    )
-    current = {row.trial_id: read_row(RunRecord, row) for row in connection.execute(query)}
-    order = trials.c.id.desc() if newest_first else trials.c.id
-    rows = connection.execute(select(trials).where(which).order_by(order))
-    return [read_row(TrialRecord, row, current_run=current.get(row.id)) for row in rows]
-
-
-def _free_run_id(first: int, trial_dir: str | None) -> int:
-    run_id = first
-    while trial_dir is not None and spool_path(Path(trial_dir), run_id).exists():
-        run_id += 1
-    return run_id
-
-
-class WorkerQueries(Queries):
-    """Best metrics of a trial, and of the other trials of its experiment."""
-
     def best_of_other_trials(
         self, trial_id: int, metric: str, *, smaller_is_better: bool
     ) -> float | None:
@@ -325,12 +251,9 @@ class WorkerQueries(Queries):
         values = validation_values.c
         mine = select(trials.c.experiment_id).where(trials.c.id == trial_id).scalar_subquery()
         others = and_(values.experiment_id == mine, values.trial_id != trial_id)
-        query = select_best(
-            select(values.value).select_from(metrics), others, metric, smaller_is_better
-        )
-        with self._read() as connection:
-            found = connection.execute(query).fetchone()
-        return None if found is None else float(found.value)
+        best = select(values.value).select_from(metrics)
+        found = self._read_value(select_best(best, others, metric, smaller_is_better))
+        return None if found is None else float(found)
 
     def best_until(
         self, trial_id: int, config: Mapping[str, object], steps_completed: int
@@ -359,6 +282,56 @@ class WorkerQueries(Queries):
                 metrics.c.steps_completed <= steps_completed,
             )
         )
-        with self._read() as connection:
-            found = connection.execute(query).scalar()
+        found = self._read_value(query)
         return None if found is None else float(found)
+
+
+def insert_trial(
+    connection: Connection,
+    experiment_id: int,
+    *,
+    hparams: Mapping[str, object],
+    seed: int,
+    search_index: int | None = None,
+) -> int:
+    """Add a trial, in state PAUSED; return its id."""
+    created = connection.execute(
+        trials.insert().values(
+            **unused_id(connection, trials),
+            experiment_id=experiment_id,
+            state=TrialState.PAUSED.value,
+            hparams=encode_document(hparams),
+            seed=seed,
+            search_index=search_index,
+            num_restarts=0,
+            created_at=now(),
+        )
+    )
+    return int(created.inserted_primary_key[0])  # type: ignore[index]  # of a single row
+
+
+def read_trials(
+    connection: Connection, which: ColumnElement[bool], *, newest_first: bool = False
+) -> list[TrialRecord]:
+    """Return the trials of which a condition is true, with their newest runs, by id."""
+    newest = (
+        select(runs.c.trial_id, func.max(runs.c.run_id).label("run_id"))
+        .join(trials, trials.c.id == runs.c.trial_id)
+        .where(which)
+        .group_by(runs.c.trial_id)
+        .subquery()
+    )
+    query: Select[tuple[object, ...]] = select(runs).join(
+        newest, and_(newest.c.trial_id == runs.c.trial_id, newest.c.run_id == runs.c.run_id)
+    )
+    current = {run.trial_id: run for run in read_rows(RunRecord, connection.execute(query))}
+    order = trials.c.id.desc() if newest_first else trials.c.id
+    rows = connection.execute(select(trials).where(which).order_by(order))
+    return read_rows(TrialRecord, rows, current_run=lambda row: current.get(row.id))
+
+
+def _free_run_id(first: int, trial_dir: str | None) -> int:
+    run_id = first
+    while trial_dir is not None and spool_path(Path(trial_dir), run_id).exists():
+        run_id += 1
+    return run_id

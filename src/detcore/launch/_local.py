@@ -86,7 +86,7 @@ class LocalLauncher:
             WorkerError: If a process cannot be started.
             PluginError: If a service of a plugin cannot be imported.
         """
-        from detcore.delivery import write_run
+        from detcore.hooks.delivery import write_run
 
         told = worker_variables(
             home,

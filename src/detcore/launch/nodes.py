@@ -97,7 +97,7 @@ def start_rank(
     Raises:
         WorkerError: If it cannot be started.
     """
-    from detcore.delivery import write_run
+    from detcore.hooks.delivery import write_run
 
     try:
         path = write_run(info)

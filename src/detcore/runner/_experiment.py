@@ -46,8 +46,8 @@ from detcore.runner._trial_logs import (
 from detcore.search import Search
 
 if TYPE_CHECKING:
-    from detcore.delivery import LateDelivery
     from detcore.hooks import PluginManager
+    from detcore.hooks.delivery import LateDelivery
     from detcore.launch import Launcher
     from detcore.runner._listener import RunListener, RunSettings
     from detcore.storage import StorageBackend

@@ -13,7 +13,7 @@ from detcore._log.events import CheckpointDamaged
 from detcore.contract.errors import DetcoreError
 from detcore.contract.values import TrialState
 from detcore.database import DatabaseAway, Patience, ingest_spools
-from detcore.delivery import tell_end_of_killed
+from detcore.hooks.delivery import tell_end_of_killed
 from detcore.runner._failures import act_on_failure
 from detcore.runner._listener import TrialStatus
 from detcore.runner._running import RunningTrial

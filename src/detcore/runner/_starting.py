@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore._log import open_log
-from detcore.checkpoint import find_source, recover_checkpoints
+from detcore.checkpoint import describe_checkpoint, find_source, recover_checkpoints
 from detcore.contract.errors import RunError
 from detcore.contract.values import TrialInfo
-from detcore.delivery import subscribe, tell_recovered
 from detcore.environment import read_variables
+from detcore.hooks.delivery import subscribe, tell_recovered
 from detcore.launch import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.trial import copy_code, list_code
@@ -199,8 +199,7 @@ class TrialStarter:
                 folder,
                 trial_id=trial_id,
                 run_id=trial.run_id,
-                storage=self.storage,
-                uuids=completed,
+                saved=[describe_checkpoint(self.storage, uuid) for uuid in completed],
             )
             latest = self.database.latest_checkpoint(trial_id)
             # Values after the checkpoint are of a run that is trained again.

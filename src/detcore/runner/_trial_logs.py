@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from detcore._log import SpoolDamagedError, read_records, spool_path
 from detcore.contract.values import ExperimentState
 from detcore.database import LogFollower, answer_question
-from detcore.delivery import LateDelivery
 from detcore.hooks import PluginManager
+from detcore.hooks.delivery import LateDelivery
 
 if TYPE_CHECKING:
     from detcore._log.events import Event

@@ -164,7 +164,7 @@ def list_command(
     as_csv: bool,
 ) -> None:
     """List models."""
-    from detcore.database import ModelOrderBy, ModelSortBy
+    from detcore.types import ModelOrderBy, ModelSortBy
 
     form = choose_format(as_json, as_csv)
     by = {

@@ -18,7 +18,7 @@ from detcore.database import (
     checked_texts,
     metadata,
     note_last_id,
-    read_row,
+    read_rows,
     unused_id,
 )
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
@@ -146,7 +146,7 @@ class RegistryDatabase(Database):
         rows = sorted(rows, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
         # Create records of the returned rows only; that costs more than all before.
         chosen = rows[offset:] if limit is None else rows[offset : offset + limit]
-        return [read_row(ModelRecord, row, num_versions=numbers.get(row.id, 0)) for row in chosen]
+        return read_rows(ModelRecord, chosen, num_versions=lambda row: numbers.get(row.id, 0))
 
     def update_model(
         self,
@@ -297,10 +297,9 @@ class RegistryDatabase(Database):
             query = select(model_versions).where(model_versions.c.model_id == row.id)
             if number not in (0, -1):
                 query = query.where(model_versions.c.number == number)
-            found = connection.execute(
-                query.order_by(model_versions.c.number.desc()).limit(1)
-            ).fetchone()
-        return None if found is None else read_row(ModelVersionRecord, found)
+            newest = connection.execute(query.order_by(model_versions.c.number.desc()).limit(1))
+            found = read_rows(ModelVersionRecord, newest)
+        return found[0] if found else None
 
     def list_versions(
         self, model: str | int, *, order_by: ModelOrderBy = ModelOrderBy.DESCENDING
@@ -319,7 +318,7 @@ class RegistryDatabase(Database):
                 .where(model_versions.c.model_id == row.id)
                 .order_by(number.desc() if descending else number.asc())
             )
-            return [read_row(ModelVersionRecord, found) for found in rows]
+            return read_rows(ModelVersionRecord, rows)
 
     def update_version(
         self,
@@ -423,7 +422,7 @@ def _open_row(connection: Connection, model: str | int) -> Row[Any]:
 def _read_model(connection: Connection, model: str | int) -> ModelRecord:
     row = _model_row(connection, model)
     numbers = _count_versions(connection, row.id)
-    return read_row(ModelRecord, row, num_versions=numbers.get(row.id, 0))
+    return read_rows(ModelRecord, [row], num_versions=lambda row: numbers.get(row.id, 0))[0]
 
 
 def _read_version(connection: Connection, row: Row[Any], number: int) -> ModelVersionRecord:
@@ -431,9 +430,9 @@ def _read_version(connection: Connection, row: Row[Any], number: int) -> ModelVe
         select(model_versions).where(
             model_versions.c.model_id == row.id, model_versions.c.number == number
         )
-    ).fetchone()
-    if found is not None:
-        return read_row(ModelVersionRecord, found)
+    ).fetchall()
+    if found:
+        return read_rows(ModelVersionRecord, found)[0]
     numbers = connection.execute(
         select(model_versions.c.number)
         .where(model_versions.c.model_id == row.id)

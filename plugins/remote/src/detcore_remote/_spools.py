@@ -7,13 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.delivery import (
-    SpoolDamagedError,
-    SpoolHeader,
-    is_spool_in_use,
-    read_spool,
-    spool_owner,
-)
 from detcore.errors import (
     DatabaseError,
     DetcoreError,
@@ -21,6 +14,13 @@ from detcore.errors import (
     NotFoundError,
     UnauthenticatedError,
     in_one_line,
+)
+from detcore.hooks.delivery import (
+    SpoolDamagedError,
+    SpoolHeader,
+    is_spool_in_use,
+    read_spool,
+    spool_owner,
 )
 from detcore_remote._session import ServerAway
 

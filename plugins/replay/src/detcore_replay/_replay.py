@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.checkpoint import copy_checkpoint, open_recorded
-from detcore.delivery import write_run
 from detcore.environment import child_environment
 from detcore.errors import (
     CheckpointCorruptError,
@@ -22,6 +21,7 @@ from detcore.errors import (
     RunError,
     in_one_line,
 )
+from detcore.hooks.delivery import write_run
 from detcore.launch import framework_variables
 from detcore.launch.worker import is_trial_class
 from detcore_replay._digest_file import DigestedRun, read_digests

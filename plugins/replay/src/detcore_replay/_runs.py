@@ -6,8 +6,8 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.delivery import read_run
 from detcore.errors import NotFoundError, RunError
+from detcore.hooks.delivery import read_run
 from detcore.launch.worker import is_trial_class
 from detcore_replay._digest_file import DigestedRun, read_digests
 

@@ -19,12 +19,22 @@ from sqlalchemy import (
     insert,
     or_,
     select,
+    tuple_,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
-from detcore.database import ProcessIdentity
-from detcore.errors import DatabaseError, NotFoundError
+from detcore.database import (
+    Position,
+    ProcessIdentity,
+    SpoolPart,
+    add_parts,
+    checked_texts,
+    metadata,
+    parse_part,
+    replace_labels,
+)
+from detcore.errors import DatabaseError, DetcoreError, NotFoundError
 from detcore.types import Control, ExperimentState
 from detcore_registry import RegistryDatabase
 from detcore_server._tables import experiments, submissions, tokens, trials, users
@@ -41,6 +51,7 @@ __all__ = [
 
 # Lets tools that search logs and repositories for secrets recognize a token.
 _PREFIX = "detcore_"
+_RUNS, _SPOOLS = metadata.tables["runs"], metadata.tables["spools"]
 _QUEUED = "QUEUED"
 _ENDED = "ENDED"
 _QUEUED_AGAIN = (ExperimentState.PAUSED, ExperimentState.ERROR, ExperimentState.CANCELED)
@@ -119,10 +130,132 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
+def _started(connection: Connection, owners: set[tuple[int, int]]) -> set[tuple[int, int]]:
+    """Return those of some trials and runs that are recorded."""
+    which = tuple_(_RUNS.c.trial_id, _RUNS.c.run_id).in_(sorted(owners))
+    rows = connection.execute(select(_RUNS.c.trial_id, _RUNS.c.run_id).where(which))
+    return {(row.trial_id, row.run_id) for row in rows}
+
+
+def _unknown_run(owner: tuple[int, int]) -> NotFoundError:
+    return NotFoundError(
+        f"trial {owner[0]} has no run {owner[1]}, or there is no such trial.\n"
+        "Reports belong to a run that was started here; it may have been deleted."
+    )
+
+
+def _refused(part: Any, error: IntegrityError) -> DatabaseError:
+    return DatabaseError(
+        f"cannot take in reports of trial {part.owner[0]}, run {part.owner[1]}, from byte "
+        f"{part.start} on: {error.orig}.\nThey are there already, or contradict what is."
+    )
+
+
 class ServerDatabase(RegistryDatabase):
     """The records, with the users of a server, their tokens and the submitted experiments."""
 
     tables = detcore_register_tables()
+
+    def spool_position(self, trial_id: int, run_id: int) -> Position:
+        """Return how far the spool of a run was taken in.
+
+        Raises:
+            NotFoundError: If the run was never started.
+        """
+        columns = (_SPOOLS.c.byte_offset, _SPOOLS.c.last_seq)
+        of_spool = (_SPOOLS.c.trial_id == trial_id, _SPOOLS.c.run_id == run_id)
+        with self.transaction(write=False) as connection:
+            row = connection.execute(select(*columns).where(*of_spool)).first()
+            if row is None and not _started(connection, {(trial_id, run_id)}):
+                raise _unknown_run((trial_id, run_id))
+        return Position() if row is None else Position(row.byte_offset, row.last_seq)
+
+    def add_spool_lines(self, given: Sequence[SpoolPart]) -> list[Position | Exception]:
+        """Add the records of whole lines, those of all spools in one transaction.
+
+        Lines that begin elsewhere than at their spool's position add nothing. If the database
+        refuses any lines, each spool's are added in a separate transaction, so that only the
+        refused ones fail.
+
+        Args:
+            given: In this order, also those of one spool.
+
+        Returns:
+            For each element the position of its spool now; or a NotFoundError if its run was never
+            started, a DatabaseError if its records contradict those in the database, or any other
+            error that these lines cause.
+        """
+        return self._add([parse_part(lines) for lines in given])
+
+    def describe_experiment(
+        self,
+        experiment_id: int,
+        *,
+        name: str | None = None,
+        description: str | None = None,
+        notes: str | None = None,
+        labels: Iterable[str] | None = None,
+        add_labels: Iterable[str] = (),
+        remove_labels: Iterable[str] = (),
+    ) -> list[str]:
+        """Change an experiment's name, description, notes or labels; None keeps a value.
+
+        The configuration changes, too.
+
+        Args:
+            experiment_id: Which.
+            name: Its name in lists.
+            description: A short description.
+            notes: A longer text about it; not part of the configuration.
+            labels: Replace all that it has.
+            add_labels: It has these afterwards.
+            remove_labels: It does not have these afterwards.
+
+        Returns:
+            Its labels, sorted.
+
+        Raises:
+            NotFoundError: If no experiment has that id.
+            ConfigError: If the labels are no list of texts.
+        """
+        given = {"name": name, "description": description}
+        changed: dict[str, Any] = {key: text for key, text in given.items() if text is not None}
+        added = set(checked_texts("labels", add_labels))
+        removed = set(checked_texts("labels", remove_labels))
+        self.get_experiment(experiment_id)  # or an error that lists the known ones
+        this = experiments.c.id == experiment_id
+        with self.transaction(write=True) as connection:
+            query = select(experiments.c.config).where(this).with_for_update()
+            config = {**json.loads(connection.execute(query).scalar() or "{}"), **changed}
+            before = config.get("labels") or ()
+            if labels is not None:
+                before = checked_texts("labels", labels)
+            after = sorted(({str(label) for label in before} | added) - removed)
+            if labels is not None or added or removed:
+                config["labels"] = after
+                replace_labels(connection, experiment_id, after)
+            columns = {"name": name, "notes": notes}
+            texts = {key: text for key, text in columns.items() if text is not None}
+            text = json.dumps(config, separators=(",", ":"))
+            connection.execute(update(experiments).where(this).values(config=text, **texts))
+            return after
+
+    def _add(self, parts: Sequence[Any]) -> list[Position | Exception]:
+        try:
+            with self.transaction(write=True) as connection:
+                started = _started(connection, {part.owner for part in parts})
+                added = add_parts(connection, [part for part in parts if part.owner in started])
+        except DetcoreError:
+            raise  # the database is unreachable or full, for all parts
+        except Exception as error:  # noqa: BLE001  (returned to the sender of the lines)
+            if len(parts) > 1:
+                return [answer for part in parts for answer in self._add([part])]
+            [part] = parts
+            return [_refused(part, error) if isinstance(error, IntegrityError) else error]
+        found = iter(added)
+        return [
+            next(found) if part.owner in started else _unknown_run(part.owner) for part in parts
+        ]
 
     def create_user(
         self, name: str, *, password_hash: str | None, is_admin: bool = False

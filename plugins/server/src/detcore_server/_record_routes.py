@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from detcore.database import Position, SpoolLines
+from detcore.database import Position, SpoolHeader, SpoolPart
 from detcore.errors import DetcoreError, InvalidArgumentError, NotFoundError, StorageFullError
 from detcore_server._auth import Id, State, Worker
 from detcore_server._errors import error_body
@@ -124,8 +124,8 @@ async def _add(request: Request, owner: tuple[int, int], *, start: int, first: i
         )
     writer: Writer = request.state.writer
     for piece in _pieces(data):
-        lines = SpoolLines(owner=owner, first=first, start=start, data=piece)
-        position = await writer.add(lines)
+        part = SpoolPart(header=SpoolHeader(*owner, first), start=start, lines=piece)
+        position = await writer.add(part)
         start += len(piece)
         if position.offset != start:
             break

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from detcore.database import Position, SpoolLines
+from detcore.database import Position, SpoolPart
 from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
-    from detcore.database import Database
+    from detcore_server._database import ServerDatabase
 
 __all__ = ["BusyError", "RefusedError", "Writer"]
 
@@ -38,7 +38,7 @@ class RefusedError(DatabaseError):
 class _Order:
     """Lines to write, and the future that their sender waits for."""
 
-    lines: SpoolLines
+    lines: SpoolPart
     done: asyncio.Future[Position]
 
 
@@ -49,7 +49,7 @@ class Writer:
     called in the event loop, and never wait for the database themselves.
     """
 
-    def __init__(self, database: Database) -> None:
+    def __init__(self, database: ServerDatabase) -> None:
         """Start the thread.
 
         Args:
@@ -64,7 +64,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="detcore-writer", daemon=True)
         self._thread.start()
 
-    def add(self, lines: SpoolLines) -> asyncio.Future[Position]:
+    def add(self, lines: SpoolPart) -> asyncio.Future[Position]:
         """Take whole lines of a spool.
 
         Args:
@@ -91,7 +91,7 @@ class Writer:
                     "They are safe where they come from; send them again in a moment."
                 )
             self._waiting.append(order)
-            self._waiting_bytes += len(lines.data)
+            self._waiting_bytes += len(lines.lines)
             self._changed.notify()
         return done
 
@@ -118,7 +118,7 @@ class Writer:
             self._changed.wait_for(lambda: self._waiting or self._closing)
             while self._waiting and len(orders) < _PARTS_AT_ONCE and size < _BYTES_AT_ONCE:
                 orders.append(self._waiting.popleft())
-                size += len(orders[-1].lines.data)
+                size += len(orders[-1].lines.lines)
             self._waiting_bytes -= size
         return orders
 

@@ -11,12 +11,10 @@ import sqlalchemy as sa
 from alembic import op
 from sqlalchemy import bindparam, text
 
-from detcore.database._home import PATH_PREFIX, URL_PREFIX, home_of
+from detcore.database._text import PATH_PREFIX, URL_PREFIX, home_of
 
 revision = "0007"
 down_revision = "0006"
-branch_labels = None
-depends_on = None
 
 _COLUMNS = (("experiments", "model_dir"), ("trials", "trial_dir"), ("checkpoints", "storage_url"))
 

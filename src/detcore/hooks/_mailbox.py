@@ -23,18 +23,7 @@ from detcore.contract.errors import RunError, StorageError
 from detcore.contract.values import TrialInfo
 
 if TYPE_CHECKING:
-    from detcore.hooks import Observer
-
-__all__ = [
-    "Cursor",
-    "Mailbox",
-    "find_mailboxes",
-    "mailboxes_of",
-    "read_run",
-    "run_path",
-    "subscribe",
-    "write_run",
-]
+    from detcore.hooks._entry import Observer
 
 _SLOT_BYTES = 96
 _RUN = "run-"
@@ -187,18 +176,15 @@ def mailboxes_of(trial_dir: Path) -> list[Mailbox]:
     return [Mailbox(trial_dir, urllib.parse.unquote(folder.name)) for folder in folders]
 
 
-def find_mailboxes(
-    home: Path, *, experiment_id: int | None = None, trial_id: int | None = None
-) -> Iterator[Mailbox]:
+def find_mailboxes(home: Path, *, experiment_id: int | None = None) -> Iterator[Mailbox]:
     """Yield the mailboxes under a home in which something may wait, by experiment and trial.
 
     Args:
         home: `Environment.home`.
         experiment_id: Only those of this experiment.
-        trial_id: Only those of this trial.
     """
-    experiment, trial = ("*" if n is None else n for n in (experiment_id, trial_id))
-    found = Path(home).glob(f"experiments/{experiment}/trials/{trial}/observers/*/{_RUN}*")
+    experiment = "*" if experiment_id is None else experiment_id
+    found = Path(home).glob(f"experiments/{experiment}/trials/*/observers/*/{_RUN}*")
     folders = {path.parent for path in found}
     for folder in sorted(folders, key=_place):
         yield Mailbox(folder.parents[1], urllib.parse.unquote(folder.name))
@@ -226,25 +212,19 @@ def _parse(slot: bytes) -> tuple[int, Cursor] | None:
 
 def write_run(info: TrialInfo) -> Path:
     """Write the file that says which trial a run is of; return its path."""
-    path = run_path(info)
+    path = _path(Path(info.trial_dir), info.run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    fields = {field.name: getattr(info, field.name) for field in dataclasses.fields(info)}
     # The configuration may hold credentials: no other user may read it.
     descriptor, beside = tempfile.mkstemp(prefix=".run-", dir=path.parent)
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(fields, file, indent=2, default=_plain)
+            json.dump(info, file, indent=2, default=_plain)
         # At once: of several workers on this machine, one may read it already.
         os.replace(beside, path)
     except BaseException:
         os.unlink(beside)
         raise
     return path
-
-
-def run_path(info: TrialInfo) -> Path:
-    """Return the path of the file that says which trial a run is of."""
-    return _path(Path(info.trial_dir), info.run_id)
 
 
 def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
@@ -266,8 +246,8 @@ def read_run(trial_dir: Path, run_id: int) -> TrialInfo:
 
 def _plain(value: object) -> Any:
     """Return a value that JSON has no form for as one that it has."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return dataclasses.asdict(value)
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
     to_list = getattr(value, "tolist", None)  # NumPy's
     if callable(to_list):
         return to_list()

@@ -17,21 +17,15 @@ from pathlib import Path
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from detcore.contract.errors import ConfigError, DatabaseError, StorageFullError
-from detcore.database._engine import (
-    PLUGIN_VERSION,
-    make_engine,
-    read_version,
-    revisions,
-    select_version,
-)
-from detcore.database._sqlite import check_file, copy_file, make_single
-from detcore.database._translate import shown_url
+from detcore.database import make_engine, revisions, shown_url
+from detcore.errors import ConfigError, DatabaseError, StorageFullError
 
 __all__ = ["DatabaseInfo", "back_up", "describe_database", "put_back"]
 
-# The migrations make the last one, too; see `_schema`.
 _TABLES = ("experiments", "trials", "checkpoints", "models", "users")
+# Where Alembic keeps the version of the records' tables; that of a plugin's has its name behind it.
+_VERSION = "alembic_version"
+_WAIT_S = 30.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,11 +67,12 @@ def describe_database(url: str) -> DatabaseInfo:
                 for name in _TABLES
                 if name in names
             }
-            schema = read_version(connection)
-            of_plugins = {
-                name.removeprefix(PLUGIN_VERSION): str(connection.scalar(select_version(name)))
+            versions = {
+                name.removeprefix(_VERSION).removeprefix("_"): str(
+                    connection.scalar(text(f'SELECT version_num FROM "{name}"'))
+                )
                 for name in sorted(names)
-                if name.startswith(PLUGIN_VERSION)
+                if name.startswith(_VERSION)
             }
     except SQLAlchemyError as error:
         raise DatabaseError(
@@ -87,10 +82,10 @@ def describe_database(url: str) -> DatabaseInfo:
         guard.dispose()
     return DatabaseInfo(
         url=shown_url(parsed),
-        schema=schema,
+        schema=versions.pop("", None),
         newest_schema=revisions()[-1],
         counts=counts,
-        schemas_of_plugins=of_plugins,
+        schemas_of_plugins=versions,
     )
 
 
@@ -124,9 +119,9 @@ def back_up(url: str, target: Path) -> int:
         # Only for this user: experiment files, and users' password hashes, are in it.
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         with _translated(source, target):
-            copy_file(source, temporary)
-            check_file(temporary)
-            make_single(temporary)
+            _copy_file(source, temporary)
+            _check_file(temporary)
+            _make_single(temporary)
         _bring_to_disk(temporary)
         size = temporary.stat().st_size
         try:
@@ -164,13 +159,13 @@ def put_back(source: Path, url: str, *, replace: bool = False) -> None:
             "Copy it with 'detcore database backup' if they matter, then repeat with --replace."
         )
     with _translated(source, target):
-        check_file(source)
+        _check_file(source)
         target.parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(FileExistsError):
             os.close(os.open(target, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
         # Nothing but SQLite may open the file: closing it would drop the locks that this process
         # has on it, and others would take away the log under its connections.
-        copy_file(source, target)
+        _copy_file(source, target)
 
 
 def _file_of(url: str) -> Path:
@@ -206,3 +201,44 @@ def _translated(source: Path, target: Path) -> Iterator[None]:
                 f"no room for the copy of {source} at {target}: {error}"
             ) from error
         raise DatabaseError(f"{source} cannot be copied to {target}: {error}") from error
+
+
+@contextlib.contextmanager
+def _connected(path: Path, *, writes: bool) -> Iterator[sqlite3.Connection]:
+    mode = "rw" if writes else "ro"
+    link = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S)
+    with contextlib.closing(link) as connection:
+        connection.isolation_level = None
+        yield connection
+
+
+def _copy_file(source: Path, target: Path) -> None:
+    """Copy the data committed at one moment, even while other processes write."""
+    with (
+        _connected(source, writes=False) as reading,
+        _connected(target, writes=True) as writing,
+    ):
+        writing.execute("PRAGMA synchronous = FULL")
+        # In one step: in several it restarts whenever another process writes, perhaps forever.
+        reading.backup(writing, pages=-1)
+
+
+def _check_file(path: Path) -> None:
+    """Raise unless a file is a whole record store."""
+    with _connected(path, writes=False) as connection:
+        said = connection.execute("PRAGMA integrity_check(3)").fetchall()
+        if said != [("ok",)]:
+            raise DatabaseError(
+                f"the database {path} is damaged: {'; '.join(row[0] for row in said)}"
+            )
+        known = connection.execute(
+            "SELECT count(*) FROM sqlite_master WHERE name IN ('alembic_version', 'experiments')"
+        ).fetchone()
+        if known != (2,):
+            raise DatabaseError(f"{path} is no record store of detcore: its tables are missing")
+
+
+def _make_single(path: Path) -> None:
+    """Let a copy be one file, that can be moved and read alone; opening it later undoes this."""
+    with _connected(path, writes=True) as connection:
+        connection.execute("PRAGMA journal_mode = DELETE")

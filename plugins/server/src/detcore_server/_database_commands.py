@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._groups import CommandGroup
-from detcore.cli._output import print_fields, print_json
+from detcore.cli import CommandGroup, print_fields, print_json
 
 if TYPE_CHECKING:
-    from detcore.cli._context import CliContext
+    from detcore.cli import CliContext
 
 __all__ = ["database_group"]
 
@@ -28,7 +27,7 @@ def database_group() -> None:
 @click.pass_obj
 def info(obj: CliContext, as_json: bool) -> None:
     """Say where the record store is, and which version it has. Nothing is changed."""
-    from detcore.database import describe_database
+    from detcore_server._backup import describe_database
 
     found = describe_database(obj.environment.database_url)
     needed = found.schema not in (None, found.newest_schema)
@@ -62,17 +61,18 @@ def upgrade(obj: CliContext) -> None:
     Every command and every server does so automatically; this command lets you choose the time.
     Copy the record store first: an older release refuses it afterwards.
     """
-    from detcore.database import Database, describe_database
+    from detcore.database import Database
+    from detcore_server._backup import describe_database
 
     url = obj.environment.database_url
-    before = describe_database(url).schema
-    of_plugins = obj.plugin_manager().tables()
-    with Database.open(url) as database:
-        after = describe_database(url)
-        _print_version(after.url, "schema", before, after.schema)
-        for name, tables in sorted(of_plugins.items()):
-            earlier = database.update_tables(tables)
-            _print_version(after.url, f"tables of {name}", earlier, tables.revisions[-1])
+    before = describe_database(url)
+    Database.open(url).close()
+    _print_version(before.url, "schema", before.schema, before.newest_schema)
+    for name, tables in sorted(obj.plugin_manager().tables().items()):
+        kind: type[Database] = type("PluginDatabase", (Database,), {"tables": tables})
+        kind.open(url).close()
+        earlier = before.schemas_of_plugins.get(name)
+        _print_version(before.url, f"tables of {name}", earlier, tables.revisions[-1])
 
 
 def _print_version(url: str, what: str, before: str | None, after: str | None) -> None:
@@ -91,7 +91,7 @@ def backup(obj: CliContext, file: Path) -> None:
     FILE must not exist; it is there once the copy is whole and was checked. For PostgreSQL use
     pg_dump.
     """
-    from detcore.database import back_up
+    from detcore_server._backup import back_up
 
     size = back_up(obj.environment.database_url, file)
     click.echo(f"{file}: {size} bytes")
@@ -106,7 +106,7 @@ def restore(obj: CliContext, file: Path, replace: bool) -> None:
 
     End servers and runs first: they would write to the record store that is being replaced.
     """
-    from detcore.database import put_back
+    from detcore_server._backup import put_back
 
     put_back(file, obj.environment.database_url, replace=replace)
     click.echo(f"restored from {file}")

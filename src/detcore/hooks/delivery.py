@@ -1,0 +1,617 @@
+"""Delivery of trial events to observers: in order, once, and later if a service is away."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import enum
+import logging
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+
+from detcore._log import (
+    Spool,
+    SpoolDamagedError,
+    SpooledRecord,
+    SpoolHeader,
+    SpoolPart,
+    events,
+    is_spool_in_use,
+    read_records,
+    read_spool,
+    spool_owner,
+    spool_path,
+)
+from detcore._log.events import Event, TrialFinished, encode
+from detcore.contract.errors import DatabaseError, DetcoreError, UnavailableError, in_one_line
+from detcore.contract.hook_values import OBSERVER_HOOKS, CheckpointSaved, EventInfo
+from detcore.contract.values import TrialInfo
+from detcore.hooks._entry import Observer
+from detcore.hooks._mailbox import (
+    Cursor,
+    Mailbox,
+    find_mailboxes,
+    mailboxes_of,
+    read_run,
+    subscribe,
+    write_run,
+)
+
+__all__ = [
+    "Courier",
+    "Cursor",
+    "Failures",
+    "LateDelivery",
+    "Mailbox",
+    "SpoolDamagedError",
+    "SpoolHeader",
+    "Stop",
+    "Waiting",
+    "count_waiting",
+    "deliver_waiting",
+    "find_mailboxes",
+    "is_spool_in_use",
+    "read_run",
+    "read_spool",
+    "spool_owner",
+    "subscribe",
+    "tell_end_of_killed",
+    "tell_recovered",
+    "write_run",
+]
+
+_LOG = logging.getLogger("detcore.plugins")
+_LOOK_EVERY_S = 2.0
+_WATCH_EVERY_S = 0.2
+_LAST_RETRY_S = 60.0
+# How long the end waits at most for a service that did not answer before.
+_AWAY_WAIT_S = 0.5
+# The end is the last line, and short.
+_TAIL_BYTES = 16 * 1024
+_HOOKS: dict[type[Event], str] = {
+    events.TrialStarted: "detcore_trial_started",
+    events.TrainingMetrics: "detcore_training_metrics",
+    events.ValidationMetrics: "detcore_validation_metrics",
+    events.CheckpointCommitted: "detcore_checkpoint_saved",
+    events.CheckpointSaved: "detcore_checkpoint_saved",
+    events.TrialFinished: "detcore_trial_finished",
+}
+# Fields that the event of a checkpoint and the hook's argument have in common.
+_OF_CHECKPOINT = ("uuid", "steps_completed", "size_bytes", "stalled_s", "total_s")
+
+
+def _hook_of(event: Event | None) -> str | None:
+    """Return the hook that an event of a log is for, or None."""
+    if event is None or (isinstance(event, events.CheckpointCommitted) and not event.url):
+        return None  # in the first release, observers got checkpoints by a separate line
+    return _HOOKS.get(type(event))
+
+
+def _arguments_of(
+    record: SpooledRecord, event: Event, trial: TrialInfo, *, is_repeat: bool
+) -> Mapping[str, object]:
+    """Return the arguments for the hook of a record's event; nothing in them can be changed."""
+    info = EventInfo(number=record.seq, time=record.time, is_repeat=is_repeat)
+    common: dict[str, object] = {"trial": trial, "event": info}
+    if isinstance(event, events.TrainingMetrics | events.ValidationMetrics):
+        common.update(
+            steps_completed=event.steps_completed, metrics=MappingProxyType(event.metrics)
+        )
+        if isinstance(event, events.TrainingMetrics):
+            batches = event.batch_metrics
+            common["batch_metrics"] = (
+                None if batches is None else tuple(map(MappingProxyType, batches))
+            )
+    elif isinstance(event, events.CheckpointCommitted | events.CheckpointSaved):
+        common["checkpoint"] = CheckpointSaved(
+            url=event.url or "",  # `_hook_of` has seen that it is there
+            path=None if event.path is None else Path(event.path),
+            **{name: getattr(event, name) for name in _OF_CHECKPOINT},
+        )
+    elif isinstance(event, TrialFinished):
+        common.update(state=event.state, error=event.error)
+    return common
+
+
+def tell_recovered(
+    trial_dir: Path, *, trial_id: int, run_id: int, saved: Sequence[CheckpointSaved]
+) -> None:
+    """Add checkpoints to the log of a killed run that it committed and could not report.
+
+    Nothing is written for a trial without observers.
+
+    Args:
+        trial_dir: The trial's folder.
+        trial_id: The trial.
+        run_id: The run; its process is gone.
+        saved: The checkpoints that recovery found whole.
+    """
+    found: list[Event] = [
+        events.CheckpointSaved(
+            url=each.url,
+            path=None if each.path is None else str(each.path),
+            **{name: getattr(each, name) for name in _OF_CHECKPOINT},
+        )
+        for each in saved
+    ]
+    _append(trial_dir, trial_id, run_id, found)
+
+
+def tell_end_of_killed(
+    trial_dir: Path, *, trial_id: int, run_id: int, state: str, error: str | None
+) -> bool:
+    """Write the end of a run whose process was killed to its log, if the run has observers.
+
+    Args:
+        trial_dir: The trial's folder.
+        trial_id: Which trial.
+        run_id: Which run; its process is gone.
+        state: As `detcore.hooks.specs.detcore_trial_finished` says.
+        error: The error, or None.
+
+    Returns:
+        Whether it was written: the log did not have it, and observers wait for it.
+    """
+    path = spool_path(trial_dir, run_id)
+    if path.exists():
+        tail = read_spool(path, max(0, path.stat().st_size - _TAIL_BYTES), is_over=True)
+        for record in tail.records():
+            if isinstance(record, SpooledRecord) and record.kind == TrialFinished.KIND:
+                return False
+    return _append(trial_dir, trial_id, run_id, [TrialFinished(state=state, error=error)])
+
+
+def _append(trial_dir: Path, trial_id: int, run_id: int, added: Sequence[Event]) -> bool:
+    """Append events to the log of a run whose process is gone; return whether that was done."""
+    path = spool_path(trial_dir, run_id)
+    mailboxes = [box for box in mailboxes_of(trial_dir) if box.observes(run_id)]
+    if not added or not mailboxes or not path.exists() or is_spool_in_use(path):
+        return False
+    with Spool(path, trial_id=trial_id, run_id=run_id) as spool:
+        for event in added:
+            spool.append(event.KIND, encode(event))
+    for mailbox in mailboxes:
+        mailbox.add_run(run_id)  # it may count as over already
+    return True
+
+
+class Stop(enum.Enum):
+    """Why a courier stopped."""
+
+    NOTHING_LEFT = "nothing left"
+    UNAVAILABLE = "unavailable"
+    ASKED = "asked to stop"
+    BUSY = "another process delivers"
+
+
+class Failures:
+    """Logs the failures of a plugin's hooks: the first of each at once, their number at the end.
+
+    Args:
+        observer: The plugin.
+    """
+
+    def __init__(self, observer: Observer) -> None:
+        self._label = observer.entry.label
+        self._counts: Counter[str] = Counter()
+
+    def add(self, hook: str, error: BaseException) -> None:
+        """Count a failure."""
+        self._counts[hook] += 1
+        if self._counts[hook] == 1:
+            from detcore.hooks._load import describe_error
+
+            _LOG.warning(
+                "plugin %s: %s failed; training continues: %s",
+                self._label, hook, describe_error(error),
+            )  # fmt: skip
+
+    def close(self) -> None:
+        """Log how often each hook failed."""
+        for hook, count in sorted(self._counts.items()):
+            if count > 1:
+                _LOG.warning("plugin %s: %s failed %d times in all", self._label, hook, count)
+        self._counts.clear()
+
+
+class Courier:
+    """Delivers the events of one trial to a plugin, in order, from its cursor on. Not thread-safe.
+
+    An event counts as delivered when its hook returned or failed; then the cursor moves. Before the
+    call, the cursor marks the event as being delivered, so that the process after a crash knows.
+
+    Args:
+        mailbox: The mailbox of the plugin in the trial.
+        observer: The plugin.
+        failures: Counts the failures of its hooks.
+
+    Attributes:
+        num_told: Number of delivered events, including those whose hook failed.
+        problem: The plugin's message about the current outage of its service, or None.
+    """
+
+    def __init__(self, mailbox: Mailbox, observer: Observer, failures: Failures) -> None:
+        self._mailbox = mailbox
+        self._observer = observer
+        self._failures = failures
+        self._trial: TrialInfo | None = None
+        self._cursor = Cursor()
+        self.num_told = 0
+        self.problem: str | None = None
+
+    def deliver(self, should_stop: Callable[[], bool] = lambda: False) -> Stop:
+        """Deliver the events that have come so far; the courier keeps the lock until `close`.
+
+        Args:
+            should_stop: Called between two events.
+        """
+        if not self._mailbox.acquire():
+            return Stop.BUSY
+        self._cursor = self._mailbox.read()
+        while (run_id := self._find_run()) is not None:
+            # Checked before the spool is read, so that all events written before the end are read.
+            is_over = self._is_over(run_id)
+            part = self._read(run_id, is_over=is_over)
+            if part is None:
+                self._mailbox.close_run(run_id)
+                continue
+            stop = self._tell_part(run_id, part, should_stop)
+            if stop is not None:
+                return stop
+            if not part.lines:
+                if not is_over or self._may_start(run_id, part):
+                    break
+                self._close_run(run_id)
+        return Stop.NOTHING_LEFT
+
+    def close(self) -> None:
+        """Give back the lock."""
+        self._mailbox.release()
+
+    def _find_run(self) -> int | None:
+        """Return the run to continue with, and move the cursor to it; None if no run is left."""
+        run_id = next((n for n in self._mailbox.runs() if n >= self._cursor.run_id), None)
+        if run_id is not None and run_id != self._cursor.run_id:
+            self._move(Cursor(run_id=run_id))
+        return run_id
+
+    def _is_over(self, run_id: int) -> bool:
+        """Whether no process writes events of a run any more."""
+        return self._mailbox.runs()[-1:] != [run_id] or not is_spool_in_use(
+            spool_path(self._mailbox.trial_dir, run_id)
+        )
+
+    def _may_start(self, run_id: int, part: SpoolPart) -> bool:
+        """Whether a run without a writer has not begun: its log is empty, and it is the last."""
+        is_blank = part.header is None or part.end == part.header.records_at
+        return is_blank and self._mailbox.runs()[-1:] == [run_id]
+
+    def _close_run(self, run_id: int) -> None:
+        """Record that a run is over, unless its end was written for it meanwhile.
+
+        `tell_end_of_killed` writes the end first and then adds the run: one of the two is seen.
+        """
+        self._mailbox.close_run(run_id)
+        part = self._read(run_id, is_over=True)
+        if part is not None and part.lines:
+            self._mailbox.add_run(run_id)
+
+    def _read(self, run_id: int, *, is_over: bool) -> SpoolPart | None:
+        """Read the next part of a run's spool; log a warning and return None if that fails."""
+        folder = self._mailbox.trial_dir
+        try:
+            if self._trial is None or self._trial.run_id != run_id:
+                self._trial = read_run(folder, run_id)
+            return read_spool(spool_path(folder, run_id), self._cursor.offset, is_over=is_over)
+        except (DetcoreError, FileNotFoundError) as error:
+            _LOG.warning(
+                "plugin %s cannot be told of run %d in %s: %s",
+                self._observer.entry.label, run_id, folder, error,
+            )  # fmt: skip
+            return None
+
+    def _move(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._mailbox.write(cursor)
+
+    def _tell_part(
+        self, run_id: int, part: SpoolPart, should_stop: Callable[[], bool]
+    ) -> Stop | None:
+        """Deliver some events of a run; return why it stopped before their end, or None."""
+        for record in part.records():
+            if isinstance(record, int):
+                _LOG.warning(
+                    "plugin %s is not told of a line of %s, before byte %d, whose checksum is "
+                    "wrong",
+                    self._observer.entry.label, spool_path(self._mailbox.trial_dir, run_id), record,
+                )  # fmt: skip
+                continue
+            event = record.event
+            hook = _hook_of(event)
+            if event is not None and hook is not None and hook in self._observer.hooks:
+                if should_stop():
+                    return Stop.ASKED
+                if not self._tell(run_id, record, event, hook):
+                    return Stop.UNAVAILABLE
+                self._move(Cursor(run_id=run_id, offset=record.end))
+            if record.kind == TrialFinished.KIND:
+                self._move(Cursor(run_id=run_id, offset=record.end))
+                self._mailbox.close_run(run_id)
+                return None
+        if part.end != self._cursor.offset:
+            self._move(Cursor(run_id=run_id, offset=part.end))
+        return None
+
+    def _tell(self, run_id: int, record: SpooledRecord, event: Event, hook: str) -> bool:
+        """Deliver one event; return whether that is done."""
+        assert self._trial is not None  # `_read` has read it
+        is_repeat = self._cursor.trying == record.seq
+        if not is_repeat:
+            self._move(Cursor(run_id=run_id, offset=self._cursor.offset, trying=record.seq))
+        try:
+            self._observer.tell(
+                hook, _arguments_of(record, event, self._trial, is_repeat=is_repeat)
+            )
+        except UnavailableError as error:
+            self.problem = in_one_line(error) or "its service is not reachable"
+            return False
+        except BaseException as error:
+            is_main = threading.current_thread() is threading.main_thread()
+            if is_main and isinstance(error, KeyboardInterrupt):
+                raise  # the user's, in a command
+            self._failures.add(hook, error)
+        self.problem = None
+        self.num_told += 1
+        return True
+
+
+class LateDelivery:
+    """Delivers the waiting events under a home to observers, with one thread for each plugin.
+
+    It looks at the trials that its process runs five times a second, at those of earlier processes
+    once, and at the other trials of the experiment every two seconds. No plugin is imported while
+    no event waits.
+    """
+
+    def __init__(
+        self,
+        home: Path,
+        make_observers: Callable[[], Sequence[Observer]],
+        *,
+        experiment_id: int | None = None,
+    ) -> None:
+        """Start to look for events, in a thread.
+
+        Args:
+            home: `Environment.home`; searched once.
+            make_observers: Returns the observer plugins that are on; called in the thread.
+            experiment_id: The experiment whose trials are searched until the end; None = none.
+        """
+        self._home = home
+        self._make_observers = make_observers
+        self._experiment_id = experiment_id
+        self._plugins: dict[str, _Plugin] | None = None
+        self._changed = threading.Condition()
+        self._watched: set[Path] = set()
+        self._is_closing = False
+        self._is_given_up = False
+        self._thread = threading.Thread(target=self._run, name="detcore-late-delivery", daemon=True)
+        self._thread.start()
+
+    def watch(self, trial_dir: Path) -> None:
+        """Look often for waiting events in the folder of a trial that runs."""
+        with self._changed:
+            self._watched.add(trial_dir)
+            self._changed.notify_all()
+
+    def unwatch(self, trial_dir: Path) -> None:
+        """Look at a trial's folder as rarely as at others from now on."""
+        with self._changed:
+            self._watched.discard(trial_dir)
+
+    def close(self, timeout_s: float) -> dict[str, int]:
+        """Deliver the remaining events of the experiment's trials, as far as time allows.
+
+        Returns:
+            The number of its trials with undelivered events, by plugin.
+        """
+        deadline = time.monotonic() + timeout_s
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+        plugins = list((self._plugins or {}).values())
+        for plugin in plugins:
+            if plugin.thread is not None:
+                left_s = max(0.0, deadline - time.monotonic())
+                plugin.thread.join(min(left_s, _AWAY_WAIT_S) if plugin.is_away else left_s)
+        self._is_given_up = True
+        for plugin in plugins:
+            plugin.failures.close()
+        return Counter(mailbox.plugin for mailbox in self._find(only_mine=True))
+
+    def _run(self) -> None:
+        is_first, look_at = True, 0.0
+        while True:
+            is_last = self._is_closing
+            try:
+                if is_last or time.monotonic() >= look_at:
+                    look_at = time.monotonic() + _LOOK_EVERY_S
+                    self._look(self._find(only_mine=not is_first), is_last=is_last)
+                    is_first = False
+                else:
+                    self._look(self._find_watched(), is_last=False)
+            except (DetcoreError, OSError) as error:
+                _LOG.warning("what waits for observers cannot be looked for: %s", error)
+            if is_last:
+                return
+            with self._changed:
+                wait_s = _WATCH_EVERY_S if self._watched else _LOOK_EVERY_S
+                num_watched = len(self._watched)
+                self._changed.wait_for(
+                    lambda: self._is_closing or len(self._watched) > num_watched,  # noqa: B023
+                    wait_s,
+                )
+
+    def _find_watched(self) -> list[Mailbox]:
+        with self._changed:
+            folders = sorted(self._watched)
+        return [box for folder in folders for box in mailboxes_of(folder) if box.is_behind()]
+
+    def _find(self, *, only_mine: bool) -> list[Mailbox]:
+        if only_mine and self._experiment_id is None:
+            return []
+        wanted = self._experiment_id if only_mine else None
+        return list(find_mailboxes(self._home, experiment_id=wanted))
+
+    def _look(self, found: list[Mailbox], *, is_last: bool) -> None:
+        """Start a thread for each plugin that has waiting events and no running thread."""
+        waiting: dict[str, list[Mailbox]] = {}
+        for mailbox in found:
+            waiting.setdefault(mailbox.plugin, []).append(mailbox)
+        if waiting and self._plugins is None:
+            self._plugins = {each.entry.name: _Plugin(each) for each in self._make_observers()}
+        for name, mailboxes in waiting.items():
+            plugin = (self._plugins or {}).get(name)
+            if plugin is not None and plugin.is_free(is_last=is_last):
+                plugin.start(mailboxes, lambda: self._is_given_up)
+
+
+class _Plugin:
+    """One observer of a `LateDelivery`, and the thread that delivers to it."""
+
+    def __init__(self, observer: Observer) -> None:
+        self.failures = Failures(observer)
+        self.thread: threading.Thread | None = None
+        self._observer = observer
+        self._not_before = 0.0
+        self._pause_s = 0.5
+        self._has_told_away = False
+
+    @property
+    def is_away(self) -> bool:
+        """Whether the plugin's service was away at the last attempt."""
+        return self._not_before > 0.0
+
+    def is_free(self, *, is_last: bool) -> bool:
+        """Whether a delivery may start: at the end also behind one that has not returned."""
+        if self.thread is not None and self.thread.is_alive() and (not is_last or self.is_away):
+            return False
+        return is_last or time.monotonic() >= self._not_before
+
+    def start(self, mailboxes: list[Mailbox], should_stop: Callable[[], bool]) -> None:
+        """Deliver events in a new thread."""
+        self.thread = threading.Thread(
+            target=self._deliver,
+            args=(mailboxes, should_stop, self.thread),
+            name=f"detcore-late-{self._observer.entry.name}",
+            daemon=True,
+        )
+        self.thread.start()
+
+    def _deliver(
+        self,
+        mailboxes: list[Mailbox],
+        should_stop: Callable[[], bool],
+        before: threading.Thread | None,
+    ) -> None:
+        if before is not None:
+            before.join()  # at the end; a hook that hangs holds up its own plugin only
+        label = self._observer.entry.label
+        try:
+            _told, problem = deliver_waiting(
+                self._observer, mailboxes, should_stop, failures=self.failures
+            )
+        except Exception as error:  # noqa: BLE001  (what is on the disk stays there)
+            problem = f"{type(error).__name__}: {error}"
+            _LOG.warning("what plugin %s missed cannot be delivered now: %s", label, problem)
+        else:
+            if problem is not None and not self._has_told_away:
+                _LOG.warning(
+                    "plugin %s: its service is away, and what it misses is kept for later: %s",
+                    label, problem,
+                )  # fmt: skip
+            self._has_told_away = problem is not None
+        self._pause_s = min(_LAST_RETRY_S, 2 * self._pause_s) if problem else 0.5
+        self._not_before = time.monotonic() + self._pause_s if problem else 0.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The undelivered events of one trial for one plugin.
+
+    Attributes:
+        num_events: How many events.
+        since: When the oldest of them happened, in seconds since 1970; None without events.
+    """
+
+    num_events: int
+    since: float | None
+
+
+def count_waiting(mailbox: Mailbox, hooks: Iterable[str] = OBSERVER_HOOKS) -> Waiting:
+    """Count the events that were not delivered to a plugin yet.
+
+    Args:
+        mailbox: Whose events.
+        hooks: The plugin's observer hooks; all, where it is not installed.
+    """
+    wanted = frozenset(hooks)
+    cursor = mailbox.read()
+    times: list[float] = []
+    for run_id in mailbox.runs():
+        if run_id < cursor.run_id:
+            continue
+        offset = cursor.offset if run_id == cursor.run_id else 0
+        with contextlib.suppress(DatabaseError, FileNotFoundError):  # reported at the delivery
+            for record in read_records(spool_path(mailbox.trial_dir, run_id), offset):
+                if _hook_of(record.event) in wanted:
+                    times.append(record.time)
+    return Waiting(num_events=len(times), since=times[0] if times else None)
+
+
+def deliver_waiting(
+    observer: Observer,
+    mailboxes: Iterable[Mailbox],
+    should_stop: Callable[[], bool] = lambda: False,
+    *,
+    failures: Failures | None = None,
+) -> tuple[int, str | None]:
+    """Deliver the undelivered events of some trials to one plugin.
+
+    Trials whose events another process is delivering are left out. If the plugin's service is away,
+    the rest is left for later.
+
+    Args:
+        observer: The plugin.
+        mailboxes: Its mailboxes.
+        should_stop: Called between two events.
+        failures: Counts the failures of its hooks; None: they are logged at the end.
+
+    Returns:
+        How many events were delivered, and why the rest was not, if its service is away.
+    """
+    counted = failures or Failures(observer)
+    told = 0
+    try:
+        for mailbox in mailboxes:
+            if not mailbox.runs():
+                continue
+            courier = Courier(mailbox, observer, counted)
+            try:
+                stop = courier.deliver(should_stop)
+            finally:
+                told += courier.num_told
+                courier.close()
+            if stop is Stop.UNAVAILABLE:
+                return told, courier.problem
+            if stop is Stop.ASKED:
+                break
+    finally:
+        if failures is None:
+            counted.close()
+    return told, None
