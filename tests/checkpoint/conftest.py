@@ -12,8 +12,9 @@ import pytest
 
 from detcore.checkpoint import CheckpointContext
 from detcore.distributed import DistributedContext
-from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
+from detcore.storage import LocalStorage, StorageBackend
 from detcore_registry import RegistryDatabase
+from detcore_storage import FsspecStorage
 
 
 @dataclasses.dataclass

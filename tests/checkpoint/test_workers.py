@@ -17,7 +17,8 @@ from pathlib import Path
 from detcore import core
 from detcore.checkpoint import CheckpointContext, DownloadMode
 from detcore.errors import CheckpointError, DetcoreError
-from detcore.storage import FsspecStorage, LocalStorage
+from detcore.storage import LocalStorage
+from detcore_storage import FsspecStorage
 
 root = Path(sys.argv[1])
 workers = core.DistributedContext.from_env()

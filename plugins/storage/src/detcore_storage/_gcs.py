@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore.errors import StorageError
 from detcore.storage import (
-    BulkTransfers,
     Capabilities,
     Digester,
     FileDigest,
-    FsspecStorage,
     Pair,
     Progress,
-    RetryPolicy,
     Sink,
-    retry_async,
     write_all,
 )
 from detcore_storage._bucket import bucket_needed
+from detcore_storage._bulk import BulkTransfers
+from detcore_storage._fsspec import FsspecStorage
+from detcore_storage._retries import RetryPolicy, retry_async
 
 if TYPE_CHECKING:
     from detcore_storage._settings import GcsSettings

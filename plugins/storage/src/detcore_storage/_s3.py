@@ -15,20 +15,18 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 from detcore.errors import StorageError
 from detcore.storage import (
     DEFAULT_ALGORITHM,
-    BulkTransfers,
     Capabilities,
     Digester,
     Entry,
     FileDigest,
-    FsspecStorage,
     Pair,
     Progress,
-    RetryPolicy,
     check_key,
-    retry_async,
-    translated,
 )
 from detcore_storage._bucket import bucket_needed
+from detcore_storage._bulk import BulkTransfers
+from detcore_storage._fsspec import FsspecStorage
+from detcore_storage._retries import RetryPolicy, retry_async, translated
 
 if TYPE_CHECKING:
     from detcore_storage._obstore import ObstoreEngine
