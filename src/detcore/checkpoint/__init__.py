@@ -15,14 +15,18 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore._log.events import CheckpointDamaged
-    from detcore.checkpoint._async import SaveProgress
-    from detcore.checkpoint._bars import watch_transfers
     from detcore.checkpoint._commit import describe_checkpoint
     from detcore.checkpoint._context import CheckpointContext
     from detcore.checkpoint._delete import delete_checkpoint
-    from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, list_committed, read_manifest
+    from detcore.checkpoint._manifest import (
+        MANIFEST_FILE,
+        Manifest,
+        has_manifest,
+        list_committed,
+        read_manifest,
+    )
     from detcore.checkpoint._recover import (
-        UnsettledCheckpoint,
+        Repair,
         recover_checkpoints,
         repair_checkpoint,
         settle_checkpoints,
@@ -40,27 +44,18 @@ if TYPE_CHECKING:
         choose_checkpoints,
         plan_retention,
     )
-    from detcore.checkpoint._save import SaveTimes
-    from detcore.checkpoint._source import (
-        CheckpointSource,
-        RecordedPlace,
-        find_place,
-        find_source,
-        open_recorded,
-        pin_source,
-    )
-    from detcore.checkpoint._transfer import TransferObserver
     from detcore.checkpoint._verify import Fault, verify_checkpoint
+    from detcore.contract.values import SaveProgress, SaveTimes, UnsettledCheckpoint
+    from detcore.storage import TransferObserver, open_recorded, watch_transfers
 
 __all__ = [
     "MANIFEST_FILE",
     "CheckpointContext",
     "CheckpointDamaged",
-    "CheckpointSource",
     "DownloadMode",
     "Fault",
     "Manifest",
-    "RecordedPlace",
+    "Repair",
     "RetentionPlan",
     "RetentionPolicy",
     "SaveProgress",
@@ -73,12 +68,10 @@ __all__ = [
     "delete_checkpoint",
     "describe_checkpoint",
     "download_checkpoint",
-    "find_place",
-    "find_source",
+    "has_manifest",
     "is_whole_copy",
     "list_committed",
     "open_recorded",
-    "pin_source",
     "plan_retention",
     "read_manifest",
     "recover_checkpoints",
@@ -91,23 +84,18 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_async": "SaveProgress",
-        "_bars": "watch_transfers",
         "_commit": "describe_checkpoint",
         "_context": "CheckpointContext",
         "_delete": "delete_checkpoint",
         "_restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
-        "_manifest": "MANIFEST_FILE Manifest list_committed read_manifest",
-        "_recover": (
-            "UnsettledCheckpoint recover_checkpoints repair_checkpoint settle_checkpoints"
-        ),
+        "_manifest": "MANIFEST_FILE Manifest has_manifest list_committed read_manifest",
+        "_recover": ("Repair recover_checkpoints repair_checkpoint settle_checkpoints"),
         "_retention": (
             "RetentionPlan RetentionPolicy apply_retention choose_checkpoints plan_retention"
         ),
-        "_save": "SaveTimes",
-        "_source": "CheckpointSource RecordedPlace find_place find_source open_recorded pin_source",
-        "_transfer": "TransferObserver",
         "_verify": "Fault verify_checkpoint",
         "detcore._log.events": "CheckpointDamaged",
+        "detcore.contract.values": "SaveProgress SaveTimes UnsettledCheckpoint",
+        "detcore.storage": "TransferObserver open_recorded watch_transfers",
     },
 )

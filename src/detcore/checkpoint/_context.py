@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,17 +12,17 @@ from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._fields import check_metadata
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._restore import DownloadMode, download_shared, restored
-from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
+from detcore.checkpoint._save import Saver, Snapshot, Tensors
 from detcore.checkpoint._scan import Selector, scan_folder
-from detcore.checkpoint._transfer import Background, TransferObserver
+from detcore.checkpoint._transfer import Background
 from detcore.contract.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._commit import CheckpointRecords
     from detcore.checkpoint._sharded import ShardedSaver
+    from detcore.contract.values import SaveTimes
     from detcore.distributed import DistributedContext
-    from detcore.hooks import CheckpointSaved
-    from detcore.storage import StorageBackend
+    from detcore.storage import StorageBackend, TransferObserver
 
 __all__ = ["CheckpointContext"]
 
@@ -46,7 +46,6 @@ class CheckpointContext(BackgroundSaves):
         database: CheckpointRecords | None = None,
         trial_id: int | None = None,
         parent: str | None = None,
-        on_saved: Callable[[CheckpointSaved], None] | None = None,
         behind: Background | None = None,
         observer: TransferObserver | None = None,
     ) -> None:
@@ -58,7 +57,6 @@ class CheckpointContext(BackgroundSaves):
             database: Records of checkpoints, or None.
             trial_id: The trial that owns the checkpoints; required with a database.
             parent: UUID of the checkpoint that the trial resumed from, or None.
-            on_saved: Called after each commit, on the thread that uses this context.
             behind: Clock and threads of asynchronous saves; default: this machine's.
             observer: Receives the progress of transfers that the caller waits for, or None.
         """
@@ -68,7 +66,6 @@ class CheckpointContext(BackgroundSaves):
             records=database,
             trial_id=trial_id,
             parent=parent,
-            on_saved=on_saved,
             behind=behind,
             observer=observer,
         )

@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from detcore.checkpoint._commit import scratch_folder
 from detcore.checkpoint._fields import MOST_MANIFEST_BYTES, parse_object
 from detcore.checkpoint._manifest import (
     MANIFEST_FILE,
@@ -28,7 +27,6 @@ from detcore.checkpoint._manifest import (
     encode_manifest,
     read_manifest,
 )
-from detcore.checkpoint._transfer import TransferObserver, watched
 from detcore.checkpoint._verify import (
     Fault,
     check_in_place,
@@ -43,11 +41,12 @@ from detcore.contract.errors import (
     InvalidCheckpointError,
     StorageFullError,
 )
+from detcore.storage import scratch_folder, watched
 
 if TYPE_CHECKING:
     from detcore.checkpoint._scan import Selector
     from detcore.distributed import DistributedContext
-    from detcore.storage import StorageBackend
+    from detcore.storage import StorageBackend, TransferObserver
 
 __all__ = [
     "DownloadMode",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import datetime
 import errno
 import functools
@@ -29,15 +28,15 @@ from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
 from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.checkpoint._transfer import Background, Transfer, TransferObserver, caused_by
+from detcore.checkpoint._transfer import Background, Transfer, caused_by
 from detcore.contract.errors import DetcoreError, StorageFullError
+from detcore.contract.values import SaveTimes
 
 if TYPE_CHECKING:
     from detcore.contract.values import TensorInfo
-    from detcore.hooks import CheckpointSaved
-    from detcore.storage import FileDigest, StorageBackend
+    from detcore.storage import FileDigest, StorageBackend, TransferObserver
 
-__all__ = ["Save", "SaveTimes", "Saver", "Snapshot", "Tensors"]
+__all__ = ["Save", "Saver", "Snapshot", "Tensors"]
 
 _SAVES_REMEMBERED = 16
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
@@ -48,21 +47,6 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOTHING_LEFT_BYTES = 64 * 1024
 Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
 """Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SaveTimes:
-    """Duration of a save.
-
-    Attributes:
-        size_bytes: Sum of the sizes of its files.
-        stalled_s: Seconds for which training waited, including the wait for the previous save.
-        total_s: Seconds from its beginning, after that wait, to its record.
-    """
-
-    size_bytes: int
-    stalled_s: float
-    total_s: float
 
 
 class Save:
@@ -185,7 +169,6 @@ class Saver:
         records: CheckpointRecords | None,
         trial_id: int | None,
         parent: str | None,
-        on_saved: Callable[[CheckpointSaved], None] | None,
         behind: Background,
         observer: TransferObserver | None = None,
     ) -> None:
@@ -195,7 +178,6 @@ class Saver:
         self._records = records
         self._trial_id = trial_id
         self._parent = parent
-        self._on_saved = on_saved
         self._behind = behind
         self._last: Save | None = None
         self.seen: collections.deque[SaveTimes] = collections.deque(maxlen=_SAVES_REMEMBERED)
@@ -352,7 +334,7 @@ class Saver:
         commit(storage, save.manifest)
 
     def committed(self, save: Save) -> None:
-        """Record a committed checkpoint, and notify observers."""
+        """Record a committed checkpoint."""
         self._record_end(save)
         self._report(save)
 
@@ -372,12 +354,10 @@ class Saver:
             record_committed(self._records, save.manifest, saved)
 
     def _report(self, save: Save) -> None:
-        """Remember the newest checkpoint and notify observers, which run foreign code."""
+        """Remember the newest checkpoint."""
         self._last = save
         self._parent = save.uuid
         self.seen.append(save.times)
-        if self._on_saved is not None:
-            self._on_saved(describe_manifest(self._storage, save.manifest, save.times))
 
 
 def explain_full(

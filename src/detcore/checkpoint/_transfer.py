@@ -1,20 +1,18 @@
-"""Report the progress of transfers, and stop those of a save in the background."""
+"""Count the bytes of a save in the background, and stop it."""
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import CheckpointError
 
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, Pair, Progress, StorageBackend
 
-__all__ = ["Background", "SaveStopped", "Transfer", "TransferObserver", "caused_by", "watched"]
+__all__ = ["Background", "SaveStopped", "Transfer", "caused_by"]
 
 
 def caused_by(error: BaseException | None) -> Iterator[BaseException]:
@@ -24,34 +22,6 @@ def caused_by(error: BaseException | None) -> Iterator[BaseException]:
         seen.append(error)
         yield error
         error = error.__cause__ or error.__context__
-
-
-class TransferObserver(Protocol):
-    """Receives the progress of transfers; most of them are short."""
-
-    def transfer(self, name: str, size_bytes: int) -> AbstractContextManager[Progress]:
-        """Begin to watch a transfer, which lasts as long as the block.
-
-        Args:
-            name: Operation and checkpoint, such as ``"saving 6d1c0a3b"``.
-            size_bytes: Number of bytes to move or read.
-
-        Returns:
-            A context manager that provides a function to call, from any thread, with the bytes
-            moved since the last call. Their sum may exceed `size_bytes` after retries.
-        """
-
-
-@contextlib.contextmanager
-def watched(
-    observer: TransferObserver | None, name: str, size_bytes: int
-) -> Iterator[Progress | None]:
-    """Provide a function that reports bytes to the observer, or None without an observer."""
-    if observer is None or not size_bytes:
-        yield None
-        return
-    with observer.transfer(name, size_bytes) as progress:
-        yield progress
 
 
 class SaveStopped(CheckpointError):

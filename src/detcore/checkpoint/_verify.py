@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 from detcore.checkpoint._fields import check_id, shown
 from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, read_manifest
 from detcore.checkpoint._scan import kind_of
-from detcore.checkpoint._transfer import TransferObserver, watched
 from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
     UnsafePathError,
     in_one_line,
 )
+from detcore.storage import watched
 
 if TYPE_CHECKING:
-    from detcore.storage import FileDigest, StorageBackend
+    from detcore.storage import FileDigest, StorageBackend, TransferObserver
 
 __all__ = [
     "Fault",

@@ -8,7 +8,7 @@ from detcore._log import (
     spool_owner,
 )
 from detcore.delivery._courier import Stop
-from detcore.delivery._events import tell_end_of_killed, tell_recovered
+from detcore.delivery._events import recover_trial, tell_end_of_killed
 from detcore.delivery._late import LateDelivery, Waiting, count_waiting, deliver_waiting
 from detcore.delivery._mailbox import (
     Cursor,
@@ -34,10 +34,10 @@ __all__ = [
     "is_spool_in_use",
     "read_run",
     "read_spool",
+    "recover_trial",
     "run_path",
     "spool_owner",
     "subscribe",
     "tell_end_of_killed",
-    "tell_recovered",
     "write_run",
 ]

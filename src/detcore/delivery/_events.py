@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from detcore._log import Spool, SpooledRecord, events, is_spool_in_use, read_spool, spool_path
 from detcore._log.events import Event, TrialFinished, encode
-from detcore.checkpoint import describe_checkpoint
+from detcore.checkpoint import describe_checkpoint, recover_checkpoints
 from detcore.contract.values import TrialInfo
 from detcore.delivery._mailbox import mailboxes_of
 from detcore.hooks import CheckpointSaved, EventInfo
 
 if TYPE_CHECKING:
+    from detcore.database import Database, TrialRecord
     from detcore.storage import StorageBackend
 
-__all__ = ["arguments_of", "hook_of", "saved_event", "tell_end_of_killed", "tell_recovered"]
+__all__ = ["arguments_of", "hook_of", "recover_trial", "saved_event", "tell_end_of_killed"]
 
 _HOOKS: dict[type[events.Event], str] = {
     events.TrialStarted: "detcore_trial_started",
@@ -80,22 +81,32 @@ def arguments_of(
     return common
 
 
-def tell_recovered(
-    trial_dir: Path, *, trial_id: int, run_id: int, storage: StorageBackend, uuids: Sequence[str]
+def recover_trial(
+    database: Database,
+    storage: StorageBackend,
+    trial: TrialRecord,
+    *,
+    trial_dir: Path | None = None,
+    uuids: Collection[str] | None = None,
 ) -> None:
-    """Add checkpoints to the log of a killed run that it committed and could not report.
+    """Settle the checkpoints that killed processes of a trial left, and tell its observers.
 
-    Nothing is written for a trial without observers.
+    Checkpoints that were committed and could not be reported are added to the log of the killed
+    run, if it has observers.
 
     Args:
-        trial_dir: The trial's folder.
-        trial_id: The trial.
-        run_id: The run; its process is gone.
-        storage: Holds its checkpoints.
-        uuids: The checkpoints that recovery found whole.
+        database: Records of the checkpoints.
+        storage: The trial's storage.
+        trial: The trial; its process is gone.
+        trial_dir: Its folder; default: the recorded one.
+        uuids: Only these checkpoints; None for all of the trial.
     """
-    saved = [saved_event(describe_checkpoint(storage, uuid)) for uuid in uuids]
-    _append(trial_dir, trial_id, run_id, saved)
+    completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
+    if trial_dir is None and trial.trial_dir is not None:
+        trial_dir = Path(trial.trial_dir)
+    if trial_dir is not None:
+        saved = [saved_event(describe_checkpoint(storage, uuid)) for uuid in completed]
+        _append(trial_dir, trial.id, trial.run_id, saved)
 
 
 def tell_end_of_killed(

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, MetricRecord
     from detcore.environment import Environment
     from detcore.experimental import _transport
+    from detcore.experimental._checkpoint_files import CheckpointFiles
     from detcore.experimental._transport import Document
 
 __all__ = ["EmbeddedTransport"]
@@ -128,13 +129,13 @@ class EmbeddedTransport:
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
-        from detcore.experimental._control import copy_event_files
+        from detcore.experimental._event_files import copy_event_files
 
         return copy_event_files(self.database().get_trial(trial_id).trial_dir, Path(folder))
 
     def list_event_files(self, trial_id: int) -> list[Document]:
         """Return ``name, size`` of a trial's event files, for the clients of a server."""
-        from detcore.experimental._control import list_event_files
+        from detcore.experimental._event_files import list_event_files
 
         return list_event_files(self.database().get_trial(trial_id).trial_dir)
 
@@ -144,7 +145,7 @@ class EmbeddedTransport:
         Raises:
             NotFoundError: If it has no such file.
         """
-        from detcore.experimental._control import open_event_file
+        from detcore.experimental._event_files import open_event_file
 
         return open_event_file(self.database().get_trial(trial_id), name)
 
@@ -224,19 +225,15 @@ class EmbeddedTransport:
 
     def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
         """Delete a checkpoint's files, or those that match, and return the checkpoint."""
-        from detcore.experimental._control import delete_files
-
         database = self.database()
-        delete_files(database, self._environment, uuid, globs)
+        with self._files() as files:
+            files.delete(database.get_checkpoint(uuid), globs)
         return self._one(database, database.get_checkpoint(uuid))
 
     def download_checkpoint(self, uuid: str, folder: str) -> None:
         """Put a checkpoint's files into a folder, unless they are there."""
-        from detcore.checkpoint import is_whole_copy
-        from detcore.experimental._control import download_files
-
-        if not is_whole_copy(Path(folder), uuid):
-            download_files(self.database(), self._environment, uuid, Path(folder))
+        with self._files() as files:
+            files.copy(uuid, Path(folder))
 
     def list_files(self, uuid: str) -> Document:
         """Return the stored files of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
@@ -246,9 +243,18 @@ class EmbeddedTransport:
         Raises:
             CheckpointStateError: If it is not complete, or was deleted.
         """
-        from detcore.experimental._control import list_files
-
-        return list_files(self.database(), self._environment, uuid)
+        with self._files() as files:
+            record = files.readable(uuid)
+            storage = files.storage(record)
+            start = len(record.uuid) + 1
+            return {
+                "uuid": record.uuid,
+                "storage_url": storage.url,
+                "files": [
+                    {"name": entry.key[start:], "size": entry.size}
+                    for entry in storage.list(record.uuid)
+                ],
+            }
 
     def open_file(self, uuid: str, name: str) -> tuple[BinaryIO, int]:
         """Open a stored file of a checkpoint, and return it with its size.
@@ -257,9 +263,13 @@ class EmbeddedTransport:
             CheckpointStateError: If the checkpoint is not complete, or was deleted.
             NotFoundError: If it has no such file.
         """
-        from detcore.experimental._control import open_file
+        with self._files() as files:
+            return files.open(uuid, name)
 
-        return open_file(self.database(), self._environment, uuid, name)
+    def _files(self) -> CheckpointFiles:
+        from detcore.experimental._checkpoint_files import CheckpointFiles
+
+        return CheckpointFiles(self.database(), self._environment)
 
     # -- shared -----------------------------------------------------------------------------------
 

@@ -4,6 +4,8 @@ Any other URL is opened by fsspec, whose back end is in the distribution detcore
 are also found here.
 """
 
+from typing import TYPE_CHECKING
+
 from detcore.contract.storage import (
     DEFAULT_ALGORITHM,
     Capabilities,
@@ -30,6 +32,11 @@ from detcore.storage._keys import check_key, check_targets, is_safe_key
 from detcore.storage._local import LocalStorage
 from detcore.storage._open import open_folder, open_storage
 
+if TYPE_CHECKING:
+    from detcore.storage._progress import TransferObserver, watch_transfers, watched
+    from detcore.storage._recorded import RecordedPlace, find_place, open_recorded
+    from detcore.storage._scratch import scratch_folder
+
 __all__ = [
     "DEFAULT_ALGORITHM",
     "PROBES",
@@ -40,22 +47,29 @@ __all__ = [
     "LocalStorage",
     "Pair",
     "Progress",
+    "RecordedPlace",
     "Sink",
     "StorageBackend",
+    "TransferObserver",
     "check_key",
     "check_targets",
     "copy_stream",
     "digest_bytes",
     "digest_file",
+    "find_place",
     "is_full",
     "is_left_over",
     "is_safe_key",
     "open_folder",
+    "open_recorded",
     "open_storage",
     "read_whole",
     "run_all",
+    "scratch_folder",
     "translated",
     "try_out",
+    "watch_transfers",
+    "watched",
     "write_all",
     "write_whole",
 ]
@@ -63,6 +77,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "_progress": "TransferObserver watch_transfers watched",
+        "_recorded": "RecordedPlace find_place open_recorded",
+        "_scratch": "scratch_folder",
         "detcore_storage": (
             "BulkTransfers FsspecStorage RetryPolicy is_transient retry retry_async"
         ),
