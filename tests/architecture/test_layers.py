@@ -308,6 +308,7 @@ WORKER_MODULES = {
 }
 # A script by itself is a worker and its runner in one process: these are the runner's part.
 SCRIPT_MODULES = {
+    "detcore.checkpoint._retention",  # prunes an experiment, by its records
     "detcore.core._observers",
     "detcore.core._resume",
     "detcore.core._source",

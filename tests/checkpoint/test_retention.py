@@ -21,8 +21,8 @@ from detcore.checkpoint import (
     plan_retention,
     verify_checkpoint,
 )
-from detcore.checkpoint._retention import SavedCheckpoint
 from detcore.database import MetricRecord
+from detcore.database._retention import SavedCheckpoint
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointStateError, ConfigError
 from detcore.types import ExperimentState, TrialState

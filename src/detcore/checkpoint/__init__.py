@@ -37,15 +37,15 @@ if TYPE_CHECKING:
         download_checkpoint,
         is_whole_copy,
     )
-    from detcore.checkpoint._retention import (
+    from detcore.checkpoint._retention import apply_retention
+    from detcore.checkpoint._verify import Fault, verify_checkpoint
+    from detcore.contract.values import SaveProgress, SaveTimes, UnsettledCheckpoint
+    from detcore.database import (
         RetentionPlan,
         RetentionPolicy,
-        apply_retention,
         choose_checkpoints,
         plan_retention,
     )
-    from detcore.checkpoint._verify import Fault, verify_checkpoint
-    from detcore.contract.values import SaveProgress, SaveTimes, UnsettledCheckpoint
     from detcore.storage import TransferObserver, open_recorded, watch_transfers
 
 __all__ = [
@@ -90,12 +90,11 @@ __getattr__, __dir__ = lazy_names(
         "_restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
         "_manifest": "MANIFEST_FILE Manifest has_manifest list_committed read_manifest",
         "_recover": ("Repair recover_checkpoints repair_checkpoint settle_checkpoints"),
-        "_retention": (
-            "RetentionPlan RetentionPolicy apply_retention choose_checkpoints plan_retention"
-        ),
+        "_retention": "apply_retention",
         "_verify": "Fault verify_checkpoint",
         "detcore._log.events": "CheckpointDamaged",
         "detcore.contract.values": "SaveProgress SaveTimes UnsettledCheckpoint",
+        "detcore.database": "RetentionPlan RetentionPolicy choose_checkpoints plan_retention",
         "detcore.storage": "TransferObserver open_recorded watch_transfers",
     },
 )

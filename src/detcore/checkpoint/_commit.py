@@ -23,7 +23,6 @@ from detcore.storage import scratch_folder, watched
 
 if TYPE_CHECKING:
     from detcore.checkpoint._scan import Scan
-    from detcore.contract.values import SaveTimes
     from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, StorageBackend, TransferObserver
 
@@ -32,7 +31,6 @@ __all__ = [
     "add_metadata",
     "commit",
     "describe_checkpoint",
-    "describe_manifest",
     "make_folders",
     "record_committed",
     "staging_folder",
@@ -118,19 +116,14 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
             ) from error
 
 
-def record_committed(
-    records: CheckpointRecords, manifest: Manifest, saved: CheckpointSaved | None = None
-) -> None:
-    """Record that a checkpoint is complete, for observers too with `saved`; idempotent."""
-    told: dict[str, Any] = {}
-    if saved is not None:
-        told = {
-            "url": saved.url,
-            "path": None if saved.path is None else str(saved.path),
-            "size_bytes": saved.size_bytes,
-            "stalled_s": saved.stalled_s,
-            "total_s": saved.total_s,
-        }
+def record_committed(records: CheckpointRecords, manifest: Manifest, **told: Any) -> None:
+    """Record that a checkpoint is complete; idempotent.
+
+    Args:
+        records: Records of the checkpoint.
+        manifest: Its manifest.
+        **told: For observers too: the fields of `events.CheckpointCommitted` from ``url`` on.
+    """
     records.record_checkpoint(
         events.CheckpointCommitted(
             uuid=manifest.uuid,
@@ -142,30 +135,22 @@ def record_committed(
     )
 
 
-def describe_manifest(
-    storage: StorageBackend, manifest: Manifest, times: SaveTimes | None = None
-) -> CheckpointSaved:
-    """Return the description of a committed checkpoint for observers."""
-    from detcore.hooks import CheckpointSaved
-
-    return CheckpointSaved(
-        uuid=manifest.uuid,
-        steps_completed=manifest.steps_completed,
-        url=f"{storage.url}/{manifest.uuid}",
-        size_bytes=manifest.size_bytes,
-        path=storage.direct_path(manifest.uuid),
-        stalled_s=None if times is None else times.stalled_s,
-        total_s=None if times is None else times.total_s,
-    )
-
-
 def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
     """Return the description of a committed checkpoint for observers, from its manifest.
 
     Raises:
         CheckpointNotFoundError: If there is no such checkpoint.
     """
-    return describe_manifest(storage, read_manifest(storage, uuid))
+    from detcore.hooks import CheckpointSaved
+
+    manifest = read_manifest(storage, uuid)
+    return CheckpointSaved(
+        uuid=uuid,
+        steps_completed=manifest.steps_completed,
+        url=f"{storage.url}/{uuid}",
+        size_bytes=manifest.size_bytes,
+        path=storage.direct_path(uuid),
+    )
 
 
 def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:

@@ -247,6 +247,7 @@ class CheckpointContext(BackgroundSaves):
         download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
         *,
         selector: Selector | None = None,
+        storage: StorageBackend | None = None,
     ) -> Iterator[Path]:
         """Provide a folder with a checkpoint's files, each checked against the manifest.
 
@@ -259,6 +260,7 @@ class CheckpointContext(BackgroundSaves):
                 of a node must enter the block, and it ends once all of them have left it.
             selector: Selects the files to take; default: all. Workers that share a copy get every
                 file that any of them selects.
+            storage: Storage of the checkpoint; default: the trial's.
 
         Yields:
             The folder.
@@ -268,8 +270,9 @@ class CheckpointContext(BackgroundSaves):
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
         sharing = self._sharing(storage_id, download_mode)
+        storage = storage or self._storage
         with restored(
-            self._storage, storage_id, sharing, selector=selector, observer=self._observer
+            storage, storage_id, sharing, selector=selector, observer=self._observer
         ) as path:
             yield path
 

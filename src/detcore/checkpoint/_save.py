@@ -19,7 +19,6 @@ from detcore.checkpoint._commit import (
     CheckpointRecords,
     add_metadata,
     commit,
-    describe_manifest,
     record_committed,
     staging_folder,
     write_files,
@@ -350,8 +349,14 @@ class Saver:
             total_s=total_s,
         )
         if self._records is not None:
-            saved = describe_manifest(self._storage, save.manifest, save.times)
-            record_committed(self._records, save.manifest, saved)
+            path = self._storage.direct_path(save.uuid)
+            record_committed(
+                self._records,
+                save.manifest,
+                url=f"{self._storage.url}/{save.uuid}",
+                path=None if path is None else str(path),
+                **dataclasses.asdict(save.times),
+            )
 
     def _report(self, save: Save) -> None:
         """Remember the newest checkpoint."""

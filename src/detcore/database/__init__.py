@@ -29,6 +29,12 @@ from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._queries import checked_metadata, checked_texts, unused_id
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
+from detcore.database._retention import (
+    RetentionPlan,
+    RetentionPolicy,
+    choose_checkpoints,
+    plan_retention,
+)
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
@@ -58,6 +64,8 @@ __all__ = [
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
+    "RetentionPlan",
+    "RetentionPolicy",
     "RunRecord",
     "SpoolLines",
     "TrialDraft",
@@ -69,6 +77,7 @@ __all__ = [
     "back_up",
     "checked_metadata",
     "checked_texts",
+    "choose_checkpoints",
     "describe_database",
     "hide_secrets",
     "ingest_reports",
@@ -76,6 +85,7 @@ __all__ = [
     "keep_secrets",
     "metadata",
     "note_last_id",
+    "plan_retention",
     "put_back",
     "read_log_page",
     "read_row",

@@ -24,8 +24,8 @@ from detcore.storage import find_place, watch_transfers
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from detcore.checkpoint import Fault, Manifest, Repair, RetentionPlan, RetentionPolicy
-    from detcore.database import CheckpointRecord, Database
+    from detcore.checkpoint import Fault, Manifest, Repair
+    from detcore.database import CheckpointRecord, Database, RetentionPlan, RetentionPolicy
     from detcore.environment import Environment
     from detcore.storage import RecordedPlace, StorageBackend
 
@@ -208,7 +208,7 @@ class CheckpointFiles:
         self, experiment_id: int, rules: dict[str, int]
     ) -> tuple[RetentionPlan, RetentionPolicy]:
         """Choose which checkpoints of an experiment to keep, by its policy with other rules."""
-        from detcore.checkpoint import RetentionPolicy, plan_retention
+        from detcore.database import RetentionPolicy, plan_retention
 
         config = self.database.get_experiment(experiment_id).config
         policy = dataclasses.replace(RetentionPolicy.from_config(config), **rules)
