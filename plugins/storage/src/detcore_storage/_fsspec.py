@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
@@ -136,7 +137,12 @@ class FsspecStorage:
             with translated(f"writing {key}", self.url), open(path, "rb", buffering=0) as source:
                 return self._write_stream(key, source, progress)
 
-        return self._move(keys, sizes, put_small, put, _PUTS_AT_ONCE)
+        with self._writing():
+            return self._move(keys, sizes, put_small, put, _PUTS_AT_ONCE)
+
+    def _writing(self) -> AbstractContextManager[None]:
+        """Explain what a write failed for, where a subclass knows more than the error says."""
+        return contextlib.nullcontext()
 
     def _move(
         self,
@@ -247,7 +253,7 @@ class FsspecStorage:
         """Store a small file that does not exist yet; see `StorageBackend.create`."""
         self._make_folders([check_key(key)])
         path = self._path(key)
-        with translated(f"creating {key}", self.url):
+        with self._writing(), translated(f"creating {key}", self.url):
             # Versions of fsspec that do not know mode="create" ignore it and overwrite.
             if self._call("exists", path):
                 raise FileExistsError(f"{key} exists already in {self.url}")
@@ -261,7 +267,7 @@ class FsspecStorage:
     def replace(self, key: str, data: bytes) -> None:
         """Store a small file; as atomic as the store's own put of one object."""
         self._make_folders([check_key(key)])
-        with translated(f"writing {key}", self.url):
+        with self._writing(), translated(f"writing {key}", self.url):
             self._call("pipe_file", self._path(key), data)
 
     def read(self, key: str) -> bytes:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore.errors import StorageError
@@ -13,7 +14,6 @@ from detcore.storage import (
     Capabilities,
     Digester,
     FileDigest,
-    Pair,
     Progress,
     Sink,
     write_all,
@@ -79,22 +79,8 @@ class GcsStorage(FsspecStorage):
         )
         return fs, settings.root()
 
-    def put_tree(
-        self, pairs: Sequence[Pair], *, progress: Progress | None = None
-    ) -> dict[str, FileDigest]:
-        """Copy local files to keys; see `StorageBackend.put_tree`."""
-        with bucket_needed(self.url, self._settings.bucket):
-            return super().put_tree(pairs, progress=progress)
-
-    def create(self, key: str, data: bytes) -> None:
-        """Store a small file that does not exist yet, with a generation precondition."""
-        with bucket_needed(self.url, self._settings.bucket):
-            super().create(key, data)
-
-    def replace(self, key: str, data: bytes) -> None:
-        """Store a small file, replacing an existing one."""
-        with bucket_needed(self.url, self._settings.bucket):
-            super().replace(key, data)
+    def _writing(self) -> AbstractContextManager[None]:
+        return bucket_needed(self.url, self._settings.bucket)
 
     _gets_at_once = 6
 
