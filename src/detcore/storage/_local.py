@@ -158,11 +158,11 @@ class LocalStorage:
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Copy keys to local files; see `StorageBackend.get_tree`."""
-        paths = [path for path, _ in pairs]
+        keys, paths = [check_key(key) for _, key in pairs], [path for path, _ in pairs]
         check_targets(paths)
         for folder in {path.parent for path in paths}:
             folder.mkdir(parents=True, exist_ok=True)
-        return self._fetch([key for _, key in pairs], paths, algorithm, progress)
+        return self._fetch(keys, paths, algorithm, progress)
 
     def _fetch(
         self,
