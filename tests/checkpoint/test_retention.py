@@ -13,15 +13,17 @@ from hypothesis import strategies as st
 from detcore._log.events import CheckpointDamaged, CheckpointDeleting
 from detcore.checkpoint import (
     CheckpointContext,
-    RetentionPlan,
-    RetentionPolicy,
     apply_retention,
-    choose_checkpoints,
     delete_checkpoint,
-    plan_retention,
     verify_checkpoint,
 )
-from detcore.database import MetricRecord
+from detcore.database import (
+    MetricRecord,
+    RetentionPlan,
+    RetentionPolicy,
+    choose_checkpoints,
+    plan_retention,
+)
 from detcore.database._retention import SavedCheckpoint
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointStateError, ConfigError

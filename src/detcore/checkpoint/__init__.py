@@ -4,7 +4,8 @@ A checkpoint exists once its ``manifest.json`` does. Files are written first, th
 and atomically. Files without a manifest are invisible, and are removed when their trial starts
 again.
 
-Names are imported on first use: a worker needs few of them.
+Names are imported on first use: a worker needs few of them. Some that are in `detcore.database`,
+`detcore.types` and `detcore.storage` are also found here.
 """
 
 from __future__ import annotations
@@ -39,14 +40,6 @@ if TYPE_CHECKING:
     )
     from detcore.checkpoint._retention import apply_retention
     from detcore.checkpoint._verify import Fault, verify_checkpoint
-    from detcore.contract.values import SaveProgress, SaveTimes, UnsettledCheckpoint
-    from detcore.database import (
-        RetentionPlan,
-        RetentionPolicy,
-        choose_checkpoints,
-        plan_retention,
-    )
-    from detcore.storage import TransferObserver, open_recorded, watch_transfers
 
 __all__ = [
     "MANIFEST_FILE",
@@ -56,14 +49,7 @@ __all__ = [
     "Fault",
     "Manifest",
     "Repair",
-    "RetentionPlan",
-    "RetentionPolicy",
-    "SaveProgress",
-    "SaveTimes",
-    "TransferObserver",
-    "UnsettledCheckpoint",
     "apply_retention",
-    "choose_checkpoints",
     "copy_checkpoint",
     "delete_checkpoint",
     "describe_checkpoint",
@@ -71,14 +57,11 @@ __all__ = [
     "has_manifest",
     "is_whole_copy",
     "list_committed",
-    "open_recorded",
-    "plan_retention",
     "read_manifest",
     "recover_checkpoints",
     "repair_checkpoint",
     "settle_checkpoints",
     "verify_checkpoint",
-    "watch_transfers",
 ]
 
 __getattr__, __dir__ = lazy_names(

@@ -6,13 +6,12 @@ import shutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from detcore.checkpoint._transfer import SaveStopped, caused_by
+from detcore.checkpoint._save import SaveStopped, caused_by
 from detcore.contract.errors import CheckpointTimeoutError
 from detcore.contract.values import SaveProgress
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._save import Save, Saver, Snapshot, Tensors
-    from detcore.checkpoint._transfer import Background
+    from detcore.checkpoint._save import Background, Save, Saver, Snapshot, Tensors
 
 __all__ = ["BackgroundSaves", "Timeout"]
 

@@ -8,13 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._async import BackgroundSaves
+from detcore.checkpoint._commit import Selector, scan_folder
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._fields import check_metadata
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._restore import DownloadMode, download_shared, restored
-from detcore.checkpoint._save import Saver, Snapshot, Tensors
-from detcore.checkpoint._scan import Selector, scan_folder
-from detcore.checkpoint._transfer import Background
+from detcore.checkpoint._save import Background, Saver, Snapshot, Tensors
 from detcore.contract.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:

@@ -41,10 +41,9 @@ from detcore.contract.errors import (
     InvalidCheckpointError,
     StorageFullError,
 )
-from detcore.storage import scratch_folder, watched
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._scan import Selector
+    from detcore.checkpoint._commit import Selector
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend, TransferObserver
 
@@ -317,6 +316,8 @@ def restored(
         def fetch() -> Path:
             if not is_first:
                 return Path()  # the first worker's folder is used
+            from detcore.storage import scratch_folder
+
             folder = stack.enter_context(scratch_folder()) / uuid
             download_checkpoint(
                 storage, uuid, folder, selector=wanted.__contains__, observer=observer
@@ -334,6 +335,8 @@ def _fetch(
     target: Path,
     observer: TransferObserver | None,
 ) -> None:
+    from detcore.storage import watched
+
     total = sum(manifest.files[name].size for name in names)
     try:
         with watched(observer, f"downloading {manifest.uuid[:8]}", total) as progress:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import datetime
 import errno
 import functools
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -18,25 +18,27 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from detcore._log import events
 from detcore.checkpoint._commit import (
     CheckpointRecords,
+    Scan,
     add_metadata,
     commit,
     record_committed,
+    scan_folder,
     staging_folder,
     write_files,
 )
 from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
-from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.checkpoint._transfer import Background, Transfer, caused_by
-from detcore.contract.errors import DetcoreError, StorageFullError
+from detcore.contract.errors import CheckpointError, DetcoreError, StorageFullError
 from detcore.contract.values import SaveTimes
 
 if TYPE_CHECKING:
     from detcore.contract.values import TensorInfo
-    from detcore.storage import FileDigest, StorageBackend, TransferObserver
+    from detcore.storage import FileDigest, Pair, Progress, StorageBackend, TransferObserver
 
-__all__ = ["Save", "Saver", "Snapshot", "Tensors"]
+__all__ = [
+    "Background", "Save", "SaveStopped", "Saver", "Snapshot", "Tensors", "Transfer", "caused_by",
+]  # fmt: skip
 
 _SAVES_REMEMBERED = 16
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
@@ -47,6 +49,95 @@ _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 _NOTHING_LEFT_BYTES = 64 * 1024
 Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
 """Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
+
+
+def caused_by(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that led to it; a storage or a framework may have wrapped it."""
+    seen: list[BaseException] = []  # an exception may be raised from itself
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class SaveStopped(CheckpointError):
+    """A save that was cancelled before its commit; raised only on the save's own thread."""
+
+
+class Background:
+    """The machine's monotonic clock, and daemon threads; tests substitute their own."""
+
+    def now(self) -> float:
+        """Return a monotonic time in seconds."""
+        return time.monotonic()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Start work on a thread that does not keep the process alive."""
+        threading.Thread(target=work, name="detcore-save", daemon=True).start()
+
+    def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
+        """Wait until an event is set or the timeout expires; return whether it is set."""
+        return done.wait(timeout_s)
+
+
+class Transfer:
+    """A save's storage: counts the bytes that arrive, and refuses operations after a stop.
+
+    Attributes:
+        total_bytes: Sum of the sizes of its files; 0 until all of them are written.
+        moved_bytes: Bytes in the storage, if the storage reports them.
+        began: Time of the first transfer, by `Background.now`; None before.
+        is_stopped: Whether further operations of the save are refused.
+    """
+
+    def __init__(self, storage: StorageBackend) -> None:
+        self._storage = storage
+        self.total_bytes = 0
+        self.moved_bytes = 0
+        self.began: float | None = None
+        self.is_stopped = False
+        self._lock = threading.Lock()
+
+    def begin(self, total_bytes: int, now: float) -> None:
+        """Record that the files are written and their transfer to the storage begins."""
+        self.total_bytes, self.began = total_bytes, now
+
+    def check(self) -> None:
+        """Refuse to continue after a stop.
+
+        Raises:
+            SaveStopped: If the save was cancelled.
+        """
+        if self.is_stopped:
+            raise SaveStopped("the save was given up")
+
+    def __getattr__(self, name: str) -> Any:
+        self.check()
+        return getattr(self._storage, name)
+
+    def put_tree(
+        self, pairs: Sequence[Pair], *, progress: Progress | None = None
+    ) -> dict[str, FileDigest]:
+        """Copy files; a stop takes effect between two pieces."""
+        self.check()
+        return self._storage.put_tree(pairs, progress=self._counted(progress))
+
+    def digest_tree(
+        self, keys: Sequence[str], *, progress: Progress | None = None, **options: Any
+    ) -> dict[str, FileDigest]:
+        """Digest files in place; a stop takes effect between two pieces."""
+        self.check()
+        return self._storage.digest_tree(keys, progress=self._counted(progress), **options)
+
+    def _counted(self, progress: Progress | None) -> Progress:
+        def count(size: int) -> None:  # on any thread
+            with self._lock:
+                self.moved_bytes += size
+            self.check()
+            if progress is not None:
+                progress(size)
+
+        return count
 
 
 class Save:
@@ -350,14 +441,7 @@ class Saver:
             total_s=total_s,
         )
         if self._records is not None:
-            path = self._storage.direct_path(save.uuid)
-            record_committed(
-                self._records,
-                save.manifest,
-                url=f"{self._storage.url}/{save.uuid}",
-                path=None if path is None else str(path),
-                **dataclasses.asdict(save.times),
-            )
+            record_committed(self._records, save.manifest, storage=self._storage, times=save.times)
 
     def _report(self, save: Save) -> None:
         """Remember the newest checkpoint."""

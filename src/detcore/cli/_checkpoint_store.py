@@ -119,7 +119,9 @@ def prune(
         print_line(f"{len(deleted)} deleted, {len(kept)} kept")
 
 
-def _prune_remotely(obj: CliContext, uuids: list[str], kept: dict[str, Sequence[str]]) -> list[str]:
+def _prune_remotely(
+    obj: CliContext, uuids: list[str], kept: dict[str, tuple[str, ...]]
+) -> list[str]:
     """Have the server delete each checkpoint; return those, and add to the others the reason."""
     deleted = []
     with open_client(obj) as client:

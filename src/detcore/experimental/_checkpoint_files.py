@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import os
+import stat
 import tempfile
 import types
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +19,6 @@ from detcore.contract.errors import (
     DetcoreError,
     NotFoundError,
 )
-from detcore.experimental._event_files import open_regular_file
 from detcore.hooks import PluginManager
 from detcore.storage import find_place, watch_transfers
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.storage import RecordedPlace, StorageBackend
 
-__all__ = ["READABLE", "SHOWN", "CheckpointFiles"]
+__all__ = ["READABLE", "SHOWN", "CheckpointFiles", "open_regular_file"]
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 SHOWN = ("ACTIVE", "DAMAGED", *READABLE)
@@ -260,3 +261,13 @@ class CheckpointFiles:
             raise NotFoundError(
                 f"checkpoint {record.uuid} has no file {name!r} in {storage.url}."
             ) from error
+
+
+def open_regular_file(path: Path) -> tuple[BinaryIO, int]:
+    """Open a regular file; anything else (a pipe would wait forever) counts as missing."""
+    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
+    status = os.fstat(file.fileno())
+    if not stat.S_ISREG(status.st_mode):
+        file.close()
+        raise FileNotFoundError(path)
+    return file, status.st_size

@@ -29,13 +29,12 @@ from detcore.storage._digest import (
 )
 from detcore.storage._faults import PROBES, is_full, is_left_over, translated, try_out
 from detcore.storage._keys import check_key, check_targets, is_safe_key
-from detcore.storage._local import LocalStorage
+from detcore.storage._local import LocalStorage, scratch_folder
 from detcore.storage._open import open_folder, open_storage
 
 if TYPE_CHECKING:
     from detcore.storage._progress import TransferObserver, watch_transfers, watched
     from detcore.storage._recorded import RecordedPlace, find_place, open_recorded
-    from detcore.storage._scratch import scratch_folder
 
 __all__ = [
     "DEFAULT_ALGORITHM",
@@ -79,7 +78,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "_progress": "TransferObserver watch_transfers watched",
         "_recorded": "RecordedPlace find_place open_recorded",
-        "_scratch": "scratch_folder",
         "detcore_storage": (
             "BulkTransfers FsspecStorage RetryPolicy is_transient retry retry_async"
         ),

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_storage._bulk import BulkTransfers
     from detcore_storage._fsspec import FsspecStorage
     from detcore_storage._gcs import GcsStorage
-    from detcore_storage._retries import RetryPolicy, is_transient, retry, retry_async
+    from detcore_storage._retries import RetryPolicy, retry, retry_async
     from detcore_storage._s3 import S3Storage
     from detcore_storage._settings import (
         DirectorySettings,
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "BulkTransfers",
     "DirectorySettings",
     "FsspecStorage",
     "GcsSettings",
@@ -34,7 +32,6 @@ __all__ = [
     "S3Settings",
     "S3Storage",
     "SharedFsSettings",
-    "is_transient",
     "retry",
     "retry_async",
 ]
