@@ -21,10 +21,9 @@ from detcore.database import (
     MetricRecord,
     RetentionPlan,
     RetentionPolicy,
-    choose_checkpoints,
     plan_retention,
 )
-from detcore.database._retention import SavedCheckpoint
+from detcore.database._retention import SavedCheckpoint, choose_checkpoints
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointStateError, ConfigError
 from detcore.types import ExperimentState, TrialState

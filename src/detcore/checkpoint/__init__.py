@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore._log.events import CheckpointDamaged
     from detcore.checkpoint._commit import describe_checkpoint
     from detcore.checkpoint._context import CheckpointContext
     from detcore.checkpoint._delete import delete_checkpoint
@@ -44,7 +43,6 @@ if TYPE_CHECKING:
 __all__ = [
     "MANIFEST_FILE",
     "CheckpointContext",
-    "CheckpointDamaged",
     "DownloadMode",
     "Fault",
     "Manifest",
@@ -77,7 +75,8 @@ __getattr__, __dir__ = lazy_names(
         "_verify": "Fault verify_checkpoint",
         "detcore._log.events": "CheckpointDamaged",
         "detcore.contract.values": "SaveProgress SaveTimes UnsettledCheckpoint",
-        "detcore.database": "RetentionPlan RetentionPolicy choose_checkpoints plan_retention",
+        "detcore.database": "RetentionPlan RetentionPolicy plan_retention",
+        "detcore.database._retention": "choose_checkpoints",
         "detcore.storage": "TransferObserver open_recorded watch_transfers",
     },
 )

@@ -26,10 +26,10 @@ from detcore.contract.errors import (
     InvalidCheckpointError,
     UnsafePathError,
 )
+from detcore.contract.hook_values import CheckpointSaved
 
 if TYPE_CHECKING:
     from detcore.contract.values import SaveTimes
-    from detcore.hooks import CheckpointSaved
     from detcore.storage import FileDigest, StorageBackend, TransferObserver
 
 __all__ = [
@@ -254,8 +254,6 @@ def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
     Raises:
         CheckpointNotFoundError: If there is no such checkpoint.
     """
-    from detcore.hooks import CheckpointSaved
-
     manifest = read_manifest(storage, uuid)
     return CheckpointSaved(
         uuid=uuid,

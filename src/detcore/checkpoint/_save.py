@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import contextlib
 import datetime
-import errno
 import functools
 import os
 import shutil
@@ -30,10 +29,9 @@ from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
 from detcore.contract.errors import CheckpointError, DetcoreError, StorageFullError
-from detcore.contract.values import SaveTimes
+from detcore.contract.values import SaveTimes, TensorInfo
 
 if TYPE_CHECKING:
-    from detcore.contract.values import TensorInfo
     from detcore.storage import FileDigest, Pair, Progress, StorageBackend, TransferObserver
 
 __all__ = [
@@ -43,7 +41,6 @@ __all__ = [
 _SAVES_REMEMBERED = 16
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
 """Copies the state, given the folder to write to; returns a function that writes the rest."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # A disk with less space than this is taken for full after any failure: frameworks raise errors
 # that do not say why a write failed.
 _NOTHING_LEFT_BYTES = 64 * 1024
@@ -469,7 +466,9 @@ def explain_full(
     if not isinstance(error, Exception):
         return None
     free = shutil.disk_usage(root).free
-    says_full = any(isinstance(e, OSError) and e.errno in _FULL for e in caused_by(error))
+    from detcore.storage import is_full
+
+    says_full = any(map(is_full, caused_by(error)))
     if not says_full and free > _NOTHING_LEFT_BYTES:
         return None
     written = sum(entry.size for entry in storage.list(uuid))

@@ -29,12 +29,7 @@ from detcore.database._patience import DatabaseAway, Patience
 from detcore.database._queries import checked_metadata, checked_texts, unused_id
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial
-from detcore.database._retention import (
-    RetentionPlan,
-    RetentionPolicy,
-    choose_checkpoints,
-    plan_retention,
-)
+from detcore.database._retention import RetentionPlan, RetentionPolicy, plan_retention
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
@@ -77,7 +72,6 @@ __all__ = [
     "back_up",
     "checked_metadata",
     "checked_texts",
-    "choose_checkpoints",
     "describe_database",
     "hide_secrets",
     "ingest_reports",

@@ -8,11 +8,11 @@ import functools
 import os
 import stat
 import tempfile
-import types
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
+from detcore import checkpoint
 from detcore.contract.errors import (
     CheckpointError,
     CheckpointStateError,
@@ -25,7 +25,6 @@ from detcore.storage import find_place, watch_transfers
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from detcore.checkpoint import Fault, Manifest, Repair
     from detcore.database import CheckpointRecord, Database, RetentionPlan, RetentionPolicy
     from detcore.environment import Environment
     from detcore.storage import RecordedPlace, StorageBackend
@@ -75,12 +74,7 @@ class CheckpointFiles:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self._stack.close()
 
     def storage(self, record: CheckpointRecord) -> StorageBackend:
@@ -114,17 +108,13 @@ class CheckpointFiles:
             )
         return record
 
-    def manifest(self, record: CheckpointRecord) -> Manifest:
+    def manifest(self, record: CheckpointRecord) -> checkpoint.Manifest:
         """Return the manifest of a checkpoint."""
-        from detcore.checkpoint import read_manifest
+        return checkpoint.read_manifest(self.storage(record), record.uuid)
 
-        return read_manifest(self.storage(record), record.uuid)
-
-    def download(self, record: CheckpointRecord, folder: Path) -> Manifest:
+    def download(self, record: CheckpointRecord, folder: Path) -> checkpoint.Manifest:
         """Copy a checkpoint's files to a folder, each checked."""
-        from detcore.checkpoint import download_checkpoint
-
-        return download_checkpoint(
+        return checkpoint.download_checkpoint(
             self.storage(record), record.uuid, folder, observer=self._observer
         )
 
@@ -135,37 +125,33 @@ class CheckpointFiles:
             CheckpointStateError: If it is not complete, or was deleted.
             DetcoreError: As `detcore.checkpoint.copy_checkpoint`.
         """
-        from detcore.checkpoint import copy_checkpoint, is_whole_copy
-
-        if not is_whole_copy(folder, uuid):
+        if not checkpoint.is_whole_copy(folder, uuid):
             record = self.readable(uuid)
-            copy_checkpoint(self.storage(record), record.uuid, folder)
+            checkpoint.copy_checkpoint(self.storage(record), record.uuid, folder)
 
-    def faults(self, record: CheckpointRecord) -> list[Fault]:
+    def faults(self, record: CheckpointRecord) -> list[checkpoint.Fault]:
         """Read a checkpoint and return its faults, or the reason why it cannot be read."""
-        from detcore.checkpoint import Fault, verify_checkpoint
-
         try:
-            return verify_checkpoint(self.storage(record), record.uuid, observer=self._observer)
+            return checkpoint.verify_checkpoint(
+                self.storage(record), record.uuid, observer=self._observer
+            )
         except DetcoreError as error:  # a storage that is away must not hide what others hold
-            return [Fault(record.storage_url, str(error).partition("\n")[0])]
+            return [checkpoint.Fault(record.storage_url, str(error).partition("\n")[0])]
 
     def settle(self, records: Iterable[CheckpointRecord]) -> None:
         """Settle the unfinished ones among checkpoints, of trials whose processes are gone."""
-        from detcore.checkpoint import recover_checkpoints
-
         unsettled = [record for record in records if record.state in _UNSETTLED]
         uuids = {record.uuid for record in unsettled}
         trials = {(record.trial_id, record.storage_url): record for record in unsettled}
         for (trial_id, _), record in trials.items():
             if self.database.run_is_alive(trial_id) is False:
-                recover_checkpoints(self.database, self.storage(record), trial_id, uuids=uuids)
+                checkpoint.recover_checkpoints(
+                    self.database, self.storage(record), trial_id, uuids=uuids
+                )
 
-    def repair(self, record: CheckpointRecord, *, remove_strays: bool) -> Repair:
+    def repair(self, record: CheckpointRecord, *, remove_strays: bool) -> checkpoint.Repair:
         """Record whether a checkpoint can be used; see `repair_checkpoint`."""
-        from detcore.checkpoint import repair_checkpoint
-
-        return repair_checkpoint(
+        return checkpoint.repair_checkpoint(
             self.database,
             self.storage(record),
             record,
@@ -194,14 +180,12 @@ class CheckpointFiles:
             CheckpointStateError: If it is being saved or in the model registry, or if patterns are
                 given and it is not complete; nothing was deleted.
         """
-        from detcore.checkpoint import delete_checkpoint
-
         self.require_settled(record)
         if globs is not None:
             self.readable(record.uuid)
         # Of a deleted one an interrupted deletion may have left files; its record stays as it is.
         kept = None if record.state == "DELETED" else self.database
-        delete_checkpoint(
+        checkpoint.delete_checkpoint(
             self.storage(record), record.uuid, database=kept, globs=globs, force=force
         )
 
@@ -219,8 +203,6 @@ class CheckpointFiles:
         self, experiment_id: int, plan: RetentionPlan, policy: RetentionPolicy
     ) -> RetentionPlan:
         """Delete what a plan does not keep, by a pass over each storage of the experiment."""
-        from detcore.checkpoint import apply_retention
-
         records = self.database.list_checkpoints(experiment_id=experiment_id)
         by_url = {record.storage_url: record for record in records if record.uuid in plan.deleted}
         kept = dict(plan.kept)
@@ -232,7 +214,7 @@ class CheckpointFiles:
                     f"checkpoint {record.uuid} is in {record.storage_url}, but the experiment's "
                     f"settings lead to {storage.url}.\nNothing was deleted there."
                 )
-            done = apply_retention(self.database, storage, experiment_id, policy=policy)
+            done = checkpoint.apply_retention(self.database, storage, experiment_id, policy=policy)
             kept.update(done.kept)
             deleted.extend(done.deleted)
         return dataclasses.replace(plan, kept=kept, deleted=tuple(deleted))

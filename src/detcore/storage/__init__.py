@@ -27,7 +27,7 @@ from detcore.storage._digest import (
     write_all,
     write_whole,
 )
-from detcore.storage._faults import PROBES, is_full, is_left_over, translated, try_out
+from detcore.storage._faults import is_full, is_left_over, translated, try_out
 from detcore.storage._keys import check_key, check_targets, is_safe_key
 from detcore.storage._local import LocalStorage, scratch_folder
 from detcore.storage._open import open_folder, open_storage
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_ALGORITHM",
-    "PROBES",
     "Capabilities",
     "Digester",
     "Entry",

@@ -12,7 +12,6 @@ from typing import Any, BinaryIO, cast
 from detcore.errors import ConfigError, StorageError
 from detcore.storage import (
     DEFAULT_ALGORITHM,
-    PROBES,
     Capabilities,
     Entry,
     FileDigest,
@@ -32,6 +31,8 @@ from detcore_storage._retries import RetryPolicy, means_exists, translated
 
 __all__ = ["FsspecStorage"]
 
+# Folder of the files of `probe`.
+_PROBES = ".detcore-probe"
 # Up to this many files are examined one by one; for more, a listing is cheaper.
 _FEW = 2
 _PUTS_AT_ONCE = 2  # large files
@@ -322,11 +323,11 @@ class FsspecStorage:
 
     def probe(self) -> None:
         """Write, read and delete a small file; also delete leftovers of killed processes."""
-        try_out(self, f"{PROBES}/")
+        try_out(self, f"{_PROBES}/")
         # Cleaning up after others is optional, so failures are ignored.
         with contextlib.suppress(OSError):
-            found = [entry.key for entry in self.list(PROBES)]
-            self.delete(key for key in found if is_left_over(key[len(PROBES) + 1 :]))
+            found = [entry.key for entry in self.list(_PROBES)]
+            self.delete(key for key in found if is_left_over(key[len(_PROBES) + 1 :]))
 
     def close(self) -> None:
         """Release the file system; fsspec shares and closes connections itself."""
