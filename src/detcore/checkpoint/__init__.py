@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore._log.events import CheckpointDamaged
     from detcore.checkpoint._commit import describe_checkpoint
     from detcore.checkpoint._context import CheckpointContext
     from detcore.checkpoint._delete import delete_checkpoint
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MANIFEST_FILE",
     "CheckpointContext",
+    "CheckpointDamaged",
     "DownloadMode",
     "Fault",
     "Manifest",

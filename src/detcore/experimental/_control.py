@@ -14,11 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore._log.events import CheckpointDeleting
-from detcore.contract.errors import (
-    CheckpointStateError,
-    InvalidArgumentError,
-    RunError,
-)
+from detcore.contract.errors import CheckpointStateError, InvalidArgumentError, RunError
 from detcore.contract.values import Control, ExperimentState
 from detcore.environment import child_environment
 from detcore.experimental._checkpoint_files import CheckpointFiles
