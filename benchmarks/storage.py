@@ -210,8 +210,8 @@ def boto3_way(url: str) -> Way:
 
 def leave_digests_out() -> None:
     """Have detcore digest nothing in this process, to see what digesting takes."""
-    from detcore.storage import Digester, FileDigest, _bulk, _digest
-    from detcore_storage import _obstore
+    from detcore.storage import Digester, FileDigest, _digest
+    from detcore_storage import _bulk, _obstore
 
     def none_of(data: bytes, algorithm: str = "none") -> FileDigest:
         return FileDigest(len(data), "none", algorithm)

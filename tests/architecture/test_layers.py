@@ -307,10 +307,12 @@ WORKER_MODULES = {
 }
 # A script by itself is a worker and its runner in one process: these are the runner's part.
 SCRIPT_MODULES = {
-    "detcore.checkpoint._source",  # finds the storage of a recorded checkpoint, for commands
+    "detcore.checkpoint._retention",  # prunes an experiment, by its records
     "detcore.core._observers",
     "detcore.core._resume",
+    "detcore.core._source",
     "detcore.core._standalone",
+    "detcore.storage._recorded",  # finds the storage of a recorded checkpoint, for commands
     "detcore.trial._instance",
     "detcore.trial._native",
 }

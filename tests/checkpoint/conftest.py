@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 
+from detcore._log import events
 from detcore.checkpoint import CheckpointContext
 from detcore.distributed import DistributedContext
-from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
+from detcore.storage import LocalStorage, StorageBackend
 from detcore_registry import RegistryDatabase
+from detcore_storage import FsspecStorage
 
 
 @dataclasses.dataclass
@@ -23,7 +25,7 @@ class Desk:
     database: RegistryDatabase
     storage: StorageBackend
     trial_id: int
-    saved: list[Any]
+    saved: list[events.CheckpointCommitted]
     context: CheckpointContext
 
     def states(self) -> dict[str, str]:
@@ -33,6 +35,21 @@ class Desk:
     def names(self, uuid: str) -> list[str]:
         """Names of the files that the storage holds of a checkpoint."""
         return [entry.key[len(uuid) + 1 :] for entry in self.storage.list(uuid)]
+
+
+class Records:
+    """A database, and the commits that it was given, in their order, with what observers get."""
+
+    def __init__(self, database: RegistryDatabase) -> None:
+        self.saved: list[events.CheckpointCommitted] = []
+        self._database = database
+
+    def record_checkpoint(
+        self, change: events.CheckpointEvent, *, trial_id: int | None = None, force: bool = False
+    ) -> None:
+        self._database.record_checkpoint(change, trial_id=trial_id, force=force)
+        if isinstance(change, events.CheckpointCommitted):
+            self.saved.append(change)
 
 
 @pytest.fixture
@@ -46,15 +63,11 @@ def make_desk(database: RegistryDatabase, storage: StorageBackend) -> Desk:
         config={}, config_text=None, model_dir="/", name="test"
     )
     trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
-    saved: list[Any] = []
+    records = Records(database)
     context = CheckpointContext(
-        storage=storage,
-        distributed=DistributedContext(),
-        database=database,
-        trial_id=trial_id,
-        on_saved=saved.append,
+        storage=storage, distributed=DistributedContext(), database=records, trial_id=trial_id
     )
-    return Desk(database, storage, trial_id, saved, context)
+    return Desk(database, storage, trial_id, records.saved, context)
 
 
 @pytest.fixture(name="make_desk")

@@ -22,6 +22,7 @@ from detcore._log.events import CheckpointCommitted
 from detcore.checkpoint import (
     CheckpointContext,
     list_committed,
+    read_manifest,
     recover_checkpoints,
     verify_checkpoint,
 )
@@ -36,7 +37,7 @@ from detcore.errors import (
     StorageFullError,
 )
 from detcore.storage import LocalStorage, StorageBackend
-from detcore.types import TensorInfo
+from detcore.types import SaveTimes, TensorInfo
 from detcore_storage import GcsStorage, S3Storage
 
 META = {"steps_completed": 1}
@@ -71,42 +72,32 @@ def open_gate(content: bytes = b"weights", error: Exception | None = None) -> Ga
     return gate
 
 
-def test_it_is_whole_and_told_of_on_the_thread_that_trains(desk: Any) -> None:
-    told: list[tuple[str, threading.Thread]] = []
-    observed: list[Any] = []
-
-    def observe(saved: Any) -> None:
-        observed.append(saved)
-        told.append((saved.uuid, threading.current_thread()))
-
-    context = CheckpointContext(
-        storage=desk.storage,
-        distributed=DistributedContext(),
-        database=desk.database,
-        trial_id=desk.trial_id,
-        on_saved=observe,
-    )
+def test_it_is_whole_once_it_is_recorded(desk: Any) -> None:
+    context = desk.context
     gate = Gate()
     began = time.monotonic()
     name = context.save_async(gate, {"steps_completed": 7, "note": "x"})
     assert desk.states() == {name: "ACTIVE"}
     with pytest.raises(CheckpointNotFoundError):
-        desk.context.get_manifest(name)  # another process sees nothing of it
+        read_manifest(desk.storage, name)  # another process sees nothing of it
     context.poll()
-    assert told == []
+    assert desk.saved == []
     gate.opened.set()
     context.wait()
-    assert told == [(name, threading.current_thread())]
     assert gate.thread is not threading.current_thread()
     assert desk.states() == {name: "COMPLETED"}
     assert sorted(desk.names(name)) == ["manifest.json", "metadata.json", "small", "weights"]
     assert verify_checkpoint(desk.storage, name) == []
-    (saved,) = observed
+    (saved,) = desk.saved
+    assert saved.uuid == name
     assert saved.stalled_s is not None
     assert saved.total_s is not None
     assert 0 < saved.stalled_s <= saved.total_s <= time.monotonic() - began
+    assert context.save_times == [
+        SaveTimes(size_bytes=saved.size_bytes, stalled_s=saved.stalled_s, total_s=saved.total_s)
+    ]
     context.poll()
-    assert len(told) == 1
+    assert len(context.save_times) == 1
 
 
 def test_one_at_a_time_in_their_order(desk: Any) -> None:

@@ -12,12 +12,11 @@ from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweedfs
 from toy_command import MODEL_DIR, Detcore, Finished
 
 from detcore._log.events import CheckpointStarted
-from detcore.checkpoint import find_place
 from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.errors import ConfigError
 from detcore.hooks import PluginManager
-from detcore.storage import open_storage
+from detcore.storage import find_place, open_storage
 
 SCRIPT = """
 import sys

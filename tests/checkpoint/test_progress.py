@@ -17,14 +17,9 @@ from rich.console import Console
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, moto
 from terminal import on_a_terminal, without_colour
 
-from detcore.checkpoint import (
-    CheckpointContext,
-    repair_checkpoint,
-    verify_checkpoint,
-    watch_transfers,
-)
-from detcore.checkpoint._bars import TransferBars, TransferLines
+from detcore.checkpoint import CheckpointContext, repair_checkpoint, verify_checkpoint
 from detcore.distributed import DistributedContext
+from detcore.storage._progress import TransferBars, TransferLines, watch_transfers
 
 META = {"steps_completed": 1}
 SIZE = 12_000_000

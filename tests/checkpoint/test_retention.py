@@ -13,16 +13,17 @@ from hypothesis import strategies as st
 from detcore._log.events import CheckpointDamaged, CheckpointDeleting
 from detcore.checkpoint import (
     CheckpointContext,
-    RetentionPlan,
-    RetentionPolicy,
     apply_retention,
-    choose_checkpoints,
     delete_checkpoint,
-    plan_retention,
     verify_checkpoint,
 )
-from detcore.checkpoint._retention import SavedCheckpoint
-from detcore.database import MetricRecord
+from detcore.database import (
+    MetricRecord,
+    RetentionPlan,
+    RetentionPolicy,
+    plan_retention,
+)
+from detcore.database._retention import SavedCheckpoint, choose_checkpoints
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointStateError, ConfigError
 from detcore.types import ExperimentState, TrialState

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from detcore.checkpoint._commit import scratch_folder
+from detcore.storage import scratch_folder
 
 HOLDS_ONE = """
 import sys
-from detcore.checkpoint._commit import scratch_folder
+from detcore.storage import scratch_folder
 with scratch_folder() as folder:
     (folder / "weights.bin").write_bytes(b"x" * 1000)
     print(folder, flush=True)

@@ -15,9 +15,11 @@ HEAD = """
 import json, os, sys
 from pathlib import Path
 from detcore import core
+from detcore._log import events
 from detcore.checkpoint import CheckpointContext, DownloadMode
 from detcore.errors import CheckpointError, DetcoreError
-from detcore.storage import FsspecStorage, LocalStorage
+from detcore.storage import LocalStorage
+from detcore_storage import FsspecStorage
 
 root = Path(sys.argv[1])
 workers = core.DistributedContext.from_env()
@@ -37,10 +39,13 @@ folder.mkdir()
 told = {}
 saved = []
 
+class Records:
+    def record_checkpoint(self, change, **_):
+        if isinstance(change, events.CheckpointCommitted):
+            saved.append(change.uuid)
+
 def context(storage):
-    return CheckpointContext(
-        storage=storage, distributed=workers, on_saved=lambda saved_: saved.append(saved_.uuid)
-    )
+    return CheckpointContext(storage=storage, distributed=workers, database=Records())
 
 def refused(call):
     try:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
 
-from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
-from detcore_storage import GcsStorage, S3Storage
+from detcore.storage import LocalStorage, StorageBackend
+from detcore_storage import FsspecStorage, GcsStorage, S3Storage
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from detcore.errors import StorageError, UnsafePathError
-from detcore.storage import FsspecStorage, LocalStorage, check_key
+from detcore.storage import LocalStorage, check_key
+from detcore_storage import FsspecStorage
 
 
 @pytest.mark.parametrize(

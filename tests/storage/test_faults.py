@@ -14,8 +14,8 @@ from fault_proxy import FAULTS, FaultProxy, fault_proxy
 from storage_servers import gcs_settings, s3_settings
 
 from detcore.errors import StorageError
-from detcore.storage import FsspecStorage, StorageBackend, digest_file
-from detcore_storage import GcsStorage, S3Storage
+from detcore.storage import StorageBackend, digest_file
+from detcore_storage import FsspecStorage, GcsStorage, S3Storage
 
 ENGINES = ["obstore", "s3fs", "gcsfs"]
 DEADLINE_S = 4.0

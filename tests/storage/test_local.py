@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,6 @@ import pytest
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
 from detcore.storage import LocalStorage, _flush, _local, digest_file, read_whole
 from detcore.storage._digest import copy_whole
-from detcore.storage._faults import probe_name
 
 ROOM_BYTES = 4 << 20
 
@@ -176,7 +176,8 @@ LocalStorage({str(root)!r}).probe()
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     (left,) = root.iterdir()
     assert left.name.startswith(".detcore-probe-")
-    mine = root / f".detcore-probe-{probe_name()}"
+    now = f"{int(time.time())}-{os.getpid()}"
+    mine = root / re.sub(r"\d+-\d+", now, left.name, count=1)
     # One of another machine, which may be at it.
     other = root / f".detcore-probe-{re.sub('-[0-9a-f]{12}-', '-0123456789ab-', left.name[15:])}"
     old = root / ".detcore-probe-of-an-earlier-release"

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from detcore.errors import CheckFailedError, ConfigError, StorageError, StorageTypeError
+from detcore.errors import CheckFailedError, ConfigError, RunError, StorageError, StorageTypeError
 from detcore.hooks import StorageType
-from detcore.storage import FsspecStorage, LocalStorage, open_storage
+from detcore.storage import LocalStorage, open_storage
+from detcore_storage import FsspecStorage
 
 
 class FakePlugins:
@@ -91,6 +92,17 @@ def test_any_other_url_goes_to_fsspec(tmp_path: Path) -> None:
     storage = opened("memory://runs/seven", tmp_path)
     assert type(storage) is FsspecStorage
     assert storage.url == "memory://runs/seven"
+
+
+def test_without_the_distribution_a_url_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "detcore_storage", None)
+    with pytest.raises(RunError, match=r"behind sftp:// URLs is part of detcore-storage") as caught:
+        opened("sftp://user:secret@host/runs", tmp_path)
+    assert "pip install 'detcore[storage]'" in str(caught.value)
+    assert "secret" not in str(caught.value)
+    assert opened(str(tmp_path), tmp_path).root == tmp_path
 
 
 @pytest.mark.parametrize("key", ["shared_fs", "directory"])

@@ -17,8 +17,8 @@ import pytest
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, gcs_settings, s3_settings
 
 from detcore.errors import StorageError, UnsafePathError
-from detcore.storage import Entry, FsspecStorage, StorageBackend
-from detcore_storage import GcsStorage, S3Storage
+from detcore.storage import Entry, StorageBackend
+from detcore_storage import FsspecStorage, GcsStorage, S3Storage
 from detcore_storage._check import check_storage
 
 Open = Callable[..., StorageBackend]

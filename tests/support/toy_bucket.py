@@ -11,7 +11,7 @@ from toy_command import MODEL_DIR, Detcore
 
 from detcore.checkpoint import list_committed, verify_checkpoint
 from detcore.database import Database, ingest_spools
-from detcore.storage import FsspecStorage
+from detcore_storage import FsspecStorage
 
 __all__ = ["BATCH", "SLOW", "Bucket"]
 

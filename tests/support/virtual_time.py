@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from detcore.checkpoint._transfer import Background
+from detcore.checkpoint._save import Background
 from detcore.storage import FileDigest, StorageBackend
 
 __all__ = ["Killed", "KilledDatabase", "TimedStorage", "VirtualTime"]

@@ -15,8 +15,6 @@ from virtual_time import Killed, KilledDatabase, TimedStorage, VirtualTime
 
 from detcore.checkpoint import (
     CheckpointContext,
-    SaveProgress,
-    SaveTimes,
     list_committed,
     recover_checkpoints,
     verify_checkpoint,
@@ -25,8 +23,10 @@ from detcore.core._preempt import Grace
 from detcore.database import Database
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointTimeoutError
-from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
+from detcore.storage import LocalStorage, StorageBackend
 from detcore.trial._stopping import Choice, LastSave, expected_save_s, plan_stop
+from detcore.types import SaveProgress, SaveTimes
+from detcore_storage import FsspecStorage
 
 
 def took(*seconds: float, size: int = 1000) -> list[SaveTimes]:

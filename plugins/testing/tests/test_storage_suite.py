@@ -11,7 +11,8 @@ import fsspec
 import pytest
 from toy_command import TOY_PLUGIN
 
-from detcore.storage import FsspecStorage, LocalStorage
+from detcore.storage import LocalStorage
+from detcore_storage import FsspecStorage
 from detcore_testing import FolderAccess, StorageSuite
 
 _BUILT_IN = "it is part of the core and has no type of its own"

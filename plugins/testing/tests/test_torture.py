@@ -32,8 +32,8 @@ from detcore.checkpoint import (
 from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest
 from detcore.database import Database
 from detcore.errors import NotFoundError
-from detcore.storage import FsspecStorage, LocalStorage, StorageBackend
-from detcore_storage import GcsStorage, S3Storage
+from detcore.storage import LocalStorage, StorageBackend
+from detcore_storage import FsspecStorage, GcsStorage, S3Storage
 from detcore_testing import _crash_bench, _crash_scenarios
 from detcore_testing._crash import CrashPoint, Fuse, Moment
 from detcore_testing.torture import SCENARIO_NAMES, spread, torture_storage

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import shutil
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from detcore.checkpoint._transfer import SaveStopped, caused_by
+from detcore.checkpoint._save import SaveStopped, caused_by
 from detcore.contract.errors import CheckpointTimeoutError
+from detcore.contract.values import SaveProgress
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._save import Save, Saver, Snapshot, Tensors
-    from detcore.checkpoint._transfer import Background
+    from detcore.checkpoint._save import Background, Save, Saver, Snapshot, Tensors
 
-__all__ = ["BackgroundSaves", "SaveProgress", "Timeout"]
+__all__ = ["BackgroundSaves", "Timeout"]
 
 Timeout: TypeAlias = "float | Callable[[], float] | None"
 """Seconds to wait; or a function that returns the seconds left; None for no limit."""
@@ -22,25 +21,6 @@ Timeout: TypeAlias = "float | Callable[[], float] | None"
 _NOTICE_S = 2.0
 # How often the remaining time is read again.
 _LOOK_S = 0.2
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SaveProgress:
-    """Progress of a save in the background.
-
-    Attributes:
-        uuid: The checkpoint.
-        steps_completed: Batches completed when it began.
-        age_s: Seconds since it began.
-        upload_s: Seconds since the transfer to the storage began; 0 while files are written.
-        fraction: Fraction of its bytes that arrived, from 0 to 1; None if unknown.
-    """
-
-    uuid: str
-    steps_completed: int
-    age_s: float
-    upload_s: float = 0.0
-    fraction: float | None = None
 
 
 class BackgroundSaves:
@@ -90,8 +70,6 @@ class BackgroundSaves:
 
     def poll(self) -> None:
         """Complete an asynchronous save that has ended; returns at once if none has.
-
-        Observers are notified here, on this thread.
 
         Raises:
             StorageError: If it failed; as `store_path` would have raised.

@@ -1,15 +1,14 @@
-"""Commit checkpoints, from a scratch folder: files first, the manifest last."""
+"""Commit the contents of a folder as a checkpoint: files first, the manifest last."""
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
+import dataclasses
 import json
 import os
-import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from detcore._log import events
 from detcore.checkpoint._manifest import (
@@ -20,31 +19,128 @@ from detcore.checkpoint._manifest import (
     encode_manifest,
     read_manifest,
 )
-from detcore.checkpoint._transfer import TransferObserver, watched
-from detcore.checkpoint._verify import stored_sizes
-from detcore.contract.errors import CheckpointConflictError, CheckpointCorruptError
+from detcore.checkpoint._verify import kind_of, stored_sizes
+from detcore.contract.errors import (
+    CheckpointConflictError,
+    CheckpointCorruptError,
+    InvalidCheckpointError,
+    UnsafePathError,
+)
+from detcore.contract.hook_values import CheckpointSaved
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._save import SaveTimes
-    from detcore.checkpoint._scan import Scan
-    from detcore.hooks import CheckpointSaved
-    from detcore.storage import FileDigest, StorageBackend
+    from detcore.contract.values import SaveTimes
+    from detcore.storage import FileDigest, StorageBackend, TransferObserver
 
 __all__ = [
     "CheckpointRecords",
+    "Scan",
+    "Selector",
     "add_metadata",
     "commit",
     "describe_checkpoint",
-    "describe_manifest",
     "make_folders",
     "record_committed",
-    "scratch_folder",
+    "scan_folder",
     "staging_folder",
     "write_files",
 ]
 
-_SCRATCH = "detcore-scratch-"
-_NOT_LOCKED_YET = "detcore-unlocked-"
+
+Selector: TypeAlias = Callable[[str], bool]
+"""Whether a name belongs to it: a relative POSIX path; those of empty folders end in ``/``."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Scan:
+    """Contents of a folder.
+
+    Attributes:
+        files: Path of each file by its name below the folder.
+        directories: Names of empty folders.
+    """
+
+    files: dict[str, Path]
+    directories: tuple[str, ...]
+
+    def size_bytes(self) -> int:
+        """Return the sum of the files' current sizes; reads each file's status."""
+        return sum(path.stat().st_size for path in self.files.values())
+
+
+def scan_folder(folder: Path, selector: Selector | None = None) -> Scan:
+    """List the files below a folder, and refuse what cannot be saved safely.
+
+    Links to files inside the folder count as files.
+
+    Args:
+        folder: The folder; nothing is written to it.
+        selector: Selects the files and empty folders to take; default: all.
+
+    Raises:
+        InvalidCheckpointError: If it is not a folder, or contains something other than files and
+            folders, or a file with the manifest's name.
+        UnsafePathError: If a name is unsafe, or a link leads out of the folder.
+    """
+    if not folder.is_dir():
+        what = "is not a folder" if folder.exists() else "does not exist"
+        raise InvalidCheckpointError(f"the checkpoint folder {folder} {what}")
+    files: dict[str, Path] = {}
+    directories: list[str] = []
+    _walk(folder, "", os.path.realpath(folder), files, directories)
+    if selector is not None:
+        files = {name: path for name, path in files.items() if selector(name)}
+        directories = [name for name in directories if selector(f"{name}/")]
+    is_folder = any(name.split("/", 1)[0] == MANIFEST_FILE for name in (*files, *directories))
+    if is_folder or MANIFEST_FILE in files:
+        what = "a file" if MANIFEST_FILE in files else "a folder"
+        raise InvalidCheckpointError(
+            f"{folder} holds {what} called {MANIFEST_FILE}.\n"
+            "detcore writes its manifest under that name.\n"
+            "Rename yours, or put it into a subfolder."
+        )
+    return Scan(files, tuple(directories))
+
+
+def _walk(
+    folder: Path, prefix: str, root: str, files: dict[str, Path], directories: list[str]
+) -> None:
+    from detcore.storage import check_key
+
+    is_empty = True
+    with os.scandir(folder) as entries:
+        for entry in sorted(entries, key=lambda entry: entry.name):
+            is_empty = False
+            name = check_key(f"{prefix}{entry.name}")
+            if entry.is_symlink():
+                _check_link(entry, name, root)
+            if entry.is_dir(follow_symlinks=False):
+                _walk(Path(entry.path), f"{name}/", root, files, directories)
+            elif entry.is_file():
+                files[name] = Path(entry.path)
+            else:
+                kind = kind_of(entry.stat(follow_symlinks=False).st_mode)
+                raise InvalidCheckpointError(
+                    f"{entry.path} is {kind}, which cannot be saved.\n"
+                    "A checkpoint holds files and folders."
+                )
+    if is_empty and prefix:
+        directories.append(prefix.rstrip("/"))
+
+
+def _check_link(entry: os.DirEntry[str], name: str, root: str) -> None:
+    target = os.path.realpath(entry.path)
+    if os.path.commonpath([root, target]) != root:
+        raise UnsafePathError(
+            f"{name!r} is a link that leads out of the checkpoint folder, to {target}.\n"
+            "Its target may change or vanish, and would not be saved.\n"
+            "Copy the file into the folder instead."
+        )
+    if not os.path.isfile(target):
+        what = "to a folder" if os.path.isdir(target) else "to nothing"
+        raise InvalidCheckpointError(
+            f"{name!r} is a link {what}.\nOnly links to files of the same folder can be saved."
+        )
 
 
 class CheckpointRecords(Protocol):
@@ -71,6 +167,8 @@ def write_files(
     observer: TransferObserver | None = None,
 ) -> dict[str, FileDigest]:
     """Copy files to a checkpoint that is not committed yet; flush to the disk those in place."""
+    from detcore.storage import watched
+
     digests: dict[str, FileDigest] = {}
     if scan.files:
         # Sizes are read only if there is an observer.
@@ -126,44 +224,28 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
 
 
 def record_committed(
-    records: CheckpointRecords, manifest: Manifest, saved: CheckpointSaved | None = None
+    records: CheckpointRecords,
+    manifest: Manifest,
+    *,
+    storage: StorageBackend | None = None,
+    times: SaveTimes | None = None,
 ) -> None:
-    """Record that a checkpoint is complete, for observers too with `saved`; idempotent."""
-    told: dict[str, Any] = {}
-    if saved is not None:
-        told = {
-            "url": saved.url,
-            "path": None if saved.path is None else str(saved.path),
-            "size_bytes": saved.size_bytes,
-            "stalled_s": saved.stalled_s,
-            "total_s": saved.total_s,
-        }
-    records.record_checkpoint(
-        events.CheckpointCommitted(
-            uuid=manifest.uuid,
-            steps_completed=manifest.steps_completed,
-            metadata=manifest.metadata,
-            resources=manifest.resources(),
-            **told,
-        )
-    )
-
-
-def describe_manifest(
-    storage: StorageBackend, manifest: Manifest, times: SaveTimes | None = None
-) -> CheckpointSaved:
-    """Return the description of a committed checkpoint for observers."""
-    from detcore.hooks import CheckpointSaved
-
-    return CheckpointSaved(
+    """Record that a checkpoint is complete, for observers too with times; idempotent."""
+    committed = events.CheckpointCommitted(
         uuid=manifest.uuid,
         steps_completed=manifest.steps_completed,
-        url=f"{storage.url}/{manifest.uuid}",
-        size_bytes=manifest.size_bytes,
-        path=storage.direct_path(manifest.uuid),
-        stalled_s=None if times is None else times.stalled_s,
-        total_s=None if times is None else times.total_s,
+        metadata=manifest.metadata,
+        resources=manifest.resources(),
     )
+    if storage is not None and times is not None:
+        path = storage.direct_path(manifest.uuid)
+        committed = dataclasses.replace(
+            committed,
+            url=f"{storage.url}/{manifest.uuid}",
+            path=None if path is None else str(path),
+            **dataclasses.asdict(times),
+        )
+    records.record_checkpoint(committed)
 
 
 def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
@@ -172,7 +254,14 @@ def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
     Raises:
         CheckpointNotFoundError: If there is no such checkpoint.
     """
-    return describe_manifest(storage, read_manifest(storage, uuid))
+    manifest = read_manifest(storage, uuid)
+    return CheckpointSaved(
+        uuid=uuid,
+        steps_completed=manifest.steps_completed,
+        url=f"{storage.url}/{uuid}",
+        size_bytes=manifest.size_bytes,
+        path=storage.direct_path(uuid),
+    )
 
 
 def _check_arrived(storage: StorageBackend, manifest: Manifest) -> None:
@@ -203,45 +292,7 @@ def staging_folder(storage: StorageBackend, key: str) -> Iterator[tuple[Path, bo
         direct.mkdir(parents=True)
         yield direct, True
         return
+    from detcore.storage import scratch_folder
+
     with scratch_folder() as temporary:
         yield temporary, False
-
-
-@contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """Yield a new temporary folder, which is removed after the block.
-
-    If the process is killed before that, the next process that creates such a folder removes it,
-    so a trial that is preempted during each save does not fill the disk.
-    """
-    import tempfile
-
-    parent = Path(tempfile.gettempdir())
-    _remove_those_of_the_dead(parent)
-    unlocked = Path(tempfile.mkdtemp(prefix=_NOT_LOCKED_YET, dir=parent))
-    descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
-    folder = unlocked
-    try:
-        # Without a lock (on some network file systems) it keeps a name that is never cleaned up.
-        with contextlib.suppress(OSError):
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            folder = unlocked.rename(parent / unlocked.name.replace(_NOT_LOCKED_YET, _SCRATCH))
-        yield folder
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-        os.close(descriptor)
-
-
-def _remove_those_of_the_dead(parent: Path) -> None:
-    """Remove this user's scratch folders that no process holds any more."""
-    with os.scandir(parent) as entries:
-        found = [entry.path for entry in entries if entry.name.startswith(_SCRATCH)]
-    for path in found:
-        with contextlib.suppress(OSError):  # in use, or being removed by another process
-            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-            try:
-                if os.fstat(descriptor).st_uid == os.geteuid():
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    shutil.rmtree(path, ignore_errors=True)
-            finally:
-                os.close(descriptor)

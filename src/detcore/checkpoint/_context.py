@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._async import BackgroundSaves
+from detcore.checkpoint._commit import Selector, scan_folder
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._fields import check_metadata
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._restore import DownloadMode, download_shared, restored
-from detcore.checkpoint._save import Saver, SaveTimes, Snapshot, Tensors
-from detcore.checkpoint._scan import Selector, scan_folder
-from detcore.checkpoint._transfer import Background, TransferObserver
+from detcore.checkpoint._save import Background, Saver, Snapshot, Tensors
 from detcore.contract.errors import ContextStateError, InvalidCheckpointError, UnavailableError
 
 if TYPE_CHECKING:
     from detcore.checkpoint._commit import CheckpointRecords
     from detcore.checkpoint._sharded import ShardedSaver
+    from detcore.contract.values import SaveTimes
     from detcore.distributed import DistributedContext
-    from detcore.hooks import CheckpointSaved
-    from detcore.storage import StorageBackend
+    from detcore.storage import StorageBackend, TransferObserver
 
 __all__ = ["CheckpointContext"]
 
@@ -46,7 +45,6 @@ class CheckpointContext(BackgroundSaves):
         database: CheckpointRecords | None = None,
         trial_id: int | None = None,
         parent: str | None = None,
-        on_saved: Callable[[CheckpointSaved], None] | None = None,
         behind: Background | None = None,
         observer: TransferObserver | None = None,
     ) -> None:
@@ -58,7 +56,6 @@ class CheckpointContext(BackgroundSaves):
             database: Records of checkpoints, or None.
             trial_id: The trial that owns the checkpoints; required with a database.
             parent: UUID of the checkpoint that the trial resumed from, or None.
-            on_saved: Called after each commit, on the thread that uses this context.
             behind: Clock and threads of asynchronous saves; default: this machine's.
             observer: Receives the progress of transfers that the caller waits for, or None.
         """
@@ -68,7 +65,6 @@ class CheckpointContext(BackgroundSaves):
             records=database,
             trial_id=trial_id,
             parent=parent,
-            on_saved=on_saved,
             behind=behind,
             observer=observer,
         )
@@ -250,6 +246,7 @@ class CheckpointContext(BackgroundSaves):
         download_mode: DownloadMode = DownloadMode.LocalWorkersShareDownload,
         *,
         selector: Selector | None = None,
+        storage: StorageBackend | None = None,
     ) -> Iterator[Path]:
         """Provide a folder with a checkpoint's files, each checked against the manifest.
 
@@ -262,6 +259,7 @@ class CheckpointContext(BackgroundSaves):
                 of a node must enter the block, and it ends once all of them have left it.
             selector: Selects the files to take; default: all. Workers that share a copy get every
                 file that any of them selects.
+            storage: Storage of the checkpoint; default: the trial's.
 
         Yields:
             The folder.
@@ -271,8 +269,9 @@ class CheckpointContext(BackgroundSaves):
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
         sharing = self._sharing(storage_id, download_mode)
+        storage = storage or self._storage
         with restored(
-            self._storage, storage_id, sharing, selector=selector, observer=self._observer
+            storage, storage_id, sharing, selector=selector, observer=self._observer
         ) as path:
             yield path
 

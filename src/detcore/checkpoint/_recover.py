@@ -3,45 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
 from detcore._log import events
 from detcore.checkpoint._commit import CheckpointRecords, record_committed
 from detcore.checkpoint._delete import finish_part, remove_files
 from detcore.checkpoint._manifest import has_manifest, read_manifest
-from detcore.checkpoint._transfer import TransferObserver
 from detcore.checkpoint._verify import Fault, verify_checkpoint
 from detcore.contract.errors import CheckpointCorruptError, StorageError
 from detcore.storage import StorageBackend, is_safe_key
 
 if TYPE_CHECKING:
+    from detcore.contract.values import UnsettledCheckpoint
     from detcore.database import CheckpointRecord, Database
+    from detcore.storage import TransferObserver
 
 __all__ = [
     "Repair",
-    "UnsettledCheckpoint",
     "recover_checkpoints",
     "repair_checkpoint",
     "settle_checkpoints",
 ]
 
 _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class UnsettledCheckpoint:
-    """A recorded checkpoint whose process may be gone.
-
-    Attributes:
-        uuid: Its identifier.
-        state: ACTIVE, DELETING or PARTIALLY_DELETED.
-        resources: Its files to keep, and their sizes.
-    """
-
-    uuid: str
-    state: str
-    resources: Mapping[str, int]
 
 
 def recover_checkpoints(
@@ -136,7 +121,7 @@ class Repair:
 
     state: str
     faults: tuple[Fault, ...]
-    strays: tuple[str, ...]
+    strays: tuple[Fault, ...]
     removed: tuple[str, ...]
 
 
@@ -161,9 +146,12 @@ def repair_checkpoint(
         observer: Receives the progress of reading, or None.
     """
     found = verify_checkpoint(storage, record.uuid, observer=observer)
-    strays = tuple(fault.name for fault in found if fault.is_stray)
+    strays = tuple(fault for fault in found if fault.is_stray)
     faults = tuple(fault for fault in found if not fault.is_stray)
-    removed = _remove(storage, record.uuid, strays) if remove_strays else ()
+    removed: tuple[str, ...] = ()
+    if remove_strays:
+        removed = tuple(each.name for each in strays if is_safe_key(f"{record.uuid}/{each.name}"))
+        storage.delete(f"{record.uuid}/{name}" for name in removed)
     state = record.state
     if faults and state != "DAMAGED":
         database.record_checkpoint(events.CheckpointDamaged(uuid=record.uuid))
@@ -172,9 +160,3 @@ def repair_checkpoint(
         record_committed(database, read_manifest(storage, record.uuid))
         state = "COMPLETED"
     return Repair(state, faults, strays, removed)
-
-
-def _remove(storage: StorageBackend, uuid: str, names: Iterable[str]) -> tuple[str, ...]:
-    removed = tuple(name for name in names if is_safe_key(f"{uuid}/{name}"))
-    storage.delete(f"{uuid}/{name}" for name in removed)
-    return removed

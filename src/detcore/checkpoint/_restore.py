@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from detcore.checkpoint._commit import scratch_folder
 from detcore.checkpoint._fields import MOST_MANIFEST_BYTES, parse_object
 from detcore.checkpoint._manifest import (
     MANIFEST_FILE,
@@ -28,7 +27,6 @@ from detcore.checkpoint._manifest import (
     encode_manifest,
     read_manifest,
 )
-from detcore.checkpoint._transfer import TransferObserver, watched
 from detcore.checkpoint._verify import (
     Fault,
     check_in_place,
@@ -45,9 +43,9 @@ from detcore.contract.errors import (
 )
 
 if TYPE_CHECKING:
-    from detcore.checkpoint._scan import Selector
+    from detcore.checkpoint._commit import Selector
     from detcore.distributed import DistributedContext
-    from detcore.storage import StorageBackend
+    from detcore.storage import StorageBackend, TransferObserver
 
 __all__ = [
     "DownloadMode",
@@ -318,6 +316,8 @@ def restored(
         def fetch() -> Path:
             if not is_first:
                 return Path()  # the first worker's folder is used
+            from detcore.storage import scratch_folder
+
             folder = stack.enter_context(scratch_folder()) / uuid
             download_checkpoint(
                 storage, uuid, folder, selector=wanted.__contains__, observer=observer
@@ -335,6 +335,8 @@ def _fetch(
     target: Path,
     observer: TransferObserver | None,
 ) -> None:
+    from detcore.storage import watched
+
     total = sum(manifest.files[name].size for name in names)
     try:
         with watched(observer, f"downloading {manifest.uuid[:8]}", total) as progress:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import datetime
-import errno
 import functools
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
@@ -18,31 +17,30 @@ from typing import TYPE_CHECKING, Any, TypeAlias, cast
 from detcore._log import events
 from detcore.checkpoint._commit import (
     CheckpointRecords,
+    Scan,
     add_metadata,
     commit,
-    describe_manifest,
     record_committed,
+    scan_folder,
     staging_folder,
     write_files,
 )
 from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
-from detcore.checkpoint._scan import Scan, scan_folder
-from detcore.checkpoint._transfer import Background, Transfer, TransferObserver, caused_by
-from detcore.contract.errors import DetcoreError, StorageFullError
+from detcore.contract.errors import CheckpointError, DetcoreError, StorageFullError
+from detcore.contract.values import SaveTimes, TensorInfo
 
 if TYPE_CHECKING:
-    from detcore.contract.values import TensorInfo
-    from detcore.hooks import CheckpointSaved
-    from detcore.storage import FileDigest, StorageBackend
+    from detcore.storage import FileDigest, Pair, Progress, StorageBackend, TransferObserver
 
-__all__ = ["Save", "SaveTimes", "Saver", "Snapshot", "Tensors"]
+__all__ = [
+    "Background", "Save", "SaveStopped", "Saver", "Snapshot", "Tensors", "Transfer", "caused_by",
+]  # fmt: skip
 
 _SAVES_REMEMBERED = 16
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
 """Copies the state, given the folder to write to; returns a function that writes the rest."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 # A disk with less space than this is taken for full after any failure: frameworks raise errors
 # that do not say why a write failed.
 _NOTHING_LEFT_BYTES = 64 * 1024
@@ -50,19 +48,93 @@ Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
 """Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SaveTimes:
-    """Duration of a save.
+def caused_by(error: BaseException | None) -> Iterator[BaseException]:
+    """Yield an exception and those that led to it; a storage or a framework may have wrapped it."""
+    seen: list[BaseException] = []  # an exception may be raised from itself
+    while error is not None and error not in seen:
+        seen.append(error)
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class SaveStopped(CheckpointError):
+    """A save that was cancelled before its commit; raised only on the save's own thread."""
+
+
+class Background:
+    """The machine's monotonic clock, and daemon threads; tests substitute their own."""
+
+    def now(self) -> float:
+        """Return a monotonic time in seconds."""
+        return time.monotonic()
+
+    def start(self, work: Callable[[], None]) -> None:
+        """Start work on a thread that does not keep the process alive."""
+        threading.Thread(target=work, name="detcore-save", daemon=True).start()
+
+    def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
+        """Wait until an event is set or the timeout expires; return whether it is set."""
+        return done.wait(timeout_s)
+
+
+class Transfer:
+    """A save's storage: counts the bytes that arrive, and refuses operations after a stop.
 
     Attributes:
-        size_bytes: Sum of the sizes of its files.
-        stalled_s: Seconds for which training waited, including the wait for the previous save.
-        total_s: Seconds from its beginning, after that wait, to its record.
+        total_bytes: Sum of the sizes of its files; 0 until all of them are written.
+        moved_bytes: Bytes in the storage, if the storage reports them.
+        began: Time of the first transfer, by `Background.now`; None before.
+        is_stopped: Whether further operations of the save are refused.
     """
 
-    size_bytes: int
-    stalled_s: float
-    total_s: float
+    def __init__(self, storage: StorageBackend) -> None:
+        self._storage = storage
+        self.total_bytes = 0
+        self.moved_bytes = 0
+        self.began: float | None = None
+        self.is_stopped = False
+        self._lock = threading.Lock()
+
+    def begin(self, total_bytes: int, now: float) -> None:
+        """Record that the files are written and their transfer to the storage begins."""
+        self.total_bytes, self.began = total_bytes, now
+
+    def check(self) -> None:
+        """Refuse to continue after a stop.
+
+        Raises:
+            SaveStopped: If the save was cancelled.
+        """
+        if self.is_stopped:
+            raise SaveStopped("the save was given up")
+
+    def __getattr__(self, name: str) -> Any:
+        self.check()
+        return getattr(self._storage, name)
+
+    def put_tree(
+        self, pairs: Sequence[Pair], *, progress: Progress | None = None
+    ) -> dict[str, FileDigest]:
+        """Copy files; a stop takes effect between two pieces."""
+        self.check()
+        return self._storage.put_tree(pairs, progress=self._counted(progress))
+
+    def digest_tree(
+        self, keys: Sequence[str], *, progress: Progress | None = None, **options: Any
+    ) -> dict[str, FileDigest]:
+        """Digest files in place; a stop takes effect between two pieces."""
+        self.check()
+        return self._storage.digest_tree(keys, progress=self._counted(progress), **options)
+
+    def _counted(self, progress: Progress | None) -> Progress:
+        def count(size: int) -> None:  # on any thread
+            with self._lock:
+                self.moved_bytes += size
+            self.check()
+            if progress is not None:
+                progress(size)
+
+        return count
 
 
 class Save:
@@ -185,7 +257,6 @@ class Saver:
         records: CheckpointRecords | None,
         trial_id: int | None,
         parent: str | None,
-        on_saved: Callable[[CheckpointSaved], None] | None,
         behind: Background,
         observer: TransferObserver | None = None,
     ) -> None:
@@ -195,7 +266,6 @@ class Saver:
         self._records = records
         self._trial_id = trial_id
         self._parent = parent
-        self._on_saved = on_saved
         self._behind = behind
         self._last: Save | None = None
         self.seen: collections.deque[SaveTimes] = collections.deque(maxlen=_SAVES_REMEMBERED)
@@ -352,7 +422,7 @@ class Saver:
         commit(storage, save.manifest)
 
     def committed(self, save: Save) -> None:
-        """Record a committed checkpoint, and notify observers."""
+        """Record a committed checkpoint."""
         self._record_end(save)
         self._report(save)
 
@@ -368,16 +438,13 @@ class Saver:
             total_s=total_s,
         )
         if self._records is not None:
-            saved = describe_manifest(self._storage, save.manifest, save.times)
-            record_committed(self._records, save.manifest, saved)
+            record_committed(self._records, save.manifest, storage=self._storage, times=save.times)
 
     def _report(self, save: Save) -> None:
-        """Remember the newest checkpoint and notify observers, which run foreign code."""
+        """Remember the newest checkpoint."""
         self._last = save
         self._parent = save.uuid
         self.seen.append(save.times)
-        if self._on_saved is not None:
-            self._on_saved(describe_manifest(self._storage, save.manifest, save.times))
 
 
 def explain_full(
@@ -399,7 +466,9 @@ def explain_full(
     if not isinstance(error, Exception):
         return None
     free = shutil.disk_usage(root).free
-    says_full = any(isinstance(e, OSError) and e.errno in _FULL for e in caused_by(error))
+    from detcore.storage import is_full
+
+    says_full = any(map(is_full, caused_by(error)))
     if not says_full and free > _NOTHING_LEFT_BYTES:
         return None
     written = sum(entry.size for entry in storage.list(uuid))

@@ -11,16 +11,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._commit import make_folders, staging_folder, write_files
+from detcore.checkpoint._commit import Scan, make_folders, scan_folder, staging_folder, write_files
 from detcore.checkpoint._fields import check_metadata, parents_of, plain_metadata
 from detcore.checkpoint._restore import together
-from detcore.checkpoint._scan import Scan, scan_folder
 from detcore.contract.errors import CheckpointConflictError, InvalidCheckpointError
 from detcore.storage import FileDigest, StorageBackend, digest_file
 
 if TYPE_CHECKING:
+    from detcore.checkpoint._commit import Selector
     from detcore.checkpoint._save import Save, Saver
-    from detcore.checkpoint._scan import Selector
     from detcore.distributed import DistributedContext
 
 __all__ = ["Part", "ShardedSaver", "merge_metadata", "resolve", "share_out"]

@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING
 
 from detcore.checkpoint._fields import check_id, shown
 from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, read_manifest
-from detcore.checkpoint._scan import kind_of
-from detcore.checkpoint._transfer import TransferObserver, watched
 from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -21,13 +19,14 @@ from detcore.contract.errors import (
 )
 
 if TYPE_CHECKING:
-    from detcore.storage import FileDigest, StorageBackend
+    from detcore.storage import FileDigest, StorageBackend, TransferObserver
 
 __all__ = [
     "Fault",
     "check_in_place",
     "compare_digests",
     "compare_sizes",
+    "kind_of",
     "refuse",
     "stored_sizes",
     "verify_checkpoint",
@@ -139,6 +138,8 @@ def _compare(
     observer: TransferObserver | None,
 ) -> list[Fault]:
     """Compare names and sizes, which is cheap, then the content of the remaining files."""
+    from detcore.storage import watched
+
     faults = compare_sizes(storage, manifest, manifest.files, there)
     faulty = {fault.name for fault in faults}
     whole = [name for name in manifest.files if name not in faulty]
@@ -222,3 +223,13 @@ def _missing_directories(storage: StorageBackend, manifest: Manifest) -> list[Fa
         elif not path.is_dir():
             faults.append(Fault(f"{name}/", "is missing"))
     return faults
+
+
+def kind_of(mode: int) -> str:
+    """Return a description of a special file, by its mode."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a named pipe",
+        stat.S_IFSOCK: "a socket",
+    }
+    return kinds.get(stat.S_IFMT(mode), "a device")

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._checkpoint_store import READABLE, SHOWN, CheckpointStore, open_store, prune
+from detcore.cli._checkpoint_description import plain_manifest, print_description
+from detcore.cli._checkpoint_store import CheckpointStore, open_store, prune
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
@@ -17,17 +18,15 @@ from detcore.cli._output import (
     format_bytes,
     format_time,
     pick,
-    print_fields,
-    print_heading,
     print_json,
     print_line,
     print_table,
 )
 from detcore.cli._records import master_option, open_client, uuid_shortener
-from detcore.contract.errors import CheckpointStateError, RunError
+from detcore.contract.errors import RunError
+from detcore.experimental._checkpoint_files import READABLE, SHOWN
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import Fault, Manifest
     from detcore.cli._context import CliContext
     from detcore.database import CheckpointRecord
 
@@ -38,8 +37,6 @@ _FIELDS = (
     "metadata", "resources", "started_at", "committed_at", "deleted_at",
 )  # fmt: skip
 _EXIT_FAULTY = 1
-_TENSORS_SHOWN = 40
-_AXES_SHOWN = 8
 
 _EXAMPLES = """
 \b
@@ -119,20 +116,17 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
 @click.pass_obj
 def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
     """Show the files of a checkpoint, and the metadata saved with it."""
-    from detcore.checkpoint import read_manifest
-
-    manifest: Manifest | None = None
+    manifest = None
     with open_store(obj) as store:
         record = store.database.get_checkpoint(uuid)
         path = None
         if record.state in READABLE:
-            storage = store.storage(record)
-            manifest = read_manifest(storage, record.uuid)
-            path = storage.direct_path(record.uuid)
+            manifest = store.manifest(record)
+            path = store.storage(record).direct_path(record.uuid)
     if as_json:
-        print_json(pick(_FIELDS, record) | _plain_manifest(manifest) | {"path": path})
+        print_json(pick(_FIELDS, record) | plain_manifest(manifest) | {"path": path})
         return
-    _print_description(record, manifest, path)
+    print_description(record, manifest, path)
 
 
 @checkpoint_group.command()
@@ -151,14 +145,10 @@ def download(obj: CliContext, uuid: str, output: Path | None) -> None:
 
     Into a folder that exists, files of the same names are replaced and others stay.
     """
-    from detcore.checkpoint import download_checkpoint
-
     with open_store(obj) as store:
-        record = _readable(store, uuid)
+        record = store.readable(uuid)
         folder = output or Path(record.uuid)
-        manifest = download_checkpoint(
-            store.storage(record), record.uuid, folder, observer=store.observer
-        )
+        manifest = store.download(record, folder)
     click.echo(
         f"{len(manifest.files)} files, {format_bytes(manifest.size_bytes)}, checked: {folder}"
     )
@@ -179,7 +169,7 @@ def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: 
         if uuid is None:
             records = store.database.list_checkpoints(states=READABLE)
         else:
-            records = [_readable(store, uuid)]
+            records = [store.readable(uuid)]
         for record in records:
             faults = store.faults(record)
             told = [{"name": fault.name, "reason": fault.reason} for fault in faults]
@@ -217,7 +207,7 @@ def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_st
     is_faulty = False
     with open_store(context.obj) as store:
         one = [] if uuid is None else [store.database.get_checkpoint(uuid)]
-        _settle(store, one or store.database.list_checkpoints())
+        store.settle(one or store.database.list_checkpoints())
         records = store.database.list_checkpoints()
         wanted = {record.uuid for record in one or records}
         for record in records:
@@ -226,40 +216,18 @@ def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_st
     context.exit(_EXIT_FAULTY if is_faulty else 0)
 
 
-def _settle(store: CheckpointStore, records: list[CheckpointRecord]) -> None:
-    """Settle the unfinished checkpoints of trials whose processes are gone."""
-    from detcore.checkpoint import recover_checkpoints
-
-    unsettled = [
-        record for record in records if record.state in ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
-    ]
-    uuids = {record.uuid for record in unsettled}
-    trials = {(record.trial_id, record.storage_url): record for record in unsettled}
-    for (trial_id, _), record in trials.items():
-        if store.database.run_is_alive(trial_id) is False:
-            recover_checkpoints(store.database, store.storage(record), trial_id, uuids=uuids)
-
-
 def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: bool) -> bool:
     """Repair one checkpoint and print the findings; return whether it is damaged."""
-    from detcore.checkpoint import Fault, repair_checkpoint
-
-    done = repair_checkpoint(
-        store.database,
-        store.storage(record),
-        record,
-        remove_strays=remove_strays,
-        observer=store.observer,
-    )
+    done = store.repair(record, remove_strays=remove_strays)
     changed = f", recorded as {done.state}" if done.state != record.state else ""
     click.echo(f"{record.uuid}: {'damaged' if done.faults else 'whole'}{changed}")
     for fault in done.faults:
         click.echo(f"  {fault}")
-    for name in done.strays:
-        fate = ", removed" if name in done.removed else ""
+    for stray in done.strays:
+        fate = ", removed" if stray.name in done.removed else ""
         if remove_strays and not fate:
             fate = ", left alone: its name is none that a checkpoint's file can have"
-        click.echo(f"  {Fault(name, 'none of it')}{fate}")
+        click.echo(f"  {stray.shown_name}: none of it{fate}")
     return bool(done.faults)
 
 
@@ -280,11 +248,7 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
         )
     with open_store(obj) as store:
         record = store.database.get_checkpoint(uuid)
-        if record.state == "ACTIVE" and store.database.run_is_alive(record.trial_id) is not False:
-            raise CheckpointStateError(
-                f"checkpoint {record.uuid} is being saved by trial {record.trial_id}.\n"
-                "Wait until it is complete, or end the trial first."
-            )
+        store.require_settled(record)
         if record.state == "DELETED" and not dry_run:
             # An interrupted deletion may have left files.
             _delete_files(obj, store, record, force=force)
@@ -303,30 +267,11 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
 def _delete_files(
     obj: CliContext, store: CheckpointStore, record: CheckpointRecord, *, force: bool
 ) -> None:
-    from detcore.checkpoint import delete_checkpoint
-
     if obj.master is not None:
         with open_client(obj) as client:
             client.get_checkpoint(record.uuid).delete()
         return
-    database = None if record.state == "DELETED" else store.database
-    delete_checkpoint(store.storage(record), record.uuid, database=database, force=force)
-
-
-def _readable(store: CheckpointStore, uuid: str) -> CheckpointRecord:
-    record = store.database.get_checkpoint(uuid)
-    if record.state in READABLE:
-        return record
-    why = {
-        "ACTIVE": "is not complete: it is being saved, or saving it was interrupted",
-        "DAMAGED": "is damaged (see detcore checkpoint repair)",
-        "DELETED": "was deleted",
-        "DELETING": "was being deleted when its process ended",
-    }
-    raise CheckpointStateError(
-        f"checkpoint {record.uuid} {why.get(record.state, record.state)}.\n"
-        "List those that are there with: detcore checkpoint list"
-    )
+    store.delete(record, force=force)
 
 
 def _confirm(record: CheckpointRecord) -> None:
@@ -337,7 +282,7 @@ def _confirm(record: CheckpointRecord) -> None:
     click.confirm(f"Delete checkpoint {record.uuid}?", abort=True)
 
 
-def _print_faults(record: CheckpointRecord, faults: list[Fault]) -> None:
+def _print_faults(record: CheckpointRecord, faults: Sequence[object]) -> None:
     if not faults:
         print_line(f"{record.uuid}: ok, {_num_files(record)} files", style="green")
     for fault in faults:
@@ -351,76 +296,5 @@ def _print_files(record: CheckpointRecord) -> None:
     )
 
 
-def _print_description(
-    record: CheckpointRecord, manifest: Manifest | None, path: Path | None
-) -> None:
-    fields = {
-        "uuid": record.uuid,
-        "state": record.state,
-        "experiment": str(record.experiment_id),
-        "trial": str(record.trial_id),
-        "steps completed": str(record.steps_completed),
-        "saved": format_time(record.committed_at),
-        "size": format_bytes(record.size_bytes),
-        "where": str(path or f"{record.storage_url}/{record.uuid}"),
-    }
-    if manifest is not None:
-        fields["parent"] = manifest.parent or "-"
-        fields["versions"] = ", ".join(f"{k} {v}" for k, v in manifest.versions.items())
-    print_fields(fields)
-    print_heading("metadata")
-    click.echo(json.dumps(record.metadata, indent=2))
-    print_heading("files")
-    print_table(
-        [Column("name", wrap=True), Column("size", align="right"), Column("digest")],
-        [
-            [name, format_bytes(size), _digest(manifest, name)]
-            for name, size in sorted(record.resources.items())
-        ],
-    )
-    if manifest is not None and manifest.tensors:
-        _print_tensors(manifest)
-
-
-def _print_tensors(manifest: Manifest) -> None:
-    print_heading("tensors")
-    print_table(
-        [Column("name", wrap=True), Column("shape"), Column("dtype"), Column("file", wrap=True)],
-        [
-            [_plain_text(tensor.name), _shape(tensor.shape), _plain_text(tensor.dtype), tensor.file]
-            for tensor in manifest.tensors[:_TENSORS_SHOWN]
-        ],
-    )
-    more = len(manifest.tensors) - _TENSORS_SHOWN
-    if more > 0:
-        click.echo(f"and {more} more: --json shows all")
-
-
-def _shape(shape: tuple[int, ...]) -> str:
-    text = ", ".join(map(str, shape[:_AXES_SHOWN]))
-    return f"({text}, ...)" if len(shape) > _AXES_SHOWN else f"({text})"
-
-
-def _plain_text(text: str) -> str:
-    """Return a text of a checkpoint as it can be printed: terminals obey some characters."""
-    return text if text.isprintable() else repr(text)
-
-
 def _num_files(record: CheckpointRecord) -> int:
     return sum(not name.endswith("/") for name in record.resources)
-
-
-def _digest(manifest: Manifest | None, name: str) -> str:
-    digest = manifest.files.get(name) if manifest is not None else None
-    return digest.value[:16] if digest is not None else "-"
-
-
-def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:
-    if manifest is None:
-        return {"files": {}, "parent": None, "versions": {}, "tensors": []}
-    return {
-        "files": manifest.files,
-        "parent": manifest.parent,
-        "versions": manifest.versions,
-        "tensors": manifest.tensors,
-    }

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -20,76 +18,30 @@ from detcore.cli._records import (
     open_records,
     uuid_shortener,
 )
-from detcore.contract.errors import CheckpointError, CheckpointStateError, DetcoreError
+from detcore.contract.errors import CheckpointStateError
+from detcore.experimental._checkpoint_files import READABLE, SHOWN, CheckpointFiles
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import Fault, RecordedPlace, RetentionPlan, RetentionPolicy
     from detcore.cli._context import CliContext
-    from detcore.database import CheckpointRecord, Database, ExperimentRecord
-    from detcore.hooks import PluginManager
+    from detcore.database import CheckpointRecord, Database
     from detcore.storage import StorageBackend
 
-__all__ = ["READABLE", "SHOWN", "CheckpointStore", "open_store", "prune", "survey_checkpoints"]
-
-READABLE = ("COMPLETED", "PARTIALLY_DELETED")
-SHOWN = ("ACTIVE", "DAMAGED", *READABLE)
+__all__ = ["CheckpointStore", "open_store", "prune", "survey_checkpoints"]
 
 
-class CheckpointStore:
-    """The records, and the storages that they name, each opened once."""
+class CheckpointStore(CheckpointFiles):
+    """The files of the checkpoints that `open_records` shows; those of a server can be read."""
 
     def __init__(self, obj: CliContext, database: Database) -> None:
-        from detcore.checkpoint import watch_transfers
-
-        self._home = obj.environment.home
-        self._obj = obj
-        self._plugins: PluginManager | None = None
-        self._stack = contextlib.ExitStack()
-        self._places: dict[tuple[int, str], RecordedPlace] = {}
-        self._opened: dict[str, StorageBackend] = {}
-        self.database = database
-        self.observer = watch_transfers(sys.stderr, lines=True)
-
-    def __enter__(self) -> CheckpointStore:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
-        self._stack.close()
+        super().__init__(
+            database, obj.environment, make_plugins=obj.plugin_manager, progress_to=sys.stderr
+        )
 
     def storage(self, record: CheckpointRecord) -> StorageBackend:
-        """Open the storage that a checkpoint is in; one behind a server can be read only."""
-        from detcore.checkpoint import find_place
-
+        """Return the storage that a checkpoint is in."""
         if isinstance(self.database, ServerRecords):
             return self.database.open_checkpoint(record.uuid)
-        if self._plugins is None:
-            self._plugins = self._obj.plugin_manager()
-        home, plugins = self._home, self._plugins
-        key = (record.experiment_id, record.storage_url)
-        if key not in self._places:
-            self._places[key] = find_place(
-                record, database=self.database, home=home, plugins=plugins
-            )
-        place = self._places[key]
-        spec = repr(place.spec)  # two experiments may mean different servers by one URL
-        if spec not in self._opened:
-            self._opened[spec] = place.open()
-            self._stack.callback(self._opened[spec].close)
-        return self._opened[spec]
-
-    def faults(self, record: CheckpointRecord) -> list[Fault]:
-        """Read a checkpoint and return its faults, or the reason why it cannot be read."""
-        from detcore.checkpoint import Fault, verify_checkpoint
-
-        try:
-            return verify_checkpoint(self.storage(record), record.uuid, observer=self.observer)
-        except DetcoreError as error:  # a storage that is away must not hide what others hold
-            return [Fault(record.storage_url, str(error).partition("\n")[0])]
+        return super().storage(record)
 
 
 def survey_checkpoints(
@@ -144,80 +96,50 @@ def prune(
     Those in the model registry, those that other experiments start from, and the latest one of a
     trial that may continue are kept in any case.
     """
-    from detcore.checkpoint import RetentionPolicy, plan_retention
-
-    with open_records(obj) as database:
-        experiment = database.get_experiment(experiment_id)
+    with open_store(obj) as store:
         given = {name: value for name, value in rules.items() if value is not None}
-        policy = dataclasses.replace(RetentionPolicy.from_config(experiment.config), **given)
-        plan = plan_retention(database, experiment_id, policy=policy)
-        records = database.list_checkpoints(experiment_id=experiment_id)
+        plan, policy = store.plan_pruning(experiment_id, given)
+        kept, deleted = dict(plan.kept), list(plan.deleted)
         if not as_json:
-            _print_plan(plan, records, uuid_shortener(database))
-        if plan.deleted and not dry_run:
+            records = store.database.list_checkpoints(experiment_id=experiment_id)
+            _print_plan(kept, deleted, records, uuid_shortener(store.database))
+        if deleted and not dry_run:
             if not yes:
-                _confirm(len(plan.deleted))
+                _confirm(len(deleted))
             if obj.master is None:
-                plan = _prune(obj, database, experiment, policy, records, plan)
+                done = store.prune(experiment_id, plan, policy)
+                kept, deleted = dict(done.kept), list(done.deleted)
             else:
-                plan = _prune_remotely(obj, plan)
+                deleted = _prune_remotely(obj, deleted, kept)
     if as_json:
-        print_json({"dry_run": dry_run, "kept": plan.kept, "deleted": plan.deleted})
+        print_json({"dry_run": dry_run, "kept": kept, "deleted": deleted})
     elif dry_run:
         print_line("nothing was deleted (--dry-run)")
     else:
-        print_line(f"{len(plan.deleted)} deleted, {len(plan.kept)} kept")
+        print_line(f"{len(deleted)} deleted, {len(kept)} kept")
 
 
-def _prune(
-    obj: CliContext,
-    database: Database,
-    experiment: ExperimentRecord,
-    policy: RetentionPolicy,
-    records: list[CheckpointRecord],
-    plan: RetentionPlan,
-) -> RetentionPlan:
-    """Make a pass over each storage that the experiment has used."""
-    from detcore.checkpoint import RetentionPlan, apply_retention, open_recorded
-
-    by_url = {record.storage_url: record for record in records if record.uuid in plan.deleted}
-    plugins = obj.plugin_manager()
-    kept = dict(plan.kept)
-    deleted: list[str] = []
-    for record in by_url.values():
-        opened = open_recorded(
-            record, database=database, home=obj.environment.home, plugins=plugins
-        )
-        with contextlib.closing(opened) as storage:
-            if storage.url != record.storage_url:
-                raise CheckpointError(
-                    f"checkpoint {record.uuid} is in {record.storage_url}, but the experiment's "
-                    f"settings lead to {storage.url}.\nNothing was deleted there."
-                )
-            done = apply_retention(database, storage, experiment.id, policy=policy)
-        kept.update(done.kept)
-        deleted.extend(done.deleted)
-    return RetentionPlan(kept, tuple(deleted))
-
-
-def _prune_remotely(obj: CliContext, plan: RetentionPlan) -> RetentionPlan:
-    """Have the server delete each checkpoint; keep those that it refuses."""
-    from detcore.checkpoint import RetentionPlan
-
-    kept, deleted = dict(plan.kept), []
+def _prune_remotely(
+    obj: CliContext, uuids: list[str], kept: dict[str, tuple[str, ...]]
+) -> list[str]:
+    """Have the server delete each checkpoint; return those, and add to the others the reason."""
+    deleted = []
     with open_client(obj) as client:
-        for uuid in plan.deleted:
+        for uuid in uuids:
             try:
                 client.get_checkpoint(uuid).delete()
             except CheckpointStateError as error:  # it was registered since the plan was made
                 kept[uuid] = (str(error).partition("\n")[0],)
             else:
                 deleted.append(uuid)
-    return RetentionPlan(kept, tuple(deleted))
+    return deleted
 
 
 def _print_plan(
-    plan: RetentionPlan, records: list[CheckpointRecord], short: Callable[[str], str]
+    kept: Mapping[str, Sequence[str]],
+    deleted: Collection[str],
+    records: list[CheckpointRecord],
+    short: Callable[[str], str],
 ) -> None:
     print_table(
         [Column("uuid"), Column("trial", align="right"), Column("steps", align="right"),
@@ -225,9 +147,9 @@ def _print_plan(
         [
             [short(record.uuid), str(record.trial_id), str(record.steps_completed),
              format_bytes(record.size_bytes) if record.resources else "-",
-             "; ".join(plan.kept.get(record.uuid, ("no",)))]
+             "; ".join(kept.get(record.uuid, ("no",)))]
             for record in records
-            if record.uuid in plan.kept or record.uuid in plan.deleted
+            if record.uuid in kept or record.uuid in deleted
         ],
     )  # fmt: skip
 

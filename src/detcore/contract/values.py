@@ -11,8 +11,8 @@ from detcore.contract.errors import ScheduleError
 
 __all__ = [
     "Control", "ExperimentState", "Framework", "GradientSettings", "JSONValue", "Length",
-    "MetricKind", "ModelOrderBy", "ModelSortBy", "TensorInfo", "TrialInfo", "TrialSettings",
-    "TrialState", "Unit", "searcher_metric",
+    "MetricKind", "ModelOrderBy", "ModelSortBy", "SaveProgress", "SaveTimes", "TensorInfo",
+    "TrialInfo", "TrialSettings", "TrialState", "Unit", "UnsettledCheckpoint", "searcher_metric",
 ]  # fmt: skip
 
 JSONValue: TypeAlias = Union[bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]", None]
@@ -43,6 +43,55 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: str
     file: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SaveProgress:
+    """Progress of a save in the background.
+
+    Attributes:
+        uuid: The checkpoint.
+        steps_completed: Batches completed when it began.
+        age_s: Seconds since it began.
+        upload_s: Seconds since the transfer to the storage began; 0 while files are written.
+        fraction: Fraction of its bytes that arrived, from 0 to 1; None if unknown.
+    """
+
+    uuid: str
+    steps_completed: int
+    age_s: float
+    upload_s: float = 0.0
+    fraction: float | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SaveTimes:
+    """Duration of a save.
+
+    Attributes:
+        size_bytes: Sum of the sizes of its files.
+        stalled_s: Seconds for which training waited, including the wait for the previous save.
+        total_s: Seconds from its beginning, after that wait, to its record.
+    """
+
+    size_bytes: int
+    stalled_s: float
+    total_s: float
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UnsettledCheckpoint:
+    """A recorded checkpoint whose process may be gone.
+
+    Attributes:
+        uuid: Its identifier.
+        state: ACTIVE, DELETING or PARTIALLY_DELETED.
+        resources: Its files to keep, and their sizes.
+    """
+
+    uuid: str
+    state: str
+    resources: Mapping[str, int]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -21,14 +21,14 @@ from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import CheckpointContext, TransferObserver
+    from detcore.checkpoint import CheckpointContext
     from detcore.core._modes import PreemptMode, ScriptExperiment, TensorboardMode
     from detcore.core._preempt import PreemptContext
     from detcore.core._standalone import ScriptRunner
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
-    from detcore.storage import StorageBackend
+    from detcore.storage import StorageBackend, TransferObserver
 
 __all__ = ["Opening", "Parts", "Settings", "read_trial_info"]
 
@@ -224,7 +224,7 @@ class Opening:
         is_managed = self._environment.trial_info is not None
         if is_managed or self._distributed.rank or sys.stderr is None:
             return None
-        from detcore.checkpoint import watch_transfers
+        from detcore.storage import watch_transfers
 
         return watch_transfers(sys.stderr)
 

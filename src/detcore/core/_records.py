@@ -14,12 +14,11 @@ from detcore.contract.errors import (
     StorageFullError,
     UnavailableError,
 )
-from detcore.contract.values import searcher_metric
+from detcore.contract.values import UnsettledCheckpoint, searcher_metric
 from detcore.core._modes import EarlyExitReason
 
 if TYPE_CHECKING:
     from detcore._log import Spool
-    from detcore.checkpoint import UnsettledCheckpoint
     from detcore.contract.values import TrialInfo
     from detcore.core._channel import Channel
     from detcore.core._outcome import Outcome
@@ -164,8 +163,6 @@ class TrialRecords:
         Raises:
             UnavailableError: If the records do not answer now.
         """
-        from detcore.checkpoint import UnsettledCheckpoint
-
         answer = self._channel.ask(
             "unsettled_checkpoints", timeout_s=_SETTLE_S, storage_url=storage_url
         )

@@ -19,9 +19,8 @@ if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord, TrialRecord
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
-    from detcore.storage import StorageBackend
 
-__all__ = ["InterruptedScripts", "recover"]
+__all__ = ["InterruptedScripts"]
 
 _INVALID_HP = "INVALID_HP"
 _POLL_S = 0.05
@@ -144,6 +143,7 @@ class InterruptedScripts:
     def _settle(
         self, experiment: ExperimentRecord, uuids: Collection[str] | None, error: str | None
     ) -> None:
+        from detcore.core._source import recover_trial
         from detcore.database import ingest_spools, restore_secrets
         from detcore.hooks.delivery import tell_end_of_killed
         from detcore.storage import open_storage
@@ -155,7 +155,7 @@ class InterruptedScripts:
         state = ExperimentState.ERROR
         with contextlib.closing(open_storage(spec, home=home, plugins=self._plugins)) as storage:
             for trial in database.list_trials(experiment.id):
-                recover(database, storage, trial, uuids=uuids)
+                recover_trial(database, storage, trial, uuids=uuids)
                 if error is None:
                     continue
                 database.set_trial_state(trial.id, state, error=error)
@@ -166,25 +166,6 @@ class InterruptedScripts:
                     )  # fmt: skip
         if error is not None:
             database.set_experiment_state(experiment.id, state, error=error)
-
-
-def recover(
-    database: Database,
-    storage: StorageBackend,
-    trial: TrialRecord,
-    *,
-    uuids: Collection[str] | None = None,
-) -> None:
-    """Settle the checkpoints that killed processes of a trial left, or some of them."""
-    from detcore.checkpoint import describe_checkpoint, recover_checkpoints
-    from detcore.hooks.delivery import tell_recovered
-
-    completed = recover_checkpoints(database, storage, trial.id, uuids=uuids)
-    if trial.trial_dir is not None:
-        tell_recovered(
-            Path(trial.trial_dir), trial_id=trial.id, run_id=trial.run_id,
-            saved=[describe_checkpoint(storage, uuid) for uuid in completed],
-        )  # fmt: skip
 
 
 def _wait_until_settled(database: Database, experiment_id: int) -> None:

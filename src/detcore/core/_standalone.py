@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.contract.errors import StorageFullError
 from detcore.contract.values import ExperimentState, TrialInfo
 from detcore.core._modes import script_file
-from detcore.core._resume import InterruptedScripts, recover
+from detcore.core._resume import InterruptedScripts
 
 if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment
@@ -112,7 +112,7 @@ class ScriptRunner:
         spec: str | Mapping[str, object] | None,
         interrupted: InterruptedScripts | None,
     ) -> TrialInfo:
-        from detcore.checkpoint import find_source, pin_source
+        from detcore.core._source import find_source
 
         database = self._database
         source = find_source(
@@ -132,7 +132,11 @@ class ScriptRunner:
             # Not the URL of the default, which changes when the home is moved.
             "checkpoint_storage": None if spec is None else _plain(spec),
         }
-        pin_source(config, source)
+        if source is not None:
+            # Every start uses the same one; a trial's latest may be another one later.
+            config["searcher"] |= {
+                "source_trial_id": None, "source_checkpoint_uuid": source.checkpoint
+            }  # fmt: skip
         script = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
         trial = None
         if interrupted is not None:
@@ -177,13 +181,14 @@ class ScriptRunner:
 
     def _settled(self, storage: StorageBackend, trial: TrialRecord) -> CheckpointRecord | None:
         """Settle the earlier runs of a trial; return the checkpoint that it resumes from."""
+        from detcore.core._source import recover_trial
         from detcore.database import ingest_spools
 
         Path(str(trial.trial_dir)).mkdir(parents=True, exist_ok=True)
         if trial.current_run is None:
             return None
         ingest_spools(self._database, self._environment.home, trial_id=trial.id)
-        recover(self._database, storage, trial)
+        recover_trial(self._database, storage, trial)
         return self._database.latest_checkpoint(trial.id)
 
     def follow(self, log: Path) -> None:

@@ -24,6 +24,7 @@ from detcore.database._follower import LogFollower, ingest_reports, ingest_spool
 from detcore.database._queries import checked_metadata, checked_texts, unused_id
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial, TrialSummary
+from detcore.database._retention import RetentionPlan, RetentionPolicy, plan_retention
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
@@ -49,6 +50,8 @@ __all__ = [
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
+    "RetentionPlan",
+    "RetentionPolicy",
     "RunRecord",
     "SpoolHeader",
     "SpoolPart",
@@ -69,6 +72,7 @@ __all__ = [
     "metadata",
     "note_last_id",
     "parse_part",
+    "plan_retention",
     "read_log_page",
     "read_rows",
     "replace_labels",

@@ -15,12 +15,7 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore._records import Field, document_of, make_document
     from detcore.experimental import estimator, keras
-    from detcore.experimental._arguments import (
-        check_id,
-        check_keys,
-        check_metadata,
-        check_text,
-    )
+    from detcore.experimental._arguments import check_id, check_keys, check_metadata, check_text
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
     from detcore.experimental._create import create

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import stat
 import threading
 import weakref
 from collections.abc import Sequence
@@ -10,19 +14,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore._records import make_document
+from detcore.contract.errors import NotFoundError
 from detcore.contract.values import ExperimentState, searcher_metric
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.database import CheckpointRecord, Database, MetricRecord
+    from detcore.database import CheckpointRecord, Database, MetricRecord, TrialRecord
     from detcore.environment import Environment
     from detcore.experimental import _transport
+    from detcore.experimental._checkpoint_files import CheckpointFiles
     from detcore.experimental._transport import Document
 
 __all__ = ["EmbeddedTransport"]
 
 _COMPLETED = "COMPLETED"
+# TensorBoard looks for the same part of a file's name.
+_EVENTS = "tfevents"
 
 
 class EmbeddedTransport:
@@ -128,15 +136,11 @@ class EmbeddedTransport:
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
-        from detcore.experimental._control import copy_event_files
-
-        return copy_event_files(self.database().get_trial(trial_id).trial_dir, Path(folder))
+        return _copy_event_files(self.database().get_trial(trial_id).trial_dir, Path(folder))
 
     def list_event_files(self, trial_id: int) -> list[Document]:
         """Return ``name, size`` of a trial's event files, for the clients of a server."""
-        from detcore.experimental._control import list_event_files
-
-        return list_event_files(self.database().get_trial(trial_id).trial_dir)
+        return _list_event_files(self.database().get_trial(trial_id).trial_dir)
 
     def open_event_file(self, trial_id: int, name: str) -> tuple[BinaryIO, int]:
         """Open an event file of a trial, and return it with its size.
@@ -144,9 +148,7 @@ class EmbeddedTransport:
         Raises:
             NotFoundError: If it has no such file.
         """
-        from detcore.experimental._control import open_event_file
-
-        return open_event_file(self.database().get_trial(trial_id), name)
+        return _open_event_file(self.database().get_trial(trial_id), name)
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -224,19 +226,15 @@ class EmbeddedTransport:
 
     def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
         """Delete a checkpoint's files, or those that match, and return the checkpoint."""
-        from detcore.experimental._control import delete_files
-
         database = self.database()
-        delete_files(database, self._environment, uuid, globs)
+        with self._files() as files:
+            files.delete(database.get_checkpoint(uuid), globs)
         return self._one(database, database.get_checkpoint(uuid))
 
     def download_checkpoint(self, uuid: str, folder: str) -> None:
         """Put a checkpoint's files into a folder, unless they are there."""
-        from detcore.checkpoint import is_whole_copy
-        from detcore.experimental._control import download_files
-
-        if not is_whole_copy(Path(folder), uuid):
-            download_files(self.database(), self._environment, uuid, Path(folder))
+        with self._files() as files:
+            files.copy(uuid, Path(folder))
 
     def list_files(self, uuid: str) -> Document:
         """Return the stored files of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
@@ -246,9 +244,18 @@ class EmbeddedTransport:
         Raises:
             CheckpointStateError: If it is not complete, or was deleted.
         """
-        from detcore.experimental._control import list_files
-
-        return list_files(self.database(), self._environment, uuid)
+        with self._files() as files:
+            record = files.readable(uuid)
+            storage = files.storage(record)
+            start = len(record.uuid) + 1
+            return {
+                "uuid": record.uuid,
+                "storage_url": storage.url,
+                "files": [
+                    {"name": entry.key[start:], "size": entry.size}
+                    for entry in storage.list(record.uuid)
+                ],
+            }
 
     def open_file(self, uuid: str, name: str) -> tuple[BinaryIO, int]:
         """Open a stored file of a checkpoint, and return it with its size.
@@ -257,9 +264,13 @@ class EmbeddedTransport:
             CheckpointStateError: If the checkpoint is not complete, or was deleted.
             NotFoundError: If it has no such file.
         """
-        from detcore.experimental._control import open_file
+        with self._files() as files:
+            return files.open(uuid, name)
 
-        return open_file(self.database(), self._environment, uuid, name)
+    def _files(self) -> CheckpointFiles:
+        from detcore.experimental._checkpoint_files import CheckpointFiles
+
+        return CheckpointFiles(self.database(), self._environment)
 
     # -- shared -----------------------------------------------------------------------------------
 
@@ -325,3 +336,54 @@ class EmbeddedTransport:
 
 def _part(records: list[Any], limit: int | None, offset: int) -> list[Any]:
     return records[offset : None if limit is None else offset + limit]
+
+
+def _list_event_files(trial_dir: str | None) -> list[Document]:
+    """Return ``name, size`` of the event files below a trial's folder, by name.
+
+    Return an empty list for a trial that ran on another machine. Links are left out: they may
+    lead anywhere.
+    """
+    found = []
+    for folder, _, names in os.walk(trial_dir or ""):
+        for name in names:
+            path = os.path.join(folder, name)
+            if _EVENTS not in name or not name.isprintable():
+                continue
+            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode):
+                    relative = Path(path).relative_to(trial_dir or "").as_posix()
+                    found.append({"name": relative, "size": status.st_size})
+    return sorted(found, key=lambda file: str(file["name"]))
+
+
+def _copy_event_files(trial_dir: str | None, folder: Path) -> int:
+    """Copy a trial's event files to a folder, and return how many there are."""
+    files = _list_event_files(trial_dir)
+    for file in files:
+        target = folder / file["name"]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(Path(trial_dir or "") / file["name"], target)
+    return len(files)
+
+
+def _open_event_file(trial: TrialRecord, name: str) -> tuple[BinaryIO, int]:
+    """Open an event file of a trial, and return it with its size.
+
+    Raises:
+        NotFoundError: If it has no such file.
+    """
+    from detcore.experimental._checkpoint_files import open_regular_file
+
+    missing = NotFoundError(f"trial {trial.id} has no event file {name!r}.")
+    if trial.trial_dir is None or _EVENTS not in name.rpartition("/")[2] or "\0" in name:
+        raise missing
+    folder = os.path.realpath(trial.trial_dir)
+    path = f"{folder}/{name}"
+    if os.path.realpath(path) != path:  # a link, or a path that leads out of the folder
+        raise missing
+    try:
+        return open_regular_file(Path(path))
+    except OSError as error:
+        raise missing from error

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.checkpoint import find_source
 from detcore.config import ExperimentConfig, LoadedConfig, smoke_config
 from detcore.contract.errors import DetcoreError, RunError
 from detcore.contract.values import Control, ExperimentState
+from detcore.core import find_source
 from detcore.database import (
     Database,
     DatabaseAway,

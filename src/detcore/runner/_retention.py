@@ -15,8 +15,7 @@ from detcore.contract.errors import DetcoreError
 from detcore.database import ingest_spools
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import RetentionPlan
-    from detcore.database import Database
+    from detcore.database import Database, RetentionPlan
     from detcore.storage import StorageBackend
 
 __all__ = ["Retention"]

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore._log import open_log
-from detcore.checkpoint import describe_checkpoint, find_source, recover_checkpoints
 from detcore.contract.errors import RunError
 from detcore.contract.values import TrialInfo
+from detcore.core import find_source, recover_trial
 from detcore.environment import read_variables
-from detcore.hooks.delivery import subscribe, tell_recovered
+from detcore.hooks.delivery import subscribe
 from detcore.launch import framework_variables
 from detcore.runner._running import RunningTrial, TrialOutput
 from detcore.trial import copy_code, list_code
@@ -194,13 +194,7 @@ class TrialStarter:
         latest = best = None
         if trial.run_id:  # else it has neither checkpoints nor values
             # Checkpoints that a killed worker left half written are settled first.
-            completed = recover_checkpoints(self.database, self.storage, trial_id)
-            tell_recovered(
-                folder,
-                trial_id=trial_id,
-                run_id=trial.run_id,
-                saved=[describe_checkpoint(self.storage, uuid) for uuid in completed],
-            )
+            recover_trial(self.database, self.storage, trial, trial_dir=folder)
             latest = self.database.latest_checkpoint(trial_id)
             # Values after the checkpoint are of a run that is trained again.
             best = self.database.best_until(

@@ -1,4 +1,10 @@
-"""Store checkpoint files: the `StorageBackend` protocol and its implementations."""
+"""Store checkpoint files: the `StorageBackend` protocol, and folders of this machine.
+
+Any other URL is opened by fsspec, whose back end is in the distribution detcore-storage; its names
+are also found here.
+"""
+
+from typing import TYPE_CHECKING
 
 from detcore.contract.storage import (
     DEFAULT_ALGORITHM,
@@ -9,40 +15,70 @@ from detcore.contract.storage import (
     Progress,
     StorageBackend,
 )
-from detcore.storage._bulk import BulkTransfers, Sink, write_all
-from detcore.storage._digest import Digester, digest_bytes, digest_file, read_whole, write_whole
-from detcore.storage._faults import RetryPolicy, is_transient, retry, retry_async, translated
-from detcore.storage._fsspec import FsspecStorage
+from detcore.lazy import lazy_names
+from detcore.storage._digest import (
+    Digester,
+    Sink,
+    copy_stream,
+    digest_bytes,
+    digest_file,
+    read_whole,
+    run_all,
+    write_all,
+    write_whole,
+)
+from detcore.storage._faults import is_full, is_left_over, translated, try_out
 from detcore.storage._keys import check_key, check_targets, is_safe_key
-from detcore.storage._local import LocalStorage
+from detcore.storage._local import LocalStorage, scratch_folder
 from detcore.storage._open import open_folder, open_storage
+
+if TYPE_CHECKING:
+    from detcore.storage._progress import TransferObserver, watch_transfers, watched
+    from detcore.storage._recorded import RecordedPlace, find_place, open_recorded
 
 __all__ = [
     "DEFAULT_ALGORITHM",
-    "BulkTransfers",
     "Capabilities",
     "Digester",
     "Entry",
     "FileDigest",
-    "FsspecStorage",
     "LocalStorage",
     "Pair",
     "Progress",
-    "RetryPolicy",
+    "RecordedPlace",
     "Sink",
     "StorageBackend",
+    "TransferObserver",
     "check_key",
     "check_targets",
+    "copy_stream",
     "digest_bytes",
     "digest_file",
+    "find_place",
+    "is_full",
+    "is_left_over",
     "is_safe_key",
-    "is_transient",
     "open_folder",
+    "open_recorded",
     "open_storage",
     "read_whole",
-    "retry",
-    "retry_async",
+    "run_all",
+    "scratch_folder",
     "translated",
+    "try_out",
+    "watch_transfers",
+    "watched",
     "write_all",
     "write_whole",
 ]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_progress": "TransferObserver watch_transfers watched",
+        "_recorded": "RecordedPlace find_place open_recorded",
+        "detcore_storage": (
+            "BulkTransfers FsspecStorage RetryPolicy is_transient retry retry_async"
+        ),
+    },
+)

@@ -1,15 +1,15 @@
-"""Compute digests, which detect changes of stored files; copy small files with theirs."""
+"""Compute digests, which detect changes of stored files; copy files, several at once."""
 
 from __future__ import annotations
 
 import hashlib
 import io
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from detcore.contract.errors import StorageError
-from detcore.contract.storage import DEFAULT_ALGORITHM, FileDigest
+from detcore.contract.storage import DEFAULT_ALGORITHM, FileDigest, Progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -17,12 +17,15 @@ if TYPE_CHECKING:
 __all__ = [
     "SMALL_BYTES",
     "Digester",
+    "Sink",
+    "copy_stream",
     "copy_whole",
     "digest_bytes",
     "digest_file",
-    "digest_stream",
     "read_chunks",
     "read_whole",
+    "run_all",
+    "write_all",
     "write_whole",
 ]
 
@@ -32,6 +35,8 @@ CHUNK_BYTES = 1 << 18
 SMALL_BYTES = 1 << 18
 """Files below this size are moved one after the other by one thread: more threads are slower, as
 they wait for the interpreter's lock."""
+_SMALL_BATCH = 64
+_WORKERS = 4
 
 
 class _Hash(Protocol):
@@ -112,18 +117,43 @@ def read_chunks(source: BinaryIO) -> Iterator[memoryview | bytes]:
         yield buffer[:size]
 
 
-def digest_stream(source: BinaryIO, algorithm: str = DEFAULT_ALGORITHM) -> FileDigest:
-    """Return the digest of the rest of a stream."""
+class Sink(Protocol):
+    """Target of bytes."""
+
+    def write(self, data: bytes | memoryview, /) -> int | None:
+        """Write bytes."""
+
+
+def copy_stream(
+    source: BinaryIO,
+    sink: Sink | None,
+    progress: Progress | None = None,
+    *,
+    algorithm: str = DEFAULT_ALGORITHM,
+) -> FileDigest:
+    """Copy a stream to another (None: only read it), and return the digest of the copied bytes."""
     digester = Digester(algorithm)
     for chunk in read_chunks(source):
         digester.update(chunk)
+        if sink is not None:
+            write_all(sink, chunk)
+        if progress is not None:
+            progress(len(chunk))
     return digester.result()
+
+
+def write_all(sink: Sink, data: bytes | memoryview) -> None:
+    """Write all of the data: an unbuffered file may accept only a part of it."""
+    size = len(data)
+    written = sink.write(data)
+    while written is not None and written < size:
+        written += sink.write(memoryview(data)[written:]) or 0
 
 
 def digest_file(path: Path, algorithm: str = DEFAULT_ALGORITHM) -> FileDigest:
     """Return the digest of a local file."""
     with open(path, "rb", buffering=0) as file:
-        return digest_stream(file, algorithm)
+        return copy_stream(file, None, algorithm=algorithm)
 
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
@@ -190,3 +220,58 @@ def copy_whole(
     if target is not None:
         write_whole(target, data, mode=mode, sync=sync)
     return digest_bytes(data, algorithm)
+
+
+def run_all(
+    work: Callable[[int], FileDigest],
+    sizes: Sequence[int],
+    *,
+    workers: int | None = None,
+    small_workers: int | None = None,
+) -> list[FileDigest]:
+    """Call `work` with each index: large files first, largest first, then batches of small ones.
+
+    All work that has started has finished when this returns or raises.
+
+    Args:
+        work: Called once per index, from any thread.
+        sizes: Size of each file in bytes, for balancing; estimates are sufficient.
+        workers: Maximum number of threads; default: some for each processor.
+        small_workers: The same for the batches of small files; default: `workers`.
+
+    Returns:
+        The results, in the order of the indices.
+    """
+    large = sorted((i for i, size in enumerate(sizes) if size >= SMALL_BYTES),
+                   key=lambda index: sizes[index], reverse=True)  # fmt: skip
+    small = [index for index, size in enumerate(sizes) if size < SMALL_BYTES]
+    results: dict[int, FileDigest] = {}
+
+    def run(batch: Sequence[int]) -> None:
+        for index in batch:
+            results[index] = work(index)
+
+    _run_batches(run, [[index] for index in large], workers)
+    batches = [small[at : at + _SMALL_BATCH] for at in range(0, len(small), _SMALL_BATCH)]
+    _run_batches(run, batches, small_workers or workers)
+    return [results[index] for index in range(len(sizes))]
+
+
+def _run_batches(
+    run: Callable[[Sequence[int]], None], batches: Sequence[Sequence[int]], workers: int | None
+) -> None:
+    workers = min(workers or min(_WORKERS, 2 * (os.cpu_count() or 1)), len(batches))
+    if workers < 2:
+        for batch in batches:
+            run(batch)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    with ThreadPoolExecutor(workers, thread_name_prefix="detcore-storage") as pool:
+        futures = [pool.submit(run, batch) for batch in batches]
+        try:
+            for future in futures:
+                future.result()
+        except BaseException:
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise

@@ -1,15 +1,20 @@
-"""Use a folder of this machine, or of a shared file system, as a storage back end."""
+"""Use a folder of this machine, or of a shared file system, as a storage back end.
+
+Also temporary folders that do not outlive their process, even if it is killed.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import shutil
 import stat
+import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -22,17 +27,17 @@ from detcore.contract.storage import (
     Pair,
     Progress,
 )
-from detcore.storage._bulk import copy_stream, run_all
-from detcore.storage._digest import SMALL_BYTES, copy_whole
-from detcore.storage._faults import PROBES, is_full, is_left_over, probe_name, translated
+from detcore.storage._digest import SMALL_BYTES, copy_stream, copy_whole, run_all
+from detcore.storage._faults import PROBES, is_full, is_left_over, translated, try_out
 from detcore.storage._flush import Flusher, flushing, syncing_at_once
-from detcore.storage._fsspec import FsspecStorage
-from detcore.storage._keys import check_key
+from detcore.storage._keys import check_key, check_targets
 
-__all__ = ["LocalStorage"]
+__all__ = ["LocalStorage", "scratch_folder"]
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _TEMPORARY = ".detcore-tmp-"
+_SCRATCH = "detcore-scratch-"
+_NOT_LOCKED_YET = "detcore-unlocked-"
 _OLD_S = 24 * 3600.0
 _REMOVE_ATTEMPTS = 5
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
@@ -41,7 +46,7 @@ _MODE = 0o644
 _SYNCING_WORKERS = 16
 
 
-class LocalStorage(FsspecStorage):
+class LocalStorage:
     """Files in a folder: durable when a call returns, and never outside of the folder."""
 
     def __init__(self, root: Path | str) -> None:
@@ -59,7 +64,6 @@ class LocalStorage(FsspecStorage):
                 f"the storage folder {str(root)!r} is not absolute.\n"
                 "The meaning of a relative path would change with the working directory."
             )
-        super().__init__(self._root.as_uri())
 
     @property
     def root(self) -> Path:
@@ -148,10 +152,24 @@ class LocalStorage(FsspecStorage):
             translated(f"writing to {self._root}", self.url),
             syncing_at_once(self._root, _count_small(sizes)) as is_synced,
         ):
-            digests = _large_then_small(put, sizes, 1 if is_synced else _SYNCING_WORKERS)
+            digests = run_all(put, sizes, small_workers=1 if is_synced else _SYNCING_WORKERS)
         if not is_synced:
             self._sync_folders(targets)
         return digests
+
+    def get_tree(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        progress: Progress | None = None,
+    ) -> dict[str, FileDigest]:
+        """Copy keys to local files; see `StorageBackend.get_tree`."""
+        keys, paths = [check_key(key) for _, key in pairs], [path for path, _ in pairs]
+        check_targets(paths)
+        for folder in {path.parent for path in paths}:
+            folder.mkdir(parents=True, exist_ok=True)
+        return self._fetch(keys, paths, algorithm, progress)
 
     def _fetch(
         self,
@@ -178,7 +196,7 @@ class LocalStorage(FsspecStorage):
             return digest
 
         with translated(f"reading from {self._root}", self.url):
-            digests = _large_then_small(get, sizes, 1)
+            digests = run_all(get, sizes, small_workers=1)
         return dict(zip(keys, digests, strict=True))
 
     def digest_tree(
@@ -208,7 +226,7 @@ class LocalStorage(FsspecStorage):
             translated(f"bringing files of {self._root} to the disk", self.url),
             syncing_at_once(self._root, _count_small(sizes)) as is_synced,
         ):
-            digests = _large_then_small(digest, sizes, 1 if is_synced else _SYNCING_WORKERS)
+            digests = run_all(digest, sizes, small_workers=1 if is_synced else _SYNCING_WORKERS)
         if not is_synced:
             self._sync_folders(paths)
         return dict(zip(keys, digests, strict=True))
@@ -278,7 +296,7 @@ class LocalStorage(FsspecStorage):
         # Not in a folder, which would be removed with its last file while another process may be
         # about to put one there.
         prefix = f"{PROBES}-"
-        self._try_out(f"{prefix}{probe_name()}")
+        try_out(self, prefix)
         with os.scandir(self._root) as entries:
             left = [each for each in entries if each.name.startswith((_TEMPORARY, prefix))]
         for entry in left:
@@ -287,9 +305,8 @@ class LocalStorage(FsspecStorage):
                 if is_old or is_left_over(entry.name.removeprefix(prefix)):
                     os.unlink(entry)
 
-    @property
-    def _bulk(self) -> None:
-        """Return None: nothing here is asynchronous, and fsspec is not needed."""
+    def close(self) -> None:
+        """Return at once: there is nothing to release."""
 
     def _make_parents(self, paths: Iterable[Path]) -> None:
         for folder in {path.parent for path in paths}:
@@ -375,19 +392,6 @@ def _count_small(sizes: Sequence[int]) -> int:
     return sum(size < SMALL_BYTES for size in sizes)
 
 
-def _large_then_small(
-    work: Callable[[int], FileDigest], sizes: Sequence[int], small_workers: int
-) -> list[FileDigest]:
-    """Call `work` with each index: large files first, some in parallel, then the small ones."""
-    indices = range(len(sizes))
-    large = [index for index in indices if sizes[index] >= SMALL_BYTES]
-    small = [index for index in indices if sizes[index] < SMALL_BYTES]
-    results = dict(zip(large, run_all(work, large, [sizes[i] for i in large]), strict=True))
-    done = run_all(work, small, [sizes[i] for i in small], workers=small_workers)
-    results.update(zip(small, done, strict=True))
-    return [results[index] for index in indices]
-
-
 def _write_large(path: Path, source: BinaryIO, progress: Progress | None) -> FileDigest:
     descriptor = os.open(path, _WRITE | os.O_TRUNC, _MODE)
     with open(descriptor, "wb", buffering=0) as target, Flusher(target) as flusher:
@@ -422,3 +426,41 @@ def _remove_tree(path: Path) -> None:
             time.sleep(0.05 * attempt)
         else:
             return
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """Yield a new temporary folder, which is removed after the block.
+
+    If the process is killed before that, the next process that creates such a folder removes it,
+    so a trial that is preempted during each save does not fill the disk.
+    """
+    parent = Path(tempfile.gettempdir())
+    _remove_those_of_the_dead(parent)
+    unlocked = Path(tempfile.mkdtemp(prefix=_NOT_LOCKED_YET, dir=parent))
+    descriptor = os.open(unlocked, os.O_RDONLY | os.O_DIRECTORY)
+    folder = unlocked
+    try:
+        # Without a lock (on some network file systems) it keeps a name that is never cleaned up.
+        with contextlib.suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            folder = unlocked.rename(parent / unlocked.name.replace(_NOT_LOCKED_YET, _SCRATCH))
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(descriptor)
+
+
+def _remove_those_of_the_dead(parent: Path) -> None:
+    """Remove this user's scratch folders that no process holds any more."""
+    with os.scandir(parent) as entries:
+        found = [entry.path for entry in entries if entry.name.startswith(_SCRATCH)]
+    for path in found:
+        with contextlib.suppress(OSError):  # in use, or being removed by another process
+            descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+            try:
+                if os.fstat(descriptor).st_uid == os.geteuid():
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    shutil.rmtree(path, ignore_errors=True)
+            finally:
+                os.close(descriptor)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from detcore._distributions import import_distribution
 from detcore.contract.errors import (
     CheckFailedError,
     ConfigError,
@@ -15,7 +16,6 @@ from detcore.contract.errors import (
     PluginError,
     StorageTypeError,
 )
-from detcore.storage._fsspec import FsspecStorage
 from detcore.storage._local import LocalStorage
 
 if TYPE_CHECKING:
@@ -37,7 +37,8 @@ def open_storage(
 ) -> StorageBackend:
     """Return the storage that a specification names. Nothing is connected or written yet.
 
-    Types and URL schemes of plugins take precedence; any other URL goes to fsspec.
+    Types and URL schemes of plugins take precedence; any other URL goes to fsspec, by way of the
+    distribution detcore-storage.
 
     Args:
         spec: None for ``<home>/checkpoints``, an absolute path, a URL, or a mapping with ``type``
@@ -49,6 +50,7 @@ def open_storage(
     Raises:
         ConfigError: If the specification cannot be used (a ValueError).
         StorageTypeError: If no installed plugin provides the type (also a TypeError).
+        MissingDistributionError: If a URL needs detcore-storage, which is not installed.
     """
     if spec is None:
         return LocalStorage(home.absolute() / "checkpoints")
@@ -124,21 +126,25 @@ def _open_url(url: str, types: Mapping[str, StorageType]) -> StorageBackend:
                 "A file URL has three slashes: file:///folder"
             )
         return LocalStorage(unquote(parts.path) or "/")
-    if parts.password is None:
-        return FsspecStorage(url)
-    return _open_with_password(url, parts)
+    return _open_by_fsspec(url, parts)
 
 
-def _open_with_password(url: str, parts: SplitResult) -> FsspecStorage:
-    """Open a URL with a password, which must not be part of the recorded URL."""
-    if parts.scheme not in _WITH_PASSWORD:
+def _open_by_fsspec(url: str, parts: SplitResult) -> StorageBackend:
+    """Open a URL of any other scheme; a password must not be part of the recorded URL."""
+    if parts.password is not None and parts.scheme not in _WITH_PASSWORD:
         raise ConfigError(
             f"checkpoint_storage has a password in a URL of the scheme {parts.scheme!r}.\n"
             "The URL is recorded with every checkpoint, where other users can read it.\n"
             "Set the password in the variables or files of that file system's library."
         )
-    bare = url.replace(f":{parts.password}@", "@", 1)
-    return FsspecStorage(bare, password=unquote(parts.password or ""))
+    needed_by = f"the storage behind {parts.scheme}:// URLs"
+    backend = import_distribution("detcore_storage", needed_by=needed_by).FsspecStorage
+    options = {}
+    if parts.password is not None:
+        url = url.replace(f":{parts.password}@", "@", 1)
+        options["password"] = unquote(parts.password)
+    storage: StorageBackend = backend(url, **options)
+    return storage
 
 
 def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> StorageBackend:

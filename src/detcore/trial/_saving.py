@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._commit import scratch_folder
 from detcore.contract.controllers import SupportsSnapshot, SupportsTensors
 from detcore.contract.errors import InvalidCheckpointError
 from detcore.contract.trial import CLOCK_FILE, WORKERS_FOLDER
+from detcore.storage import scratch_folder
 from detcore.trial._code import copy_code
 
 if TYPE_CHECKING:

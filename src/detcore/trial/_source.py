@@ -70,16 +70,16 @@ def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path
         with core.checkpoint.restore_path(source) as folder:
             yield folder
         return
-    from detcore.checkpoint import CheckpointContext
     from detcore.storage import open_storage
 
     home = core.environment.home
-    with contextlib.closing(
-        open_storage(info.source_storage, home=home, plugins=core.plugins)
-    ) as storage:
-        context = CheckpointContext(storage=storage, distributed=core.distributed)
-        with context.restore_path(source) as folder:
-            yield folder
+    with (
+        contextlib.closing(
+            open_storage(info.source_storage, home=home, plugins=core.plugins)
+        ) as storage,
+        core.checkpoint.restore_path(source, storage=storage) as folder,
+    ):
+        yield folder
 
 
 def _check_framework(folder: Path, framework: Framework) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 from detcore.contract.errors import CheckpointTimeoutError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint import SaveProgress, SaveTimes
+    from detcore.contract.values import SaveProgress, SaveTimes
 
 __all__ = ["Choice", "LastSave", "StopPlan", "expected_save_s", "plan_stop"]
 

@@ -13,7 +13,8 @@ from typing import Any
 import pydantic
 
 from detcore.errors import StorageError
-from detcore.storage import FileDigest, FsspecStorage
+from detcore.storage import FileDigest
+from detcore_storage import FsspecStorage
 
 __all__ = ["SlowSettings", "SlowStorage", "open_slow"]
 

@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detcore.checkpoint import copy_checkpoint, open_recorded
+from detcore.checkpoint import copy_checkpoint
 from detcore.environment import child_environment
 from detcore.errors import (
     CheckpointCorruptError,
@@ -24,6 +24,7 @@ from detcore.errors import (
 from detcore.hooks.delivery import write_run
 from detcore.launch import framework_variables
 from detcore.launch.worker import is_trial_class
+from detcore.storage import open_recorded
 from detcore_replay._digest_file import DigestedRun, read_digests
 from detcore_replay._probe import load_tensors
 

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore_storage._fsspec import FsspecStorage
     from detcore_storage._gcs import GcsStorage
+    from detcore_storage._retries import RetryPolicy, retry, retry_async
     from detcore_storage._s3 import S3Storage
     from detcore_storage._settings import (
         DirectorySettings,
@@ -23,17 +25,24 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DirectorySettings",
+    "FsspecStorage",
     "GcsSettings",
     "GcsStorage",
+    "RetryPolicy",
     "S3Settings",
     "S3Storage",
     "SharedFsSettings",
+    "retry",
+    "retry_async",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "_bulk": "BulkTransfers",
+        "_fsspec": "FsspecStorage",
         "_gcs": "GcsStorage",
+        "_retries": "RetryPolicy is_transient retry retry_async",
         "_s3": "S3Storage",
         "_settings": "DirectorySettings GcsSettings S3Settings SharedFsSettings",
     },

@@ -5,24 +5,23 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore.errors import StorageError
 from detcore.storage import (
-    BulkTransfers,
     Capabilities,
     Digester,
     FileDigest,
-    FsspecStorage,
-    Pair,
     Progress,
-    RetryPolicy,
     Sink,
-    retry_async,
     write_all,
 )
 from detcore_storage._bucket import bucket_needed
+from detcore_storage._bulk import BulkTransfers
+from detcore_storage._fsspec import FsspecStorage
+from detcore_storage._retries import RetryPolicy, retry_async
 
 if TYPE_CHECKING:
     from detcore_storage._settings import GcsSettings
@@ -80,22 +79,8 @@ class GcsStorage(FsspecStorage):
         )
         return fs, settings.root()
 
-    def put_tree(
-        self, pairs: Sequence[Pair], *, progress: Progress | None = None
-    ) -> dict[str, FileDigest]:
-        """Copy local files to keys; see `StorageBackend.put_tree`."""
-        with bucket_needed(self.url, self._settings.bucket):
-            return super().put_tree(pairs, progress=progress)
-
-    def create(self, key: str, data: bytes) -> None:
-        """Store a small file that does not exist yet, with a generation precondition."""
-        with bucket_needed(self.url, self._settings.bucket):
-            super().create(key, data)
-
-    def replace(self, key: str, data: bytes) -> None:
-        """Store a small file, replacing an existing one."""
-        with bucket_needed(self.url, self._settings.bucket):
-            super().replace(key, data)
+    def _writing(self) -> AbstractContextManager[None]:
+        return bucket_needed(self.url, self._settings.bucket)
 
     _gets_at_once = 6
 

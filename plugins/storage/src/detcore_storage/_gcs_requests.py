@@ -7,7 +7,7 @@ from typing import Any
 
 from gcsfs.core import GCSFileSystem
 
-from detcore.storage import RetryPolicy, retry_async
+from detcore_storage._retries import RetryPolicy, retry_async
 
 __all__ = ["RetryingFileSystem"]
 

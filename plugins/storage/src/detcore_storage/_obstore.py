@@ -24,13 +24,12 @@ from detcore.storage import (
     FileDigest,
     Pair,
     Progress,
-    RetryPolicy,
     digest_bytes,
     read_whole,
-    retry,
     write_all,
     write_whole,
 )
+from detcore_storage._retries import RetryPolicy, retry
 
 if TYPE_CHECKING:
     from obstore import GetOptions

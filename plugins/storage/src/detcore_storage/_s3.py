@@ -9,26 +9,25 @@ import functools
 import importlib.util
 import logging
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from detcore.errors import StorageError
 from detcore.storage import (
     DEFAULT_ALGORITHM,
-    BulkTransfers,
     Capabilities,
     Digester,
     Entry,
     FileDigest,
-    FsspecStorage,
     Pair,
     Progress,
-    RetryPolicy,
     check_key,
-    retry_async,
-    translated,
 )
 from detcore_storage._bucket import bucket_needed
+from detcore_storage._bulk import BulkTransfers
+from detcore_storage._fsspec import FsspecStorage
+from detcore_storage._retries import RetryPolicy, retry_async, translated
 
 if TYPE_CHECKING:
     from detcore_storage._obstore import ObstoreEngine
@@ -90,15 +89,11 @@ class S3Storage(FsspecStorage):
         """Copy local files to keys; see `StorageBackend.put_tree`."""
         engine = self._engine
         if engine is None:
-            with bucket_needed(self.url, self._settings.bucket):
-                return super().put_tree(pairs, progress=progress)
+            return super().put_tree(pairs, progress=progress)
         keys = [check_key(key) for _, key in pairs]
         sizes = [path.stat().st_size for path, _ in pairs]
         try:
-            with (
-                bucket_needed(self.url, self._settings.bucket),
-                translated(f"writing to {self._settings.root()}", self.url),
-            ):
+            with self._writing(), translated(f"writing to {self._settings.root()}", self.url):
                 digests = engine.put(pairs, sizes, progress)
         except StorageError:
             # Parts that obstore had sent would stay in the bucket, invisible but billed.
@@ -106,6 +101,9 @@ class S3Storage(FsspecStorage):
                                 if size > _PART_BYTES])  # fmt: skip
             raise
         return dict(zip(keys, digests, strict=True))
+
+    def _writing(self) -> AbstractContextManager[None]:
+        return bucket_needed(self.url, self._settings.bucket)
 
     def _fetch(
         self,
@@ -126,13 +124,9 @@ class S3Storage(FsspecStorage):
         check_key(key)
         engine = self._engine
         if engine is None:
-            with bucket_needed(self.url, self._settings.bucket):
-                super().create(key, data)
+            super().create(key, data)
             return
-        with (
-            bucket_needed(self.url, self._settings.bucket),
-            translated(f"creating {key}", self.url),
-        ):
+        with self._writing(), translated(f"creating {key}", self.url):
             if not engine.create(key, data):
                 raise FileExistsError(f"{key} exists already in {self.url}")
 
@@ -141,13 +135,9 @@ class S3Storage(FsspecStorage):
         check_key(key)
         engine = self._engine
         if engine is None:
-            with bucket_needed(self.url, self._settings.bucket):
-                super().replace(key, data)
+            super().replace(key, data)
             return
-        with (
-            bucket_needed(self.url, self._settings.bucket),
-            translated(f"writing {key}", self.url),
-        ):
+        with self._writing(), translated(f"writing {key}", self.url):
             engine.replace(key, data)
 
     def read(self, key: str) -> bytes:

@@ -13,15 +13,14 @@ from typing import TypeAlias
 from detcore.checkpoint import (
     CheckpointContext,
     CheckpointDamaged,
-    RetentionPolicy,
     apply_retention,
     delete_checkpoint,
     list_committed,
-    plan_retention,
     recover_checkpoints,
     repair_checkpoint,
     verify_checkpoint,
 )
+from detcore.database import RetentionPolicy, plan_retention
 from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointError, CheckpointStateError, PeerLostError
 from detcore_testing._crash import Crashed, Fuse

@@ -10,10 +10,10 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from detcore.checkpoint import MANIFEST_FILE, Manifest, open_recorded, read_manifest
+from detcore.checkpoint import MANIFEST_FILE, Manifest, read_manifest
 from detcore.database import CheckpointRecord
 from detcore.errors import CheckpointCorruptError, CheckpointStateError
-from detcore.storage import Digester, StorageBackend
+from detcore.storage import Digester, StorageBackend, open_recorded
 from detcore_server.routes import ServerState
 
 __all__ = ["open_archive"]

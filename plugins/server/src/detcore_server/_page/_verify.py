@@ -116,7 +116,8 @@ class Verifier:
 
 
 def _check(state: ServerState, record: CheckpointRecord) -> list[str]:
-    from detcore.checkpoint import open_recorded, verify_checkpoint
+    from detcore.checkpoint import verify_checkpoint
+    from detcore.storage import open_recorded
 
     storage = open_recorded(
         record,

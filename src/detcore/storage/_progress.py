@@ -1,4 +1,4 @@
-"""Show long transfers: a bar on a terminal, an occasional line elsewhere."""
+"""Watch transfers, and show long ones: a bar on a terminal, an occasional line elsewhere."""
 
 from __future__ import annotations
 
@@ -7,19 +7,47 @@ import math
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, TextIO
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress as RichProgress
 
-    from detcore.checkpoint._transfer import TransferObserver
-    from detcore.storage import Progress
+    from detcore.contract.storage import Progress
 
-__all__ = ["TransferBars", "TransferLines", "watch_transfers"]
+__all__ = ["TransferBars", "TransferLines", "TransferObserver", "watch_transfers", "watched"]
 
 _DELAY_S = 1.0
 _INTERVAL_S = 10.0
+
+
+class TransferObserver(Protocol):
+    """Receives the progress of transfers; most of them are short."""
+
+    def transfer(self, name: str, size_bytes: int) -> AbstractContextManager[Progress]:
+        """Begin to watch a transfer, which lasts as long as the block.
+
+        Args:
+            name: Operation and checkpoint, such as ``"saving 6d1c0a3b"``.
+            size_bytes: Number of bytes to move or read.
+
+        Returns:
+            A context manager that provides a function to call, from any thread, with the bytes
+            moved since the last call. Their sum may exceed `size_bytes` after retries.
+        """
+
+
+@contextlib.contextmanager
+def watched(
+    observer: TransferObserver | None, name: str, size_bytes: int
+) -> Iterator[Progress | None]:
+    """Provide a function that reports bytes to the observer, or None without an observer."""
+    if observer is None or not size_bytes:
+        yield None
+        return
+    with observer.transfer(name, size_bytes) as progress:
+        yield progress
 
 
 def watch_transfers(stream: TextIO, *, lines: bool = False) -> TransferObserver | None:
@@ -142,21 +170,14 @@ def _make_console(stream: TextIO) -> Console:
 
 
 def _make_bar(console: Console) -> RichProgress:
-    from rich.progress import (
-        BarColumn,
-        DownloadColumn,
-        Progress,
-        TextColumn,
-        TimeRemainingColumn,
-        TransferSpeedColumn,
-    )
+    from rich import progress
 
-    return Progress(
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=None),
-        DownloadColumn(),
-        TransferSpeedColumn(),
-        TimeRemainingColumn(compact=True),
+    return progress.Progress(
+        progress.TextColumn("{task.description}", markup=False),
+        progress.BarColumn(bar_width=None),
+        progress.DownloadColumn(),
+        progress.TransferSpeedColumn(),
+        progress.TimeRemainingColumn(compact=True),
         console=console,
         transient=True,
         expand=True,

@@ -4,33 +4,35 @@ from __future__ import annotations
 
 import contextlib
 import os
-import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
-from detcore.contract.errors import ConfigError, StorageError
-from detcore.contract.storage import (
+from detcore.errors import ConfigError, StorageError
+from detcore.storage import (
     DEFAULT_ALGORITHM,
     Capabilities,
     Entry,
     FileDigest,
     Pair,
     Progress,
-)
-from detcore.storage._bulk import LARGE_BYTES, BulkTransfers, Sink, copy_stream, run_all
-from detcore.storage._faults import (
-    PROBES,
-    RetryPolicy,
+    Sink,
+    check_key,
+    check_targets,
+    copy_stream,
     is_left_over,
-    means_exists,
-    probe_name,
-    translated,
+    is_safe_key,
+    run_all,
+    try_out,
 )
-from detcore.storage._keys import check_key, check_targets, is_safe_key
+from detcore_storage._bulk import LARGE_BYTES, BulkTransfers
+from detcore_storage._retries import RetryPolicy, means_exists, translated
 
 __all__ = ["FsspecStorage"]
 
+# Folder of the files of `probe`.
+_PROBES = ".detcore-probe"
 # Up to this many files are examined one by one; for more, a listing is cheaper.
 _FEW = 2
 _PUTS_AT_ONCE = 2  # large files
@@ -125,26 +127,55 @@ class FsspecStorage:
             return {}
         self._make_folders(keys)
         sizes = [path.stat().st_size for path, _ in pairs]
-        bulk = self._bulk
-        is_small = [bulk is not None and size <= LARGE_BYTES for size in sizes]
-        digests: dict[str, FileDigest] = {}
-        if bulk is not None and any(is_small):
-            small = [index for index in range(len(pairs)) if is_small[index]]
+
+        def put_small(bulk: BulkTransfers, small: Sequence[int]) -> list[FileDigest]:
             files = [(pairs[i][0], self._path(keys[i]), sizes[i]) for i in small]
             with translated(f"writing {_some(keys, small)}", self.url):
-                done = bulk.put_small(files, progress)
-            digests.update((keys[index], digest) for index, digest in zip(small, done, strict=True))
+                return bulk.put_small(files, progress)
 
-        def put(index: int) -> FileDigest:
+        def put(index: int, num_large: int) -> FileDigest:
             path, key = pairs[index]
             with translated(f"writing {key}", self.url), open(path, "rb", buffering=0) as source:
                 return self._write_stream(key, source, progress)
 
-        large = [index for index in range(len(pairs)) if not is_small[index]]
-        workers = None if bulk is None else _PUTS_AT_ONCE
-        done = run_all(put, large, [sizes[index] for index in large], workers=workers)
-        digests.update((keys[index], digest) for index, digest in zip(large, done, strict=True))
-        return {key: digests[key] for key in keys}
+        with self._writing():
+            return self._move(keys, sizes, put_small, put, _PUTS_AT_ONCE)
+
+    def _writing(self) -> AbstractContextManager[None]:
+        """Explain what a write failed for, where a subclass knows more than the error says."""
+        return contextlib.nullcontext()
+
+    def _move(
+        self,
+        keys: Sequence[str],
+        sizes: Sequence[int],
+        move_small: Callable[[BulkTransfers, Sequence[int]], list[FileDigest]],
+        move: Callable[[int, int], FileDigest],
+        workers: int,
+    ) -> dict[str, FileDigest]:
+        """Move small files together where the file system is asynchronous, and the others by one.
+
+        Args:
+            keys: All files.
+            sizes: Their sizes.
+            move_small: Moves those with some indices.
+            move: Moves the one with an index; the second argument is the number of such files.
+            workers: How many of these an asynchronous file system moves at once.
+        """
+        bulk = self._bulk
+        digests: dict[int, FileDigest] = {}
+        if bulk is not None:
+            small = [index for index, size in enumerate(sizes) if size <= LARGE_BYTES]
+            if small:
+                digests.update(zip(small, move_small(bulk, small), strict=True))
+        large = [index for index in range(len(keys)) if index not in digests]
+        done = run_all(
+            lambda at: move(large[at], len(large)),
+            [sizes[index] for index in large],
+            workers=None if bulk is None else workers,
+        )
+        digests.update(zip(large, done, strict=True))
+        return {key: digests[index] for index, key in enumerate(keys)}
 
     def get_tree(
         self,
@@ -181,33 +212,24 @@ class FsspecStorage:
     ) -> dict[str, FileDigest]:
         """Read and digest files, and write those that have a path."""
         sizes = self._sizes(keys)
-        bulk = self._bulk
-        is_small = [bulk is not None and size <= LARGE_BYTES for size in sizes]
-        digests: dict[str, FileDigest] = {}
-        if bulk is not None and any(is_small):
-            small = [index for index in range(len(keys)) if is_small[index]]
+
+        def get_small(bulk: BulkTransfers, small: Sequence[int]) -> list[FileDigest]:
             files = [(paths[i], self._path(keys[i]), sizes[i]) for i in small]
             with translated(f"reading {_some(keys, small)}", self.url):
-                done = bulk.get_small(files, algorithm, progress)
-            digests.update((keys[index], digest) for index, digest in zip(small, done, strict=True))
+                return bulk.get_small(files, algorithm, progress)
 
-        def get(index: int) -> FileDigest:
-            key = keys[index]
-            path = paths[index]
+        def get(index: int, num_large: int) -> FileDigest:
+            key, path = keys[index], paths[index]
             with (
                 translated(f"reading {key}", self.url),
                 open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
             ):
                 return self._read_large(
                     key, sizes[index], sink, algorithm=algorithm, progress=progress,
-                    files=len(large),
+                    files=num_large,
                 )  # fmt: skip
 
-        large = [index for index in range(len(keys)) if not is_small[index]]
-        workers = None if bulk is None else self._gets_at_once
-        done = run_all(get, large, [sizes[index] for index in large], workers=workers)
-        digests.update((keys[index], digest) for index, digest in zip(large, done, strict=True))
-        return {key: digests[key] for key in keys}
+        return self._move(keys, sizes, get_small, get, self._gets_at_once)
 
     def _read_large(
         self,
@@ -232,7 +254,7 @@ class FsspecStorage:
         """Store a small file that does not exist yet; see `StorageBackend.create`."""
         self._make_folders([check_key(key)])
         path = self._path(key)
-        with translated(f"creating {key}", self.url):
+        with self._writing(), translated(f"creating {key}", self.url):
             # Versions of fsspec that do not know mode="create" ignore it and overwrite.
             if self._call("exists", path):
                 raise FileExistsError(f"{key} exists already in {self.url}")
@@ -246,7 +268,7 @@ class FsspecStorage:
     def replace(self, key: str, data: bytes) -> None:
         """Store a small file; as atomic as the store's own put of one object."""
         self._make_folders([check_key(key)])
-        with translated(f"writing {key}", self.url):
+        with self._writing(), translated(f"writing {key}", self.url):
             self._call("pipe_file", self._path(key), data)
 
     def read(self, key: str) -> bytes:
@@ -301,29 +323,11 @@ class FsspecStorage:
 
     def probe(self) -> None:
         """Write, read and delete a small file; also delete leftovers of killed processes."""
-        self._try_out(f"{PROBES}/{probe_name()}")
+        try_out(self, f"{_PROBES}/")
         # Cleaning up after others is optional, so failures are ignored.
         with contextlib.suppress(OSError):
-            found = [entry.key for entry in self.list(PROBES)]
-            self.delete(key for key in found if is_left_over(key[len(PROBES) + 1 :]))
-
-    def _try_out(self, key: str) -> None:
-        """Write, read and delete a small file.
-
-        Raises:
-            StorageError: If it fails.
-        """
-        data = uuid.uuid4().bytes
-        with translated("a first test of the checkpoint storage", self.url):
-            self.replace(key, data)
-            try:
-                if self.read(key) != data:
-                    raise StorageError(
-                        f"{self.url} gave back something else than was written to {key}.\n"
-                        "Checkpoints would not be safe there."
-                    )
-            finally:
-                self.delete([key])
+            found = [entry.key for entry in self.list(_PROBES)]
+            self.delete(key for key in found if is_left_over(key[len(_PROBES) + 1 :]))
 
     def close(self) -> None:
         """Release the file system; fsspec shares and closes connections itself."""

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from fsspec.asyn import get_loop
 
-from detcore.storage._bulk import _AT_ONCE, BulkTransfers
-from detcore.storage._faults import RetryPolicy
+from detcore_storage._bulk import _AT_ONCE, BulkTransfers
+from detcore_storage._retries import RetryPolicy
 
 SIZES = [0, 1, *(limit + more for limit, _ in _AT_ONCE for more in (-1, 0, 1))][:-1]
 
