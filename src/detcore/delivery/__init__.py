@@ -6,6 +6,7 @@ from detcore._log import (
     is_spool_in_use,
     read_spool,
     spool_owner,
+    spool_path,
 )
 from detcore.delivery._courier import Stop
 from detcore.delivery._events import tell_end_of_killed, tell_recovered
@@ -36,6 +37,7 @@ __all__ = [
     "read_spool",
     "run_path",
     "spool_owner",
+    "spool_path",
     "subscribe",
     "tell_end_of_killed",
     "tell_recovered",

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
 import socket
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from detcore.contract.errors import PluginError, WorkerError
-from detcore.contract.launch import Line, OutputSink, RendezvousService
+from detcore.contract.launch import Line, OutputSink, RendezvousService, Sink
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_environment
 from detcore.launch._group import LocalWorkerGroup, Wake
@@ -30,6 +31,7 @@ __all__ = [
     "LocalLauncher",
     "find_services",
     "make_services",
+    "start_group",
     "start_worker",
     "worker_variables",
 ]
@@ -108,35 +110,19 @@ class LocalLauncher:
         cwd, is_class = info.model_dir, is_trial_class(info.config["entrypoint"])
         can_fork = slots == 1 and is_class
 
-        def start(environment: Mapping[str, str], inherited: Sequence[int]) -> WorkerProcess:
+        def begin(environment: Mapping[str, str], inherited: Sequence[int]) -> WorkerProcess:
             forked = self._fork(environment, Path(cwd), inherited) if can_fork else None
-            return forked or start_process(WORKER, environment, cwd=cwd, keep_open=inherited)
+            return forked or start_process(WORKER, environment, inherited, cwd=cwd)
 
-        channels: list[socket.socket] = []
-        with contextlib.ExitStack() as on_failure:
-            job = LocalJob(slots, services=services, config=info.config)
-            on_failure.callback(job.close)
-            wake = Wake()
-            on_failure.callback(wake.close)
-            linger_s = _LINGER_S if is_class else None
-            workers = Workers(LineSink(on_output), linger_s=linger_s, on_end=wake.set)
-            for rank in range(slots):
-                environment = job.environment(rank, told)
-                inherited = () if rank else keep_open
-                started = self._take_early(info, environment, inherited)
-                try:
-                    process, channel = started or start_worker(environment, inherited, start)
-                except OSError as error:
-                    workers.kill()
-                    workers.close()
-                    raise WorkerError(
-                        f"rank {rank} ({sys.executable}) did not start: {error}"
-                    ) from error
-                on_failure.callback(channel.close)
-                channels.append(channel)
-                workers.adopt(process)
-            on_failure.pop_all()
-        return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
+        def start(rank: int) -> tuple[WorkerProcess, socket.socket]:
+            environment, inherited = job.environment(rank, told), () if rank else keep_open
+            early = self._take_early(info, environment, inherited)
+            return early or start_worker(environment, inherited, begin)
+
+        job = LocalJob(slots, services=services, config=info.config)
+        starts = [functools.partial(start, rank) for rank in range(slots)]
+        linger_s = _LINGER_S if is_class else None
+        return start_group(starts, LineSink(on_output), job=job, linger_s=linger_s)
 
     def _take_early(
         self, info: TrialInfo, environment: Mapping[str, str], keep_open: Sequence[int]
@@ -171,6 +157,47 @@ class LocalLauncher:
         if self._warm is not None:
             self._warm.close()
             self._warm = None
+
+
+def start_group(
+    starts: Iterable[Callable[[], tuple[WorkerProcess, socket.socket]]],
+    sink: Sink,
+    *,
+    job: LocalJob | None = None,
+    linger_s: float | None = None,
+) -> LocalWorkerGroup:
+    """Start the workers of a trial that run on this machine.
+
+    Args:
+        starts: Each starts one, and returns its process and the runner's end of its channel.
+        sink: Takes the lines that they print.
+        job: Closed with the group, or if one cannot be started.
+        linger_s: As for `Workers`.
+
+    Raises:
+        WorkerError: If one cannot be started; none is left then.
+    """
+    channels: list[socket.socket] = []
+    with contextlib.ExitStack() as on_failure:
+        if job is not None:
+            on_failure.callback(job.close)
+        wake = Wake()
+        on_failure.callback(wake.close)
+        workers = Workers(sink, linger_s=linger_s, on_end=wake.set)
+        for rank, start in enumerate(starts):
+            try:
+                process, channel = start()
+            except OSError as error:
+                workers.kill()
+                workers.close()
+                raise WorkerError(
+                    f"rank {rank} ({sys.executable}) did not start: {error}"
+                ) from error
+            on_failure.callback(channel.close)
+            channels.append(channel)
+            workers.adopt(process)
+        on_failure.pop_all()
+    return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
 
 
 def start_worker(

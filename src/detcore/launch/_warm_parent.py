@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from detcore.contract.launch import Line
-from detcore.launch._command import describe_exit
 from detcore.launch._lines import LineCutter, Pump
 from detcore.launch._warm import (
     MAX_MESSAGE_BYTES,
@@ -25,7 +24,7 @@ from detcore.launch._warm import (
     send_message,
     shared_variables,
 )
-from detcore.launch._workers import start_process
+from detcore.launch._workers import describe_exit, start_process
 
 __all__ = ["WORKER_MODULES", "WarmParent", "WarmProcess", "is_possible"]
 
@@ -130,8 +129,8 @@ class WarmParent:
             self._process = start_process(
                 [sys.executable, "-m", "detcore.launch.worker", str(theirs.fileno())],
                 self._environment,
+                [theirs.fileno()],
                 cwd=cwd,
-                keep_open=[theirs.fileno()],
                 stderr=subprocess.STDOUT,
             )
         assert self._process.stdout is not None

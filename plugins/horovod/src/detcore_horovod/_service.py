@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.launch.nodes import HostsRequest, Line, RankPlace, RendezvousStore
+from detcore.launch.nodes import RankPlace, RendezvousStore, Sink
 from detcore_horovod._server import MemoryStore, RendezvousServer
 
 if TYPE_CHECKING:
+    from detcore_horovod._hosts import HostsRequest
     from detcore_horovod._run import HorovodRun
 
 __all__ = ["HorovodRendezvous", "HorovodService"]
@@ -33,7 +34,7 @@ class HorovodService:
         return HorovodRendezvous(RendezvousServer(store, most_workers=len(places)))
 
     def start_on_hosts(
-        self, command: Sequence[str], request: HostsRequest, sink: Callable[[int, str, Line], None]
+        self, command: Sequence[str], request: HostsRequest, sink: Sink
     ) -> HorovodRun:
         """Start a command on several machines through ``horovodrun``.
 
