@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import importlib
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from detcore.contract.errors import PluginError, WorkerError
-from detcore.contract.launch import Line, OutputSink, RendezvousService, Sink
+from detcore.contract.launch import Line, OutputSink, RendezvousService
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_environment
 from detcore.launch._group import LocalWorkerGroup, Wake
@@ -31,7 +30,6 @@ __all__ = [
     "LocalLauncher",
     "find_services",
     "make_services",
-    "start_group",
     "start_worker",
     "worker_variables",
 ]
@@ -54,6 +52,8 @@ class LocalLauncher:
         notice: Called with messages for the user.
         early: A worker that waits for the first trial.
         plugins: Provide services for trials of several workers; None: each trial looks for them.
+        environment: All variables of the only worker of each trial, but for those that say which
+            trial it is; None: those of this process, and those of its place.
     """
 
     def __init__(
@@ -63,7 +63,9 @@ class LocalLauncher:
         notice: Callable[[str], None] = lambda text: None,
         early: EarlyWorker | None = None,
         plugins: PluginManager | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        self._environment = environment
         self._early = early
         self._plugins = plugins
         can_fork = preload is not None and is_possible()
@@ -114,15 +116,32 @@ class LocalLauncher:
             forked = self._fork(environment, Path(cwd), inherited) if can_fork else None
             return forked or start_process(WORKER, environment, inherited, cwd=cwd)
 
-        def start(rank: int) -> tuple[WorkerProcess, socket.socket]:
-            environment, inherited = job.environment(rank, told), () if rank else keep_open
-            early = self._take_early(info, environment, inherited)
-            return early or start_worker(environment, inherited, begin)
-
-        job = LocalJob(slots, services=services, config=info.config)
-        starts = [functools.partial(start, rank) for rank in range(slots)]
-        linger_s = _LINGER_S if is_class else None
-        return start_group(starts, LineSink(on_output), job=job, linger_s=linger_s)
+        channels: list[socket.socket] = []
+        with contextlib.ExitStack() as on_failure:
+            job = LocalJob(slots, services=services, config=info.config)
+            on_failure.callback(job.close)
+            wake = Wake()
+            on_failure.callback(wake.close)
+            linger_s = _LINGER_S if is_class else None
+            workers = Workers(LineSink(on_output), linger_s=linger_s, on_end=wake.set)
+            for rank in range(slots):
+                environment, inherited = job.environment(rank, told), () if rank else keep_open
+                if self._environment is not None:
+                    environment = {**self._environment, **told}
+                started = self._take_early(info, environment, inherited)
+                try:
+                    process, channel = started or start_worker(environment, inherited, begin)
+                except OSError as error:
+                    workers.kill()
+                    workers.close()
+                    raise WorkerError(
+                        f"rank {rank} ({sys.executable}) did not start: {error}"
+                    ) from error
+                on_failure.callback(channel.close)
+                channels.append(channel)
+                workers.adopt(process)
+            on_failure.pop_all()
+        return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
 
     def _take_early(
         self, info: TrialInfo, environment: Mapping[str, str], keep_open: Sequence[int]
@@ -157,47 +176,6 @@ class LocalLauncher:
         if self._warm is not None:
             self._warm.close()
             self._warm = None
-
-
-def start_group(
-    starts: Iterable[Callable[[], tuple[WorkerProcess, socket.socket]]],
-    sink: Sink,
-    *,
-    job: LocalJob | None = None,
-    linger_s: float | None = None,
-) -> LocalWorkerGroup:
-    """Start the workers of a trial that run on this machine.
-
-    Args:
-        starts: Each starts one, and returns its process and the runner's end of its channel.
-        sink: Takes the lines that they print.
-        job: Closed with the group, or if one cannot be started.
-        linger_s: As for `Workers`.
-
-    Raises:
-        WorkerError: If one cannot be started; none is left then.
-    """
-    channels: list[socket.socket] = []
-    with contextlib.ExitStack() as on_failure:
-        if job is not None:
-            on_failure.callback(job.close)
-        wake = Wake()
-        on_failure.callback(wake.close)
-        workers = Workers(sink, linger_s=linger_s, on_end=wake.set)
-        for rank, start in enumerate(starts):
-            try:
-                process, channel = start()
-            except OSError as error:
-                workers.kill()
-                workers.close()
-                raise WorkerError(
-                    f"rank {rank} ({sys.executable}) did not start: {error}"
-                ) from error
-            on_failure.callback(channel.close)
-            channels.append(channel)
-            workers.adopt(process)
-        on_failure.pop_all()
-    return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
 
 
 def start_worker(

@@ -15,17 +15,9 @@ found here.
 
 from __future__ import annotations
 
-import contextlib
-import functools
-import signal
-from collections.abc import Iterator, Mapping
-from pathlib import Path
-
 from detcore._log import open_log
-from detcore.contract.errors import WorkerError
 from detcore.contract.launch import (
     Line,
-    OutputSink,
     RankPlace,
     Rendezvous,
     RendezvousService,
@@ -33,19 +25,11 @@ from detcore.contract.launch import (
     Sink,
 )
 from detcore.contract.values import TrialInfo
-from detcore.launch._group import LocalWorkerGroup
 from detcore.launch._job import LocalJob, place_variables
 from detcore.launch._lines import LineCutter
-from detcore.launch._local import (
-    WORKER,
-    LineSink,
-    find_services,
-    start_group,
-    start_worker,
-    worker_variables,
-)
+from detcore.launch._local import find_services
 from detcore.launch._places import place_ranks, without_outer_job
-from detcore.launch._workers import RemoteProcess, Workers, start_process
+from detcore.launch._workers import RemoteProcess, Workers
 from detcore.lazy import lazy_names
 
 __all__ = [
@@ -63,7 +47,6 @@ __all__ = [
     "find_services",
     "place_ranks",
     "place_variables",
-    "start_rank",
     "without_outer_job",
 ]
 
@@ -72,66 +55,10 @@ __getattr__, __dir__ = lazy_names(
     {
         "detcore_horovod": (
             "HostsJob HostsRequest LogCopy LogSource SupportsHosts "
-            "interface_with log_header rank_variables"
+            "interface_with log_header rank_variables start_rank"
         )
     },
 )
-
-
-def start_rank(
-    info: TrialInfo,
-    environment: Mapping[str, str],
-    *,
-    rank: int,
-    home: Path,
-    on_output: OutputSink,
-    disabled_plugins: frozenset[str] = frozenset(),
-    allowed_plugins: frozenset[str] | None = None,
-) -> LocalWorkerGroup:
-    """Start one worker of a trial on this machine; it ends when this process does.
-
-    Args:
-        info: Which trial it runs, with folders of this machine.
-        environment: All of its variables, except those that the other arguments determine.
-        rank: Which worker it is.
-        home: The folder of records and default checkpoints.
-        on_output: Called from threads, one at a time, with `rank`, the stream and the line.
-        disabled_plugins: Plugins that are switched off in it.
-        allowed_plugins: The only plugins that are on, or None for all.
-
-    Returns:
-        A group of this worker alone.
-
-    Raises:
-        WorkerError: If it cannot be started.
-    """
-    from detcore.delivery import write_run
-
-    try:
-        path = write_run(info)
-    except OSError as error:
-        raise WorkerError(
-            f"rank {rank} did not start: nothing can be written below {info.trial_dir} on this "
-            f"machine: {error.strerror}.\nDETCORE_HOME ({home}) is to be a folder that every "
-            "machine of the trial may make or has in common."
-        ) from error
-    told = worker_variables(
-        home, disabled_plugins, allowed_plugins, variables=environment, trial_info=str(path)
-    )
-    sink = LineSink(lambda _, stream, line: on_output(rank, stream, line))
-    with _all_signals():
-        begin = functools.partial(start_process, WORKER, cwd=info.model_dir)
-        return start_group([lambda: start_worker(told, (), begin)], sink)
-
-
-@contextlib.contextmanager
-def _all_signals() -> Iterator[None]:
-    """Block no signals in a block: a process that is started there would block them too."""
-    before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def create_log(info: TrialInfo) -> None:

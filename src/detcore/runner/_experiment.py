@@ -24,10 +24,14 @@ from detcore.delivery import LateDelivery
 from detcore.hooks import PluginManager
 from detcore.launch import num_cores
 from detcore.runner._interrupts import Interrupts, Requests
-from detcore.runner._launching import ready_launcher
 from detcore.runner._loop import SearchLoop
 from detcore.runner._mending import mend_experiment
-from detcore.runner._named import find_failure_action, find_launcher, make_method
+from detcore.runner._named import (
+    find_failure_action,
+    find_launcher,
+    make_method,
+    ready_launcher,
+)
 from detcore.runner._results import ExperimentResult, read_results
 from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog

@@ -61,12 +61,11 @@ class ExperimentResult:
     @property
     def ranked(self) -> list[TrialResult]:
         """The trials, the best first; those without a validation last, by their ids."""
+        sign = 1 if self.smaller_is_better else -1
 
         def key(trial: TrialResult) -> tuple[bool, float, int]:
             value = trial.best_validation
-            if value is None:
-                return True, 0.0, trial.trial_id
-            return False, value if self.smaller_is_better else -value, trial.trial_id
+            return value is None, sign * (value or 0.0), trial.trial_id
 
         return sorted(self.trials, key=key)
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from detcore_horovod._hosts import Host, HostsJob, HostsRequest, SupportsHosts
     from detcore_horovod._jobs import run_on_hosts, run_workers
     from detcore_horovod._log_relay import LogCopy, LogSource, log_header
-    from detcore_horovod._ranks import interface_with, rank_variables
+    from detcore_horovod._ranks import interface_with, rank_variables, start_rank
 
 __version__ = "0.1.0"
 
@@ -28,6 +28,7 @@ __all__ = [
     "rank_variables",
     "run_on_hosts",
     "run_workers",
+    "start_rank",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -36,6 +37,6 @@ __getattr__, __dir__ = lazy_names(
         "_hosts": "Host HostsJob HostsRequest SupportsHosts",
         "_jobs": "run_on_hosts run_workers",
         "_log_relay": "LogCopy LogSource log_header",
-        "_ranks": "interface_with rank_variables",
+        "_ranks": "interface_with rank_variables start_rank",
     },
 )

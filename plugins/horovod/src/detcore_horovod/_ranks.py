@@ -1,15 +1,22 @@
-"""Environment variables by which the workers of one job find each other, and their addresses."""
+"""Start a worker of a job of several machines, with the variables by which it finds the others."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
+import signal
 import socket
 import struct
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
+from pathlib import Path
 
+from detcore.errors import WorkerError
+from detcore.launch import LocalLauncher, OutputSink, WorkerGroup
 from detcore.launch.nodes import RankPlace, place_variables
+from detcore.types import TrialInfo
 
-__all__ = ["interface_with", "rank_variables", "reserve_port", "torch_variables"]
+__all__ = ["interface_with", "rank_variables", "reserve_port", "start_rank", "torch_variables"]
 
 _SIOCGIFADDR = 0x8915
 
@@ -103,3 +110,58 @@ def reserve_port(stack: ExitStack, address: str) -> int:
     holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     holder.bind((address, 0))
     return int(holder.getsockname()[1])
+
+
+def start_rank(
+    info: TrialInfo,
+    environment: Mapping[str, str],
+    *,
+    rank: int,
+    home: Path,
+    on_output: OutputSink,
+    disabled_plugins: frozenset[str] = frozenset(),
+    allowed_plugins: frozenset[str] | None = None,
+) -> WorkerGroup:
+    """Start one worker of a trial on this machine; it ends when this process does.
+
+    Args:
+        info: Which trial it runs, with folders of this machine.
+        environment: All of its variables, except those that the other arguments determine.
+        rank: Which worker it is.
+        home: The folder of records and default checkpoints.
+        on_output: Called from threads, one at a time, with `rank`, the stream and the line.
+        disabled_plugins: Plugins that are switched off in it.
+        allowed_plugins: The only plugins that are on, or None for all.
+
+    Returns:
+        A group of this worker alone.
+
+    Raises:
+        WorkerError: If it cannot be started.
+    """
+    launcher = LocalLauncher(environment=environment)
+    with _all_signals():
+        try:
+            return launcher.start(
+                info,
+                home=home,
+                on_output=lambda _, stream, line: on_output(rank, stream, line),
+                disabled_plugins=disabled_plugins,
+                allowed_plugins=allowed_plugins,
+            )
+        except OSError as error:
+            raise WorkerError(
+                f"rank {rank} did not start: nothing can be written below {info.trial_dir} on this "
+                f"machine: {error.strerror}.\nDETCORE_HOME ({home}) is to be a folder that every "
+                "machine of the trial may make or has in common."
+            ) from error
+
+
+@contextlib.contextmanager
+def _all_signals() -> Iterator[None]:
+    """Block no signals in a block: a process that is started there would block them too."""
+    before = signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

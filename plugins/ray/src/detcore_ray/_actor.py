@@ -27,11 +27,10 @@ from detcore.launch.nodes import (
     RendezvousService,
     RendezvousStore,
     find_services,
-    start_rank,
     without_outer_job,
 )
 from detcore.types import TrialInfo
-from detcore_horovod import LogSource, interface_with, rank_variables
+from detcore_horovod import LogSource, interface_with, rank_variables, start_rank
 from detcore_ray._code import unpack_code
 from detcore_ray._machine import describe_process, machine_id
 
