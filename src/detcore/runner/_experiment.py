@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -153,7 +153,7 @@ def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, Det
         if method is not None and not method.method.startswith("detcore."):
             Search(make_method(config, plugins), seed=config.reproducibility.experiment_seed)
 
-    checks = {
+    checks: dict[str, Callable[[], object]] = {
         "searcher": check_searcher,
         "launcher": lambda: find_launcher(config, plugins),
         "on_failure": lambda: find_failure_action(config.on_failure, plugins),
