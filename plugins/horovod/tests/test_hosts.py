@@ -6,8 +6,7 @@ import pytest
 from launch_command import Launch
 
 from detcore.errors import ConfigError
-from detcore_horovod import Host
-from detcore_horovod._hosts import exported_environment, parse_hosts
+from detcore_horovod._hosts import Host, exported_environment, parse_hosts
 
 HOSTS = ("--launcher", "horovod", "--hosts", "a:4,b:4")
 

@@ -18,6 +18,8 @@ from detcore.search import SearchSetup
 from detcore.trial import import_object
 
 if TYPE_CHECKING:
+    from pydantic import BaseModel
+
     from detcore.config import ExperimentConfig
     from detcore.hooks import PluginManager, TrialFailure
     from detcore.runner._listener import RunSettings
@@ -68,7 +70,9 @@ def find_launcher(
     return None if name == _LOCAL else functools.partial(_make_launcher, made, settings, what)
 
 
-def _known_settings(made: Callable[..., Launcher], model: Any) -> Mapping[str, bool] | None:
+def _known_settings(
+    made: Callable[..., Launcher], model: type[BaseModel] | None
+) -> Mapping[str, bool] | None:
     """Return the settings of a launcher, and whether each is required; None: any are taken."""
     if model is not None:
         return {name: field.is_required() for name, field in model.model_fields.items()}

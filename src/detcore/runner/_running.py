@@ -131,19 +131,13 @@ class LogTail:
 
     def read(self) -> Iterator[Event]:
         """Yield the new events; one that is being written comes at the next look."""
-        if not self._has_grown():
-            return
         with contextlib.suppress(SpoolDamagedError, OSError):
+            if self._path.stat().st_size <= self._end:
+                return
             for record in read_records(self._path, self._end):
                 self._end = record.end
                 if (event := record.event) is not None:
                     yield event
-
-    def _has_grown(self) -> bool:
-        try:
-            return self._path.stat().st_size > self._end
-        except OSError:
-            return False
 
 
 class RunningTrial:

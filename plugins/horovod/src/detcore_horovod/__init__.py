@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_horovod._hosts import Host, HostsJob, HostsRequest, SupportsHosts
+    from detcore_horovod._hosts import HostsJob, HostsRequest, SupportsHosts
     from detcore_horovod._jobs import run_on_hosts, run_workers
     from detcore_horovod._log_relay import LogCopy, LogSource, log_header
     from detcore_horovod._ranks import interface_with, rank_variables, start_rank
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "Host",
     "HostsJob",
     "HostsRequest",
     "LogCopy",
@@ -34,7 +33,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_hosts": "Host HostsJob HostsRequest SupportsHosts",
+        "_hosts": "HostsJob HostsRequest SupportsHosts",
         "_jobs": "run_on_hosts run_workers",
         "_log_relay": "LogCopy LogSource log_header",
         "_ranks": "interface_with rank_variables start_rank",

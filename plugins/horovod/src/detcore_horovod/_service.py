@@ -36,17 +36,7 @@ class HorovodService:
     def start_on_hosts(
         self, command: Sequence[str], request: HostsRequest, sink: Sink
     ) -> HorovodRun:
-        """Start a command on several machines through ``horovodrun``.
-
-        Args:
-            command: Program and arguments; the same paths on all machines.
-            request: The machines, and how the command is to run there.
-            sink: Takes the lines that the workers print.
-
-        Raises:
-            ConfigError: If this environment has no horovodrun.
-            WorkerError: If a host has no address, or horovodrun does not start.
-        """
+        """Start a command through ``horovodrun``; see `detcore_horovod.SupportsHosts`."""
         from detcore_horovod._run import start_on_hosts
 
         return start_on_hosts(command, request, sink)
