@@ -320,8 +320,8 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "src/detcore", *map(str, sorted(Path("plugins").glob("*/src/detcore_*"))))
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
-        "plugins/metrics/tests", "plugins/remote/tests", "plugins/testing/tests",
-        "plugins/replay/tests", "--exclude", "tests/examples",
+        "plugins/horovod/tests", "plugins/metrics/tests", "plugins/remote/tests",
+        "plugins/testing/tests", "plugins/replay/tests", "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin:plugins/replay/tests"},
     )  # fmt: skip
 

@@ -57,7 +57,8 @@ ROOM_TESTS = {
     "distributed": "distributed plugins/testing/tests/test_ranks.py core launch trial metrics",
     "experimental": "experimental plugins/server/tests cli",
     "hooks": "hooks delivery run cli architecture/test_public_api.py",
-    "launch": "launch plugins/testing/tests/test_launcher_suite.py core distributed run",
+    "launch": "launch plugins/horovod/tests plugins/testing/tests/test_launcher_suite.py core"
+    " distributed run",
     "runner": "run cli search launch experimental",
     "search": "search core plugins/testing/tests run",
     "storage": "storage plugins/testing/tests/test_storage_suite.py checkpoint"

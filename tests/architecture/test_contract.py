@@ -30,8 +30,7 @@ DOCUMENTED = {
     " OBSERVER_HOOKS RendezvousType RoutesType SearcherType StorageType TablesType TrialFailure"
     " hookimpl hookspec",
     "detcore.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
-    "detcore.launch.nodes": "HostsJob HostsRequest Line RankPlace Rendezvous RendezvousService"
-    " RendezvousStore SupportsHosts",
+    "detcore.launch.nodes": "Line RankPlace Rendezvous RendezvousService RendezvousStore Sink",
     "detcore.metrics": "MetricReducer",
     "detcore.search": "Answer ExitReason NewTrial SearchMethod SearchSetup TrainTo",
     "detcore.storage": "Capabilities DEFAULT_ALGORITHM Entry FileDigest Pair Progress"

@@ -120,27 +120,14 @@ def _check_routes(environment: CleanEnvironment) -> None:
     assert {"/api/v1/models", "/api/v1/auth/login", "/info"} < paths() - without
 
 
-LAUNCH = ("launch", "--launcher", "horovod", "-n", "2", "--")
-
-
-@pytest.mark.cold
-def test_the_launcher_for_horovod_says_how_to_install_it(core_alone: CleanEnvironment) -> None:
-    done = core_alone.run("detcore", *LAUNCH, "python")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        1,
-        "",
-        "error: '--launcher horovod' is part of detcore-horovod, which is not installed.\n"
-        "Install it with: pip install 'detcore[horovod]'\n",
-    )
-
-
 @pytest.mark.cold
 def test_with_its_distribution_horovod_has_its_variables(tmp_path: Path) -> None:
     environment = CleanEnvironment(
         tmp_path / "environment", [detcore_wheel(), detcore_wheel("horovod")]
     )
     program = "import os; print(os.environ['HOROVOD_CONTROLLER'], os.environ['HOROVOD_SIZE'])"
-    done = environment.run("detcore", *LAUNCH, "python", "-c", program)
+    launch = ("launch", "--launcher", "horovod", "-n", "2", "--")
+    done = environment.run("detcore", *launch, "python", "-c", program)
     assert (done.returncode, done.stderr) == (0, "")
     assert sorted(done.stdout.splitlines()) == [f"[rank={rank}] gloo 2" for rank in range(2)]
 
@@ -238,6 +225,12 @@ def test_without_its_distribution_a_server_is_not_asked(
             "remote",
         ),
         ("from detcore.data import verify_ledger", "detcore.data.verify_ledger", "replay"),
+        ("from detcore.launch import run_workers", "detcore.launch.run_workers", "horovod"),
+        (
+            "from detcore.launch.nodes import rank_variables",
+            "detcore.launch.nodes.rank_variables",
+            "horovod",
+        ),
         ("from detcore.metrics import AUROC", "a reducer for one of the usual metrics", "metrics"),
     ],
 )

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from detcore._log import Spool
 from detcore._log.events import TrainingMetrics, TrialStarted, encode
-from detcore.runner._trial_logs import LogTail
+from detcore.runner._running import LogTail
 
 
 def report(spool: Spool, step: int) -> TrainingMetrics:

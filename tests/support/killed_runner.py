@@ -36,7 +36,7 @@ from detcore.hooks import PluginManager
 from detcore.launch import WorkerEvent
 from detcore.runner import (
     RunSettings,
-    _launching,
+    _named,
     _supervisor,
     resume_experiment,
     start_experiment,
@@ -217,7 +217,7 @@ def run(folder: Path, steps: Steps, num_trials: int) -> None:
     environment = read_environment({"DETCORE_HOME": str(folder)})
     plugins = PluginManager(environment)
     settings = RunSettings(environment=environment, plugins=plugins, listener=Listener())
-    vars(_launching)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
+    vars(_named)["choose_launcher"] = lambda *_, **__: Launcher(steps, plugins)
     vars(_supervisor)["_FIRST_PAUSE_S"] = 0.0
     with Database.open(environment.database_url) as database:
         known = database.list_experiments()

@@ -414,9 +414,8 @@ def test_without_the_plugin_a_bundle_is_refused_before_training(failing: Failing
         "config", "check", failing.detcore.config(on_failure="mail", entrypoint="ls")
     )
     assert done.code, done.output
-    assert "on_failure is 'mail', and no installed plugin has that action" in done.output
+    assert "on_failure is 'mail', and nothing installed provides that" in done.output
     done = failing.detcore("run", config, code, "--set", "on_failure=mail")
-    assert (
-        "on_failure is 'mail', and no installed plugin has that action.\nActions here: bundle."
-        in (done.stderr)
+    assert "on_failure is 'mail', and nothing installed provides that.\nActions here: bundle." in (
+        done.stderr
     )

@@ -53,7 +53,7 @@ Environment variables:
 """
 COMMANDS = {
     "run": Lazy("detcore.cli._run:run", "Train an experiment in this terminal, or continue one."),
-    "launch": Lazy("detcore.cli._launch:launch", "Run a command in several worker processes."),
+    "launch": Lazy(None, "Run a command in several worker processes."),
     "experiment": Lazy(
         "detcore.cli._experiment:experiment_group",
         "List, show and plot experiments; pause, resume, cancel them.",
@@ -105,6 +105,7 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "data": "detcore-replay",
     "database": "detcore-server",
     "diverge": "detcore-replay",
+    "launch": "detcore-horovod",
     "migrate": "detcore-determined",
     "model": "detcore-registry",
     "plugins new": "detcore-testing",

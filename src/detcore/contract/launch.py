@@ -11,9 +11,8 @@ from typing import Any, Protocol, runtime_checkable
 from detcore.contract.values import TrialInfo
 
 __all__ = [
-    "Host", "HostsJob", "HostsRequest", "Launcher", "Line", "OutputSink", "RankPlace", "Rendezvous",
-    "RendezvousService", "RendezvousStore", "Sink", "SupportsCheck", "SupportsHosts", "WorkerEvent",
-    "WorkerGroup",
+    "Launcher", "Line", "OutputSink", "RankPlace", "Rendezvous", "RendezvousService",
+    "RendezvousStore", "Sink", "SupportsCheck", "WorkerEvent", "WorkerGroup",
 ]  # fmt: skip
 
 
@@ -265,93 +264,3 @@ class Sink(Protocol):
 
     def __call__(self, rank: int, stream: str, line: Line) -> None:
         """Take a line that rank `rank` wrote to ``"stdout"`` or ``"stderr"``."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Host:
-    """A machine, and how many workers it takes."""
-
-    name: str
-    slots: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class HostsRequest:
-    """How a command is to run on several machines.
-
-    Attributes:
-        hosts: The machines; rank 0 runs on the first one.
-        num_workers: How many processes in all; at most the sum of the slots.
-        network_interface: Its name on all machines; None: the one that leads to the hosts.
-        environment: All variables for the workers. None is a secret, so that they may stand on
-            command lines.
-        stop_s: How long the workers may take once they were asked to end, in seconds.
-    """
-
-    hosts: Sequence[Host]
-    num_workers: int
-    network_interface: str | None
-    environment: Mapping[str, str]
-    stop_s: float
-
-
-class HostsJob(Protocol):
-    """A command that runs on several machines; the rules are those of `Workers`.
-
-    Attributes:
-        pid: Process id of the local process that started it.
-        failure: Once it is closed, the reason why no worker was started; None if one was.
-    """
-
-    @property
-    def pid(self) -> int: ...
-
-    @property
-    def failure(self) -> str | None: ...
-
-    @property
-    def is_alive(self) -> bool:
-        """Whether any has not ended, as of the last `poll`."""
-
-    @property
-    def is_ending(self) -> bool:
-        """Whether those that are left were asked to end."""
-
-    @property
-    def first_failed(self) -> int | None:
-        """The rank that failed first, None while none has."""
-
-    def poll(self, timeout_s: float) -> list[tuple[int, int]]:
-        """Return the ranks that ended since, with their codes."""
-
-    def signal(self, number: int, *, with_children: bool = False) -> None:
-        """Pass a signal on to every worker."""
-
-    def end(self) -> None:
-        """Ask all to end; kill those that are still there after the grace time."""
-
-    def kill(self) -> None:
-        """End all workers at once."""
-
-    def close(self) -> int:
-        """Wait for the end; return the code of the job."""
-
-
-@runtime_checkable
-class SupportsHosts(Protocol):
-    """A rendezvous service for which ``detcore launch`` takes ``--hosts``."""
-
-    def start_on_hosts(
-        self, command: Sequence[str], request: HostsRequest, sink: Sink, /
-    ) -> HostsJob:
-        """Start a command on several machines.
-
-        Args:
-            command: Program and arguments; the same paths on all machines.
-            request: The machines, and how the command is to run there.
-            sink: Takes the lines that the workers print.
-
-        Raises:
-            ConfigError: If this machine lacks a program.
-            WorkerError: If a host has no address, or the command does not start.
-        """

@@ -58,6 +58,7 @@ __all__ = [
     "read_run",
     "read_spool",
     "spool_owner",
+    "spool_path",
     "subscribe",
     "tell_end_of_killed",
     "tell_recovered",

@@ -1,6 +1,7 @@
 """Launchers, which start the worker processes of a trial, and the program that runs inside them.
 
-Names are imported on first use, because a worker needs only a few of them.
+Names are imported on first use, because a worker needs only a few of them. Those that run a command
+as several workers are in the distribution detcore-horovod; they are also found here.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
         WorkerEvent,
         WorkerGroup,
     )
-    from detcore.launch._command import describe_exit, run_on_hosts, run_workers
     from detcore.launch._early import EarlyWorker, early_worker
     from detcore.launch._job import framework_variables
     from detcore.launch._local import LocalLauncher
     from detcore.launch._places import num_cores
     from detcore.launch._user_imports import find_preload
+    from detcore.launch._workers import describe_exit
 
 __all__ = [
     "EarlyWorker",
@@ -37,19 +38,18 @@ __all__ = [
     "find_preload",
     "framework_variables",
     "num_cores",
-    "run_on_hosts",
-    "run_workers",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_command": "describe_exit run_on_hosts run_workers",
         "_early": "EarlyWorker early_worker",
         "_job": "framework_variables",
         "_local": "LocalLauncher",
         "_places": "num_cores",
         "_user_imports": "find_preload",
+        "_workers": "describe_exit",
+        "detcore_horovod": "run_on_hosts run_workers",
         "detcore.contract.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
     },
 )

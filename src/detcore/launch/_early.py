@@ -8,6 +8,7 @@ worker, it ends when the other end of its channel closes, however this process e
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import signal
 from collections.abc import Iterator, Mapping, Sequence
@@ -79,12 +80,8 @@ class EarlyWorker:
         self._cwd = cwd
         self._environment = shared_variables(environment)
         self._is_over = False
-        command = (*WORKER, "early", *modules)
-        self.process, self.channel = start_worker(
-            environment,
-            (),
-            lambda full, inherited: start_process(command, full, cwd=cwd, keep_open=inherited),
-        )
+        start = functools.partial(start_process, (*WORKER, "early", *modules), cwd=cwd)
+        self.process, self.channel = start_worker(environment, (), start)
 
     def take(
         self,

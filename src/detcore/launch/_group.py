@@ -25,7 +25,7 @@ class LocalWorkerGroup(WorkerGroup):
 
     Args:
         workers: The processes; they call `wake` when one has ended.
-        job: Lets them find each other; closed with the group. None: the caller sees to that.
+        job: Lets them find each other; closed with the group.
         channels: The runner's ends of the workers' channels, by rank; closed with the group.
         wake: Readable when a process has ended.
     """
@@ -33,7 +33,7 @@ class LocalWorkerGroup(WorkerGroup):
     def __init__(
         self,
         workers: Workers,
-        job: LocalJob | None,
+        job: LocalJob,
         *,
         channels: Sequence[socket.socket],
         wake: Wake,
@@ -116,8 +116,7 @@ class LocalWorkerGroup(WorkerGroup):
 
     def close(self) -> int:
         code = self._workers.close()
-        if self._job is not None:
-            self._job.close()
+        self._job.close()
         self._wake.close()
         for channel in self._channels:
             channel.close()

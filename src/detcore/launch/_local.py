@@ -52,6 +52,8 @@ class LocalLauncher:
         notice: Called with messages for the user.
         early: A worker that waits for the first trial.
         plugins: Provide services for trials of several workers; None: each trial looks for them.
+        environment: All variables of the only worker of each trial, but for those that say which
+            trial it is; None: those of this process, and those of its place.
     """
 
     def __init__(
@@ -61,7 +63,9 @@ class LocalLauncher:
         notice: Callable[[str], None] = lambda text: None,
         early: EarlyWorker | None = None,
         plugins: PluginManager | None = None,
+        environment: Mapping[str, str] | None = None,
     ) -> None:
+        self._environment = environment
         self._early = early
         self._plugins = plugins
         can_fork = preload is not None and is_possible()
@@ -108,9 +112,9 @@ class LocalLauncher:
         cwd, is_class = info.model_dir, is_trial_class(info.config["entrypoint"])
         can_fork = slots == 1 and is_class
 
-        def start(environment: Mapping[str, str], inherited: Sequence[int]) -> WorkerProcess:
+        def begin(environment: Mapping[str, str], inherited: Sequence[int]) -> WorkerProcess:
             forked = self._fork(environment, Path(cwd), inherited) if can_fork else None
-            return forked or start_process(WORKER, environment, cwd=cwd, keep_open=inherited)
+            return forked or start_process(WORKER, environment, inherited, cwd=cwd)
 
         channels: list[socket.socket] = []
         with contextlib.ExitStack() as on_failure:
@@ -121,11 +125,12 @@ class LocalLauncher:
             linger_s = _LINGER_S if is_class else None
             workers = Workers(LineSink(on_output), linger_s=linger_s, on_end=wake.set)
             for rank in range(slots):
-                environment = job.environment(rank, told)
-                inherited = () if rank else keep_open
+                environment, inherited = job.environment(rank, told), () if rank else keep_open
+                if self._environment is not None:
+                    environment = {**self._environment, **told}
                 started = self._take_early(info, environment, inherited)
                 try:
-                    process, channel = started or start_worker(environment, inherited, start)
+                    process, channel = started or start_worker(environment, inherited, begin)
                 except OSError as error:
                     workers.kill()
                     workers.close()

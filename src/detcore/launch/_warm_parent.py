@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import IO, Any
 
 from detcore.contract.launch import Line
-from detcore.launch._command import describe_exit
 from detcore.launch._lines import LineCutter, Pump
 from detcore.launch._warm import (
     MAX_MESSAGE_BYTES,
@@ -25,7 +24,7 @@ from detcore.launch._warm import (
     send_message,
     shared_variables,
 )
-from detcore.launch._workers import start_process
+from detcore.launch._workers import describe_exit, start_process
 
 __all__ = ["WORKER_MODULES", "WarmParent", "WarmProcess", "is_possible"]
 
@@ -130,8 +129,8 @@ class WarmParent:
             self._process = start_process(
                 [sys.executable, "-m", "detcore.launch.worker", str(theirs.fileno())],
                 self._environment,
+                [theirs.fileno()],
                 cwd=cwd,
-                keep_open=[theirs.fileno()],
                 stderr=subprocess.STDOUT,
             )
         assert self._process.stdout is not None
@@ -140,7 +139,8 @@ class WarmParent:
 
     def _may_fork(self, environment: Mapping[str, str], cwd: Path) -> bool:
         if not self._is_ready:
-            if not self._is_readable(0.0):
+            assert self._link is not None
+            if not _wait_for(self._link.fileno(), timeout_s=0.0):
                 return False
             unfit = self._receive()["unfit"]
             if unfit is not None:
@@ -200,19 +200,13 @@ class WarmParent:
 
     def _receive(self) -> dict[str, Any]:
         assert self._link is not None
-        if not self._is_readable(_ANSWER_TIMEOUT_S):
+        if not _wait_for(self._link.fileno(), timeout_s=_ANSWER_TIMEOUT_S):
             raise TimeoutError(f"it did not answer within {_ANSWER_TIMEOUT_S:.0f} s")
         data = self._link.recv(MAX_MESSAGE_BYTES)
         if not data:
             raise BrokenPipeError("it is gone")
         message: dict[str, Any] = json.loads(data)
         return message
-
-    def _is_readable(self, timeout_s: float) -> bool:
-        assert self._link is not None
-        poll = select.poll()
-        poll.register(self._link, select.POLLIN)
-        return bool(poll.poll(timeout_s * 1000))
 
     def _lose(self, error: OSError) -> None:
         code = self._end()
@@ -295,11 +289,13 @@ class WarmProcess:
                 signal.pidfd_send_signal(self._pidfd, number)
 
 
-def _wait_for(*descriptors: int) -> list[int]:
+def _wait_for(*descriptors: int, timeout_s: float | None = None) -> list[int]:
+    """Return those that are readable, as soon as one is."""
     poll = select.poll()
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return [descriptor for descriptor, _ in poll.poll()]
+    timeout_ms = None if timeout_s is None else timeout_s * 1000
+    return [descriptor for descriptor, _ in poll.poll(timeout_ms)]
 
 
 def _log_line(_rank: int, _stream: str, line: Line) -> None:

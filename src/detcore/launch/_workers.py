@@ -26,6 +26,7 @@ __all__ = [
     "RemoteProcess",
     "WorkerProcess",
     "Workers",
+    "describe_exit",
     "start_process",
 ]
 
@@ -75,9 +76,9 @@ class RemoteProcess(WorkerProcess, Protocol):
 def start_process(
     command: Sequence[str],
     environment: Mapping[str, str],
+    keep_open: Sequence[int] = (),
     *,
     cwd: str | Path | None,
-    keep_open: Sequence[int],
     stderr: int = subprocess.PIPE,
 ) -> subprocess.Popen[bytes]:
     """Start a process that leads a separate session and reads nothing.
@@ -96,6 +97,16 @@ def start_process(
         # Ctrl-C in the terminal reaches this process only, which passes it on once.
         start_new_session=True,
     )
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process ended: ``"ended with exit code 3"``, ``"was killed by SIGKILL"``."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"
 
 
 class Workers:
@@ -166,7 +177,7 @@ class Workers:
         """
         rank = len(self._processes)
         try:
-            process = start_process(command, environment, cwd=cwd, keep_open=keep_open)
+            process = start_process(command, environment, keep_open, cwd=cwd)
         except OSError as error:
             self.kill()
             self.close()

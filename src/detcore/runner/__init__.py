@@ -7,6 +7,7 @@ from detcore.runner._experiment import (
     start_experiment,
 )
 from detcore.runner._listener import NullListener, RunListener, RunSettings, TrialStatus
+from detcore.runner._results import ExperimentResult, TrialResult, read_results
 from detcore.runner._settle import (
     control_experiment,
     control_trial,
@@ -14,7 +15,6 @@ from detcore.runner._settle import (
     settle_experiment,
 )
 from detcore.runner._starting import experiment_folder
-from detcore.runner._trial_logs import ExperimentResult, TrialResult, read_results
 
 __all__ = [
     "ExperimentResult",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,17 +14,25 @@ from detcore.core import find_source
 from detcore.database import (
     Database,
     DatabaseAway,
+    LogFollower,
     Patience,
     ingest_spools,
     keep_secrets,
     restore_secrets,
 )
+from detcore.hooks.delivery import LateDelivery
+from detcore.hooks import PluginManager
 from detcore.launch import num_cores
-from detcore.runner._failures import find_failure_action
 from detcore.runner._interrupts import Interrupts, Requests
-from detcore.runner._launching import find_launcher, ready_launcher
 from detcore.runner._loop import SearchLoop
-from detcore.runner._mending import make_method, mend_experiment
+from detcore.runner._mending import mend_experiment
+from detcore.runner._named import (
+    find_failure_action,
+    find_launcher,
+    make_method,
+    ready_launcher,
+)
+from detcore.runner._results import ExperimentResult, read_results
 from detcore.runner._retention import Retention
 from detcore.runner._search_log import SearchLog
 from detcore.runner._settle import experiment_lock, settle_trials
@@ -37,22 +45,17 @@ from detcore.runner._starting import (
     trials_folder,
 )
 from detcore.runner._supervisor import Conclusion
-from detcore.runner._trial_logs import (
-    ExperimentResult,
-    TrialLogs,
-    late_delivery,
-    read_results,
-)
 from detcore.search import Search
 
 if TYPE_CHECKING:
-    from detcore.hooks import PluginManager
-    from detcore.hooks.delivery import LateDelivery
+    from detcore.hooks import Observer
     from detcore.launch import Launcher
     from detcore.runner._listener import RunListener, RunSettings
     from detcore.storage import StorageBackend
 
 __all__ = ["check_experiment", "find_refusals", "resume_experiment", "start_experiment"]
+
+_JOIN_S = 5.0
 
 
 def start_experiment(
@@ -144,21 +147,23 @@ def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, Det
         plugins: Provide search methods and launchers.
     """
     config = loaded.config
-    found: dict[str, DetcoreError] = {}
-    method = plugins.searchers().get(config.searcher.name)
-    try:
+
+    def check_searcher() -> None:
+        method = plugins.searchers().get(config.searcher.name)
         if method is not None and not method.method.startswith("detcore."):
             Search(make_method(config, plugins), seed=config.reproducibility.experiment_seed)
-    except DetcoreError as error:
-        found["searcher"] = error
-    try:
-        find_launcher(config, plugins)
-    except DetcoreError as error:
-        found["launcher"] = error
-    try:
-        find_failure_action(config.on_failure, plugins)
-    except DetcoreError as error:
-        found["on_failure"] = error
+
+    checks: dict[str, Callable[[], object]] = {
+        "searcher": check_searcher,
+        "launcher": lambda: find_launcher(config, plugins),
+        "on_failure": lambda: find_failure_action(config.on_failure, plugins),
+    }
+    found: dict[str, DetcoreError] = {}
+    for section, check in checks.items():
+        try:
+            check()
+        except DetcoreError as error:
+            found[section] = error
     return found
 
 
@@ -294,7 +299,7 @@ class _Run:
         database.set_experiment_state(experiment_id, ExperimentState.RUNNING)
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
-            with late_delivery(self._settings, experiment_id) as delivery:
+            with _late_delivery(self._settings, experiment_id) as delivery:
                 conclusion = self._run(launcher, delivery)
         except KeyboardInterrupt:  # before the first trial was started
             conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
@@ -352,10 +357,11 @@ class _Run:
             if launcher is None:
                 ready = ready_launcher(config, self.model_dir, settings)
                 launcher = stack.enter_context(ready)
-            logs = TrialLogs(self._impatient, settings.environment.home, delivery)
-            stack.enter_context(logs.followed())
+            follower = LogFollower(self._impatient)
+            stack.callback(follower.stop, _JOIN_S)
             starter = TrialStarter(
                 database=self._database,
+                impatient=self._impatient,
                 run=settings,
                 experiment_id=self._experiment_id,
                 config=config,
@@ -370,7 +376,8 @@ class _Run:
                 storage=storage,
                 launcher=launcher,
                 lock_fd=self._lock_fd,
-                logs=logs,
+                follower=follower,
+                delivery=delivery,
             )
             loop = SearchLoop(
                 starter,
@@ -420,6 +427,37 @@ class _Run:
             error=conclusion.error if conclusion else None,
             was_cut_short=conclusion.was_cut_short if conclusion else False,
         )
+
+
+@contextlib.contextmanager
+def _late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[LateDelivery]:
+    """Deliver in the background during the block, and for a moment after it.
+
+    Events left by earlier runs under the same home are delivered first, then the reports of the
+    experiment's own trials. The rest stays for the next run.
+    """
+    environment, plugins = settings.environment, settings.plugins
+
+    def make_observers() -> list[Observer]:
+        # A separate manager, because one belongs to one thread. The run's reports the faults.
+        own = PluginManager(
+            environment,
+            disabled=plugins.disabled,
+            allowed=plugins.allowed,
+            on_problem=lambda problem: None,
+        )
+        return own.observers()
+
+    late = LateDelivery(environment.home, make_observers, experiment_id=experiment_id)
+    try:
+        yield late
+    finally:
+        for name, trials in sorted(late.close(environment.delivery_wait_s).items()):
+            some = f"{trials} trial{'s' if trials > 1 else ''}"
+            settings.listener.notice(
+                f"plugin {name} was not told everything of {some} yet; it is kept, and delivered "
+                "by the next run, or now by: detcore plugins deliver"
+            )
 
 
 @contextlib.contextmanager

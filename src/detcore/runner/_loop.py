@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 from detcore._log.events import CheckpointDamaged
 from detcore.contract.errors import DetcoreError
 from detcore.contract.values import TrialState
-from detcore.database import DatabaseAway, Patience, ingest_spools
+from detcore.database import DatabaseAway, Patience
 from detcore.hooks.delivery import tell_end_of_killed
-from detcore.runner._failures import act_on_failure
 from detcore.runner._listener import TrialStatus
+from detcore.runner._named import find_failure_action
 from detcore.runner._running import RunningTrial
 from detcore.runner._supervisor import (
     Action,
@@ -145,7 +145,7 @@ class SearchLoop:
             self._happen(*self._interrupts.observe(), report)
             return
         if event.type == "question":
-            trial.workers.reply(**self._starter.logs.answer(trial.info, event.fields))
+            trial.workers.reply(**self._starter.answer(trial.info, event.fields))
             return
         if event.type == "inexact_resume":
             self._tell_inexact(str(event.fields["framework"]), str(event.fields["reason"]))
@@ -214,13 +214,7 @@ class SearchLoop:
         trial.close()
         for report in trial.read_reports():
             self._take_event(trial, report)
-        self._starter.logs.unfollow(trial.info)
-        ingest_spools(
-            self._database,
-            self._starter.run.environment.home,
-            experiment_id=self._experiment_id,
-            trial_id=trial.info.trial_id,
-        )
+        self._starter.release(trial.info)
 
     def _tick(self) -> None:
         now = time.monotonic()
@@ -348,11 +342,19 @@ class SearchLoop:
 
     def _act_on_failure(self, trial: RunningTrial, error: str) -> None:
         """Call the action that the experiment names for a trial that failed for good."""
-        if trial.info.config.get("on_failure") is None or trial.is_invalid_hp:
+        name, trial_id = trial.info.config.get("on_failure"), trial.info.trial_id
+        if name is None or trial.is_invalid_hp:
             return
-        latest = self._database.latest_checkpoint(trial.info.trial_id)
+        latest = self._database.latest_checkpoint(trial_id)
         failure = trial.describe_failure(error, latest, self._starter.storage.url)
-        act_on_failure(failure, self._starter.run.plugins, self._listener)
+        try:
+            action = find_failure_action(name, self._starter.run.plugins)
+            text = action and action(failure)
+        except Exception as fault:  # noqa: BLE001  (a plugin's: the other trials continue)
+            kind = "" if isinstance(fault, DetcoreError) else f"{type(fault).__name__}: "
+            text = f"on_failure: {name} failed: {kind}{fault}"
+        if text:
+            self._listener.notice(f"trial {trial_id}: {text}")
 
     def _abandon(self) -> None:
         """End all workers at once; the run fails."""

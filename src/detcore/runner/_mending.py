@@ -6,31 +6,25 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from detcore._secrets import MASK, mask_config
-from detcore.config import ExperimentConfig, load_mapping
-from detcore.contract.errors import DetcoreError, RunError, SearchError
+from detcore.config import load_mapping
+from detcore.contract.errors import RunError
 from detcore.contract.values import ExperimentState, JSONValue
 from detcore.database import keep_secrets, restore_secrets
-from detcore.search import Search, SearchMethod, SearchSetup, Validated, event_from_json
-from detcore.trial import import_object
+from detcore.runner._named import make_method
+from detcore.search import Search, Validated, event_from_json
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
 
-__all__ = ["make_method", "mend_experiment"]
+__all__ = ["mend_experiment"]
 
 _METRIC = "searcher.metric"
 _LENGTH = "searcher.max_length."
 _STORAGE = "checkpoint_storage."
 # The other methods' proposals depend on the length.
 _FIXED_LENGTH = ("single", "random", "grid")
-_METHODS = ("start", "validated", "exited", "progress")
-# Accepted in experiment files, for they are documented; nothing here carries them out.
-_NOT_HERE = {
-    "custom": "register the class by the hook detcore_register_searcher, and use its name",
-    "pbt": "adaptive_asha and optuna also spend most of the time on the best trials",
-}
 
 
 def mend_experiment(
@@ -144,54 +138,3 @@ def _leaves(value: JSONValue, name: str = "") -> Iterator[tuple[str, JSONValue]]
             yield from _leaves(item, f"{name}.{key}" if name else key)
     elif value is not None:
         yield name, value
-
-
-def make_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMethod:
-    """Make the search method of an experiment, new.
-
-    Args:
-        config: The experiment's configuration.
-        plugins: Provide search methods.
-
-    Raises:
-        RunError: If no search method has that name.
-        SearchError: If its class is no search method, or cannot be made from these settings.
-    """
-    name, length = config.searcher.name, config.trial_settings().max_length
-    types = plugins.searchers()
-    if name not in types:
-        hint = _NOT_HERE.get(name, "other search methods come with plugins: detcore plugins list")
-        raise RunError(
-            f"searcher.name is {name!r}, and nothing installed carries that out.\n"
-            f"Search methods here: {', '.join(sorted(types))}.\n{hint[0].upper()}{hint[1:]}."
-        )
-    target = types[name].method
-    what = f"the search method {name!r} ({target})"
-    try:
-        made = import_object(target)
-    except (ImportError, AttributeError) as error:
-        raise SearchError(f"{what} cannot be imported: {error}") from error
-    setup = SearchSetup(
-        settings=config.searcher.model_dump(mode="json"),
-        hyperparameters=config.hyperparameters,
-        seed=config.reproducibility.experiment_seed,
-        max_length=length.count if length is not None else 0,
-    )
-    try:
-        method: SearchMethod = made(setup)
-    except DetcoreError:
-        raise
-    except Exception as error:
-        raise SearchError(
-            f"{what} cannot be made: {type(error).__name__}: {error}.\n"
-            "It is called with a SearchSetup, and returns an object with the methods "
-            f"{', '.join(_METHODS)}."
-        ) from error
-    missing = [each for each in _METHODS if not callable(getattr(method, each, None))]
-    if missing:
-        raise SearchError(
-            f"{what} has no {' and no '.join(missing)}.\n"
-            f"A search method has the methods {', '.join(_METHODS)}: "
-            "see detcore.search.SearchMethod."
-        )
-    return method

@@ -7,11 +7,11 @@ import re
 import signal
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore._log import spool_path
+from detcore._log import SpoolDamagedError, read_records, spool_path
 from detcore._log.events import CheckpointCommitted, Event, TrainingMetrics, ValidationMetrics
 from detcore.contract.errors import NotANumberError, in_one_line
 from detcore.contract.hook_values import TrialFailure
@@ -27,14 +27,13 @@ from detcore.launch.worker import (
     is_trial_class,
 )
 from detcore.runner._supervisor import Ending, WorkersEnded
-from detcore.runner._trial_logs import LogTail
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
     from detcore.database import CheckpointRecord
     from detcore.runner._listener import RunListener
 
-__all__ = ["RunningTrial", "TrialOutput"]
+__all__ = ["LogTail", "RunningTrial", "TrialOutput"]
 
 # The first of these says that a trial has begun to train.
 _BEGUN = frozenset(
@@ -118,6 +117,27 @@ class _HangTimer:
         self._looked_at = now
         self.left_s = self.timeout_s if has_news else self.left_s - passed_s
         return self.left_s <= 0
+
+
+class LogTail:
+    """Reads the events that a log has got since the last look, for a display.
+
+    A log that cannot be read has no events: its other followers report that.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = Path(path)
+        self._end = 0
+
+    def read(self) -> Iterator[Event]:
+        """Yield the new events; one that is being written comes at the next look."""
+        with contextlib.suppress(SpoolDamagedError, OSError):
+            if self._path.stat().st_size <= self._end:
+                return
+            for record in read_records(self._path, self._end):
+                self._end = record.end
+                if (event := record.event) is not None:
+                    yield event
 
 
 class RunningTrial:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.contract.errors import DetcoreError, SearchError
+from detcore.contract.errors import DetcoreError
 from detcore.database import TrialDraft, TrialTarget
 from detcore.runner._supervisor import LogEntry
 from detcore.search import (
@@ -70,7 +70,7 @@ class SearchLog:
         self.rungs: dict[int, int] = {}
         self._exits: dict[int, ExitReason] = {}
         self.best: dict[int, float] = {}
-        self.search = self._new_search()
+        self.search = Search(make_method(), seed=seed)
         recorded = database.list_trials(experiment_id)
         # An experiment of an earlier release has its one trial, and no log.
         self.trial_ids = {
@@ -87,7 +87,7 @@ class SearchLog:
     def _replay(self, logged: Sequence[Mapping[str, Any] | None]) -> None:
         for document in logged:
             event = event_from_json(document or {})
-            operations = self._apply(event)
+            operations = self.search.apply(event)
             self._note(event)
             self.entries.append(LogEntry(event, operations, (document or {}).get("error")))
 
@@ -107,7 +107,7 @@ class SearchLog:
         """
         if isinstance(event, Exited) and self._would_end_in_failure(event):
             return None
-        operations = self._apply(event)
+        operations = self.search.apply(event)
         self._note(event)
         self._write(event, operations, error=error)
         return operations
@@ -127,23 +127,6 @@ class SearchLog:
         except DetcoreError:
             return False
         return search.is_finished
-
-    def _new_search(self) -> Search:
-        method = self._make_method()
-        try:
-            return Search(method, seed=self._seed)
-        except DetcoreError:
-            raise
-        except Exception as error:
-            raise _failed(method, "start()", error) from error
-
-    def _apply(self, event: Event) -> tuple[Operation, ...]:
-        try:
-            return self.search.apply(event)
-        except DetcoreError:
-            raise
-        except Exception as error:
-            raise _failed(self.search.method, str(event), error) from error
 
     def _note(self, event: Event) -> None:
         if isinstance(event, Validated):
@@ -182,11 +165,3 @@ class SearchLog:
             progress=self.search.progress,
             folder=self._trials_dir,
         )
-
-
-def _failed(method: object, what: str, error: Exception) -> SearchError:
-    return SearchError(
-        f"the search method {type(method).__name__} failed at {what}: "
-        f"{type(error).__name__}: {error}.\n"
-        "Nothing was recorded of that: when it is mended, go on with detcore run --resume ID."
-    )

@@ -8,12 +8,13 @@ import re
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from detcore._log import open_log
+from detcore._log import open_log, spool_path
 from detcore.contract.errors import RunError
 from detcore.contract.values import TrialInfo
 from detcore.core import find_source, recover_trial
+from detcore.database import answer_question, ingest_spools
 from detcore.environment import read_variables
 from detcore.hooks.delivery import subscribe
 from detcore.launch import framework_variables
@@ -22,11 +23,11 @@ from detcore.trial import copy_code, list_code
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
-    from detcore.database import CheckpointRecord, Database
+    from detcore.database import CheckpointRecord, Database, LogFollower
+    from detcore.hooks.delivery import LateDelivery
     from detcore.environment import Environment
     from detcore.launch import Launcher
     from detcore.runner._listener import RunSettings
-    from detcore.runner._trial_logs import TrialLogs
     from detcore.storage import StorageBackend
 
 __all__ = [
@@ -114,9 +115,14 @@ def trials_folder(environment: Environment, experiment_id: int) -> Path:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStarter:
-    """Starts trials of an experiment.
+    """Starts trials of an experiment, follows their logs, and answers their workers' questions.
+
+    While its trials run, the runner is the only process that moves their reports into the records,
+    apart from commands that read.
 
     Attributes:
+        database: The records; a call waits while they are away.
+        impatient: The same, for calls that must not wait.
         run: The settings of the run.
         experiment_id: Which experiment.
         config: Its configuration, with secrets.
@@ -127,10 +133,12 @@ class TrialStarter:
         storage: Where the checkpoints are.
         launcher: Starts the workers.
         lock_fd: The experiment's lock, which the workers inherit.
-        logs: Moves the reports of the workers into the records, and notifies observers.
+        follower: Moves the reports of the workers into the records.
+        delivery: Tells observer plugins.
     """
 
     database: Database
+    impatient: Database
     run: RunSettings
     experiment_id: int
     config: ExperimentConfig
@@ -141,7 +149,8 @@ class TrialStarter:
     storage: StorageBackend
     launcher: Launcher
     lock_fd: int
-    logs: TrialLogs
+    follower: LogFollower
+    delivery: LateDelivery
 
     def start(
         self, index: int, trial_id: int, *, length: int | None, place: Mapping[str, str]
@@ -177,7 +186,7 @@ class TrialStarter:
                 },
             )
         except BaseException:
-            self.logs.unfollow(info)
+            self._unfollow(info)
             output.close()
             raise
         self.run.listener.trial_started(info, pid=workers.pid)
@@ -240,7 +249,36 @@ class TrialStarter:
         with open_log(info):
             pass  # its first line
         subscribe(info, self.run.plugins.observers())
-        self.logs.follow(info)
+        trial_dir = Path(info.trial_dir)
+        self.follower.follow(spool_path(trial_dir, info.run_id))
+        self.delivery.watch(trial_dir)
+
+    def _unfollow(self, info: TrialInfo) -> None:
+        trial_dir = Path(info.trial_dir)
+        self.follower.unfollow(spool_path(trial_dir, info.run_id))
+        self.delivery.unwatch(trial_dir)
+
+    def release(self, info: TrialInfo) -> None:
+        """Stop following a run whose workers are gone, and take in the rest of its log."""
+        self._unfollow(info)
+        home = self.run.environment.home
+        ingest_spools(self.database, home, experiment_id=self.experiment_id, trial_id=info.trial_id)
+
+    def answer(self, info: TrialInfo, question: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the reply to a worker's question about the records.
+
+        Args:
+            info: The trial of the worker.
+            question: Its message: ``question``, ``number`` and ``fields``.
+        """
+        found = answer_question(
+            self.impatient,
+            self.run.environment.home,
+            info.trial_id,
+            str(question["question"]),
+            question["fields"],
+        )
+        return {"type": "answer", "number": question["number"], "answer": found}
 
     def _validated_metric(self, checkpoint: CheckpointRecord) -> float | None:
         """Return the searcher's metric of a validation that followed a checkpoint, or None."""

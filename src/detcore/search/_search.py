@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-from detcore.contract.errors import SearchError
+from detcore.contract.errors import DetcoreError, SearchError
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod
 from detcore.search._sampling import Sampler
 
@@ -93,12 +93,7 @@ Operation: TypeAlias = Create | Train | Close
 def event_to_json(event: Event) -> dict[str, Any]:
     """Return an event as JSON values, for the log."""
     if isinstance(event, Validated):
-        return {
-            "type": "validated",
-            "trial": event.trial,
-            "length": event.length,
-            "metric": event.metric,
-        }
+        return {"type": "validated", **dataclasses.asdict(event)}
     return {"type": "exited", "trial": event.trial, "reason": event.reason.value}
 
 
@@ -109,14 +104,13 @@ def event_from_json(value: Mapping[str, Any]) -> Event:
         SearchError: If the value is not an event.
     """
     try:
-        kind = value["type"]
-        if kind == "validated":
+        if value["type"] == "validated":
             return Validated(int(value["trial"]), int(value["length"]), float(value["metric"]))
-        if kind == "exited":
+        if value["type"] == "exited":
             return Exited(int(value["trial"]), ExitReason(value["reason"]))
+        raise ValueError(f"its type is {value['type']!r}")
     except (KeyError, TypeError, ValueError) as error:
         raise SearchError(f"not an event of a search: {value!r} ({error})") from error
-    raise SearchError(f"not an event of a search: its type is {kind!r}")
 
 
 @dataclasses.dataclass(slots=True)
@@ -165,7 +159,12 @@ class Search:
         # Looking at all trials for each event would take longer with each trial.
         self._open: set[int] = set()
         self._training: set[int] = set()
-        self._first = self._operations(method.start())
+        try:
+            self._first = self._operations(method.start())
+        except DetcoreError:
+            raise
+        except Exception as error:
+            raise self._failed("start()", error) from error
 
     @classmethod
     def replay(cls, method: SearchMethod, events: Iterable[Event], *, seed: int) -> Search:
@@ -219,8 +218,25 @@ class Search:
         """Apply an event; return the operations to perform now.
 
         Raises:
-            SearchError: If the event is impossible in this state, or the method's answer is.
+            SearchError: If the event is impossible in this state, or the method's answer is, or
+                the method fails.
         """
+        try:
+            return self._apply(event)
+        except DetcoreError:
+            raise
+        except Exception as error:
+            raise self._failed(str(event), error) from error
+
+    def _failed(self, what: str, error: Exception) -> SearchError:
+        return SearchError(
+            f"the search method {type(self.method).__name__} failed at {what}: "
+            f"{type(error).__name__}: {error}.\n"
+            "Nothing was recorded of that: mend it, then start the experiment, or resume it with "
+            "detcore run --resume ID."
+        )
+
+    def _apply(self, event: Event) -> tuple[Operation, ...]:
         trial = self._checked(event)
         if isinstance(event, Validated):
             trial.is_waiting = True

@@ -13,12 +13,14 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from detcore.errors import ConfigError, WorkerError
-from detcore.launch.nodes import HostsRequest, Line, LineCutter, Workers, interface_with
+from detcore.launch.nodes import Line, LineCutter, Sink, Workers
 from detcore_horovod._agent import MARK
+from detcore_horovod._hosts import HostsRequest
+from detcore_horovod._ranks import interface_with
 
 __all__ = ["HorovodRun", "chief_address", "interface_towards", "start_on_hosts"]
 
@@ -35,10 +37,8 @@ _SSH = ("ssh", "-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=no", "-o", "C
 _KEPT_MESSAGES = 200
 
 
-def start_on_hosts(
-    command: Sequence[str], request: HostsRequest, sink: Callable[[int, str, Line], None]
-) -> HorovodRun:
-    """Start a command on several machines; see `detcore.launch.nodes.SupportsHosts`."""
+def start_on_hosts(command: Sequence[str], request: HostsRequest, sink: Sink) -> HorovodRun:
+    """Start a command on several machines; see `detcore_horovod.SupportsHosts`."""
     program = Path(sys.executable).parent / "horovodrun"
     if not program.is_file():
         raise ConfigError(
@@ -84,7 +84,7 @@ class HorovodRun:
         self,
         command: Sequence[str],
         environment: dict[str, str],
-        sink: Callable[[int, str, Line], None],
+        sink: Sink,
         *,
         stop_s: float,
     ) -> None:

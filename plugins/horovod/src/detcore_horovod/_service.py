@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.launch.nodes import HostsRequest, Line, RankPlace, RendezvousStore
+from detcore.launch.nodes import RankPlace, RendezvousStore, Sink
 from detcore_horovod._server import MemoryStore, RendezvousServer
 
 if TYPE_CHECKING:
+    from detcore_horovod._hosts import HostsRequest
     from detcore_horovod._run import HorovodRun
 
 __all__ = ["HorovodRendezvous", "HorovodService"]
@@ -33,19 +34,9 @@ class HorovodService:
         return HorovodRendezvous(RendezvousServer(store, most_workers=len(places)))
 
     def start_on_hosts(
-        self, command: Sequence[str], request: HostsRequest, sink: Callable[[int, str, Line], None]
+        self, command: Sequence[str], request: HostsRequest, sink: Sink
     ) -> HorovodRun:
-        """Start a command on several machines through ``horovodrun``.
-
-        Args:
-            command: Program and arguments; the same paths on all machines.
-            request: The machines, and how the command is to run there.
-            sink: Takes the lines that the workers print.
-
-        Raises:
-            ConfigError: If this environment has no horovodrun.
-            WorkerError: If a host has no address, or horovodrun does not start.
-        """
+        """Start a command through ``horovodrun``; see `detcore_horovod.SupportsHosts`."""
         from detcore_horovod._run import start_on_hosts
 
         return start_on_hosts(command, request, sink)

@@ -132,7 +132,8 @@ class Detcore(Starter):
             found = [path.read_text() for path in sorted(self.folder.glob("ready-?"))]
             return found if len(found) == 2 and all(found) else []
 
-        return wait_for(both, self.started[-1])
+        found: list[str] = wait_for(both, self.started[-1])
+        return found
 
 
 @pytest.fixture

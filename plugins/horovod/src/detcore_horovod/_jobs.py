@@ -2,41 +2,36 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
-from detcore.contract.errors import ConfigError
-from detcore.contract.launch import HostsJob, HostsRequest, Line, SupportsHosts
 from detcore.environment import read_environment
-from detcore.launch import _guard
-from detcore.launch._hosts import exported_environment, parse_hosts
-from detcore.launch._job import LocalJob
-from detcore.launch._places import outer_variables
-from detcore.launch._workers import Workers
+from detcore.errors import ConfigError
+from detcore.launch import describe_exit
+from detcore.launch.nodes import LocalJob, Workers, place_ranks
+from detcore_horovod import _guard
+from detcore_horovod._hosts import HostsRequest, exported_environment, parse_hosts
+from detcore_horovod._printer import Printer
+from detcore_horovod._ranks import reserve_port, torch_variables
 
 if TYPE_CHECKING:
-    from detcore.contract.launch import RendezvousService
     from detcore.environment import Environment
+    from detcore.launch.nodes import RendezvousService
+    from detcore_horovod._hosts import HostsJob, SupportsHosts
 
-__all__ = ["Printer", "describe_exit", "run_on_hosts", "run_workers", "shell_code"]
+__all__ = ["run_on_hosts", "run_workers", "shell_code"]
 
 _POLL_S = 0.1
 # More than the hour that the end of a trial waits for its checkpoint by default.
 _STOP_S = 3900.0
 _EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
-_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-_CLEAR = b"\r\x1b[K"
-_LOG_INTERVAL_S = 10.0
+_LOOPBACK = "127.0.0.1"
 
 
 def run_workers(
@@ -75,13 +70,16 @@ def run_workers(
     printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
     workers = Workers(printer, stop_s=_stop_s(environment))
     with ExitStack() as stack:
-        job = LocalJob(num_workers, services=services, torch=torch)
+        job = LocalJob(num_workers, services=services)
         stack.callback(job.close)
+        port = reserve_port(stack, _LOOPBACK) if torch else None
         guard = stack.enter_context(_guarded())
         signals = stack.enter_context(_Signals())
         stack.callback(workers.kill)  # those that an error here leaves behind
-        for rank in range(num_workers):
+        for rank, place in enumerate(place_ranks(["here"] * num_workers)):
             mine = dict(variables) if rank == 0 else {**variables, **without_channel}
+            if port is not None:
+                mine = {**torch_variables(place, _LOOPBACK, port), **mine}
             keep_open = trials_own if rank == 0 else ()
             guard(f"+{workers.start(command, job.environment(rank, mine), keep_open=keep_open)}")
         return _follow(
@@ -129,9 +127,7 @@ def run_on_hosts(
         hosts=machines,
         num_workers=num_workers or slots,
         network_interface=network_interface,
-        environment=exported_environment(
-            {"PYTHONUNBUFFERED": "1", **variables}, exported, outer_variables()
-        ),
+        environment=exported_environment(variables, exported),
         stop_s=_stop_s(read_environment()),
     )
     with ExitStack() as stack:
@@ -179,16 +175,6 @@ def _follow(
 def shell_code(code: int) -> int:
     """Return a process's code as shells have it: 128 + n for signal n."""
     return code if code >= 0 else 128 - code
-
-
-def describe_exit(code: int) -> str:
-    """Say how a process ended: ``"ended with exit code 3"``, ``"was killed by SIGKILL"``."""
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
 
 
 class _Signals:
@@ -249,76 +235,3 @@ def _guarded() -> Iterator[Callable[[str], None]]:
     finally:
         with guard, suppress(BrokenPipeError):
             pass
-
-
-class Printer:
-    """Writes each line whole, with its rank in front.
-
-    For a line that a rank keeps rewriting (a progress bar), a log gets the last state and some
-    earlier ones; a terminal shows the states of the lowest such rank below all other lines.
-
-    Args:
-        stdout: Where lines from ``"stdout"`` go.
-        stderr: Where lines from ``"stderr"`` go.
-        log_interval_s: How often a log gets a state of a progress bar, in seconds.
-    """
-
-    def __init__(
-        self, stdout: BinaryIO, stderr: BinaryIO, *, log_interval_s: float = _LOG_INTERVAL_S
-    ) -> None:
-        self._log_interval_s = log_interval_s
-        self._streams = {"stdout": stdout, "stderr": stderr}
-        self._terminals = {name for name, to in self._streams.items() if to.isatty()}
-        self._bars: dict[tuple[int, str], bytes] = {}
-        self._logged_at: dict[tuple[int, str], float] = {}
-        self._status = b""
-        self.is_broken = False
-
-    def __call__(self, rank: int, stream: str, line: Line) -> None:
-        """Write a line; see `detcore.launch._workers.Sink`."""
-        place = (rank, stream)
-        text = b"[rank=%d] %s" % (rank, line.text)
-        if line.is_final:
-            self._bars.pop(place, None)
-            self._logged_at.pop(place, None)
-            self._write(stream, text + b"\n")
-        elif stream in self._terminals:
-            self._bars[place] = text
-            self._write(stream, b"")
-        elif self._is_due(place):
-            self._write(stream, text + b"\n")
-
-    def _is_due(self, place: tuple[int, str]) -> bool:
-        now = time.monotonic()
-        if now - self._logged_at.setdefault(place, now) < self._log_interval_s:
-            return False
-        self._logged_at[place] = now
-        return True
-
-    def _write(self, stream: str, text: bytes) -> None:
-        if stream in self._terminals:
-            clear = _CLEAR if self._status else b""
-            bar = self._bars[min(self._bars)] if self._bars else b""
-            self._status = _fit(bar)
-            text = clear + text + self._status
-        if self.is_broken or not text:
-            return
-        try:
-            self._streams[stream].write(text)
-            self._streams[stream].flush()
-        except BrokenPipeError:
-            # The reader has ended, such as `| head`. Workers must not block on full pipes.
-            self.is_broken = True
-
-    def close(self) -> None:
-        """Take the status line away."""
-        if self._status and not self.is_broken:
-            self._bars.clear()
-            with contextlib.suppress(BrokenPipeError):
-                self._write(min(self._terminals), b"")
-
-
-def _fit(bar: bytes) -> bytes:
-    """Return the part that fits on one terminal line, without colours, which cannot be cut."""
-    columns = shutil.get_terminal_size().columns
-    return _COLOUR.sub("", bar.decode("utf-8", "replace"))[: columns - 1].encode()

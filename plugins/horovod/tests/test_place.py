@@ -7,8 +7,9 @@ import pytest
 from detcore.distributed import launcher_variables
 from detcore.distributed._launchers import find_place
 from detcore.errors import DistributedError
-from detcore.launch._job import LocalJob
-from detcore.launch.nodes import find_services, place_ranks, rank_variables
+from detcore.launch.nodes import LocalJob, find_services, place_ranks
+from detcore_horovod import rank_variables
+from detcore_horovod._ranks import torch_variables
 
 
 def place_in(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> tuple[str, int, int]:
@@ -21,13 +22,17 @@ def place_in(monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]) -> tupl
     return (place.launcher, *place.numbers[:2])
 
 
+def of_torch(rank: int, size: int) -> dict[str, str]:
+    return torch_variables(place_ranks(["here"] * size)[rank], "127.0.0.1", 4713)
+
+
 @pytest.mark.parametrize(("services", "torch"), [((), False), (("horovod",), False), ((), True)])
 def test_all_that_a_job_sets_agrees(
     monkeypatch: pytest.MonkeyPatch, services: tuple[str, ...], torch: bool
 ) -> None:
     found = find_services()
-    job = LocalJob(3, services={name: found[name] for name in services}, torch=torch)
-    variables = job.environment(2, {})
+    job = LocalJob(3, services={name: found[name] for name in services})
+    variables = job.environment(2, of_torch(2, 3) if torch else {})
     job.close()
     assert place_in(monkeypatch, variables) == ("detcore", 2, 3)
 
@@ -47,18 +52,11 @@ def test_workers_on_several_nodes_are_told_where_the_chief_is(
 def test_one_worker_of_detcore_may_start_several_with_another_launcher(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    outer, inner = LocalJob(1), LocalJob(2, torch=True)
-    of_torch = {
-        name: value
-        for name, value in inner.environment(1, {}).items()
-        if not name.startswith("DETCORE_")
-    }
-    variables = {**of_torch, **_of_detcore(outer.environment(0, {}))}
+    variables = {**of_torch(1, 2), **_of_detcore(LocalJob(1).environment(0, {}))}
     assert place_in(monkeypatch, variables) == ("torchrun", 1, 2)
     other = _of_detcore(LocalJob(4).environment(3, {}))
     with pytest.raises(DistributedError, match=r"detcore: rank=3, size=4.*\n.*torchrun: rank=1"):
-        place_in(monkeypatch, {**of_torch, **other})
-    inner.close()
+        place_in(monkeypatch, {**of_torch(1, 2), **other})
 
 
 def _of_detcore(variables: dict[str, str]) -> dict[str, str]:

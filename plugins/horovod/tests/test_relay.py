@@ -9,8 +9,9 @@ import pytest
 
 from detcore._log import Spool, is_spool_in_use, read_spool, spool_path
 from detcore.errors import WorkerError
-from detcore.launch.nodes import LogCopy, LogSource, create_log, log_header
+from detcore.launch.nodes import create_log
 from detcore.types import TrialInfo
+from detcore_horovod import LogCopy, LogSource, log_header
 
 
 @pytest.fixture

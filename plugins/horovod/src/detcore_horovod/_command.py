@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import shutil
 import sys
 from collections.abc import Mapping
@@ -10,12 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore._distributions import MissingDistributionError, describe_missing
-from detcore.contract.errors import near_name
-
 if TYPE_CHECKING:
-    from detcore.cli._context import CliContext
-    from detcore.launch.nodes import RendezvousService, SupportsHosts
+    from detcore.cli import CliContext
+    from detcore.launch.nodes import RendezvousService
+    from detcore_horovod._hosts import SupportsHosts
 
 __all__ = ["launch"]
 
@@ -90,7 +89,7 @@ def launch(
         raise click.UsageError("there is no COMMAND to run, such as: -- python train.py")
     if hosts is None and (network_interface or exported):
         raise click.UsageError("--network-interface and --env belong to --hosts")
-    from detcore.launch import run_on_hosts, run_workers
+    from detcore_horovod._jobs import run_on_hosts, run_workers
 
     # "python" means this environment's Python, whether it was activated or not.
     search_path = f"{Path(sys.executable).parent}:{obj.environment.search_path}"
@@ -130,7 +129,6 @@ def _find_services(obj: CliContext, launcher: str) -> dict[str, RendezvousServic
     """Return the service that a launcher is named after; none for those that need none.
 
     Raises:
-        MissingDistributionError: If its distribution is not installed.
         UsageError: If there is no such launcher.
     """
     if launcher in _WITHOUT_SERVICE:
@@ -140,15 +138,12 @@ def _find_services(obj: CliContext, launcher: str) -> dict[str, RendezvousServic
     found = find_services(disabled_plugins=obj.disabled, allowed_plugins=obj.allowed)
     if launcher in found:
         return {launcher: found[launcher]}
-    if launcher == "horovod":
-        message = describe_missing("detcore-horovod", needed_by="'--launcher horovod'")
-        raise MissingDistributionError(message, name="detcore_horovod")
     names = ", ".join(map(repr, sorted({*_WITHOUT_SERVICE, "horovod", *found})))
     raise click.BadParameter(f"{launcher!r} is not one of {names}", param_hint="--launcher")
 
 
 def _find_hosts_service(services: Mapping[str, RendezvousService], launcher: str) -> SupportsHosts:
-    from detcore.launch.nodes import SupportsHosts
+    from detcore_horovod._hosts import SupportsHosts
 
     service = services.get(launcher)
     if isinstance(service, SupportsHosts):
@@ -177,5 +172,5 @@ def _hint(name: str, search_path: str) -> str:
         if Path(folder).is_dir()
         for path in Path(folder).iterdir()
     }
-    near = near_name(name, names)
-    return f"Did you mean {near!r}?" if near else "Give its path, or see to your PATH."
+    near = difflib.get_close_matches(name, sorted(names), n=1)
+    return f"Did you mean {near[0]!r}?" if near else "Give its path, or see to your PATH."
