@@ -20,8 +20,8 @@ from detcore.database import (
     keep_secrets,
     restore_secrets,
 )
-from detcore.hooks.delivery import LateDelivery
 from detcore.hooks import PluginManager
+from detcore.hooks.delivery import LateDelivery
 from detcore.launch import num_cores
 from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._loop import SearchLoop

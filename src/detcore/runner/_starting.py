@@ -24,8 +24,8 @@ from detcore.trial import copy_code, list_code
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
     from detcore.database import CheckpointRecord, Database, LogFollower
-    from detcore.hooks.delivery import LateDelivery
     from detcore.environment import Environment
+    from detcore.hooks.delivery import LateDelivery
     from detcore.launch import Launcher
     from detcore.runner._listener import RunSettings
     from detcore.storage import StorageBackend

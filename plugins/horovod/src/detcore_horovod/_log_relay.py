@@ -6,8 +6,8 @@ import fcntl
 import os
 from pathlib import Path
 
-from detcore.hooks.delivery import read_spool, spool_path
 from detcore.errors import WorkerError
+from detcore.hooks.delivery import read_spool, spool_path
 from detcore.types import TrialInfo
 
 __all__ = ["LogCopy", "LogSource", "log_header"]
