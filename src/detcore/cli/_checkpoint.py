@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +13,7 @@ from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
     Column,
+    confirm,
     format_bytes,
     format_time,
     pick,
@@ -294,8 +294,7 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
         if dry_run:
             click.echo("nothing was deleted (--dry-run)")
             return
-        if not yes:
-            _confirm(record)
+        confirm(f"Delete checkpoint {record.uuid}?", yes=yes)
         _delete_files(obj, store, record, force=force)
     click.echo(f"deleted checkpoint {record.uuid}")
 
@@ -327,14 +326,6 @@ def _readable(store: CheckpointStore, uuid: str) -> CheckpointRecord:
         f"checkpoint {record.uuid} {why.get(record.state, record.state)}.\n"
         "List those that are there with: detcore checkpoint list"
     )
-
-
-def _confirm(record: CheckpointRecord) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "there is no terminal to ask on; pass --yes to delete without asking"
-        )
-    click.confirm(f"Delete checkpoint {record.uuid}?", abort=True)
 
 
 def _print_faults(record: CheckpointRecord, faults: list[Fault]) -> None:

@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._output import Column, format_bytes, print_json, print_line, print_table
+from detcore.cli._output import (
+    Column,
+    confirm,
+    count_of,
+    format_bytes,
+    print_json,
+    print_line,
+    print_table,
+)
 from detcore.cli._records import (
     ServerRecords,
     master_option,
@@ -155,8 +163,7 @@ def prune(
         if not as_json:
             _print_plan(plan, records, uuid_shortener(database))
         if plan.deleted and not dry_run:
-            if not yes:
-                _confirm(len(plan.deleted))
+            confirm(f"Delete {count_of(len(plan.deleted), 'checkpoint')}?", yes=yes)
             if obj.master is None:
                 plan = _prune(obj, database, experiment, policy, records, plan)
             else:
@@ -230,11 +237,3 @@ def _print_plan(
             if record.uuid in plan.kept or record.uuid in plan.deleted
         ],
     )  # fmt: skip
-
-
-def _confirm(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "there is no terminal to ask on; pass --yes to delete without asking"
-        )
-    click.confirm(f"Delete {count} checkpoint{'s' if count > 1 else ''}?", abort=True)

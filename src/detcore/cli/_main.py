@@ -107,6 +107,7 @@ ALIASES = {"plugin": "plugins"}
 DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "data": "detcore-replay",
     "diverge": "detcore-replay",
+    "experiment plot": "detcore-report",
     "migrate": "detcore-determined",
     "model": "detcore-registry",
     "plugins new": "detcore-testing",
@@ -117,6 +118,8 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "storage": "detcore-storage",
     "tensorboard": "detcore-report",
     "top": "detcore-report",
+    "trial describe": "detcore-report",
+    "trial plot": "detcore-report",
     "ui": "detcore-server",
     "user activate": "detcore-server",
     "user change-password": "detcore-remote",

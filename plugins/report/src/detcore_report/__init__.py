@@ -12,7 +12,6 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore_report._activity import Activity, ProcessUsage, read_activities, time_left
     from detcore_report._chart_table import chart_table
-    from detcore_report._commands import plot_experiment
     from detcore_report._html import experiment_part, trial_part
     from detcore_report._importance import importance_table
     from detcore_report._notebook import notebook_html
@@ -52,7 +51,6 @@ __all__ = [
     "legend",
     "notebook_html",
     "page",
-    "plot_experiment",
     "read_activities",
     "read_view",
     "select_trials",
@@ -67,7 +65,6 @@ __getattr__, __dir__ = lazy_names(
     {
         "_activity": "Activity ProcessUsage read_activities time_left",
         "_chart_table": "chart_table",
-        "_commands": "plot_experiment",
         "_html": "experiment_part trial_part",
         "_importance": "importance_table",
         "_notebook": "notebook_html",
