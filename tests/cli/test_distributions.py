@@ -33,6 +33,17 @@ with Determined() as client:
     print("-----")
     print(client.get_trial(1)._repr_html_())
 """
+CLASS_OF_A_CELL = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from detcore.experimental._where import find_class
+
+session = SimpleNamespace(user_module=sys.modules["__main__"], user_ns={"In": []})
+sys.modules["IPython"] = SimpleNamespace(get_ipython=lambda: session)
+find_class(type("Net", (), {"__module__": "__main__"}), Path.cwd())
+"""
 DISTRIBUTIONS = sorted(set(DISTRIBUTION_OF_COMMAND.values()))
 PRINT_PATHS = """
 import sys
@@ -212,6 +223,7 @@ def test_without_its_distribution_a_server_is_not_asked(
             "asking a server (--master, DETCORE_MASTER)",
             "remote",
         ),
+        (CLASS_OF_A_CELL, "training Net from a notebook", "report"),
         ("from detcore.data import verify_ledger", "detcore.data.verify_ledger", "replay"),
         ("from detcore.metrics import AUROC", "a reducer for one of the usual metrics", "metrics"),
     ],

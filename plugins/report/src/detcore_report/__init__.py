@@ -11,6 +11,7 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_report._activity import Activity, ProcessUsage, read_activities, time_left
+    from detcore_report._cells import module_from_cells
     from detcore_report._chart_table import chart_table
     from detcore_report._html import experiment_part, trial_part
     from detcore_report._importance import importance_table
@@ -49,6 +50,7 @@ __all__ = [
     "fragment",
     "importance_table",
     "legend",
+    "module_from_cells",
     "notebook_html",
     "page",
     "read_activities",
@@ -64,6 +66,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_activity": "Activity ProcessUsage read_activities time_left",
+        "_cells": "module_from_cells",
         "_chart_table": "chart_table",
         "_html": "experiment_part trial_part",
         "_importance": "importance_table",
