@@ -313,19 +313,11 @@ def _delete_files(
 
 
 def _readable(store: CheckpointStore, uuid: str) -> CheckpointRecord:
+    from detcore.experimental._control import require_readable
+
     record = store.database.get_checkpoint(uuid)
-    if record.state in READABLE:
-        return record
-    why = {
-        "ACTIVE": "is not complete: it is being saved, or saving it was interrupted",
-        "DAMAGED": "is damaged (see detcore checkpoint repair)",
-        "DELETED": "was deleted",
-        "DELETING": "was being deleted when its process ended",
-    }
-    raise CheckpointStateError(
-        f"checkpoint {record.uuid} {why.get(record.state, record.state)}.\n"
-        "List those that are there with: detcore checkpoint list"
-    )
+    require_readable(record)
+    return record
 
 
 def _print_faults(record: CheckpointRecord, faults: list[Fault]) -> None:

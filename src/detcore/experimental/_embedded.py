@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import shutil
+import stat
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from detcore._records import make_document
 from detcore.contract.values import ExperimentState, searcher_metric
@@ -19,10 +23,13 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.experimental import _transport
     from detcore.experimental._transport import Document
+    from detcore.storage import StorageBackend
 
 __all__ = ["EmbeddedTransport"]
 
 _COMPLETED = "COMPLETED"
+# TensorBoard looks for the same part of a file's name.
+_EVENTS = "tfevents"
 
 
 class EmbeddedTransport:
@@ -128,25 +135,33 @@ class EmbeddedTransport:
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
-        from detcore.experimental._control import copy_event_files
-
-        return copy_event_files(self.database().get_trial(trial_id).trial_dir, Path(folder))
+        source = Path(self.database().get_trial(trial_id).trial_dir or "")
+        files = self.list_event_files(trial_id)
+        for file in files:
+            target = Path(folder) / file["name"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / file["name"], target)
+        return len(files)
 
     def list_event_files(self, trial_id: int) -> list[Document]:
-        """Return ``name, size`` of a trial's event files, for the clients of a server."""
-        from detcore.experimental._control import list_event_files
+        """Return ``name, size`` of a trial's event files, by name.
 
-        return list_event_files(self.database().get_trial(trial_id).trial_dir)
-
-    def open_event_file(self, trial_id: int, name: str) -> tuple[BinaryIO, int]:
-        """Open an event file of a trial, and return it with its size.
-
-        Raises:
-            NotFoundError: If it has no such file.
+        Return an empty list for a trial that ran on another machine. Links are left out: they may
+        lead anywhere.
         """
-        from detcore.experimental._control import open_event_file
-
-        return open_event_file(self.database().get_trial(trial_id), name)
+        trial_dir = self.database().get_trial(trial_id).trial_dir or ""
+        found = []
+        for folder, _, names in os.walk(trial_dir):
+            for name in names:
+                path = os.path.join(folder, name)
+                if _EVENTS not in name or not name.isprintable():
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode):
+                        relative = Path(path).relative_to(trial_dir).as_posix()
+                        found.append({"name": relative, "size": status.st_size})
+        return sorted(found, key=lambda file: str(file["name"]))
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -232,34 +247,26 @@ class EmbeddedTransport:
 
     def download_checkpoint(self, uuid: str, folder: str) -> None:
         """Put a checkpoint's files into a folder, unless they are there."""
-        from detcore.checkpoint import is_whole_copy
-        from detcore.experimental._control import download_files
+        from detcore.checkpoint import copy_checkpoint, is_whole_copy
 
         if not is_whole_copy(Path(folder), uuid):
-            download_files(self.database(), self._environment, uuid, Path(folder))
+            with self.open_checkpoint(uuid) as (record, storage):
+                copy_checkpoint(storage, record.uuid, Path(folder))
 
-    def list_files(self, uuid: str) -> Document:
-        """Return the stored files of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
-
-        For a server, whose clients check the files themselves.
+    @contextlib.contextmanager
+    def open_checkpoint(self, uuid: str) -> Iterator[tuple[CheckpointRecord, StorageBackend]]:
+        """Yield a checkpoint that can be read, and the storage that it is in.
 
         Raises:
             CheckpointStateError: If it is not complete, or was deleted.
         """
-        from detcore.experimental._control import list_files
+        from detcore.experimental._control import open_storage, require_readable
 
-        return list_files(self.database(), self._environment, uuid)
-
-    def open_file(self, uuid: str, name: str) -> tuple[BinaryIO, int]:
-        """Open a stored file of a checkpoint, and return it with its size.
-
-        Raises:
-            CheckpointStateError: If the checkpoint is not complete, or was deleted.
-            NotFoundError: If it has no such file.
-        """
-        from detcore.experimental._control import open_file
-
-        return open_file(self.database(), self._environment, uuid, name)
+        database = self.database()
+        record = database.get_checkpoint(uuid)
+        require_readable(record)
+        with open_storage(database, self._environment, record) as storage:
+            yield record, storage
 
     # -- shared -----------------------------------------------------------------------------------
 

@@ -37,7 +37,15 @@ if TYPE_CHECKING:
     from detcore_remote._reads import answer_read
     from detcore_remote._session import ServerAway, ServerRefused, Session
     from detcore_remote._spools import send_spools
-    from detcore_remote._submit import Detached, HandIn, follow, hand_in, read_events
+    from detcore_remote._submit import (
+        Detached,
+        HandIn,
+        activate,
+        follow,
+        hand_in,
+        read_events,
+        submit,
+    )
     from detcore_remote._transport import HttpTransport, ServerRecords, connect
     from detcore_remote._user_commands import password_option, read_new_password
 
@@ -57,6 +65,7 @@ __all__ = [
     "ServerRefused",
     "Session",
     "__version__",
+    "activate",
     "answer_read",
     "connect",
     "find_credentials",
@@ -75,6 +84,7 @@ __all__ = [
     "send_spools",
     "spell_document",
     "spell_metrics",
+    "submit",
     "trusted_authorities",
     "unspell_document",
     "unspell_metrics",
@@ -92,7 +102,7 @@ __getattr__, __dir__ = lazy_names(
         "_reads": "answer_read",
         "_session": "ServerAway ServerRefused Session",
         "_spools": "send_spools",
-        "_submit": "Detached HandIn follow hand_in read_events",
+        "_submit": "Detached HandIn activate follow hand_in read_events submit",
         "_transport": "HttpTransport ServerRecords connect",
         "_user_commands": "password_option read_new_password",
     },
