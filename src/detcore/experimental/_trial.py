@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 from detcore.contract.errors import InvalidArgumentError, NoCheckpointError, NotFoundError, describe
 from detcore.contract.values import TrialState
 from detcore.experimental._arguments import check_id, check_keys, check_text
-from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._enums import CheckpointSortBy, OrderBy
 from detcore.experimental._metrics import (
+    Ranked,
     TrainingMetrics,
     ValidationMetrics,
-    best_checkpoint,
     frame,
     stream_training,
     stream_validation,
 )
-from detcore.experimental._transport import Connected, all_pages
+from detcore.experimental._transport import all_pages
 
 if TYPE_CHECKING:
+    from detcore.experimental._checkpoint import Checkpoint
     from detcore.experimental._transport import Document, Transport
 
 __all__ = ["TrialReference"]
@@ -37,12 +37,14 @@ _SORT_KEYS = {
 }
 
 
-class TrialReference(Connected):
+class TrialReference(Ranked):
     """A trial: its checkpoints, metrics and logs.
 
     Attributes:
         id: Its id.
     """
+
+    _kind = "trial"
 
     def __init__(
         self,
@@ -127,23 +129,6 @@ class TrialReference(Connected):
 
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def top_checkpoint(
-        self, sort_by: str | None = None, smaller_is_better: bool | None = None
-    ) -> Checkpoint:
-        """Return the checkpoint with the best validation metric.
-
-        Args:
-            sort_by: Name of the validation metric; default: the searcher's.
-            smaller_is_better: Whether smaller values are better; default: as the experiment's
-                searcher says. Of no meaning without `sort_by`.
-
-        Raises:
-            NoCheckpointError: If no checkpoint has that metric (an AssertionError, too).
-        """
-        return best_checkpoint(
-            self._transport, self.master, sort_by, smaller_is_better, trial_id=self.id
-        )
-
     def select_checkpoint(
         self,
         latest: bool = False,
@@ -212,14 +197,7 @@ class TrialReference(Connected):
             return [self._checkpoint(document) for document in documents]
         metric = None if isinstance(sort_by, CheckpointSortBy) else sort_by
         smaller = None if order_by is None else OrderBy(order_by) is OrderBy.ASCENDING
-        answer = self._transport.top_checkpoints(
-            experiment_id=None,
-            trial_id=self.id,
-            metric=None if metric is None else check_text("sort_by", metric),
-            smaller_is_better=smaller,
-            limit=None,
-            distinct_trials=False,
-        )
+        answer = self._rank_checkpoints(None, metric, smaller)
         return [self._checkpoint(document) for document in answer["checkpoints"]]
 
     # -- metrics and logs -------------------------------------------------------------------------
@@ -396,9 +374,6 @@ class TrialReference(Connected):
                 f"{self.id}.\nDetermined.get_checkpoint(uuid) finds it whatever its trial."
             )
         return document
-
-    def _checkpoint(self, document: Document) -> Checkpoint:
-        return Checkpoint.from_document(document, self._transport, master=self.master)
 
     def _lasting(self) -> Document:
         """Return what does not change any more."""
