@@ -189,14 +189,14 @@ def can_resume(config: Mapping[str, Any], state: str, is_alive: bool | None) -> 
     return state != "COMPLETED" and is_alive is False and not config.get("is_standalone")
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested settings as ``a.b`` and text."""
-    flat: dict[str, str] = {}
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by names such as ``a.b``."""
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
-            flat[f"{prefix}{key}"] = str(value)
+            flat[f"{prefix}{key}"] = value
     return flat
 
 
@@ -303,7 +303,7 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
             fields[name] = f"every {period.removeprefix('1 ')}"
     storage = config.get("checkpoint_storage")
     if storage:
-        text = flatten(storage) if isinstance(storage, Mapping) else {"": str(storage)}
+        text = flatten(storage) if isinstance(storage, Mapping) else {"": storage}
         fields["storage"] = " ".join(f"{k}={v}" if k else v for k, v in text.items())
     seed = (config.get("reproducibility") or {}).get("experiment_seed")
     if seed is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import sys
-import types
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
@@ -43,31 +42,20 @@ READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 SHOWN = ("ACTIVE", "DAMAGED", *READABLE)
 
 
-class CheckpointStore:
+class CheckpointStore(contextlib.ExitStack):
     """The records, and the storages that they name, each opened once."""
 
     def __init__(self, obj: CliContext, database: Database) -> None:
         from detcore.checkpoint import watch_transfers
 
+        super().__init__()
         self._home = obj.environment.home
         self._obj = obj
         self._plugins: PluginManager | None = None
-        self._stack = contextlib.ExitStack()
         self._places: dict[tuple[int, str], RecordedPlace] = {}
         self._opened: dict[str, StorageBackend] = {}
         self.database = database
         self.observer = watch_transfers(sys.stderr, lines=True)
-
-    def __enter__(self) -> CheckpointStore:
-        return self
-
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
-        self._stack.close()
 
     def storage(self, record: CheckpointRecord) -> StorageBackend:
         """Open the storage that a checkpoint is in; one behind a server can be read only."""
@@ -87,7 +75,7 @@ class CheckpointStore:
         spec = repr(place.spec)  # two experiments may mean different servers by one URL
         if spec not in self._opened:
             self._opened[spec] = place.open()
-            self._stack.callback(self._opened[spec].close)
+            self.callback(self._opened[spec].close)
         return self._opened[spec]
 
     def faults(self, record: CheckpointRecord) -> list[Fault]:

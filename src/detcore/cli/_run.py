@@ -11,14 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._context import names_of_plugins
+from detcore.cli._context import load_experiment_file
 from detcore.cli._output import printable
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.config import LoadedConfig
-    from detcore.environment import Environment
-    from detcore.hooks import PluginManager
     from detcore.runner import ExperimentResult
 
 __all__ = ["run"]
@@ -202,7 +199,9 @@ def run(
                     f"training here: {obj.environment.master} of the environment is used where "
                     "--master says so"
                 )
-            loaded = _load(config, settings, obj.environment, plugins, folder)
+            loaded = load_experiment_file(
+                config, settings, environment=obj.environment, plugins=plugins, code_dir=folder
+            )
             for notice in loaded.notices:
                 display.notice(notice)
             result = start_experiment(loaded, folder, run_settings, test_mode=test_mode)
@@ -290,25 +289,6 @@ def _run_at(
     display.close()
     _conclude(result, as_json=as_json, at=f" --master {session.url}")
     raise SystemExit(_exit_code(result))
-
-
-def _load(
-    config: Path,
-    settings: tuple[str, ...],
-    environment: Environment,
-    plugins: PluginManager,
-    folder: Path,
-) -> LoadedConfig:
-    from detcore.config import load_config, parse_set_flags
-
-    return load_config(
-        config,
-        overrides=parse_set_flags(settings),
-        environment=environment.config_overrides,
-        required=("entrypoint",),
-        code_dir=folder,
-        **names_of_plugins(plugins),
-    )
 
 
 def _make_display(as_json: bool, *, quiet: bool, verbose: bool = False) -> Any:

@@ -171,17 +171,21 @@ def _table(
 
 def split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, str], list[str]]:
     """Return the hyperparameters that all trials share, and the names of the others."""
-    flat = [flatten(row["hparams"]) for row in rows]
+    flat = [_flat(row) for row in rows]
     shared = set(flat[0].items()).intersection(*[tree.items() for tree in flat])
     same = {name: value for name, value in flat[0].items() if (name, value) in shared}
     varied = {name: None for tree in flat for name in tree if name not in same}
     return same, list(varied)
 
 
+def _flat(row: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in flatten(row["hparams"]).items()}
+
+
 def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
     from detcore.cli._output import format_number
 
-    flat = flatten(row["hparams"])
+    flat = _flat(row)
     short = {name: flat[name] for name in names if name in flat}
     for name, text in short.items():
         try:

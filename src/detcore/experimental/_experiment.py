@@ -9,7 +9,7 @@ from detcore.contract.errors import ExperimentPausedError, InvalidArgumentError,
 from detcore.contract.values import ExperimentState
 from detcore.experimental._arguments import check_count, check_id
 from detcore.experimental._enums import OrderBy, TrialSortBy
-from detcore.experimental._metrics import Ranked, flat, frame
+from detcore.experimental._metrics import Ranked, frame
 from detcore.experimental._transport import all_pages
 from detcore.experimental._trial import TrialReference
 
@@ -111,11 +111,13 @@ class ExperimentReference(Ranked):
         Raises:
             PluginNotFoundError: If pandas is not installed.
         """
+        from detcore.describe import flatten
+
         found = self._trials()
         rows = [
             {
                 **{key: document[key] for key in ("state", "num_restarts", "error")},
-                **flat({"hparams": document["hparams"]}),
+                **flatten({"hparams": document["hparams"]}),
             }
             for document in found
         ]

@@ -20,7 +20,6 @@ __all__ = [
     "Ranked",
     "TrainingMetrics",
     "ValidationMetrics",
-    "flat",
     "frame",
     "stream_training",
     "stream_validation",
@@ -106,17 +105,6 @@ def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]
         ) from error
     name, values = index
     return pandas.DataFrame(list(rows), index=pandas.Index(list(values), name=name, dtype="int64"))
-
-
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by names such as ``a.b``."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
 
 
 class Ranked(Connected):
