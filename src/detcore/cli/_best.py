@@ -8,16 +8,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._output import choose_format, format_options
+from detcore.cli._output import choose_format, format_options, pick
 from detcore.cli._records import master_option, open_records, uuid_shortener
 from detcore.contract.errors import NotFoundError
 from detcore.describe import searcher_metric
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.database import Database
 
-__all__ = ["best", "best_checkpoints"]
+__all__ = ["best"]
+
+_FIELDS = (
+    "uuid", "trial_id", "steps_completed", "size_bytes", "committed_at", "storage_url",
+)  # fmt: skip
 
 _EXAMPLES = """
 \b
@@ -72,13 +75,22 @@ def best(
             )
         if smaller_is_better is None:
             smaller_is_better = own_direction is not False
-        rows = best_checkpoints(
-            database, experiment_id, metric, smaller_is_better=smaller_is_better, number=number
+        ranked = database.top_checkpoints(
+            experiment_id=experiment_id,
+            metric=metric,
+            smaller_is_better=smaller_is_better,
+            limit=number,
         )
+        rows = [
+            {**pick(_FIELDS[:3], row.checkpoint), "value": row.value}
+            | pick(_FIELDS[3:], row.checkpoint)
+            for row in ranked
+        ]
         short = uuid_shortener(database)
         if rows and rows[0]["value"] is None:
             # Where the name is wrong, any checkpoint would be as good as another.
-            names = _validation_metrics(database, experiment_id)
+            known = database.metric_names(experiment_id)
+            names = [name for kind, name in known if kind == "validation"]
             if asked is not None or (names and metric not in names):
                 raise NotFoundError(_explain(experiment_id, metric, names, is_own=asked is None))
     if not rows:
@@ -97,10 +109,6 @@ def best(
         _print(rows, metric, short)
 
 
-def _validation_metrics(database: Database, experiment_id: int) -> list[str]:
-    return [name for kind, name in database.metric_names(experiment_id) if kind == "validation"]
-
-
 def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool) -> str:
     text = (
         f"no checkpoint of experiment {experiment_id} has a validation metric {metric!r} that is "
@@ -109,30 +117,6 @@ def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool)
     if is_own:
         text += f"\nName one of them: detcore experiment best {experiment_id} --metric {names[0]}"
     return text
-
-
-def best_checkpoints(
-    database: Database, experiment_id: int, metric: str, *, smaller_is_better: bool, number: int
-) -> list[dict[str, Any]]:
-    """Return the best checkpoints with their metric values, the best first."""
-    ranked = database.top_checkpoints(
-        experiment_id=experiment_id,
-        metric=metric,
-        smaller_is_better=smaller_is_better,
-        limit=number,
-    )
-    return [
-        {
-            "uuid": record.uuid,
-            "trial_id": record.trial_id,
-            "steps_completed": record.steps_completed,
-            "value": value,
-            "size_bytes": record.size_bytes,
-            "committed_at": record.committed_at,
-            "storage_url": record.storage_url,
-        }
-        for record, value in ((row.checkpoint, row.value) for row in ranked)
-    ]
 
 
 def _print(rows: list[dict[str, Any]], metric: str, short: Callable[[str], str]) -> None:

@@ -173,25 +173,22 @@ def _prune(
     plan: RetentionPlan,
 ) -> RetentionPlan:
     """Make a pass over each storage that the experiment has used."""
-    from detcore.checkpoint import RetentionPlan, apply_retention, open_recorded
+    from detcore.checkpoint import RetentionPlan, apply_retention
 
     by_url = {record.storage_url: record for record in records if record.uuid in plan.deleted}
-    plugins = obj.plugin_manager()
     kept = dict(plan.kept)
     deleted: list[str] = []
-    for record in by_url.values():
-        opened = open_recorded(
-            record, database=database, home=obj.environment.home, plugins=plugins
-        )
-        with contextlib.closing(opened) as storage:
+    with CheckpointStore(obj, database) as store:
+        for record in by_url.values():
+            storage = store.storage(record)
             if storage.url != record.storage_url:
                 raise CheckpointError(
                     f"checkpoint {record.uuid} is in {record.storage_url}, but the experiment's "
                     f"settings lead to {storage.url}.\nNothing was deleted there."
                 )
             done = apply_retention(database, storage, experiment.id, policy=policy)
-        kept.update(done.kept)
-        deleted.extend(done.deleted)
+            kept.update(done.kept)
+            deleted.extend(done.deleted)
     return RetentionPlan(kept, tuple(deleted))
 
 

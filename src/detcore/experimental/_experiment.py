@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import ExperimentPausedError, InvalidArgumentError, RunError
 from detcore.contract.values import ExperimentState
 from detcore.experimental._arguments import check_count, check_id
-from detcore.experimental._enums import OrderBy, TrialSortBy
 from detcore.experimental._metrics import Ranked, frame
 from detcore.experimental._transport import all_pages
-from detcore.experimental._trial import TrialReference
+from detcore.experimental._trial import OrderBy, TrialReference
 
 if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["ExperimentReference"]
+__all__ = ["ExperimentReference", "TrialSortBy"]
+
+
+class TrialSortBy(enum.IntEnum):
+    """Sort key of trials; those without a value come last."""
+
+    UNSPECIFIED = 0
+    ID = 1
+    START_TIME = 4
+    END_TIME = 5
+    STATE = 6
+    RESTARTS = 12
+
 
 _SORT_KEYS = {
     TrialSortBy.UNSPECIFIED: "id",

@@ -5,24 +5,22 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detcore.contract.errors import NoCheckpointError, PluginNotFoundError
 from detcore.experimental._arguments import check_text
 from detcore.experimental._checkpoint import Checkpoint
-from detcore.experimental._transport import Connected, all_pages
+from detcore.experimental._transport import Connected
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Document, Transport
+    from detcore.experimental._transport import Document
 
 __all__ = [
     "Ranked",
     "TrainingMetrics",
     "ValidationMetrics",
     "frame",
-    "stream_training",
-    "stream_validation",
 ]
 
 
@@ -55,35 +53,6 @@ class ValidationMetrics:
     steps_completed: int
     end_time: datetime.datetime
     metrics: Mapping[str, Any]
-
-
-def stream_training(transport: Transport, trial_id: int) -> Iterator[TrainingMetrics]:
-    """Yield the training reports of a trial."""
-    for document in _reports(transport, trial_id, "training"):
-        yield TrainingMetrics(**_common(document), batch_metrics=document["batch_metrics"])
-
-
-def stream_validation(transport: Transport, trial_id: int) -> Iterator[ValidationMetrics]:
-    """Yield the validation reports of a trial."""
-    for document in _reports(transport, trial_id, "validation"):
-        yield ValidationMetrics(**_common(document))
-
-
-def _reports(transport: Transport, trial_id: int, kind: str) -> Iterator[Document]:
-    return all_pages(
-        transport,
-        lambda limit, offset: transport.list_metrics(trial_id, kind, limit=limit, offset=offset),
-    )
-
-
-def _common(document: Document) -> dict[str, Any]:
-    return {
-        "trial_id": document["trial_id"],
-        "trial_run_id": document["run_id"],
-        "steps_completed": document["steps_completed"],
-        "end_time": datetime.datetime.fromisoformat(document["reported_at"]),
-        "metrics": document["metrics"],
-    }
 
 
 def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]) -> Any:

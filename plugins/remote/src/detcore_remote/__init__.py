@@ -23,9 +23,9 @@ if TYPE_CHECKING:
         keep_token,
         kept_token,
         log_in_at,
+        newest_experiments,
         normal_url,
         open_session,
-        trusted_authorities,
     )
     from detcore_remote._documents import (
         NUMBER,
@@ -75,6 +75,7 @@ __all__ = [
     "keep_token",
     "kept_token",
     "log_in_at",
+    "newest_experiments",
     "normal_url",
     "open_session",
     "pack",
@@ -85,7 +86,6 @@ __all__ = [
     "spell_document",
     "spell_metrics",
     "submit",
-    "trusted_authorities",
     "unspell_document",
     "unspell_metrics",
 ]
@@ -96,7 +96,7 @@ __getattr__, __dir__ = lazy_names(
         "_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
         "_credentials": (
             "KeptToken find_credentials forget_token keep_token kept_token log_in_at "
-            "normal_url open_session trusted_authorities"
+            "newest_experiments normal_url open_session"
         ),
         "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
         "_reads": "answer_read",
