@@ -401,9 +401,4 @@ def _digest(manifest: Manifest | None, name: str) -> str:
 def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:
     if manifest is None:
         return {"files": {}, "parent": None, "versions": {}, "tensors": []}
-    return {
-        "files": manifest.files,
-        "parent": manifest.parent,
-        "versions": manifest.versions,
-        "tensors": manifest.tensors,
-    }
+    return pick(("files", "parent", "versions", "tensors"), manifest)

@@ -51,7 +51,7 @@ _COMMANDS = {
     "list": Lazy("detcore.cli._experiment:list_command", "List experiments."),
     "describe": Lazy("detcore.cli._experiment:describe_command", "Show an experiment."),
     "trials": Lazy("detcore.cli._trials:trials", "List the trials of an experiment."),
-    "best": Lazy("detcore.cli._best:best", "List the best checkpoints of an experiment."),
+    "best": Lazy("detcore.cli._trials:best", "List the best checkpoints of an experiment."),
     "logs": Lazy("detcore.cli._logs:experiment_logs", "Show what the trials printed."),
     "plot": Lazy(None, "Draw learning curves and hyperparameters."),
     "wait": Lazy("detcore.cli._control:wait", "Wait until an experiment has ended."),

@@ -106,9 +106,7 @@ class EmbeddedTransport:
         self, trial_id: int, kind: str, *, limit: int | None, offset: int
     ) -> list[Document]:
         """Return the reports of a trial by steps."""
-        database = self.database()
-        owner = database.get_trial(trial_id).experiment_id
-        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        database = self._with_reports(trial_id)
         records = _part(database.metrics(trial_id, kind), limit, offset)
         return [make_document(record) for record in records]
 
@@ -174,17 +172,13 @@ class EmbeddedTransport:
 
     def list_checkpoints(self, trial_id: int, *, limit: int | None, offset: int) -> list[Document]:
         """Return the COMPLETED checkpoints of a trial, oldest first."""
-        database = self.database()
-        owner = database.get_trial(trial_id).experiment_id
-        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        database = self._with_reports(trial_id)
         records = database.list_checkpoints(trial_id=trial_id, states=[_COMPLETED])
         return self.checkpoint_documents(database, _part(records, limit, offset))
 
     def latest_checkpoint(self, trial_id: int) -> Document | None:
         """Return the COMPLETED checkpoint of a trial with the most steps."""
-        database = self.database()
-        owner = database.get_trial(trial_id).experiment_id
-        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        database = self._with_reports(trial_id)
         record = database.latest_checkpoint(trial_id)
         return None if record is None else self._one(database, record)
 
@@ -293,6 +287,13 @@ class EmbeddedTransport:
 
         home = self._environment.home
         ingest_reports(database, home, experiment_id=experiment_id, trial_id=trial_id)
+
+    def _with_reports(self, trial_id: int) -> Database:
+        """Return the records, with everything in them that a trial has reported so far."""
+        database = self.database()
+        owner = database.get_trial(trial_id).experiment_id
+        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        return database
 
     def _one(self, database: Database, record: CheckpointRecord) -> Document:
         return self.checkpoint_documents(database, [record])[0]
