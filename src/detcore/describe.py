@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Redactor",
-    "best_of",
     "can_resume",
     "describe_experiment",
     "describe_state",
@@ -156,7 +155,7 @@ def took_s(row: Mapping[str, Any]) -> float | None:
     return duration_s(row["created_at"], row["ended_at"])
 
 
-def best_of(record: MetricRecord | None) -> dict[str, Any] | None:
+def _best_of(record: MetricRecord | None) -> dict[str, Any] | None:
     """Return a best validation in the format of ``--json``."""
     if record is None:
         return None
@@ -226,7 +225,7 @@ def describe_experiment(
         "num_trials": num_trials,
         "metric": metric,
         "smaller_is_better": smaller,
-        "best_validation": best_of(best),
+        "best_validation": _best_of(best),
     }
 
 
@@ -270,7 +269,7 @@ def _describe_trial(
         "hparams": dict(trial.hparams),
         "labels": list(trial.labels),
         "notes": trial.notes,
-        "best_validation": best_of(summary.best),
+        "best_validation": _best_of(summary.best),
         "latest_checkpoint": summary.latest_checkpoint,
     }
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
         find_credentials,
         forget_token,
         keep_token,
-        kept_token,
         log_in_at,
         newest_experiments,
         normal_url,
@@ -73,7 +72,6 @@ __all__ = [
     "forget_token",
     "hand_in",
     "keep_token",
-    "kept_token",
     "log_in_at",
     "newest_experiments",
     "normal_url",
@@ -95,7 +93,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
         "_credentials": (
-            "KeptToken find_credentials forget_token keep_token kept_token log_in_at "
+            "KeptToken find_credentials forget_token keep_token log_in_at "
             "newest_experiments normal_url open_session"
         ),
         "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",

@@ -26,7 +26,6 @@ from detcore.cli import (
     uuid_shortener,
 )
 from detcore.describe import (
-    best_of,
     can_resume,
     describe_state,
     flatten,
@@ -51,6 +50,7 @@ if TYPE_CHECKING:
 __all__ = ["describe_trial", "plot_trial"]
 
 _REPORT_FIELDS = ("steps_completed", "run_id", "reported_at", "n_records", "metrics")
+_BEST_FIELDS = ("trial_id", "steps_completed", "metrics")
 _CHECKPOINT_FIELDS = (
     "uuid", "state", "steps_completed", "size_bytes", "committed_at", "storage_url",
 )  # fmt: skip
@@ -299,7 +299,7 @@ def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
         "steps_completed": facts.steps_completed,
         "metric": metric,
         "smaller_is_better": smaller,
-        "best_validation": best_of(facts.best),
+        "best_validation": facts.best and _pick(_BEST_FIELDS, facts.best),
         "validations": [_pick(_REPORT_FIELDS, row) for row in facts.validations],
         "training": {
             "num_reports": facts.num_reports["training"],
