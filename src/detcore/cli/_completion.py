@@ -33,11 +33,11 @@ _Row = tuple[int, str, str]
 _Found = Iterable[tuple[str, str]]
 
 
-class _Completed(click.ParamType):
+class _Completed:
     """Completes values with what `find` yields, and nothing where that fails."""
 
     def shell_complete(
-        self, ctx: click.Context, _param: click.Parameter, incomplete: str
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
         """Return values that begin with a text."""
         from click.shell_completion import CompletionItem

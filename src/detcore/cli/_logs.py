@@ -58,7 +58,7 @@ def _log_options(command: Any) -> Any:
 @click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 @_log_options
 @click.pass_obj
-def trial_logs(obj: CliContext, trial_id: int, **options: Any) -> None:
+def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
     """Show the output of the workers of a trial, oldest first.
 
     With --json one JSON object per line.
@@ -77,7 +77,7 @@ def trial_logs(obj: CliContext, trial_id: int, **options: Any) -> None:
 @click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @_log_options
 @click.pass_obj
-def experiment_logs(obj: CliContext, experiment_id: int, **options: Any) -> None:
+def experiment_logs(obj: CliContext, /, experiment_id: int, **options: Any) -> None:
     """Show the output of the trials of an experiment, in the order of time.
 
     Each line begins with the trial's id. With --json one JSON object per line.
