@@ -19,7 +19,7 @@ from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame
 
 __all__ = ["Spoke"]
 
-_LET_HUB_SPEAK_S = 0.95  # the first rank knows which ranks are missing, so it reports first
+_LET_HUB_SPEAK_S = 2.0  # the first rank knows which ranks are missing, so it reports first
 _TICK_S = 0.25
 
 
