@@ -53,7 +53,6 @@ ROOM_TESTS = {
     "data": "data plugins/testing/tests/test_data_source_suite.py trial run",
     "database": "database plugins/server/tests/test_operating.py cli experimental core run"
     " plugins/server/tests",
-    "describe": "cli plugins/report/tests plugins/server/tests experimental",
     "distributed": "distributed plugins/testing/tests/test_ranks.py core launch trial metrics",
     "experimental": "experimental plugins/server/tests cli",
     "hooks": "hooks delivery run cli architecture/test_public_api.py",
@@ -76,6 +75,7 @@ MODULE_TESTS = {
     "_secrets": "config database architecture/test_growth.py plugins/server/tests",
     "builtin": "hooks config storage search cli run",
     "deprecation": "architecture/test_deprecation.py hooks core",
+    "describe": "cli plugins/report/tests plugins/server/tests experimental",
     "environment": "core hooks config experimental database launch cli architecture",
     "errors": "core config hooks launch checkpoint storage trial database cli",
     "lazy": "architecture cli hooks",
@@ -95,7 +95,8 @@ PLUGIN_TESTS = {
     "registry": "plugins/registry/tests tests/experimental",
     "remote": "plugins/remote/tests tests/experimental plugins/server/tests",
     "replay": "plugins/replay/tests",
-    "report": "plugins/report/tests plugins/server/tests tests/experimental/test_notebook.py",
+    "report": "plugins/report/tests plugins/server/tests tests/experimental/test_notebook.py"
+    " tests/cli",
     "server": "plugins/server/tests tests/experimental plugins/remote/tests",
     "storage": "plugins/storage/tests tests/storage/test_targets.py tests/storage",
     "tensorflow": "plugins/tensorflow/tests",

@@ -33,6 +33,17 @@ with Determined() as client:
     print("-----")
     print(client.get_trial(1)._repr_html_())
 """
+CLASS_OF_A_CELL = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+from detcore.experimental._where import find_class
+
+session = SimpleNamespace(user_module=sys.modules["__main__"], user_ns={"In": []})
+sys.modules["IPython"] = SimpleNamespace(get_ipython=lambda: session)
+find_class(type("Net", (), {"__module__": "__main__"}), Path.cwd())
+"""
 DISTRIBUTIONS = sorted(set(DISTRIBUTION_OF_COMMAND.values()))
 PRINT_PATHS = """
 import sys
@@ -152,31 +163,6 @@ def with_a_trial(core_alone: CleanEnvironment) -> CleanEnvironment:
 
 
 @pytest.mark.cold
-@pytest.mark.parametrize("group", ["trial", "experiment"])
-def test_without_its_distribution_a_plot_says_how_to_install_it(
-    group: str, with_a_trial: CleanEnvironment
-) -> None:
-    done = with_a_trial.run("detcore", group, "plot", "1")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        1,
-        "",
-        f"error: 'detcore {group} plot' is part of detcore-report, which is not installed.\n"
-        "Install it with: pip install 'detcore[report]'\n",
-    )
-
-
-@pytest.mark.cold
-def test_a_trial_is_described_without_its_plot(with_a_trial: CleanEnvironment) -> None:
-    done = with_a_trial.run("detcore", "trial", "describe", "1")
-    assert (done.returncode, done.stderr) == (0, "")
-    assert (
-        "val_loss (validation) over steps\n"
-        "plots: pip install 'detcore[report]'\n"
-        "min 0.05 at step 20, max 0.1 at step 10, last 0.05\n"
-    ) in done.stdout
-
-
-@pytest.mark.cold
 def test_a_notebook_says_how_to_get_tables_and_curves(with_a_trial: CleanEnvironment) -> None:
     done = with_a_trial.run("python", "-W", "error", "-c", SHOW_IN_A_NOTEBOOK)
     assert (done.returncode, done.stderr) == (0, "")
@@ -224,6 +210,7 @@ def test_without_its_distribution_a_server_is_not_asked(
             "asking a server (--master, DETCORE_MASTER)",
             "remote",
         ),
+        (CLASS_OF_A_CELL, "training Net from a notebook", "report"),
         ("from detcore.data import verify_ledger", "detcore.data.verify_ledger", "replay"),
         ("from detcore.launch import run_workers", "detcore.launch.run_workers", "horovod"),
         (

@@ -11,7 +11,7 @@ from pathlib import Path
 import yaml
 
 HERE = Path(__file__).parent
-PROGRAM = "from detcore.cli._config import config_group; config_group(prog_name='detcore config')"
+PROGRAM = "import sys; from detcore.cli import main; main(['config', *sys.argv[1:]], 'detcore')"
 
 
 def run(*words: str | Path, **variables: str) -> subprocess.CompletedProcess[str]:

@@ -178,7 +178,7 @@ def test_only_the_embedded_transport_knows_the_database() -> None:
     wrong = [
         module.place(found.line)
         for name, module in modules.items()
-        if name in CLASSES | {"_transport", "_arguments", "_enums", "_connect"}
+        if name in CLASSES | {"_transport", "_arguments", "_connect"}
         for found in module.imports
         if found.module.startswith(BELOW)
         or (

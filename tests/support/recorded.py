@@ -44,9 +44,10 @@ class Records:
 
     def __call__(self, *arguments: str) -> Result:
         obj = CliContext(environment=read_environment({"DETCORE_HOME": str(self.home)}))
-        command = main.get_command(click.Context(main, obj=obj), arguments[0])
+        parent = click.Context(main, info_name="detcore", obj=obj)
+        command = main.get_command(parent, arguments[0])
         assert command is not None
-        return CliRunner().invoke(command, list(arguments[1:]), obj=obj)
+        return CliRunner().invoke(command, list(arguments[1:]), obj=obj, parent=parent)
 
     def data(self, *arguments: str) -> Any:
         result = self(*arguments, "--json")

@@ -13,7 +13,7 @@ from recorded import Records
 from terminal import on_a_terminal
 
 from detcore.database import Database
-from detcore_report import draw_text_plot
+from detcore_report._text_plot import draw_text_plot
 
 
 @pytest.fixture

@@ -25,10 +25,10 @@ from detcore_remote import (
     find_credentials,
     forget_token,
     keep_token,
-    kept_token,
     normal_url,
     open_session,
 )
+from detcore_remote._credentials import kept_token
 from detcore_server._database import ServerDatabase
 from detcore_server._passwords import hash_password, is_password
 

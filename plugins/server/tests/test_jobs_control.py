@@ -27,6 +27,7 @@ from detcore_server._database import ServerDatabase, TokenRecord
 from detcore_server._job_routes import Submission
 from detcore_server._job_routes import _take as hand_in_at
 from detcore_server._jobs import Jobs
+from detcore_server._served_transport import ServedTransport
 from detcore_server._state import ServerState
 from detcore_server._uploads import Uploads
 
@@ -221,7 +222,7 @@ def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
     )
     with ServerDatabase.open(environment.database_url) as database:
         requester = add_asker(database)
-        transport = EmbeddedTransport(environment)
+        transport = ServedTransport(environment)
         jobs = Jobs(settings, database, transport)
         state = ServerState(settings=settings, database=database, transport=transport, jobs=jobs)
         Uploads(environment, requester.user_id).append(digest, 0, data)

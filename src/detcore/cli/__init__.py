@@ -13,7 +13,7 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.cli._checkpoint_store import survey_checkpoints
-    from detcore.cli._completion import EXPERIMENT_ID
+    from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
     from detcore.cli._groups import CommandGroup
     from detcore.cli._logs import last_lines
     from detcore.cli._output import (
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "EXPERIMENT_ID",
+    "TRIAL_ID",
     "CliContext",
     "Column",
     "CommandGroup",
@@ -64,7 +65,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_checkpoint_store": "survey_checkpoints",
-        "_completion": "EXPERIMENT_ID",
+        "_completion": "EXPERIMENT_ID TRIAL_ID",
         "_groups": "CommandGroup",
         "_logs": "last_lines",
         "_output": (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,6 +14,7 @@ from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
     Column,
+    confirm,
     format_bytes,
     format_time,
     pick,
@@ -258,8 +258,7 @@ def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) ->
         if dry_run:
             click.echo("nothing was deleted (--dry-run)")
             return
-        if not yes:
-            _confirm(record)
+        confirm(f"Delete checkpoint {record.uuid}?", yes=yes)
         _delete_files(obj, store, record, force=force)
     click.echo(f"deleted checkpoint {record.uuid}")
 
@@ -272,14 +271,6 @@ def _delete_files(
             client.get_checkpoint(record.uuid).delete()
         return
     store.delete(record, force=force)
-
-
-def _confirm(record: CheckpointRecord) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "there is no terminal to ask on; pass --yes to delete without asking"
-        )
-    click.confirm(f"Delete checkpoint {record.uuid}?", abort=True)
 
 
 def _print_faults(record: CheckpointRecord, faults: Sequence[object]) -> None:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._output import Column, format_bytes, print_json, print_line, print_table
+from detcore.cli._output import (
+    Column,
+    confirm,
+    count_of,
+    format_bytes,
+    print_json,
+    print_line,
+    print_table,
+)
 from detcore.cli._records import (
     ServerRecords,
     master_option,
@@ -104,8 +112,7 @@ def prune(
             records = store.database.list_checkpoints(experiment_id=experiment_id)
             _print_plan(kept, deleted, records, uuid_shortener(store.database))
         if deleted and not dry_run:
-            if not yes:
-                _confirm(len(deleted))
+            confirm(f"Delete {count_of(len(deleted), 'checkpoint')}?", yes=yes)
             if obj.master is None:
                 done = store.prune(experiment_id, plan, policy)
                 kept, deleted = dict(done.kept), list(done.deleted)
@@ -152,11 +159,3 @@ def _print_plan(
             if record.uuid in kept or record.uuid in deleted
         ],
     )  # fmt: skip
-
-
-def _confirm(count: int) -> None:
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "there is no terminal to ask on; pass --yes to delete without asking"
-        )
-    click.confirm(f"Delete {count} checkpoint{'s' if count > 1 else ''}?", abort=True)

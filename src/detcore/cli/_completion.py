@@ -7,24 +7,20 @@ database's packages, nothing is created or upgraded, and a server has one second
 from __future__ import annotations
 
 import contextlib
-import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from detcore.environment import Environment
-
 __all__ = ["EXPERIMENT_ID", "MASTER_TYPED", "PLUGIN_NAME", "PLUGIN_NAMES", "TRIAL_ID"]
 
 # Where a command that is being completed keeps the value of its ``--master``.
 MASTER_TYPED = "detcore.master"
 _MOST = 50
-_SERVER_WAIT_S = 1.0
 _SQLITE_WAIT_S = 0.2
 _SQLITE = "sqlite:///"
 _EXPERIMENTS = "SELECT id, state, name FROM experiments ORDER BY id DESC"
@@ -37,35 +33,34 @@ _Row = tuple[int, str, str]
 _Found = Iterable[tuple[str, str]]
 
 
-def _quietly(
-    find: Callable[[Any, click.Context, str], _Found],
-) -> Callable[[Any, click.Context, click.Parameter, str], list[CompletionItem]]:
-    """Make a `shell_complete` of a method; it completes nothing where the method fails."""
+class _Completed:
+    """Completes values with what `find` yields, and nothing where that fails."""
 
-    @functools.wraps(find)
-    def complete(
-        self: Any, ctx: click.Context, param: click.Parameter, incomplete: str
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> list[CompletionItem]:
+        """Return values that begin with a text."""
         from click.shell_completion import CompletionItem
 
         try:
-            found = list(find(self, ctx, incomplete))
+            found = list(self.find(ctx, incomplete))
         except Exception:  # noqa: BLE001  (a traceback in the line being typed would help no user)
             return []
         return [CompletionItem(text, help=_line(told)) for text, told in found]
 
-    return complete
+    def find(self, ctx: click.Context, incomplete: str) -> _Found:
+        """Return values that begin with a text."""
+        raise NotImplementedError
 
 
-class _RecordId(click.types.IntParamType):
+class _RecordId(_Completed, click.types.IntParamType):
     """A whole number that is the id of a record."""
 
     def __init__(self, query: str, *, servers_list_them: bool) -> None:
         self._query = query
         self._servers_list_them = servers_list_them
 
-    @_quietly
-    def shell_complete(self, ctx: click.Context, incomplete: str) -> _Found:
+    def find(self, ctx: click.Context, incomplete: str) -> _Found:
         """Return the newest ids that begin with a text."""
         from detcore.environment import read_environment
 
@@ -74,19 +69,20 @@ class _RecordId(click.types.IntParamType):
         if master is None:
             rows = _read_sqlite(environment.database_url, self._query)
         else:
-            rows = _ask_server(environment, master) if self._servers_list_them else []
+            from detcore.remote import newest_experiments
+
+            rows = newest_experiments(environment, master) if self._servers_list_them else []
         found = [row for row in rows if str(row[0]).startswith(incomplete)]
         return [(str(number), f"{state} {told}") for number, state, told in found[:_MOST]]
 
 
-class _PluginName(click.types.StringParamType):
+class _PluginName(_Completed, click.types.StringParamType):
     """The name of an installed plugin, or several with commas between them."""
 
     def __init__(self, *, is_list: bool) -> None:
         self._is_list = is_list
 
-    @_quietly
-    def shell_complete(self, _ctx: click.Context, incomplete: str) -> _Found:
+    def find(self, _ctx: click.Context, incomplete: str) -> _Found:
         """Return the names that begin with a text; of a list, its last name is completed."""
         from detcore.environment import read_environment
         from detcore.hooks import PluginManager
@@ -114,27 +110,6 @@ def _read_sqlite(url: str, query: str) -> Iterable[_Row]:
     where = f"{path.as_uri()}?mode=ro"
     with contextlib.closing(sqlite3.connect(where, uri=True, timeout=_SQLITE_WAIT_S)) as connection:
         return connection.execute(query).fetchall()
-
-
-def _ask_server(environment: Environment, master: str) -> Iterable[_Row]:
-    """Return the newest experiments of a server, without logging in for it."""
-    from detcore.remote import Session, kept_token, normal_url, trusted_authorities
-
-    url = normal_url(master)
-    kept = kept_token(environment.home, url, environment.user)
-    token = environment.token or (kept.token if kept else "")
-    if not token:
-        return []
-    certificate = trusted_authorities(environment)
-    with contextlib.closing(Session(url, token, certificate=certificate)) as session:
-        told = session.ask(
-            "GET",
-            "/api/detcore/v1/experiments",
-            params={"newest_first": "true", "limit": 1000},
-            timeout_s=_SERVER_WAIT_S,
-            num_tries=1,
-        )
-    return [(row["id"], row["state"], row["name"]) for row in told]
 
 
 def _line(text: str) -> str:

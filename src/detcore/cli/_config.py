@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._context import names_of_plugins
+from detcore.cli._context import load_experiment_file
 from detcore.cli._groups import CommandGroup
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
+    from detcore.cli._context import CliContext
     from detcore.config import ExperimentFileError, LoadedConfig, Origin, Role
+    from detcore.hooks import PluginManager
 
 __all__ = ["config_group"]
 
@@ -76,8 +76,8 @@ def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json
     from detcore.config import ExperimentFileError
 
     try:
-        loaded = _load(context, file, settings, file.absolute().parent)
-        _ask_plugins(context, loaded)
+        loaded, plugins = _load(context, file, settings, file.absolute().parent)
+        _ask_plugins(loaded, plugins)
     except ExperimentFileError as error:
         if as_json:
             click.echo(json.dumps(_mistakes(error), indent=2))
@@ -106,7 +106,7 @@ def show(
     from detcore.config import ExperimentFileError
 
     try:
-        loaded = _load(context, file, settings)
+        loaded, _ = _load(context, file, settings)
     except ExperimentFileError as error:
         click.echo(_report(error), err=True)
         context.exit(_EXIT_WRONG)
@@ -133,44 +133,22 @@ def schema() -> None:
 
 
 def _load(
-    context: click.Context,
-    file: Path,
-    settings: tuple[str, ...],
-    code_dir: Path | None = None,
-) -> LoadedConfig:
-    from detcore.config import load_config, parse_set_flags
-    from detcore.environment import Environment, read_environment
-
-    given = getattr(context.obj, "environment", None)
-    environment = given if isinstance(given, Environment) else read_environment()
-    return load_config(
-        file,
-        overrides=parse_set_flags(settings),
-        environment=environment.config_overrides,
-        required=("entrypoint",),
-        code_dir=code_dir,
-        **_plugins(context),
+    context: click.Context, file: Path, settings: tuple[str, ...], code_dir: Path | None = None
+) -> tuple[LoadedConfig, PluginManager]:
+    obj: CliContext = context.obj
+    plugins = obj.plugin_manager()
+    loaded = load_experiment_file(
+        file, settings, environment=obj.environment, plugins=plugins, code_dir=code_dir
     )
+    return loaded, plugins
 
 
-def _plugins(context: click.Context) -> Mapping[str, Any]:
-    """Return the searchers and storage types that plugins provide, if plugins are at hand."""
-    make = getattr(context.obj, "plugin_manager", None)
-    if make is None:
-        return {}
-    return names_of_plugins(make())
-
-
-def _ask_plugins(context: click.Context, loaded: LoadedConfig) -> None:
+def _ask_plugins(loaded: LoadedConfig, plugins: PluginManager) -> None:
     """Report the sections of the file that the plugins it names refuse.
 
     Raises:
         ExperimentFileError: If a plugin refuses a section.
     """
-    make = getattr(context.obj, "plugin_manager", None)
-    if make is None:
-        return
-    plugins = make()
     launcher = loaded.config.launcher
     launcher_name = launcher if isinstance(launcher, str) else launcher.name
     kinds = (

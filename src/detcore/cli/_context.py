@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detcore.config import LoadedConfig
     from detcore.database import Database
     from detcore.environment import Environment
     from detcore.hooks import PluginManager, PluginProblem
 
-__all__ = ["CliContext", "names_of_plugins"]
+__all__ = ["CliContext", "load_experiment_file"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,10 +61,28 @@ class CliContext:
         )
 
 
-def names_of_plugins(plugins: PluginManager) -> dict[str, Any]:
-    """Return the plugins' arguments of `detcore.config.load_config`."""
+def load_experiment_file(
+    file: Path,
+    settings: Sequence[str],
+    *,
+    environment: Environment,
+    plugins: PluginManager,
+    code_dir: Path | None,
+) -> LoadedConfig:
+    """Check an experiment file, with the values of ``--set`` and of variables over it.
+
+    Raises:
+        ExperimentFileError: If it has mistakes; the message lists all of them.
+    """
+    from detcore.config import load_config, parse_set_flags
+
     frameworks = plugins.frameworks().values()
-    return {
+    return load_config(
+        file,
+        overrides=parse_set_flags(settings),
+        environment=environment.config_overrides,
+        required=("entrypoint",),
+        code_dir=code_dir,
+        sized_trials=[f.trial_class.partition(":")[2] for f in frameworks if f.needs_batch_size],
         **plugins.settings_models(),
-        "sized_trials": [f.trial_class.partition(":")[2] for f in frameworks if f.needs_batch_size],
-    }
+    )

@@ -1,17 +1,17 @@
-"""``detcore experiment pause|resume|cancel|kill|wait|delete``, ``detcore trial cancel|kill``."""
+"""``detcore experiment pause|resume|cancel|kill|wait|delete``."""
 
 from __future__ import annotations
 
 import json
-import sys
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
+from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import (
     choose_format,
+    confirm,
     count_of,
     format_bytes,
     format_options,
@@ -23,15 +23,11 @@ from detcore.describe import describe_experiment, describe_state
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.contract.values import Control
-    from detcore.database import Database
 
 __all__ = [
     "cancel",
-    "cancel_trial",
     "delete",
     "kill",
-    "kill_trial",
     "pause",
     "resume",
     "wait",
@@ -40,7 +36,6 @@ __all__ = [
 _POLL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
 _id = click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
-_trial_id = click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 _no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
 _json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _EXAMPLES = """
@@ -83,29 +78,9 @@ def _command(what: str, summary: str) -> click.Command:
     return command
 
 
-def _trial_command(what: str, summary: str) -> click.Command:
-    """Return the command that asks the runner of a trial for something."""
-
-    @click.command(what, help=summary)
-    @_trial_id
-    @_json
-    @master_option
-    @click.pass_obj
-    def command(obj: CliContext, trial_id: int, as_json: bool) -> None:
-        _control_trial(obj, trial_id, what, as_json=as_json)
-
-    return command
-
-
 pause = _command("pause", "Let all trials checkpoint and end; continue later with resume.")
 cancel = _command("cancel", "Let all trials checkpoint and end, for good.")
 kill = _command("kill", "End all trials at once, without a checkpoint.")
-cancel_trial = _trial_command(
-    "cancel", "Let a trial checkpoint and end, for good; the others of its search continue."
-)
-kill_trial = _trial_command(
-    "kill", "End a trial at once, without a checkpoint; the others of its search continue."
-)
 
 
 @click.command()
@@ -134,95 +109,51 @@ def resume(
 
 
 def _control(
-    obj: CliContext,
-    experiment_id: int,
-    what: str,
-    *,
-    no_wait: bool,
-    as_json: bool,
+    obj: CliContext, experiment_id: int, what: str, *, no_wait: bool, as_json: bool
 ) -> None:
-    if obj.master is not None:
-        _control_at(obj, experiment_id, what, as_json=as_json)
-        return
-    from detcore.contract.values import Control
-    from detcore.runner import control_experiment
-
-    control = Control(what)
-    with obj.open_database() as database:
-        was_asked = control_experiment(
-            experiment_id, control, database=database, environment=obj.environment
-        )
-        if was_asked and not no_wait:
-            if not as_json:
-                click.echo(f"{_DOING[what]} experiment {experiment_id} ...", err=True)
-            _wait(database, obj, experiment_id, control)
-        state = database.get_experiment(experiment_id).state.value
-    if as_json:
-        answer: dict[str, Any] = {"experiment_id": experiment_id, "state": state}
-        click.echo(json.dumps(answer))
-    elif was_asked and no_wait:
-        click.echo(f"experiment {experiment_id}: its runner was asked to {what}")
-    else:
-        click.echo(f"experiment {experiment_id}: {state.lower()}")
-        if state == "PAUSED":
-            click.echo(f"go on with it:  detcore experiment resume {experiment_id}")
-
-
-def _control_trial(obj: CliContext, trial_id: int, what: str, *, as_json: bool) -> None:
-    if obj.master is not None:
-        with open_client(obj) as client:
-            trial = client.get_trial(trial_id)
-            getattr(trial, what)()
-            experiment_id = trial.experiment_id
-            was_asked = client.get_experiment(experiment_id).state.value == "RUNNING"
-    else:
-        from detcore.runner import control_trial
-
-        with obj.open_database() as database:
-            experiment_id = database.get_trial(trial_id).experiment_id
-            was_asked = control_trial(
-                trial_id, what, database=database, environment=obj.environment
-            )
-    if as_json:
-        click.echo(json.dumps({"trial_id": trial_id, "has_runner": was_asked}))
-    elif was_asked:
-        click.echo(f"trial {trial_id}: its runner was asked to {what} it")
-    else:
-        click.echo(f"trial {trial_id} ends: experiment {experiment_id} continues without it")
-
-
-def _control_at(obj: CliContext, experiment_id: int, what: str, *, as_json: bool) -> None:
-    """Ask a server; its runner does it soon."""
+    is_here = obj.master is None
     with open_client(obj) as client:
         experiment = client.get_experiment(experiment_id)
         getattr(experiment, what)()
         state = experiment.state.value
+        if state == "RUNNING" and is_here and not no_wait:
+            if not as_json:
+                click.echo(f"{_DOING[what]} experiment {experiment_id} ...", err=True)
+            _wait(obj, experiment_id, what)
+            state = experiment.state.value
     if as_json:
         click.echo(json.dumps({"experiment_id": experiment_id, "state": state}))
     elif state == "RUNNING":
         click.echo(f"experiment {experiment_id}: its runner was asked to {what}")
     else:
         click.echo(f"experiment {experiment_id}: {state.lower()}")
+        if state == "PAUSED" and is_here:
+            click.echo(f"go on with it:  detcore experiment resume {experiment_id}")
 
 
-def _wait(database: Database, obj: CliContext, experiment_id: int, control: Control) -> None:
+def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
     """Wait until the runner has ended the trials, or is gone itself."""
+    from detcore.contract.values import Control
     from detcore.runner import settle_experiment
 
-    while True:
-        record, is_alive = database.observe_experiment(experiment_id)
-        if record.state.value != "RUNNING":
-            return
-        if is_alive is False:
-            settle_experiment(
-                experiment_id, control=control, database=database, environment=obj.environment
-            )
-            return
-        time.sleep(_POLL_S)
+    with obj.open_database() as database:
+        while True:
+            record, is_alive = database.observe_experiment(experiment_id)
+            if record.state.value != "RUNNING":
+                return
+            if is_alive is False:
+                settle_experiment(
+                    experiment_id,
+                    control=Control(what),
+                    database=database,
+                    environment=obj.environment,
+                )
+                return
+            time.sleep(_POLL_S)
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@_id
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
 @master_option
@@ -250,24 +181,14 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
         if dry_run:
             print_line("nothing was deleted (--dry-run)")
             return
-        _confirm(f"Delete experiment {experiment_id} and all of this?", yes=yes)
+        confirm(f"Delete experiment {experiment_id} and all of this?", yes=yes)
         with open_client(obj) as client:
             client.get_experiment(experiment_id).delete()
     print_line(f"deleted experiment {experiment_id}")
 
 
-def _confirm(question: str, *, yes: bool) -> None:
-    if yes:
-        return
-    if not sys.stdin.isatty():
-        raise click.UsageError(
-            "there is no terminal to ask on; pass --yes to delete without asking"
-        )
-    click.confirm(question, abort=True)
-
-
 @click.command(epilog=_WAIT_EXAMPLES)
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@_id
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS",
     help="Wait no longer than this.",

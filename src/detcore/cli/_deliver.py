@@ -11,6 +11,8 @@ import click
 from detcore.cli._completion import EXPERIMENT_ID, PLUGIN_NAME
 from detcore.cli._output import Column, format_time, print_json, print_line, print_table
 from detcore.contract.errors import NotFoundError
+from detcore.hooks import OBSERVER_HOOKS
+from detcore.hooks.delivery import Mailbox, count_waiting, deliver_waiting, find_mailboxes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -75,8 +77,6 @@ def deliver(
         _require_folder(obj.environment.home, experiment_id)
     if master is not None:
         ctx.exit(_send(obj, master, experiment_id, dry_run=dry_run, as_json=as_json))
-    from detcore.hooks.delivery import find_mailboxes
-
     by_plugin: dict[str, list[Mailbox]] = {}
     for mailbox in find_mailboxes(obj.environment.home, experiment_id=experiment_id):
         by_plugin.setdefault(mailbox.plugin, []).append(mailbox)
@@ -135,8 +135,6 @@ def _send(
 def _deliver(
     name: str, mailboxes: list[Mailbox], observer: Observer | None, *, dry_run: bool
 ) -> dict[str, Any]:
-    from detcore.hooks.delivery import deliver_waiting
-
     row: dict[str, Any] = {"plugin": name, "delivered": 0, "forgotten": 0, "note": ""}
     if observer is None:
         row["note"] = (
@@ -154,8 +152,6 @@ def _deliver(
 def _forget(name: str, mailboxes: list[Mailbox]) -> dict[str, Any]:
     dropped, note = 0, ""
     for mailbox in mailboxes:
-        from detcore.hooks.delivery import count_waiting
-
         number = count_waiting(mailbox).num_events
         if mailbox.forget():
             dropped += number
@@ -167,9 +163,6 @@ def _forget(name: str, mailboxes: list[Mailbox]) -> dict[str, Any]:
 
 def _count(mailboxes: list[Mailbox], observer: Observer | None) -> dict[str, Any]:
     """Return how much waits, where, and since when."""
-    from detcore.hooks import OBSERVER_HOOKS
-    from detcore.hooks.delivery import count_waiting
-
     hooks = OBSERVER_HOOKS if observer is None else observer.hooks
     found = [(box, count_waiting(box, hooks)) for box in mailboxes]
     waiting = [(box, each) for box, each in found if each.num_events]

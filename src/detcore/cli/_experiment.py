@@ -47,21 +47,13 @@ Examples:
   detcore experiment describe 3
   detcore experiment describe 3 --json     with the whole configuration, for programs
 """
-_PLOT_EXAMPLES = """
-\b
-Examples:
-  detcore experiment plot 3
-  detcore experiment plot 3 -o search.png --metric accuracy
-"""
 _COMMANDS = {
     "list": Lazy("detcore.cli._experiment:list_command", "List experiments."),
     "describe": Lazy("detcore.cli._experiment:describe_command", "Show an experiment."),
     "trials": Lazy("detcore.cli._trials:trials", "List the trials of an experiment."),
-    "best": Lazy("detcore.cli._best:best", "List the best checkpoints of an experiment."),
+    "best": Lazy("detcore.cli._trials:best", "List the best checkpoints of an experiment."),
     "logs": Lazy("detcore.cli._logs:experiment_logs", "Show what the trials printed."),
-    "plot": Lazy(
-        "detcore.cli._experiment:plot_command", "Draw learning curves and hyperparameters."
-    ),
+    "plot": Lazy(None, "Draw learning curves and hyperparameters."),
     "wait": Lazy("detcore.cli._control:wait", "Wait until an experiment has ended."),
     "pause": Lazy("detcore.cli._control:pause", "Checkpoint all trials and stop, for now."),
     "resume": Lazy("detcore.cli._control:resume", "Go on with an experiment in this terminal."),
@@ -317,27 +309,3 @@ def _print_trials(
     print_line(f"metrics and a plot:  detcore trial describe {shown}", style="dim")
     if can_resume(config, row["state"], row["is_alive"]):
         print_line(f"go on with it:  detcore run --resume {row['id']}", style="dim")
-
-
-@click.command("plot", epilog=_PLOT_EXAMPLES)
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
-@click.option(
-    "-o", "--output", metavar="FILE",
-    help="An .html page, which needs nothing else, or a .png image.  [default: "
-    "experiment-ID.html, here]",
-)  # fmt: skip
-@click.option("--metric", metavar="NAME", help="Draw this one; default: the searcher's.")
-@master_option
-@click.pass_obj
-def plot_command(
-    obj: CliContext, experiment_id: int, output: str | None, metric: str | None
-) -> None:
-    """Draw learning curves of all trials, and their hyperparameters against the metric.
-
-    Needs detcore-report: pip install 'detcore[report]'. A PNG image needs matplotlib, too:
-    pip install 'detcore[plot]'.
-    """
-    from detcore._distributions import import_distribution
-
-    report = import_distribution("detcore_report", needed_by="'detcore experiment plot'")
-    report.plot_experiment(open_records(obj), experiment_id, output=output, metric=metric)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import functools
 import heapq
 import time
 from collections import deque
@@ -41,6 +42,8 @@ Examples:
 
 def _log_options(command: Any) -> Any:
     for option in (
+        master_option,
+        format_options,
         click.option("--timestamps", is_flag=True, help="Show when each line was printed."),
         click.option("--rank", type=click.IntRange(min=0), metavar="R", help="One worker's only."),
         click.option("--tail", type=click.IntRange(min=0), metavar="N", help="The last N lines."),
@@ -54,25 +57,12 @@ def _log_options(command: Any) -> Any:
 @click.command("logs", epilog=_TRIAL_EXAMPLES)
 @click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 @_log_options
-@format_options
-@master_option
 @click.pass_obj
-def trial_logs(
-    obj: CliContext,
-    trial_id: int,
-    follow: bool,
-    tail: int | None,
-    rank: int | None,
-    timestamps: bool,
-    raw: bool,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
+def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
     """Show the output of the workers of a trial, oldest first.
 
     With --json one JSON object per line.
     """
-    form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         trial = database.get_trial(trial_id)
 
@@ -80,33 +70,18 @@ def trial_logs(
             state = database.get_trial(trial_id).state.value
             return state != "RUNNING" or database.run_is_alive(trial_id) is False
 
-        source = _Source(database, lambda: [trial], rank=rank)
-        show = _Printer(form, timestamps=timestamps, with_trial=False, raw=raw)
-        _show(source, show, tail=tail, follow=follow, is_over=is_over)
+        _show(database, lambda: [trial], is_over, with_trial=False, **options)
 
 
 @click.command("logs", epilog=_EXPERIMENT_EXAMPLES)
 @click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 @_log_options
-@format_options
-@master_option
 @click.pass_obj
-def experiment_logs(
-    obj: CliContext,
-    experiment_id: int,
-    follow: bool,
-    tail: int | None,
-    rank: int | None,
-    timestamps: bool,
-    raw: bool,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
+def experiment_logs(obj: CliContext, /, experiment_id: int, **options: Any) -> None:
     """Show the output of the trials of an experiment, in the order of time.
 
     Each line begins with the trial's id. With --json one JSON object per line.
     """
-    form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         database.get_experiment(experiment_id)  # one that is not there is an error
 
@@ -114,9 +89,8 @@ def experiment_logs(
             _, is_alive = database.observe_experiment(experiment_id)
             return is_alive is False
 
-        source = _Source(database, lambda: database.list_trials(experiment_id), rank=rank)
-        show = _Printer(form, timestamps=timestamps, with_trial=True, raw=raw)
-        _show(source, show, tail=tail, follow=follow, is_over=is_over)
+        trials = functools.partial(database.list_trials, experiment_id)
+        _show(database, trials, is_over, with_trial=True, **options)
 
 
 def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
@@ -223,13 +197,22 @@ def _moment(line: LogLine) -> datetime.datetime:
 
 
 def _show(
-    source: _Source,
-    show: _Printer,
-    *,
-    tail: int | None,
-    follow: bool,
+    database: Database,
+    list_trials: Callable[[], list[TrialRecord]],
     is_over: Callable[[], bool],
+    *,
+    with_trial: bool,
+    follow: bool,
+    tail: int | None,
+    rank: int | None,
+    timestamps: bool,
+    raw: bool,
+    as_json: bool,
+    as_csv: bool,
 ) -> None:
+    form = choose_format(as_json, as_csv)
+    source = _Source(database, list_trials, rank=rank)
+    show = _Printer(form, timestamps=timestamps, with_trial=with_trial, raw=raw)
     ends = not follow or is_over()  # checked before reading, so that no line is missed
     lines = source.read()
     show(lines if tail is None else deque(lines, maxlen=tail))

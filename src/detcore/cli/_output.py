@@ -14,6 +14,7 @@ import io
 import json
 import math
 import re
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
@@ -31,6 +32,7 @@ __all__ = [
     "Column",
     "Format",
     "choose_format",
+    "confirm",
     "count_of",
     "format_bytes",
     "format_duration",
@@ -290,6 +292,21 @@ def format_options(command: _Command) -> _Command:
     ):
         command = option(command)
     return command
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask before something is deleted, unless `yes` answers; "no" ends the command.
+
+    Raises:
+        click.UsageError: If there is no terminal.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise click.UsageError(
+            "there is no terminal to ask on; pass --yes to delete without asking"
+        )
+    click.confirm(question, abort=True)
 
 
 def count_of(number: int, noun: str) -> str:

@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._context import names_of_plugins
+from detcore.cli._context import load_experiment_file
 from detcore.cli._output import printable
-from detcore.contract.errors import ConfigError
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.config import LoadedConfig
-    from detcore.environment import Environment
-    from detcore.hooks import PluginManager
-    from detcore.remote import Session
     from detcore.runner import ExperimentResult
 
 __all__ = ["run"]
@@ -204,7 +199,9 @@ def run(
                     f"training here: {obj.environment.master} of the environment is used where "
                     "--master says so"
                 )
-            loaded = _load(config, settings, obj.environment, plugins, folder)
+            loaded = load_experiment_file(
+                config, settings, environment=obj.environment, plugins=plugins, code_dir=folder
+            )
             for notice in loaded.notices:
                 display.notice(notice)
             result = start_experiment(loaded, folder, run_settings, test_mode=test_mode)
@@ -251,23 +248,32 @@ def _run_at(
     quiet: bool,
 ) -> None:
     """Have a server train the experiment, as `run` does here."""
-    from detcore.remote import Detached, follow
+    from detcore.config import notices_of_code, parse_set_flags
+    from detcore.remote import Detached, HandIn, activate, follow, submit
 
+    environment, overrides = obj.environment, parse_set_flags(settings)
     display = _make_display(as_json, quiet=quiet)
     try:
         if config is not None:
-            session, number = _run_remotely(
-                obj,
-                master,
-                config,
-                model_dir,
-                settings=settings,
-                test_mode=test_mode,
-                display=display,
+            variables = environment.config_overrides
+            given = HandIn.from_file(
+                config, overrides=overrides, environment=variables, test_mode=test_mode
             )
+            folder = model_dir or config.absolute().parent
+            session, number = submit(
+                master, given, folder, environment=environment, notice=display.notice
+            )
+            for line in notices_of_code(
+                given.text,
+                name=given.name,
+                code_dir=folder,
+                overrides=overrides,
+                environment=variables,
+            ):
+                display.notice(line)
         else:
             number = resume or 0
-            session = _go_on_remotely(obj, master, number)
+            session = activate(master, number, environment=environment)
         if detach:
             raise Detached(number, session.url)
         result = follow(session, number, display)
@@ -283,77 +289,6 @@ def _run_at(
     display.close()
     _conclude(result, as_json=as_json, at=f" --master {session.url}")
     raise SystemExit(_exit_code(result))
-
-
-def _run_remotely(
-    obj: CliContext,
-    master: str,
-    config: Path,
-    model_dir: Path | None,
-    *,
-    settings: tuple[str, ...],
-    test_mode: bool,
-    display: Any,
-) -> tuple[Session, int]:
-    """Submit an experiment; return the session with the server, and the experiment's id."""
-    from detcore.config import notices_of_code, parse_set_flags
-    from detcore.remote import HandIn, hand_in, open_session, pack
-
-    try:
-        text = config.read_bytes().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the experiment file {config} cannot be read: {error}") from error
-    folder = model_dir or config.absolute().parent
-    overrides, variables = parse_set_flags(settings), obj.environment.config_overrides
-    given = HandIn(
-        text=text,
-        name=str(config),
-        overrides=overrides,
-        environment=variables,
-        test_mode=test_mode,
-    )
-    session = open_session(master, environment=obj.environment)
-    context = pack(folder)
-    with context.file:
-        experiment_id = hand_in(session, given, context, notice=display.notice)
-    unread = notices_of_code(
-        text, name=str(config), code_dir=folder, overrides=overrides, environment=variables
-    )
-    for line in unread:
-        display.notice(line)
-    display.notice(f"experiment {experiment_id} was handed in to {session.url}")
-    return session, experiment_id
-
-
-def _go_on_remotely(obj: CliContext, master: str, experiment_id: int) -> Session:
-    """Let a server continue an experiment, unless it runs or is complete; return the session."""
-    from detcore.experimental import Determined
-    from detcore.remote import open_session, read_events
-
-    session = open_session(master, environment=obj.environment)
-    if read_events(session, experiment_id, 0)["state"] in ("PAUSED", "ERROR", "CANCELED"):
-        with Determined(master) as client:
-            client.get_experiment(experiment_id).activate()
-    return session
-
-
-def _load(
-    config: Path,
-    settings: tuple[str, ...],
-    environment: Environment,
-    plugins: PluginManager,
-    folder: Path,
-) -> LoadedConfig:
-    from detcore.config import load_config, parse_set_flags
-
-    return load_config(
-        config,
-        overrides=parse_set_flags(settings),
-        environment=environment.config_overrides,
-        required=("entrypoint",),
-        code_dir=folder,
-        **names_of_plugins(plugins),
-    )
 
 
 def _make_display(as_json: bool, *, quiet: bool, verbose: bool = False) -> Any:

@@ -1,563 +1,95 @@
-"""``detcore trial``: the metrics of a trial."""
+"""``detcore trial``: label a trial, or end it; detcore-report shows it."""
 
 from __future__ import annotations
 
-import dataclasses
-import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+import json
+from typing import TYPE_CHECKING
 
 import click
 
-from detcore._distributions import (
-    MissingDistributionError,
-    import_distribution,
-    install_command,
-)
 from detcore.cli._completion import TRIAL_ID
 from detcore.cli._groups import CommandGroup, Lazy
-from detcore.cli._output import choose_format, format_options, pick, printable
-from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
-from detcore.contract.errors import NotFoundError
-from detcore.describe import best_of, can_resume, describe_state, flatten, searcher_metric
+from detcore.cli._output import printable
+from detcore.cli._records import master_option, open_client, open_records
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.database import (
-        CheckpointRecord,
-        Database,
-        ExperimentRecord,
-        MetricRecord,
-        TrialRecord,
-    )
 
-__all__ = ["describe_command", "trial_group"]
+__all__ = ["trial_group"]
 
-_REPORT_FIELDS = ("steps_completed", "run_id", "reported_at", "n_records", "metrics")
-_CHECKPOINT_FIELDS = (
-    "uuid", "state", "steps_completed", "size_bytes", "committed_at", "storage_url",
-)  # fmt: skip
-_SHOWN = 20
-_KINDS = ("validation", "training")
-# Of more reports, as many as a plot can show are read.
-_MANY = 5000
-_PARTS = 1000
-_CSV_COLUMNS = ("kind", "steps_completed", "run_id", "reported_at", "n_records")
-_MAX_PLOT_WIDTH = 100
-_EXAMPLES = """
-\b
-Examples:
-  detcore trial describe 3
-  detcore trial describe 3 --metric accuracy     plot another metric
-  detcore trial describe 3 --json                for programs
-"""
+_id = click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 
 
-_COMMANDS = {
-    "describe": Lazy("detcore.cli._trial:describe_command", "Show metrics, plot, checkpoints."),
-    "cancel": Lazy("detcore.cli._control:cancel_trial", "Checkpoint and end one trial."),
-    "kill": Lazy("detcore.cli._control:kill_trial", "End one trial at once."),
-    "logs": Lazy("detcore.cli._logs:trial_logs", "Show what a trial printed."),
-    "plot": Lazy("detcore.cli._trial:plot_command", "Plot a metric on the terminal."),
-    "label": Lazy("detcore.cli._trial:label_command", "Add labels to a trial, or remove them."),
-    "set-notes": Lazy("detcore.cli._trial:set_notes_command", "Replace the notes of a trial."),
-}
-
-
-@click.group("trial", cls=CommandGroup, lazy_commands=_COMMANDS)
+@click.group(
+    "trial",
+    cls=CommandGroup,
+    lazy_commands={
+        "describe": Lazy(None, "Show metrics, plot, checkpoints."),
+        "cancel": Lazy("detcore.cli._trial:cancel", "Checkpoint and end one trial."),
+        "kill": Lazy("detcore.cli._trial:kill", "End one trial at once."),
+        "logs": Lazy("detcore.cli._logs:trial_logs", "Show what a trial printed."),
+        "plot": Lazy(None, "Plot a metric on the terminal."),
+        "label": Lazy("detcore.cli._trial:label", "Add labels to a trial, or remove them."),
+        "set-notes": Lazy("detcore.cli._trial:set_notes", "Replace the notes of a trial."),
+    },
+)
 def trial_group() -> None:
     """Show the metrics, plots and logs of a trial, label it, or end it."""
 
 
-@click.command("describe", epilog=_EXAMPLES)
-@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
-@click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
-@click.option("--all", "show_all", is_flag=True, help=f"Show all rows, not the last {_SHOWN}.")
-@format_options
-@master_option
-@click.pass_obj
-def describe_command(
-    obj: CliContext,
-    trial_id: int,
-    metric: str | None,
-    show_all: bool,
-    as_json: bool,
-    as_csv: bool,
-) -> None:
-    """Show a trial: validations, training, checkpoints, and a plot of a metric over steps.
+def _command(what: str, summary: str) -> click.Command:
+    """Return the command that asks the runner of a trial for something."""
 
-    With --csv all reports of metrics.
-    """
-    from detcore.cli._output import print_csv, print_json
+    @click.command(what, help=f"{summary}; the others of its search continue.")
+    @_id
+    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @master_option
+    @click.pass_obj
+    def command(obj: CliContext, trial_id: int, as_json: bool) -> None:
+        with open_client(obj) as client:
+            trial = client.get_trial(trial_id)
+            number = trial.experiment_id
+            with open_records(obj, is_again=True) as database:
+                # Asked before: a runner may end within milliseconds.
+                has_runner = bool(database.observe_experiment(number)[1])
+            getattr(trial, what)()
+        if as_json:
+            click.echo(json.dumps({"trial_id": trial_id, "has_runner": has_runner}))
+        elif has_runner:
+            click.echo(f"trial {trial_id}: its runner was asked to {what} it")
+        else:
+            click.echo(f"trial {trial_id} ends: experiment {number} continues without it")
 
-    form = choose_format(as_json, as_csv)
-    whole = {"json": _KINDS[:1], "csv": _KINDS}.get(form, _KINDS[:1] if show_all else ())
-    with open_records(obj) as database:
-        facts, series = _read(database, trial_id, metric, whole)
-        short = uuid_shortener(database)
-    if form == "json":
-        print_json(_plain(facts, series))
-        return
-    if form == "csv":
-        reports = [*facts.validations, *facts.training]
-        print_csv(
-            [{"kind": row.kind, **pick(_REPORT_FIELDS, row)} for row in reports], _CSV_COLUMNS
-        )
-        return
-    _print_trial(facts)
-    _print_validations(facts, show_all=show_all)
-    _print_training(facts)
-    _print_checkpoints(facts, short)
-    _print_plot(series, _find_drawing(), facts)
-    _print_hint(facts)
+    return command
 
 
-@click.command("plot")
-@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
-@click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
-@master_option
-@click.pass_obj
-def plot_command(obj: CliContext, trial_id: int, metric: str | None) -> None:
-    """Plot a metric of a trial over steps, on the terminal.
-
-    For a page or an image of all trials: detcore experiment plot. Both need detcore-report:
-    pip install 'detcore[report]'.
-    """
-    report = import_distribution("detcore_report", needed_by="'detcore trial plot'")
-    with open_records(obj) as database:
-        facts, series = _read(database, trial_id, metric, ())
-    if series is None:
-        click.echo(f"trial {trial_id} has reported no metrics yet", err=True)
-    _print_plot(series, report.draw_text_plot, facts)
+cancel = _command("cancel", "Let a trial checkpoint and end, for good")
+kill = _command("kill", "End a trial at once, without a checkpoint")
 
 
 @click.command("label")
-@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
+@_id
 @click.argument("labels", nargs=-1, required=True, metavar="LABEL...")
 @click.option("--remove", is_flag=True, help="Remove them; those that are not there are skipped.")
 @master_option
 @click.pass_obj
-def label_command(obj: CliContext, trial_id: int, labels: tuple[str, ...], remove: bool) -> None:
+def label(obj: CliContext, trial_id: int, labels: tuple[str, ...], remove: bool) -> None:
     """Add labels to a trial, to find it by on the page: "baseline" in labels."""
     with open_client(obj) as client:
         trial = client.get_trial(trial_id)
-        for label in labels:
-            (trial.remove_label if remove else trial.add_label)(label)
+        for text in labels:
+            (trial.remove_label if remove else trial.add_label)(text)
         left = trial.labels
     click.echo(printable(f"trial {trial_id}: {', '.join(left) or 'no labels'}"))
 
 
 @click.command("set-notes")
-@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
+@_id
 @click.argument("text")
 @master_option
 @click.pass_obj
-def set_notes_command(obj: CliContext, trial_id: int, text: str) -> None:
+def set_notes(obj: CliContext, trial_id: int, text: str) -> None:
     """Replace the notes of a trial; an empty text removes them."""
     with open_client(obj) as client:
         client.get_trial(trial_id).set_notes(text)
     click.echo(printable(f"trial {trial_id}: {text or 'no notes'}"))
-
-
-def _find_drawing() -> Callable[..., list[str]] | None:
-    """Return the function that draws plots, or None without its distribution."""
-    try:
-        report = import_distribution("detcore_report", needed_by="the plot")
-    except MissingDistributionError:
-        return None
-    draw: Callable[..., list[str]] = report.draw_text_plot
-    return draw
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """All that is shown of a trial.
-
-    Attributes:
-        num_reports: Number of reports of each kind. Of many, `validations` and `training` have
-            the newest and some of the others.
-    """
-
-    trial: TrialRecord
-    experiment: ExperimentRecord
-    is_alive: bool | None
-    num_reports: Mapping[str, int]
-    validations: Sequence[MetricRecord]
-    training: Sequence[MetricRecord]
-    best: MetricRecord | None
-    checkpoints: Sequence[CheckpointRecord]
-    num_runs: int
-    num_damaged: int
-
-    @property
-    def metric(self) -> str | None:
-        return searcher_metric(self.experiment.config)[0]
-
-    def has_all(self, kind: str) -> bool:
-        """Whether all reports of a kind were read."""
-        rows = self.validations if kind == "validation" else self.training
-        return len(rows) == self.num_reports[kind]
-
-    @property
-    def steps_completed(self) -> int:
-        reports = [*self.validations[-1:], *self.training[-1:]]
-        return max((report.steps_completed for report in reports), default=0)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Series:
-    """A metric over steps."""
-
-    metric: str
-    kind: str
-    points: Sequence[tuple[int, float]]
-
-
-def _read(
-    database: Database, trial_id: int, wanted: str | None, whole: Sequence[str]
-) -> tuple[_Facts, _Series | None]:
-    """Read a trial, and the series to plot, or None if no metric was reported.
-
-    Args:
-        database: The records.
-        trial_id: Which trial.
-        wanted: The metric to plot; None: the searcher's.
-        whole: Kinds of which all reports are read, however many there are.
-
-    Raises:
-        NotFoundError: If there is no such trial, or the metric was never reported.
-    """
-    facts = _read_facts(database, trial_id, whole)
-    try:
-        return facts, _choose_series(database, facts, wanted)
-    except NotFoundError:
-        if all(facts.has_all(kind) for kind in _KINDS):
-            raise
-    facts = _read_facts(database, trial_id, _KINDS)
-    return facts, _choose_series(database, facts, wanted)
-
-
-def _read_facts(database: Database, trial_id: int, whole: Sequence[str]) -> _Facts:
-    trial = database.get_trial(trial_id)
-    experiment = database.get_experiment(trial.experiment_id)
-    metric, smaller = searcher_metric(experiment.config)
-    best = None
-    if metric is not None:
-        best = database.trial_best_validation(trial_id, metric, smaller_is_better=bool(smaller))
-    num_reports = {kind: database.count_metrics(trial_id, kind) for kind in _KINDS}
-    validations, training = (
-        _read_reports(database, trial_id, kind, kind in whole or num_reports[kind] <= _MANY)
-        for kind in _KINDS
-    )
-    return _Facts(
-        trial=trial,
-        experiment=experiment,
-        is_alive=database.run_is_alive(trial_id) if trial.state.value == "RUNNING" else False,
-        num_reports=num_reports,
-        validations=validations,
-        training=training,
-        best=best,
-        checkpoints=database.list_checkpoints(trial_id=trial_id),
-        num_runs=len(database.list_runs(trial_id)),
-        num_damaged=len(database.events(trial_id, "damaged")),
-    )
-
-
-def _read_reports(
-    database: Database, trial_id: int, kind: str, is_whole: bool
-) -> Sequence[MetricRecord]:
-    if is_whole:
-        return database.metrics(trial_id, kind, with_batches=False)
-    newest = database.metrics(trial_id, kind, with_batches=False, newest=_SHOWN)
-    sample = database.sample_metrics(trial_id, kind, parts=_PARTS)
-    first = newest[0].steps_completed if newest else 0
-    return [*(row for row in sample if row.steps_completed < first), *newest]
-
-
-def _choose_series(database: Database, facts: _Facts, wanted: str | None) -> _Series | None:
-    kinds = {"validation": facts.validations, "training": facts.training}
-    names = {kind: _names(rows, facts.metric) for kind, rows in kinds.items()}
-    candidates = [(kind, name) for kind in kinds for name in names[kind]]
-    for name in (wanted,) if wanted is not None else (facts.metric, None):
-        for kind, candidate in candidates:
-            if name in (None, candidate):
-                points = _points(database, facts, kind, candidate)
-                return _Series(metric=candidate, kind=kind, points=points)
-    if wanted is None:
-        return None
-    listed = [f"{', '.join(names[kind])} ({kind})" for kind in kinds if names[kind]]
-    raise NotFoundError(
-        f"trial {facts.trial.id} has not reported a metric {wanted!r}.\n"
-        f"Metrics there: {'; '.join(listed) or 'none yet'}."
-    )
-
-
-def _points(
-    database: Database, facts: _Facts, kind: str, metric: str
-) -> Sequence[tuple[int, float]]:
-    if facts.has_all(kind):
-        rows = facts.validations if kind == "validation" else facts.training
-        numbers = [row for row in rows if _is_number(row.metrics.get(metric))]
-        return [(row.steps_completed, float(row.metrics[metric])) for row in numbers]
-    trial = facts.trial
-    curves = database.metric_curves(
-        trial.experiment_id, kind, metric, parts=_PARTS, trial_ids=[trial.id]
-    )
-    return curves[trial.id].points if trial.id in curves else ()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _names(rows: Sequence[MetricRecord], first: str | None) -> list[str]:
-    """Return the names of reported numbers, the searcher's first."""
-    names = {name for row in rows for name, value in row.metrics.items() if _is_number(value)}
-    return sorted(names, key=lambda name: (name != first, name))
-
-
-def _speed(facts: _Facts) -> float | None:
-    """Return batches per second of the newest run, validations and checkpoints included."""
-    rows = [row for row in facts.training if row.run_id == facts.trial.run_id]
-    if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
-        return None
-    seconds = (rows[-1].reported_at - rows[0].reported_at).total_seconds()
-    steps = rows[-1].steps_completed - rows[0].steps_completed
-    return steps / seconds if seconds > 0 and steps > 0 else None
-
-
-def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
-    from detcore._records import TrialRecord, fields_of
-
-    trial, (metric, smaller) = facts.trial, searcher_metric(facts.experiment.config)
-    last = facts.training[-1] if facts.training else None
-    names = [name for name in fields_of(TrialRecord) if name not in ("control", "current_run")]
-    return {name: getattr(trial, name) for name in names} | {
-        "is_alive": facts.is_alive,
-        "host": trial.host,
-        "pid": trial.pid,
-        "num_runs": facts.num_runs,
-        "steps_completed": facts.steps_completed,
-        "metric": metric,
-        "smaller_is_better": smaller,
-        "best_validation": best_of(facts.best),
-        "validations": [pick(_REPORT_FIELDS, row) for row in facts.validations],
-        "training": {
-            "num_reports": facts.num_reports["training"],
-            "batches_per_second": _speed(facts),
-            "last": pick(_REPORT_FIELDS, last) if last else None,
-        },
-        "checkpoints": [pick(_CHECKPOINT_FIELDS, row) for row in facts.checkpoints],
-        "plot": series,
-        "num_damaged_reports": facts.num_damaged,
-    }
-
-
-def _print_trial(facts: _Facts) -> None:
-    from detcore.cli._output import print_fields, print_line
-
-    trial = facts.trial
-    print_line(
-        f"trial {trial.id} of experiment {trial.experiment_id}: {facts.experiment.name}",
-        style="bold",
-    )
-    state = "not started"
-    if trial.run_id or trial.state.value != "PAUSED":
-        state = describe_state(trial.state.value, facts.is_alive, trial.host)
-    fields = {
-        "state": f"{state}: {trial.error}" if trial.error else state,
-        "steps": str(facts.steps_completed),
-    }
-    if facts.num_runs > 1:
-        crashes = f", {trial.num_restarts} after a crash" if trial.num_restarts else ""
-        fields["runs"] = f"{facts.num_runs} (the trial was resumed{crashes})"
-    if trial.rung is not None:
-        fields["rung"] = str(trial.rung)
-    hparams = flatten(trial.hparams)
-    if hparams:
-        fields["hyperparameters"] = " ".join(f"{key}={value}" for key, value in hparams.items())
-    fields["seed"] = str(trial.seed)
-    if trial.labels:
-        fields["labels"] = ", ".join(trial.labels)
-    if trial.notes:
-        fields["notes"] = trial.notes
-    if trial.trial_dir:
-        fields["folder"] = trial.trial_dir
-    if facts.num_damaged:
-        fields["damaged"] = f"{facts.num_damaged} reports, left out (did the machine crash?)"
-    print_fields(fields, indent=2)
-
-
-def _print_validations(facts: _Facts, *, show_all: bool) -> None:
-    from detcore.cli._output import Column, print_heading, print_line, print_table
-
-    print_heading("Validations")
-    rows = facts.validations
-    if not rows:
-        print_line("none yet")
-        return
-    names, left_out = _fitting(_names(rows, facts.metric))
-    shown = list(rows if show_all else rows[-_SHOWN:])
-    if facts.best is not None and not any(_is_same(row, facts.best) for row in shown):
-        shown.insert(0, facts.best)
-    counts = any(row.n_records is not None for row in shown)
-    columns = [
-        Column("STEP", align="right"),
-        *([Column("RECORDS", align="right")] if counts else []),
-        *[Column(n, align="right") for n in names],
-        Column(""),
-    ]
-    print_table(
-        columns,
-        [
-            [
-                str(row.steps_completed),
-                *(["" if row.n_records is None else str(row.n_records)] if counts else []),
-                *[_aligned(row.metrics.get(name)) for name in names],
-                "best" if _is_same(row, facts.best) else "",
-            ]
-            for row in shown
-        ],
-    )
-    left = facts.num_reports["validation"] - len(shown)
-    if left:
-        print_line(f"{left} earlier ones: --all shows them", style="dim")
-    if left_out:
-        print_line(f"too wide for this terminal: {', '.join(left_out)}", style="dim")
-
-
-def _aligned(value: object) -> str:
-    """Return a number with its zeros, so that a column of them lines up."""
-    from detcore.cli._output import format_number
-
-    if isinstance(value, float) and 0.001 <= abs(value) < 1000:
-        return f"{value:#.4g}"
-    return format_number(value)
-
-
-def _is_same(row: MetricRecord, other: MetricRecord | None) -> bool:
-    """Return whether two records are one report (NaN makes them unequal as values)."""
-    if other is None:
-        return False
-    return (row.run_id, row.seq, row.reported_at) == (other.run_id, other.seq, other.reported_at)
-
-
-def _fitting(names: list[str]) -> tuple[list[str], list[str]]:
-    """Split metrics into those that fit beside each other on the terminal, and the rest."""
-    from detcore.cli._output import make_console
-
-    console = make_console()
-    if not console.is_terminal:
-        return names, []
-    room = console.width - 27
-    fitting = 0
-    for name in names:
-        room -= max(len(name), 9) + 2
-        if room < 0 and fitting:
-            break
-        fitting += 1
-    return names[:fitting], names[fitting:]
-
-
-def _print_training(facts: _Facts) -> None:
-    from detcore.cli._output import format_number, print_fields, print_heading, print_line
-
-    print_heading("Training")
-    if not facts.training:
-        print_line("no reports yet")
-        return
-    last = facts.training[-1]
-    values = [f"{name} {format_number(value)}" for name, value in last.metrics.items()]
-    fields = {
-        "last": f"step {last.steps_completed}: {'  '.join(values)}",
-        "reports": str(facts.num_reports["training"]),
-    }
-    speed = _speed(facts)
-    if speed is not None:
-        fields["speed"] = f"{speed:.4g} batches/s, validations and checkpoints included"
-    print_fields(fields, indent=2)
-
-
-def _print_checkpoints(facts: _Facts, short: Callable[[str], str]) -> None:
-    from detcore.cli._output import (
-        Column,
-        format_bytes,
-        format_time,
-        print_heading,
-        print_line,
-        print_table,
-    )
-
-    print_heading("Checkpoints")
-    if not facts.checkpoints:
-        print_line("none yet")
-        return
-    print_table(
-        [
-            Column("UUID"),
-            Column("STEP", align="right"),
-            Column("STATE", is_state=True),
-            Column("SIZE", align="right"),
-            Column("SAVED"),
-        ],
-        [
-            [
-                short(row.uuid),
-                str(row.steps_completed),
-                row.state,
-                format_bytes(row.size_bytes),
-                format_time(row.committed_at),
-            ]
-            for row in facts.checkpoints
-        ],
-    )
-
-
-def _print_plot(
-    series: _Series | None, draw: Callable[..., list[str]] | None, facts: _Facts
-) -> None:
-    """Print a plot with its extremes; without a function that draws, how to get one."""
-    from detcore.cli._output import (
-        format_number,
-        make_console,
-        print_heading,
-        print_line,
-    )
-
-    if series is None:
-        return
-    print_heading(f"{series.metric} ({series.kind}) over steps")
-    finite = [point for point in series.points if math.isfinite(point[1])]
-    if not finite:
-        print_line("no finite value")
-        return
-    if len(series.points) == 1:
-        step, value = series.points[0]
-        print_line(f"{format_number(value)} at step {step}; two values make a plot", style="dim")
-        return
-    if draw is None:
-        print_line(f"plots: {install_command('detcore-report')}", style="dim")
-    else:
-        for line in draw(series.points, width=min(make_console().width, _MAX_PLOT_WIDTH)):
-            print_line(line, style="cyan")
-    low, high = min(finite, key=_value), max(finite, key=_value)
-    text = (
-        f"min {format_number(low[1])} at step {low[0]}, max {format_number(high[1])} at step "
-        f"{high[0]}, last {format_number(series.points[-1][1])}"
-    )
-    if not facts.has_all(series.kind):
-        text += f"; {len(series.points)} of {facts.num_reports[series.kind]} reports were read"
-    missing = len(series.points) - len(finite)
-    print_line(f"{text}; {missing} not finite" if missing else text, style="dim")
-
-
-def _value(point: tuple[int, float]) -> float:
-    return point[1]
-
-
-def _print_hint(facts: _Facts) -> None:
-    from detcore.cli._output import print_line
-
-    if can_resume(facts.experiment.config, facts.trial.state.value, facts.is_alive):
-        click.echo()
-        print_line(f"go on with it:  detcore run --resume {facts.trial.experiment_id}", style="dim")

@@ -1,24 +1,37 @@
-"""``detcore experiment trials``: the trials of an experiment, as a table that can be followed."""
+"""``detcore experiment trials`` and ``best``: trials, which can be followed, and checkpoints."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._output import choose_format, format_options
-from detcore.cli._records import master_option, open_records, shorten_checkpoints
+from detcore.cli._output import (
+    Column,
+    choose_format,
+    format_bytes,
+    format_number,
+    format_options,
+    make_console,
+    make_table,
+    pick,
+    print_csv,
+    print_json,
+    print_line,
+    print_table,
+)
+from detcore.cli._records import master_option, open_records, shorten_checkpoints, uuid_shortener
+from detcore.contract.errors import NotFoundError
 from detcore.describe import describe_trials, flatten, metric_value, searcher_metric, trial_state
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.cli._output import Column
     from detcore.database import Database
 
-__all__ = ["print_trials", "read_trials", "split_hparams", "trials"]
+__all__ = ["best", "print_trials", "read_trials", "split_hparams", "trials"]
 
 _EXAMPLES = """
 \b
@@ -27,6 +40,16 @@ Examples:
   detcore experiment trials 3 --follow                     until the search has ended
   detcore experiment trials 3 --csv > trials.csv
 """
+_BEST_EXAMPLES = """
+\b
+Examples:
+  detcore experiment best 3
+  detcore experiment best 3 -n 5 --metric accuracy --larger-is-better
+  detcore checkpoint download $(detcore experiment best 3 --uuid)
+"""
+_BEST_FIELDS = (
+    "uuid", "trial_id", "steps_completed", "size_bytes", "committed_at", "storage_url",
+)  # fmt: skip
 # Narrower terminals show fewer columns, to leave room for the hyperparameters.
 _WIDE = 100
 _REDRAW_S = 1.0
@@ -61,8 +84,6 @@ def trials(
 
     Whether a smaller metric is better is the experiment's setting, also for --metric.
     """
-    from detcore.cli._output import make_console, print_csv, print_json
-
     form = choose_format(as_json, as_csv)
     if follow and (form != "table" or not make_console().is_terminal):
         raise click.UsageError("--follow redraws a table on a terminal; leave it out here")
@@ -125,8 +146,6 @@ def read_trials(
 
 def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
     """Print trials as a table, below the hyperparameters that all of them share."""
-    from detcore.cli._output import print_line, print_table
-
     same, varied = split_hparams(rows)
     if same:
         print_line("all with " + " ".join(f"{name}={value}" for name, value in same.items()))
@@ -137,8 +156,6 @@ def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
 def _table(
     rows: Sequence[dict[str, Any]], metric: str | None, varied: list[str]
 ) -> tuple[list[Column], list[list[str]]]:
-    from detcore.cli._output import Column, make_console
-
     console = make_console()
     is_narrow = console.is_terminal and console.width < _WIDE
     has_rungs = any(row["rung"] is not None for row in rows)
@@ -171,17 +188,19 @@ def _table(
 
 def split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, str], list[str]]:
     """Return the hyperparameters that all trials share, and the names of the others."""
-    flat = [flatten(row["hparams"]) for row in rows]
+    flat = [_flat(row) for row in rows]
     shared = set(flat[0].items()).intersection(*[tree.items() for tree in flat])
     same = {name: value for name, value in flat[0].items() if (name, value) in shared}
     varied = {name: None for tree in flat for name in tree if name not in same}
     return same, list(varied)
 
 
-def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
-    from detcore.cli._output import format_number
+def _flat(row: dict[str, Any]) -> dict[str, str]:
+    return {name: str(value) for name, value in flatten(row["hparams"]).items()}
 
-    flat = flatten(row["hparams"])
+
+def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
+    flat = _flat(row)
     short = {name: flat[name] for name in names if name in flat}
     for name, text in short.items():
         try:
@@ -192,8 +211,6 @@ def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
 
 
 def _best_at(row: dict[str, Any], metric: str | None) -> str:
-    from detcore.cli._output import format_number
-
     value = metric_value(row, metric)
     if value is None:
         return "-"
@@ -212,7 +229,6 @@ def _follow(
     """Redraw the table until the experiment is not running any more."""
     from rich.live import Live
 
-    from detcore.cli._output import make_console
     from detcore.database import ingest_spools
 
     console = make_console()
@@ -236,8 +252,6 @@ def _frame(
     from rich.console import Group
     from rich.text import Text
 
-    from detcore.cli._output import make_table
-
     if not rows:
         return Text("no trials yet", style="dim")
     _, varied = split_hparams(rows)
@@ -256,3 +270,111 @@ def _frame(
         shown = [row for row in rows if row["id"] in ids]
         head += f"; {len(rows) - fitting} not shown"
     return Group(Text(head, style="dim"), make_table(*_table(shown, metric, varied)))
+
+
+@click.command(epilog=_BEST_EXAMPLES)
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@click.option(
+    "-n", "number", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
+    help="How many, the best first.",
+)  # fmt: skip
+@click.option("--metric", metavar="NAME", help="Which validation metric; default: the searcher's.")
+@click.option(
+    "--smaller-is-better/--larger-is-better",
+    default=None,
+    help="Default: as the experiment's searcher has it.",
+)
+@click.option("--uuid", "only_uuids", is_flag=True, help="Print nothing but UUIDs.")
+@format_options
+@master_option
+@click.pass_obj
+def best(
+    obj: CliContext,
+    experiment_id: int,
+    number: int,
+    metric: str | None,
+    smaller_is_better: bool | None,
+    only_uuids: bool,
+    as_json: bool,
+    as_csv: bool,
+) -> None:
+    """List the best checkpoints of an experiment: those that were validated at their step.
+
+    Checkpoints without that metric come last, and so do those with NaN.
+    """
+    form = choose_format(as_json, as_csv)
+    if only_uuids and form != "table":
+        raise click.UsageError("give --uuid, --json or --csv, not two of them")
+    with open_records(obj) as database:
+        own, own_direction = searcher_metric(database.get_experiment(experiment_id).config)
+        asked, metric = metric, metric or own
+        if metric is None:
+            raise click.UsageError(
+                f"experiment {experiment_id} has no searcher metric; name one with --metric"
+            )
+        if smaller_is_better is None:
+            smaller_is_better = own_direction is not False
+        ranked = database.top_checkpoints(
+            experiment_id=experiment_id,
+            metric=metric,
+            smaller_is_better=smaller_is_better,
+            limit=number,
+        )
+        rows = [
+            {**pick(_BEST_FIELDS[:3], row.checkpoint), "value": row.value}
+            | pick(_BEST_FIELDS[3:], row.checkpoint)
+            for row in ranked
+        ]
+        short = uuid_shortener(database)
+        if rows and rows[0]["value"] is None:
+            # Where the name is wrong, any checkpoint would be as good as another.
+            known = database.metric_names(experiment_id)
+            names = [name for kind, name in known if kind == "validation"]
+            if asked is not None or (names and metric not in names):
+                raise NotFoundError(_explain(experiment_id, metric, names, is_own=asked is None))
+    if not rows:
+        raise NotFoundError(
+            f"experiment {experiment_id} has no whole checkpoint (yet).\n"
+            f"See what there is: detcore checkpoint list --experiment {experiment_id}"
+        )
+    if only_uuids:
+        click.echo("\n".join(row["uuid"] for row in rows))
+    elif form == "json":
+        print_json({"experiment_id": experiment_id, "metric": metric,
+                    "smaller_is_better": smaller_is_better, "checkpoints": rows})  # fmt: skip
+    elif form == "csv":
+        print_csv(rows)
+    else:
+        _print_best(rows, metric, short)
+
+
+def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool) -> str:
+    text = (
+        f"no checkpoint of experiment {experiment_id} has a validation metric {metric!r} that is "
+        f"a number.\nValidation metrics there: {', '.join(names) or 'none yet'}."
+    )
+    if is_own:
+        text += f"\nName one of them: detcore experiment best {experiment_id} --metric {names[0]}"
+    return text
+
+
+def _print_best(rows: list[dict[str, Any]], metric: str, short: Callable[[str], str]) -> None:
+    print_table(
+        [
+            Column("UUID"),
+            Column(metric, align="right", wrap=True),
+            Column("TRIAL", align="right"),
+            Column("STEP", align="right"),
+            Column("SIZE", align="right"),
+        ],
+        [
+            [
+                short(row["uuid"]),
+                format_number(row["value"]),
+                str(row["trial_id"]),
+                str(row["steps_completed"]),
+                format_bytes(row["size_bytes"]),
+            ]
+            for row in rows
+        ],
+    )

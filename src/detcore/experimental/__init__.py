@@ -14,22 +14,14 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore._records import Field, document_of, make_document
+    from detcore.contract.values import ModelOrderBy, ModelSortBy
     from detcore.experimental import estimator, keras
     from detcore.experimental._arguments import check_id, check_keys, check_metadata, check_text
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
     from detcore.experimental._create import create
     from detcore.experimental._embedded import EmbeddedTransport
-    from detcore.experimental._enums import (
-        CheckpointOrderBy,
-        CheckpointSortBy,
-        ModelOrderBy,
-        ModelSortBy,
-        OrderBy,
-        TrialOrderBy,
-        TrialSortBy,
-    )
-    from detcore.experimental._experiment import ExperimentReference
+    from detcore.experimental._experiment import ExperimentReference, TrialSortBy
     from detcore.experimental._instance import create_trial_instance
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
     from detcore.experimental._model import Model, ModelQuery, VersionTexts
@@ -41,7 +33,13 @@ if TYPE_CHECKING:
         TrialChanges,
         all_pages,
     )
-    from detcore.experimental._trial import TrialReference
+    from detcore.experimental._trial import (
+        CheckpointOrderBy,
+        CheckpointSortBy,
+        OrderBy,
+        TrialOrderBy,
+        TrialReference,
+    )
 
 __all__ = [
     "Checkpoint",
@@ -86,20 +84,17 @@ __getattr__, __dir__ = lazy_names(
     {
         "": "estimator keras",
         "detcore._records": "Field document_of make_document",
+        "detcore.contract.values": "ModelOrderBy ModelSortBy",
         "_arguments": "check_id check_keys check_metadata check_text",
         "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
         "_client": "Determined",
         "_create": "create",
         "_embedded": "EmbeddedTransport",
-        "_enums": (
-            "CheckpointOrderBy CheckpointSortBy ModelOrderBy ModelSortBy OrderBy TrialOrderBy "
-            "TrialSortBy"
-        ),
-        "_experiment": "ExperimentReference",
+        "_experiment": "ExperimentReference TrialSortBy",
         "_instance": "create_trial_instance",
         "_metrics": "TrainingMetrics ValidationMetrics",
         "_model": "Model ModelQuery VersionTexts",
         "_transport": "Connected Document ExperimentQuery Transport TrialChanges all_pages",
-        "_trial": "TrialReference",
+        "_trial": "CheckpointOrderBy CheckpointSortBy OrderBy TrialOrderBy TrialReference",
     },
 )

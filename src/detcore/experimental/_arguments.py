@@ -24,7 +24,7 @@ __all__ = [
     "check_metadata",
     "check_text",
     "code_folder",
-    "given_text",
+    "fill_config",
     "load_given",
 ]
 
@@ -145,46 +145,20 @@ def load_given(
         # A value in quotes is the same text in YAML.
         overrides = {"entrypoint": json.dumps(entrypoint)} if entrypoint is not None else {}
         return load_config(Path(config), overrides=overrides, **known)
-    filled = _filled(config, trial_class=trial_class, framework=framework, entrypoint=entrypoint)
+    filled = fill_config(
+        config, trial_class=trial_class, framework=framework, entrypoint=entrypoint
+    )
     return load_mapping(filled, **known)
 
 
-def given_text(
-    config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str]
-) -> tuple[str, str, dict[str, Any]]:
-    """Return the given `config` as an experiment file, for a server to check.
-
-    Args:
-        config: As for `load_given`.
-        trial_class: The user's class.
-        framework: The framework that trains it.
-        entrypoint: Taken in place of the one in `config`.
-
-    Returns:
-        The file's text, its name, and settings that are laid over it.
-
-    Raises:
-        ConfigError: If it is something else, or cannot be read.
-    """
-    from detcore.config import mapping_text
-
-    if isinstance(config, str | os.PathLike):
-        path = Path(config)
-        try:
-            text = path.read_bytes().decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"the experiment file {path} cannot be read: {error}") from error
-        # A value in quotes is the same text in YAML.
-        value = json.dumps(entrypoint) if isinstance(entrypoint, str) else entrypoint
-        return text, str(path), {"entrypoint": value}
-    filled = _filled(config, trial_class=trial_class, framework=framework, entrypoint=entrypoint)
-    return mapping_text(filled), "config", {}
-
-
-def _filled(
+def fill_config(
     config: Any, *, trial_class: type, framework: Framework, entrypoint: str | list[str] | None
 ) -> dict[str, Any]:
-    """Return a dictionary with defaults for missing settings."""
+    """Return the given `config` with defaults for missing settings; see `load_given`.
+
+    Raises:
+        ConfigError: If it is no dictionary, nor None.
+    """
     if config is not None and not isinstance(config, Mapping):
         raise ConfigError(
             f"config is {describe(config)}; it is a dictionary, the path of an experiment file, or "

@@ -245,11 +245,20 @@ class Checkpoint(Connected):
 
         Raises:
             CheckpointNotFoundError: If there is no such folder.
-            InvalidCheckpointError: If it does not say which framework wrote it.
-            PluginNotFoundError: If no plugin loads it; the message says which one would.
+            InvalidCheckpointError: If it does not say which framework wrote it, or says so in a
+                file that is damaged.
+            PluginNotFoundError: If no plugin loads it, or a package that the plugin needs is
+                missing; the message says which one would.
             InvalidArgumentError: If the plugin's function does not take these arguments.
         """
-        return load_checkpoint_folder(path, tags, **kwargs)
+        folder = checkpoint_folder(path)
+        written_by = _written_by(folder)
+        framework = _find_framework(written_by, folder)
+        check_requirements(framework)
+        load = import_object(str(framework.load_checkpoint))
+        given = dict(kwargs) if tags is None else {"tags": tags, **kwargs}
+        _check_arguments(load, given, framework)
+        return load(str(folder), **given)
 
     def delete(self) -> None:
         """Delete its files; its record stays. Deleting it again is fine.
@@ -327,36 +336,6 @@ def _validation(document: Document | None) -> dict[str, Any]:
             "num_inputs": document["n_records"],
         }
     }
-
-
-def load_checkpoint_folder(
-    path: str | os.PathLike[str], tags: Sequence[str] | None = None, **kwargs: Any
-) -> Any:
-    """Load the checkpoint in a folder.
-
-    Args:
-        path: The folder.
-        tags: Passed to the plugin's function if given.
-        kwargs: Passed to the plugin's function.
-
-    Returns:
-        The result of the plugin's function.
-
-    Raises:
-        CheckpointNotFoundError: If there is no such folder.
-        InvalidCheckpointError: If it does not say which framework wrote it, or says so in a file
-            that is damaged.
-        PluginNotFoundError: If no plugin loads it, or a package that the plugin needs is missing.
-        InvalidArgumentError: If the plugin's function does not take these arguments.
-    """
-    folder = checkpoint_folder(path)
-    written_by = _written_by(folder)
-    framework = _find_framework(written_by, folder)
-    check_requirements(framework)
-    load = import_object(str(framework.load_checkpoint))
-    given = dict(kwargs) if tags is None else {"tags": tags, **kwargs}
-    _check_arguments(load, given, framework)
-    return load(str(folder), **given)
 
 
 def _written_by(folder: Path) -> str:

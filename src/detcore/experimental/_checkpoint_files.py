@@ -5,19 +5,15 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
-import stat
-import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, TextIO
+from typing import TYPE_CHECKING, TextIO
 
 from detcore import checkpoint
 from detcore.contract.errors import (
     CheckpointError,
     CheckpointStateError,
     DetcoreError,
-    NotFoundError,
 )
 from detcore.hooks import PluginManager
 from detcore.storage import find_place, watch_transfers
@@ -29,7 +25,7 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.storage import RecordedPlace, StorageBackend
 
-__all__ = ["READABLE", "SHOWN", "CheckpointFiles", "open_regular_file"]
+__all__ = ["READABLE", "SHOWN", "CheckpointFiles"]
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 SHOWN = ("ACTIVE", "DAMAGED", *READABLE)
@@ -218,38 +214,3 @@ class CheckpointFiles:
             kept.update(done.kept)
             deleted.extend(done.deleted)
         return dataclasses.replace(plan, kept=kept, deleted=tuple(deleted))
-
-    def open(self, uuid: str, name: str) -> tuple[BinaryIO, int]:
-        """Open a stored file of a checkpoint, and return it with its size.
-
-        Fetch a file that is not on this machine first, into a private temporary file.
-
-        Raises:
-            CheckpointStateError: If the checkpoint is not complete, or was deleted.
-            NotFoundError: If it has no such file.
-        """
-        record = self.readable(uuid)
-        key = f"{record.uuid}/{name}"
-        storage = self.storage(record)
-        try:
-            path = storage.direct_path(key)
-            if path is not None:
-                return open_regular_file(path)
-            with tempfile.TemporaryDirectory(prefix="detcore-") as folder:
-                target = Path(folder) / "file"
-                storage.get_tree([(target, key)])
-                return open_regular_file(target)  # stays, while it is open, without its name
-        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
-            raise NotFoundError(
-                f"checkpoint {record.uuid} has no file {name!r} in {storage.url}."
-            ) from error
-
-
-def open_regular_file(path: Path) -> tuple[BinaryIO, int]:
-    """Open a regular file; anything else (a pipe would wait forever) counts as missing."""
-    file = open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")  # noqa: SIM115
-    status = os.fstat(file.fileno())
-    if not stat.S_ISREG(status.st_mode):
-        file.close()
-        raise FileNotFoundError(path)
-    return file, status.st_size

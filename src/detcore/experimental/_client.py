@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore._distributions import import_distribution
 from detcore._records import experiment_state
-from detcore.contract.values import ExperimentState
+from detcore.contract.values import ExperimentState, ModelOrderBy, ModelSortBy
 from detcore.experimental._arguments import (
     check_count,
     check_id,
@@ -20,7 +20,6 @@ from detcore.experimental._arguments import (
 )
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._connect import connect
-from detcore.experimental._enums import ModelOrderBy, ModelSortBy
 from detcore.experimental._experiment import ExperimentReference
 from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
 from detcore.experimental._transport import all_pages

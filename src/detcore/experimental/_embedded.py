@@ -9,22 +9,22 @@ import shutil
 import stat
 import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any
 
 from detcore._records import make_document
-from detcore.contract.errors import NotFoundError
 from detcore.contract.values import ExperimentState, searcher_metric
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.database import CheckpointRecord, Database, MetricRecord, TrialRecord
+    from detcore.database import CheckpointRecord, Database, MetricRecord
     from detcore.environment import Environment
     from detcore.experimental import _transport
     from detcore.experimental._checkpoint_files import CheckpointFiles
     from detcore.experimental._transport import Document
+    from detcore.storage import StorageBackend
 
 __all__ = ["EmbeddedTransport"]
 
@@ -107,9 +107,7 @@ class EmbeddedTransport:
         self, trial_id: int, kind: str, *, limit: int | None, offset: int
     ) -> list[Document]:
         """Return the reports of a trial by steps."""
-        database = self.database()
-        owner = database.get_trial(trial_id).experiment_id
-        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        database = self._with_reports(trial_id)
         records = _part(database.metrics(trial_id, kind), limit, offset)
         return [make_document(record) for record in records]
 
@@ -136,19 +134,33 @@ class EmbeddedTransport:
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
-        return _copy_event_files(self.database().get_trial(trial_id).trial_dir, Path(folder))
+        source = Path(self.database().get_trial(trial_id).trial_dir or "")
+        files = self.list_event_files(trial_id)
+        for file in files:
+            target = Path(folder) / file["name"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source / file["name"], target)
+        return len(files)
 
     def list_event_files(self, trial_id: int) -> list[Document]:
-        """Return ``name, size`` of a trial's event files, for the clients of a server."""
-        return _list_event_files(self.database().get_trial(trial_id).trial_dir)
+        """Return ``name, size`` of a trial's event files, by name.
 
-    def open_event_file(self, trial_id: int, name: str) -> tuple[BinaryIO, int]:
-        """Open an event file of a trial, and return it with its size.
-
-        Raises:
-            NotFoundError: If it has no such file.
+        Return an empty list for a trial that ran on another machine. Links are left out: they may
+        lead anywhere.
         """
-        return _open_event_file(self.database().get_trial(trial_id), name)
+        trial_dir = self.database().get_trial(trial_id).trial_dir or ""
+        found = []
+        for folder, _, names in os.walk(trial_dir):
+            for name in names:
+                path = os.path.join(folder, name)
+                if _EVENTS not in name or not name.isprintable():
+                    continue
+                with contextlib.suppress(FileNotFoundError):  # removed since it was listed
+                    status = os.lstat(path)
+                    if stat.S_ISREG(status.st_mode):
+                        relative = Path(path).relative_to(trial_dir).as_posix()
+                        found.append({"name": relative, "size": status.st_size})
+        return sorted(found, key=lambda file: str(file["name"]))
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -161,17 +173,13 @@ class EmbeddedTransport:
 
     def list_checkpoints(self, trial_id: int, *, limit: int | None, offset: int) -> list[Document]:
         """Return the COMPLETED checkpoints of a trial, oldest first."""
-        database = self.database()
-        owner = database.get_trial(trial_id).experiment_id
-        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        database = self._with_reports(trial_id)
         records = database.list_checkpoints(trial_id=trial_id, states=[_COMPLETED])
         return self.checkpoint_documents(database, _part(records, limit, offset))
 
     def latest_checkpoint(self, trial_id: int) -> Document | None:
         """Return the COMPLETED checkpoint of a trial with the most steps."""
-        database = self.database()
-        owner = database.get_trial(trial_id).experiment_id
-        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        database = self._with_reports(trial_id)
         record = database.latest_checkpoint(trial_id)
         return None if record is None else self._one(database, record)
 
@@ -236,36 +244,16 @@ class EmbeddedTransport:
         with self._files() as files:
             files.copy(uuid, Path(folder))
 
-    def list_files(self, uuid: str) -> Document:
-        """Return the stored files of a checkpoint: ``uuid, storage_url, files`` (``name, size``).
-
-        For a server, whose clients check the files themselves.
+    @contextlib.contextmanager
+    def open_checkpoint(self, uuid: str) -> Iterator[tuple[CheckpointRecord, StorageBackend]]:
+        """Yield a checkpoint that can be read, and the storage that it is in.
 
         Raises:
             CheckpointStateError: If it is not complete, or was deleted.
         """
         with self._files() as files:
             record = files.readable(uuid)
-            storage = files.storage(record)
-            start = len(record.uuid) + 1
-            return {
-                "uuid": record.uuid,
-                "storage_url": storage.url,
-                "files": [
-                    {"name": entry.key[start:], "size": entry.size}
-                    for entry in storage.list(record.uuid)
-                ],
-            }
-
-    def open_file(self, uuid: str, name: str) -> tuple[BinaryIO, int]:
-        """Open a stored file of a checkpoint, and return it with its size.
-
-        Raises:
-            CheckpointStateError: If the checkpoint is not complete, or was deleted.
-            NotFoundError: If it has no such file.
-        """
-        with self._files() as files:
-            return files.open(uuid, name)
+            yield record, files.storage(record)
 
     def _files(self) -> CheckpointFiles:
         from detcore.experimental._checkpoint_files import CheckpointFiles
@@ -297,6 +285,13 @@ class EmbeddedTransport:
 
         home = self._environment.home
         ingest_reports(database, home, experiment_id=experiment_id, trial_id=trial_id)
+
+    def _with_reports(self, trial_id: int) -> Database:
+        """Return the records, with everything in them that a trial has reported so far."""
+        database = self.database()
+        owner = database.get_trial(trial_id).experiment_id
+        self._take_in(database, experiment_id=owner, trial_id=trial_id)
+        return database
 
     def _one(self, database: Database, record: CheckpointRecord) -> Document:
         return self.checkpoint_documents(database, [record])[0]
@@ -336,54 +331,3 @@ class EmbeddedTransport:
 
 def _part(records: list[Any], limit: int | None, offset: int) -> list[Any]:
     return records[offset : None if limit is None else offset + limit]
-
-
-def _list_event_files(trial_dir: str | None) -> list[Document]:
-    """Return ``name, size`` of the event files below a trial's folder, by name.
-
-    Return an empty list for a trial that ran on another machine. Links are left out: they may
-    lead anywhere.
-    """
-    found = []
-    for folder, _, names in os.walk(trial_dir or ""):
-        for name in names:
-            path = os.path.join(folder, name)
-            if _EVENTS not in name or not name.isprintable():
-                continue
-            with contextlib.suppress(FileNotFoundError):  # removed since it was listed
-                status = os.lstat(path)
-                if stat.S_ISREG(status.st_mode):
-                    relative = Path(path).relative_to(trial_dir or "").as_posix()
-                    found.append({"name": relative, "size": status.st_size})
-    return sorted(found, key=lambda file: str(file["name"]))
-
-
-def _copy_event_files(trial_dir: str | None, folder: Path) -> int:
-    """Copy a trial's event files to a folder, and return how many there are."""
-    files = _list_event_files(trial_dir)
-    for file in files:
-        target = folder / file["name"]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(trial_dir or "") / file["name"], target)
-    return len(files)
-
-
-def _open_event_file(trial: TrialRecord, name: str) -> tuple[BinaryIO, int]:
-    """Open an event file of a trial, and return it with its size.
-
-    Raises:
-        NotFoundError: If it has no such file.
-    """
-    from detcore.experimental._checkpoint_files import open_regular_file
-
-    missing = NotFoundError(f"trial {trial.id} has no event file {name!r}.")
-    if trial.trial_dir is None or _EVENTS not in name.rpartition("/")[2] or "\0" in name:
-        raise missing
-    folder = os.path.realpath(trial.trial_dir)
-    path = f"{folder}/{name}"
-    if os.path.realpath(path) != path:  # a link, or a path that leads out of the folder
-        raise missing
-    try:
-        return open_regular_file(Path(path))
-    except OSError as error:
-        raise missing from error

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import enum
 import time
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import ExperimentPausedError, InvalidArgumentError, RunError
 from detcore.contract.values import ExperimentState
 from detcore.experimental._arguments import check_count, check_id
-from detcore.experimental._enums import OrderBy, TrialSortBy
-from detcore.experimental._metrics import best_checkpoint, flat, frame, top_checkpoints
-from detcore.experimental._transport import Connected, all_pages
-from detcore.experimental._trial import TrialReference
+from detcore.experimental._metrics import Ranked, frame
+from detcore.experimental._transport import all_pages
+from detcore.experimental._trial import OrderBy, TrialReference
 
 if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["ExperimentReference"]
+__all__ = ["ExperimentReference", "TrialSortBy"]
+
+
+class TrialSortBy(enum.IntEnum):
+    """Sort key of trials; those without a value come last."""
+
+    UNSPECIFIED = 0
+    ID = 1
+    START_TIME = 4
+    END_TIME = 5
+    STATE = 6
+    RESTARTS = 12
+
 
 _SORT_KEYS = {
     TrialSortBy.UNSPECIFIED: "id",
@@ -29,12 +41,14 @@ _SORT_KEYS = {
 }
 
 
-class ExperimentReference(Connected):
+class ExperimentReference(Ranked):
     """An experiment: its best checkpoints, its trials, and its control.
 
     Attributes:
         id: Its id.
     """
+
+    _kind = "experiment"
 
     def __init__(
         self,
@@ -109,11 +123,13 @@ class ExperimentReference(Connected):
         Raises:
             PluginNotFoundError: If pandas is not installed.
         """
+        from detcore.describe import flatten
+
         found = self._trials()
         rows = [
             {
                 **{key: document[key] for key in ("state", "num_restarts", "error")},
-                **flat({"hparams": document["hparams"]}),
+                **flatten({"hparams": document["hparams"]}),
             }
             for document in found
         ]
@@ -144,23 +160,6 @@ class ExperimentReference(Connected):
                 )
             time.sleep(interval)
 
-    def top_checkpoint(
-        self, sort_by: str | None = None, smaller_is_better: bool | None = None
-    ) -> Checkpoint:
-        """Return the checkpoint with the best validation metric.
-
-        Args:
-            sort_by: Name of the validation metric; default: the searcher's.
-            smaller_is_better: Whether smaller values are better; default: as the experiment's
-                searcher says. Of no meaning without `sort_by`.
-
-        Raises:
-            NoCheckpointError: If no checkpoint has that metric (an AssertionError, too).
-        """
-        return best_checkpoint(
-            self._transport, self.master, sort_by, smaller_is_better, experiment_id=self.id
-        )
-
     def top_n_checkpoints(
         self, limit: int, sort_by: str | None = None, smaller_is_better: bool | None = None
     ) -> list[Checkpoint]:
@@ -178,14 +177,8 @@ class ExperimentReference(Connected):
             NoCheckpointError: If there is no checkpoint, or none has that metric (an
                 AssertionError, too).
         """
-        return top_checkpoints(
-            self._transport,
-            self.master,
-            sort_by,
-            smaller_is_better,
-            experiment_id=self.id,
-            limit=check_count("limit", limit),
-        )
+        direction = None if sort_by is None else smaller_is_better
+        return self._top_checkpoints(check_count("limit", limit), sort_by, direction)
 
     # -- control ----------------------------------------------------------------------------------
 

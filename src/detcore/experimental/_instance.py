@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._distributions import MissingDistributionError
 from detcore.contract.errors import ConfigError, InvalidExperimentError, describe
 from detcore.environment import read_environment
 from detcore.experimental._arguments import PLAIN_HYPERPARAMETERS, load_given
@@ -152,7 +153,7 @@ def _record(trial_def: type[Trial], framework: Framework, plugins: PluginManager
     versions = {provider.distribution: provider.version}
     try:
         entrypoint = find_class(trial_def, folder).entrypoint
-    except InvalidExperimentError:
+    except (InvalidExperimentError, MissingDistributionError):
         # Typed at a prompt, or code of another folder: its checkpoints hold the state alone.
         name = f"{trial_def.__module__}:{trial_def.__qualname__}"
         return InstanceRecord(entrypoint=name, code_dir=folder, code_files=(), versions=versions)

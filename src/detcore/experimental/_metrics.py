@@ -5,26 +5,22 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from detcore.contract.errors import NoCheckpointError, PluginNotFoundError
 from detcore.experimental._arguments import check_text
 from detcore.experimental._checkpoint import Checkpoint
-from detcore.experimental._transport import all_pages
+from detcore.experimental._transport import Connected
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Document, Transport
+    from detcore.experimental._transport import Document
 
 __all__ = [
+    "Ranked",
     "TrainingMetrics",
     "ValidationMetrics",
-    "best_checkpoint",
-    "flat",
     "frame",
-    "stream_training",
-    "stream_validation",
-    "top_checkpoints",
 ]
 
 
@@ -59,35 +55,6 @@ class ValidationMetrics:
     metrics: Mapping[str, Any]
 
 
-def stream_training(transport: Transport, trial_id: int) -> Iterator[TrainingMetrics]:
-    """Yield the training reports of a trial."""
-    for document in _reports(transport, trial_id, "training"):
-        yield TrainingMetrics(**_common(document), batch_metrics=document["batch_metrics"])
-
-
-def stream_validation(transport: Transport, trial_id: int) -> Iterator[ValidationMetrics]:
-    """Yield the validation reports of a trial."""
-    for document in _reports(transport, trial_id, "validation"):
-        yield ValidationMetrics(**_common(document))
-
-
-def _reports(transport: Transport, trial_id: int, kind: str) -> Iterator[Document]:
-    return all_pages(
-        transport,
-        lambda limit, offset: transport.list_metrics(trial_id, kind, limit=limit, offset=offset),
-    )
-
-
-def _common(document: Document) -> dict[str, Any]:
-    return {
-        "trial_id": document["trial_id"],
-        "trial_run_id": document["run_id"],
-        "steps_completed": document["steps_completed"],
-        "end_time": datetime.datetime.fromisoformat(document["reported_at"]),
-        "metrics": document["metrics"],
-    }
-
-
 def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]) -> Any:
     """Return a table.
 
@@ -109,71 +76,59 @@ def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]
     return pandas.DataFrame(list(rows), index=pandas.Index(list(values), name=name, dtype="int64"))
 
 
-def flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Return nested values by names such as ``a.b``."""
-    found: dict[str, Any] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            found |= flat(value, f"{prefix}{key}.")
-        else:
-            found[f"{prefix}{key}"] = value
-    return found
+class Ranked(Connected):
+    """An experiment or a trial: its checkpoints can be ranked by a metric."""
 
+    id: int
+    _kind: ClassVar[str]
 
-def best_checkpoint(
-    transport: Transport,
-    master: str | None,
-    sort_by: str | None,
-    smaller_is_better: bool | None,
-    *,
-    experiment_id: int | None = None,
-    trial_id: int | None = None,
-) -> Checkpoint:
-    """Return the checkpoint with the best value of a metric.
+    def top_checkpoint(
+        self, sort_by: str | None = None, smaller_is_better: bool | None = None
+    ) -> Checkpoint:
+        """Return the checkpoint with the best validation metric.
 
-    Raises:
-        NoCheckpointError: If none has it.
-    """
-    return top_checkpoints(
-        transport,
-        master,
-        sort_by,
-        smaller_is_better,
-        experiment_id=experiment_id,
-        trial_id=trial_id,
-        limit=1,
-    )[0]
+        Args:
+            sort_by: Name of the validation metric; default: the searcher's.
+            smaller_is_better: Whether smaller values are better; default: as the experiment's
+                searcher says. Of no meaning without `sort_by`.
 
+        Raises:
+            NoCheckpointError: If no checkpoint has that metric (an AssertionError, too).
+        """
+        direction = None if sort_by is None else smaller_is_better
+        return self._top_checkpoints(1, sort_by, direction)[0]
 
-def top_checkpoints(
-    transport: Transport,
-    master: str | None,
-    sort_by: str | None,
-    smaller_is_better: bool | None,
-    *,
-    experiment_id: int | None = None,
-    trial_id: int | None = None,
-    limit: int | None,
-) -> list[Checkpoint]:
-    """Return the best checkpoints; of an experiment, one of each trial.
+    def _top_checkpoints(
+        self, limit: int | None, sort_by: str | None, smaller_is_better: bool | None
+    ) -> list[Checkpoint]:
+        """Return the best checkpoints; of an experiment, one of each trial.
 
-    Raises:
-        NoCheckpointError: If there is no checkpoint, or none has the metric: where the name of a
-            metric is mistyped, any checkpoint would be as good as another.
-    """
-    answer = transport.top_checkpoints(
-        experiment_id=experiment_id,
-        trial_id=trial_id,
-        metric=None if sort_by is None else check_text("sort_by", sort_by),
-        smaller_is_better=None if sort_by is None else smaller_is_better,
-        limit=limit,
-        distinct_trials=experiment_id is not None,
-    )
-    documents = answer["checkpoints"]
-    if not documents or documents[0]["value"] is None:
-        owner = f"trial {trial_id}" if experiment_id is None else f"experiment {experiment_id}"
-        raise NoCheckpointError(_explain(owner, answer["metric"], documents))
-    return [Checkpoint.from_document(found, transport, master=master) for found in documents]
+        Raises:
+            NoCheckpointError: If there is no checkpoint, or none has the metric: where the name of
+                a metric is mistyped, any checkpoint would be as good as another.
+        """
+        answer = self._rank_checkpoints(limit, sort_by, smaller_is_better)
+        documents = answer["checkpoints"]
+        if not documents or documents[0]["value"] is None:
+            owner = f"{self._kind} {self.id}"
+            raise NoCheckpointError(_explain(owner, answer["metric"], documents))
+        return [self._checkpoint(document) for document in documents]
+
+    def _rank_checkpoints(
+        self, limit: int | None, sort_by: str | None, smaller_is_better: bool | None
+    ) -> Document:
+        of_experiment = self._kind == "experiment"
+        return self._transport.top_checkpoints(
+            experiment_id=self.id if of_experiment else None,
+            trial_id=None if of_experiment else self.id,
+            metric=None if sort_by is None else check_text("sort_by", sort_by),
+            smaller_is_better=smaller_is_better,
+            limit=limit,
+            distinct_trials=of_experiment,
+        )
+
+    def _checkpoint(self, document: Document) -> Checkpoint:
+        return Checkpoint.from_document(document, self._transport, master=self.master)
 
 
 def _explain(owner: str, metric: str, documents: list[Document]) -> str:

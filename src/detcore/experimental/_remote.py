@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore._distributions import import_distribution
 from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
-from detcore.experimental._arguments import code_folder, given_text
+from detcore.experimental._arguments import code_folder, fill_config
 from detcore.experimental._printing import PrintingListener, raise_unless_complete
 from detcore.experimental._where import find_class, is_interactive, script_of
 
@@ -36,6 +37,7 @@ def run_remotely(
     environment: Environment,
 ) -> ExperimentReference:
     """Hand an experiment in to a server, and follow it; see `detcore.experimental.create`."""
+    from detcore.config import mapping_text
     from detcore.experimental._client import Determined
     from detcore.hooks import PluginManager
     from detcore.trial import find_framework
@@ -52,21 +54,19 @@ def run_remotely(
     listener = PrintingListener()
     framework = find_framework(trial_def, PluginManager(environment).frameworks())
     entrypoint = _entrypoint(trial_def, command, folder, listener)
-    text, name, overrides = given_text(
-        config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
+    rest = {"environment": environment.config_overrides, "test_mode": test}
+    if isinstance(config, str | os.PathLike):
+        # A value in quotes is the same text in YAML.
+        value = json.dumps(entrypoint) if isinstance(entrypoint, str) else entrypoint
+        given = remote.HandIn.from_file(Path(config), overrides={"entrypoint": value}, **rest)
+    else:
+        filled = fill_config(
+            config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
+        )
+        given = remote.HandIn(text=mapping_text(filled), name="config", overrides={}, **rest)
+    session, experiment_id = remote.submit(
+        master, given, folder, environment=environment, notice=listener.notice
     )
-    given = remote.HandIn(
-        text=text,
-        name=name,
-        overrides=overrides,
-        environment=environment.config_overrides,
-        test_mode=test,
-    )
-    session = remote.open_session(master, environment=environment)
-    context = remote.pack(folder)
-    with context.file:
-        experiment_id = remote.hand_in(session, given, context, notice=listener.notice)
-    listener.notice(f"experiment {experiment_id} was handed in to {session.url}")
     try:
         result = remote.follow(session, experiment_id, listener)
     except remote.Detached as detached:

@@ -3,30 +3,41 @@
 from __future__ import annotations
 
 import collections
+import datetime
+import enum
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import InvalidArgumentError, NoCheckpointError, NotFoundError, describe
-from detcore.contract.values import TrialState
+from detcore.contract.values import ModelOrderBy, TrialState
 from detcore.experimental._arguments import check_id, check_keys, check_text
-from detcore.experimental._checkpoint import Checkpoint
-from detcore.experimental._enums import CheckpointSortBy, OrderBy
-from detcore.experimental._metrics import (
-    TrainingMetrics,
-    ValidationMetrics,
-    best_checkpoint,
-    frame,
-    stream_training,
-    stream_validation,
-)
-from detcore.experimental._transport import Connected, all_pages
+from detcore.experimental._metrics import Ranked, TrainingMetrics, ValidationMetrics, frame
+from detcore.experimental._transport import all_pages
 
 if TYPE_CHECKING:
+    from detcore.experimental._checkpoint import Checkpoint
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["TrialReference"]
+__all__ = ["CheckpointOrderBy", "CheckpointSortBy", "OrderBy", "TrialOrderBy", "TrialReference"]
+
+# One class under the names that both generations of the API give it.
+OrderBy = ModelOrderBy
+TrialOrderBy = ModelOrderBy
+CheckpointOrderBy = ModelOrderBy
+
+
+class CheckpointSortBy(enum.IntEnum):
+    """Sort key of checkpoints."""
+
+    UNSPECIFIED = 0
+    UUID = 1
+    BATCH_NUMBER = 3
+    START_TIME = 4
+    END_TIME = 5
+    SEARCHER_METRIC = 7
+
 
 _POLL_S = 0.3
 _SORT_KEYS = {
@@ -37,12 +48,14 @@ _SORT_KEYS = {
 }
 
 
-class TrialReference(Connected):
+class TrialReference(Ranked):
     """A trial: its checkpoints, metrics and logs.
 
     Attributes:
         id: Its id.
     """
+
+    _kind = "trial"
 
     def __init__(
         self,
@@ -127,23 +140,6 @@ class TrialReference(Connected):
 
     # -- checkpoints ------------------------------------------------------------------------------
 
-    def top_checkpoint(
-        self, sort_by: str | None = None, smaller_is_better: bool | None = None
-    ) -> Checkpoint:
-        """Return the checkpoint with the best validation metric.
-
-        Args:
-            sort_by: Name of the validation metric; default: the searcher's.
-            smaller_is_better: Whether smaller values are better; default: as the experiment's
-                searcher says. Of no meaning without `sort_by`.
-
-        Raises:
-            NoCheckpointError: If no checkpoint has that metric (an AssertionError, too).
-        """
-        return best_checkpoint(
-            self._transport, self.master, sort_by, smaller_is_better, trial_id=self.id
-        )
-
     def select_checkpoint(
         self,
         latest: bool = False,
@@ -212,14 +208,7 @@ class TrialReference(Connected):
             return [self._checkpoint(document) for document in documents]
         metric = None if isinstance(sort_by, CheckpointSortBy) else sort_by
         smaller = None if order_by is None else OrderBy(order_by) is OrderBy.ASCENDING
-        answer = self._transport.top_checkpoints(
-            experiment_id=None,
-            trial_id=self.id,
-            metric=None if metric is None else check_text("sort_by", metric),
-            smaller_is_better=smaller,
-            limit=None,
-            distinct_trials=False,
-        )
+        answer = self._rank_checkpoints(None, metric, smaller)
         return [self._checkpoint(document) for document in answer["checkpoints"]]
 
     # -- metrics and logs -------------------------------------------------------------------------
@@ -229,11 +218,13 @@ class TrialReference(Connected):
 
         Where several runs of the trial reported a step, the last one's is yielded.
         """
-        return stream_training(self._transport, self.id)
+        for document in self._reports("training"):
+            yield TrainingMetrics(**_report(document), batch_metrics=document["batch_metrics"])
 
     def stream_validation_metrics(self) -> Iterator[ValidationMetrics]:
         """Yield its validation reports in the order of steps; see `stream_training_metrics`."""
-        return stream_validation(self._transport, self.id)
+        for document in self._reports("validation"):
+            yield ValidationMetrics(**_report(document))
 
     def metrics_frame(self, kind: str = "validation") -> Any:
         """Return its metrics as a pandas table, which needs pandas.
@@ -251,11 +242,10 @@ class TrialReference(Connected):
         """
         if kind not in ("training", "validation"):
             raise InvalidArgumentError(f"{kind!r} is no kind of reports; training or validation is")
-        stream = stream_training if kind == "training" else stream_validation
-        reports: list[Any] = list(stream(self._transport, self.id))
+        reports = list(self._reports(kind))
         return frame(
-            [dict(report.metrics) for report in reports],
-            index=("steps_completed", [report.steps_completed for report in reports]),
+            [report["metrics"] for report in reports],
+            index=("steps_completed", [report["steps_completed"] for report in reports]),
         )
 
     def logs(
@@ -368,6 +358,13 @@ class TrialReference(Connected):
                 return
             time.sleep(_POLL_S)
 
+    def _reports(self, kind: str) -> Iterator[Document]:
+        ask = self._transport.list_metrics
+        return all_pages(
+            self._transport,
+            lambda limit, offset: ask(self.id, kind, limit=limit, offset=offset),
+        )
+
     def _all_checkpoints(self) -> list[Document]:
         transport = self._transport
         return list(
@@ -397,11 +394,18 @@ class TrialReference(Connected):
             )
         return document
 
-    def _checkpoint(self, document: Document) -> Checkpoint:
-        return Checkpoint.from_document(document, self._transport, master=self.master)
-
     def _lasting(self) -> Document:
         """Return what does not change any more."""
         if self._known is None:
             self._known = self._transport.get_trial(self.id)
         return self._known
+
+
+def _report(document: Document) -> dict[str, Any]:
+    return {
+        "trial_id": document["trial_id"],
+        "trial_run_id": document["run_id"],
+        "steps_completed": document["steps_completed"],
+        "end_time": datetime.datetime.fromisoformat(document["reported_at"]),
+        "metrics": document["metrics"],
+    }

@@ -21,11 +21,10 @@ if TYPE_CHECKING:
         find_credentials,
         forget_token,
         keep_token,
-        kept_token,
         log_in_at,
+        newest_experiments,
         normal_url,
         open_session,
-        trusted_authorities,
     )
     from detcore_remote._documents import (
         NUMBER,
@@ -37,7 +36,15 @@ if TYPE_CHECKING:
     from detcore_remote._reads import answer_read
     from detcore_remote._session import ServerAway, ServerRefused, Session
     from detcore_remote._spools import send_spools
-    from detcore_remote._submit import Detached, HandIn, follow, hand_in, read_events
+    from detcore_remote._submit import (
+        Detached,
+        HandIn,
+        activate,
+        follow,
+        hand_in,
+        read_events,
+        submit,
+    )
     from detcore_remote._transport import HttpTransport, ServerRecords, connect
     from detcore_remote._user_commands import password_option, read_new_password
 
@@ -57,6 +64,7 @@ __all__ = [
     "ServerRefused",
     "Session",
     "__version__",
+    "activate",
     "answer_read",
     "connect",
     "find_credentials",
@@ -64,8 +72,8 @@ __all__ = [
     "forget_token",
     "hand_in",
     "keep_token",
-    "kept_token",
     "log_in_at",
+    "newest_experiments",
     "normal_url",
     "open_session",
     "pack",
@@ -75,7 +83,7 @@ __all__ = [
     "send_spools",
     "spell_document",
     "spell_metrics",
-    "trusted_authorities",
+    "submit",
     "unspell_document",
     "unspell_metrics",
 ]
@@ -85,14 +93,14 @@ __getattr__, __dir__ = lazy_names(
     {
         "_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
         "_credentials": (
-            "KeptToken find_credentials forget_token keep_token kept_token log_in_at "
-            "normal_url open_session trusted_authorities"
+            "KeptToken find_credentials forget_token keep_token log_in_at "
+            "newest_experiments normal_url open_session"
         ),
         "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
         "_reads": "answer_read",
         "_session": "ServerAway ServerRefused Session",
         "_spools": "send_spools",
-        "_submit": "Detached HandIn follow hand_in read_events",
+        "_submit": "Detached HandIn activate follow hand_in read_events submit",
         "_transport": "HttpTransport ServerRecords connect",
         "_user_commands": "password_option read_new_password",
     },

@@ -25,11 +25,14 @@ __all__ = [
     "keep_token",
     "kept_token",
     "log_in_at",
+    "newest_experiments",
     "normal_url",
     "open_session",
     "trusted_authorities",
 ]
 
+# A shell waits for the answer at each press of the tab key.
+_COMPLETION_WAIT_S = 1.0
 _DEFAULT_PORT = 8080
 _FILE = "credentials.json"
 # A token that expires this soon is not used: it could expire during its use.
@@ -288,3 +291,25 @@ def _replace(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def newest_experiments(environment: Environment, master: str) -> list[tuple[int, str, str]]:
+    """Return id, state and name of a server's newest experiments, for a shell that completes ids.
+
+    Nothing is asked without a token that is kept, and the server has one second to answer.
+    """
+    url = normal_url(master)
+    kept = kept_token(environment.home, url, environment.user)
+    token = environment.token or (kept.token if kept else "")
+    if not token:
+        return []
+    certificate = trusted_authorities(environment)
+    with contextlib.closing(Session(url, token, certificate=certificate)) as session:
+        told = session.ask(
+            "GET",
+            "/api/detcore/v1/experiments",
+            params={"newest_first": "true", "limit": 1000},
+            timeout_s=_COMPLETION_WAIT_S,
+            num_tries=1,
+        )
+    return [(row["id"], row["state"], row["name"]) for row in told]

@@ -9,18 +9,23 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import DatabaseError, DetcoreError, in_one_line
+from detcore.errors import ConfigError, DatabaseError, DetcoreError, in_one_line
 from detcore.types import ExperimentState
+from detcore_remote._context import pack
+from detcore_remote._credentials import open_session
 from detcore_remote._documents import unspell_document
 from detcore_remote._session import ServerAway
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detcore.environment import Environment
     from detcore.runner import ExperimentResult, RunListener
     from detcore_remote._context import PackedContext
     from detcore_remote._session import Session
     from detcore_remote.journal import Replayer
 
-__all__ = ["Detached", "HandIn", "follow", "hand_in", "read_events"]
+__all__ = ["Detached", "HandIn", "activate", "follow", "hand_in", "read_events", "submit"]
 
 _API = "/api/detcore/v1"
 # Small enough for servers behind a proxy that takes no larger bodies.
@@ -55,6 +60,65 @@ class HandIn:
     environment: Mapping[str, str]
     test_mode: bool
     submission_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def from_file(cls, path: Path, **rest: Any) -> HandIn:
+        """Make one of an experiment file.
+
+        Args:
+            path: The file.
+            rest: The other attributes but for its text and name.
+
+        Raises:
+            ConfigError: If it cannot be read.
+        """
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the experiment file {path} cannot be read: {error}") from error
+        return cls(text=text, name=str(path), **rest)
+
+
+def submit(
+    master: str,
+    given: HandIn,
+    folder: Path,
+    *,
+    environment: Environment,
+    notice: Callable[[str], None],
+) -> tuple[Session, int]:
+    """Submit an experiment with the code in a folder.
+
+    Args:
+        master: Address of the server.
+        given: The experiment.
+        folder: Its code.
+        environment: Where the user's token is.
+        notice: Called with each message for the user.
+
+    Returns:
+        The session with the server, and the experiment's id.
+
+    Raises:
+        DetcoreError: As `open_session`, `pack` and `hand_in`.
+    """
+    session = open_session(master, environment=environment)
+    context = pack(folder)
+    with context.file:
+        experiment_id = hand_in(session, given, context, notice=notice)
+    notice(f"experiment {experiment_id} was handed in to {session.url}")
+    return session, experiment_id
+
+
+def activate(master: str, experiment_id: int, *, environment: Environment) -> Session:
+    """Let a server continue an experiment, unless it runs or is complete; return the session."""
+    from detcore.experimental import Determined
+
+    session = open_session(master, environment=environment)
+    if read_events(session, experiment_id, 0)["state"] in ("PAUSED", "ERROR", "CANCELED"):
+        with Determined(master) as client:
+            client.get_experiment(experiment_id).activate()
+    return session
 
 
 def hand_in(

@@ -1,8 +1,7 @@
-"""``detcore report``, and what ``detcore experiment plot`` writes: an experiment in one file."""
+"""``detcore report`` and ``detcore experiment plot``: an experiment in one file."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 import os
 import sys
@@ -27,6 +26,12 @@ __all__ = ["plot_experiment", "report"]
 
 _LOG_LINES = 30
 _FAILED_SHOWN = 10
+_PLOT_EXAMPLES = """
+\b
+Examples:
+  detcore experiment plot 3
+  detcore experiment plot 3 -o search.png --metric accuracy
+"""
 _REPORT_EXAMPLES = """
 \b
 Examples:
@@ -35,31 +40,28 @@ Examples:
 """
 
 
+@click.command("plot", epilog=_PLOT_EXAMPLES)
+@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@click.option(
+    "-o", "--output", metavar="FILE",
+    help="An .html page, which needs nothing else, or a .png image.  [default: "
+    "experiment-ID.html, here]",
+)  # fmt: skip
+@click.option("--metric", metavar="NAME", help="Draw this one; default: the searcher's.")
+@master_option
+@click.pass_obj
 def plot_experiment(
-    records: contextlib.AbstractContextManager[Database],
-    experiment_id: int,
-    *,
-    output: str | None,
-    metric: str | None,
+    obj: CliContext, experiment_id: int, output: str | None, metric: str | None
 ) -> None:
     """Draw learning curves of all trials, and their hyperparameters against the metric.
 
-    Args:
-        records: Opened after the output has been checked.
-        experiment_id: The experiment.
-        output: An ``.html`` or ``.png`` file, or ``-`` for a page on standard output; None: a page
-            in the current folder.
-        metric: What is drawn; None: the searcher's metric.
-
-    Raises:
-        click.UsageError: If the output is neither a page nor an image, or cannot be written.
-        RunError: If it is an image and matplotlib is not installed.
+    A PNG image needs matplotlib: pip install 'detcore[plot]'.
     """
     path = output or f"experiment-{experiment_id}.html"
     kind = "html" if path == "-" else Path(path).suffix.lower().removeprefix(".")
     if kind not in ("html", "htm", "png"):
         raise click.UsageError(f"-o {path}: its name must end in .html or .png")
-    with records as database:
+    with open_records(obj) as database:
         view = read_view(database, experiment_id, metric=metric)
     if kind == "png":
         _write(path, lambda file: write_png(view, file))

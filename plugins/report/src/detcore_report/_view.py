@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.describe import (
     describe_experiment,
     describe_trials,
+    flatten,
     is_loss,
     metric_value,
     sort_key,
@@ -286,23 +287,13 @@ def _rank(
             value=value,
             value_step=step,
             last=last,
-            hparams=_flat(row["hparams"]),
+            hparams=flatten(row["hparams"]),
             rank=None if value is None else place,
             labels=tuple(row["labels"]),
             notes=row["notes"],
         )
         for place, (row, value, step, last) in enumerate(found)
     ]
-
-
-def _flat(tree: Mapping[str, Any], prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for key, value in tree.items():
-        if isinstance(value, Mapping) and value:
-            flat.update(_flat(value, f"{prefix}{key}."))
-        else:
-            flat[f"{prefix}{key}"] = value
-    return flat
 
 
 def _chart(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from detcore.experimental import EmbeddedTransport
 from detcore_registry import ModelTransport
 from detcore_server._database import ServerDatabase
 from detcore_server._jobs import Jobs
+from detcore_server._served_transport import ServedTransport
 from detcore_server._throttle import Throttle
 from detcore_server._tokens import TokenCache
 
@@ -46,7 +46,7 @@ class ServerState:
 
     settings: ServerSettings
     database: ServerDatabase
-    transport: EmbeddedTransport
+    transport: ServedTransport
     jobs: Jobs
     tokens: TokenCache = dataclasses.field(default_factory=TokenCache)
     throttle: Throttle = dataclasses.field(default_factory=Throttle)
@@ -76,7 +76,7 @@ class ServerState:
             DatabaseError: If the database cannot be opened.
         """
         database = ServerDatabase.open(settings.environment.database_url)
-        transport = EmbeddedTransport(settings.environment)
+        transport = ServedTransport(settings.environment)
         return cls(
             settings=settings,
             database=database,

@@ -1,26 +1,39 @@
-"""Describe experiments and trials as plain values, for commands and pages."""
+"""Describe records in words and tables, for commands, notebooks, reports and the server."""
 
 from __future__ import annotations
 
 import datetime
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from detcore._secrets import (
+    MASK,
+    hide_lines,
+    is_secret_key,
+    literal_secrets,
+    mask_code,
+    mask_config,
+    secret_values,
+)
 from detcore.contract.values import searcher_metric as configured_metric
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
 
 __all__ = [
-    "best_of",
+    "Redactor",
     "can_resume",
     "describe_experiment",
     "describe_state",
     "describe_trials",
     "duration_s",
     "flatten",
+    "format_bytes",
+    "format_duration",
+    "format_number",
+    "format_time",
     "is_loss",
     "metric_value",
     "searcher_metric",
@@ -31,9 +44,48 @@ __all__ = [
     "visible_config",
 ]
 
-
 _LOSS = re.compile(r"loss|err|mse|mae|perplexity", re.IGNORECASE)
 _SCORE = re.compile(r"acc|auc|f1|precision|recall|score|bleu|iou|dice|r2", re.IGNORECASE)
+_ONE = {"batches": "batch", "epochs": "epoch", "records": "record"}
+_PASSWORD_IN_URL = re.compile(r"://[^/@:\s'\"]*:([^/@\s'\"{}$%]+)@|[?&]sig=([^&\s'\"{}$%]+)")
+_SHORTEST_SECRET = 6
+
+
+def format_number(value: object) -> str:
+    """Return a metric's value: four significant digits for small floats, ``-`` for None."""
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}" if abs(value) >= 1000 else f"{value:.4g}"
+    return str(value)
+
+
+def format_bytes(size: int | None) -> str:
+    """Return a size such as ``1.5 MB`` (powers of 1000), ``-`` for None."""
+    if size is None:
+        return "-"
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} B" if unit == "B" else f"{amount:.3g} {unit}"
+        amount /= 1000
+    return f"{amount:.3g} TB"
+
+
+def format_duration(seconds: float | None) -> str:
+    """Return a duration as ``1h 02m``, ``3m 05s`` or ``7s``, ``-`` for None."""
+    if seconds is None:
+        return "-"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h {minutes:02d}m"
+    return f"{minutes}m {rest:02d}s" if minutes else f"{rest}s"
+
+
+def format_time(moment: datetime.datetime | None) -> str:
+    """Return a moment in this machine's time zone, ``-`` for None."""
+    return "-" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
 
 
 def describe_state(state: str, is_alive: bool | None, host: str | None) -> str:
@@ -103,7 +155,7 @@ def took_s(row: Mapping[str, Any]) -> float | None:
     return duration_s(row["created_at"], row["ended_at"])
 
 
-def best_of(record: MetricRecord | None) -> dict[str, Any] | None:
+def _best_of(record: MetricRecord | None) -> dict[str, Any] | None:
     """Return a best validation in the format of ``--json``."""
     if record is None:
         return None
@@ -136,14 +188,14 @@ def can_resume(config: Mapping[str, Any], state: str, is_alive: bool | None) -> 
     return state != "COMPLETED" and is_alive is False and not config.get("is_standalone")
 
 
-def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Return nested settings as ``a.b`` and text."""
-    flat: dict[str, str] = {}
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return nested settings by names such as ``a.b``."""
+    flat: dict[str, Any] = {}
     for key, value in tree.items():
         if isinstance(value, Mapping) and value:
             flat.update(flatten(value, f"{prefix}{key}."))
         else:
-            flat[f"{prefix}{key}"] = str(value)
+            flat[f"{prefix}{key}"] = value
     return flat
 
 
@@ -173,7 +225,7 @@ def describe_experiment(
         "num_trials": num_trials,
         "metric": metric,
         "smaller_is_better": smaller,
-        "best_validation": best_of(best),
+        "best_validation": _best_of(best),
     }
 
 
@@ -217,21 +269,16 @@ def _describe_trial(
         "hparams": dict(trial.hparams),
         "labels": list(trial.labels),
         "notes": trial.notes,
-        "best_validation": best_of(summary.best),
+        "best_validation": _best_of(summary.best),
         "latest_checkpoint": summary.latest_checkpoint,
     }
 
 
 def visible_config(config: Mapping[str, object]) -> dict[str, object]:
     """Return a recorded configuration with every secret starred out, to be shown."""
-    from detcore._secrets import mask_config
-
     recorded: Any = dict(config)
     masked: Any = mask_config(recorded)
     return dict(masked)
-
-
-_ONE = {"batches": "batch", "epochs": "epoch", "records": "record"}
 
 
 def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
@@ -255,7 +302,7 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
             fields[name] = f"every {period.removeprefix('1 ')}"
     storage = config.get("checkpoint_storage")
     if storage:
-        text = flatten(storage) if isinstance(storage, Mapping) else {"": str(storage)}
+        text = flatten(storage) if isinstance(storage, Mapping) else {"": storage}
         fields["storage"] = " ".join(f"{k}={v}" if k else v for k, v in text.items())
     seed = (config.get("reproducibility") or {}).get("experiment_seed")
     if seed is not None:
@@ -271,3 +318,52 @@ def _length(value: object) -> str | None:
                 return f"{count} {_ONE.get(unit, unit) if count == 1 else unit}"
         return None
     return str(value) if value else None
+
+
+class Redactor:
+    """Masks the secrets of an experiment and of environment variables in texts.
+
+    Args:
+        config: The experiment's configuration, with its secrets.
+        variables: Environment variables; those with the name of a secret, and passwords in the
+            URLs of all, are secrets.
+        code: Source files: strings in them that have the name or the form of a secret are secrets.
+    """
+
+    def __init__(
+        self, config: Mapping[str, Any], variables: Mapping[str, str], code: Iterable[str] = ()
+    ) -> None:
+        secrets = {*secret_values(config), *_passwords(_texts(config))}
+        secrets |= {value for name, value in variables.items() if is_secret_key(name)}
+        secrets |= set(_passwords(variables.values()))
+        secrets |= {secret for text in code for secret in literal_secrets(text)}
+        # The longest first: a secret may be a part of another one.
+        self._secrets = sorted((s for s in secrets if len(s) >= _SHORTEST_SECRET), key=len)[::-1]
+
+    def redact(self, text: str) -> str:
+        """Return a text for people with its secrets masked: also values of secret names in it."""
+        for secret in self._secrets:
+            text = text.replace(secret, MASK)
+        return "\n".join(hide_lines(text.split("\n")))
+
+    def redact_code(self, text: str) -> str:
+        """Return a source file with known secrets and passwords in URLs masked; it still parses."""
+        return mask_code(text, [*self._secrets, *_passwords([text])])
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _texts(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _texts(each)
+
+
+def _passwords(texts: Iterable[str]) -> Iterator[str]:
+    """Yield the passwords and signatures of URLs."""
+    for text in texts:
+        for found in _PASSWORD_IN_URL.finditer(text):
+            yield found.group(1) or found.group(2)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from detcore.errors import InvalidExperimentError
-from detcore.experimental._where import module_from_cells
+from detcore_report import module_from_cells
 
 
 def run(cells: list[str], name: str = "Net", **namespace: Any) -> dict[str, Any]:

@@ -1,0 +1,238 @@
+"""A trial class of a notebook's cells as a module that other processes import."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import dataclasses
+import hashlib
+import symtable
+import types
+from collections.abc import Iterator, Mapping, Sequence
+
+from detcore.errors import InvalidExperimentError
+
+__all__ = ["module_from_cells"]
+
+# Cell magics whose text is run as a cell of the session.
+_PASS_ON = frozenset({"capture", "prun", "time"})
+_IPYTHON = "get_ipython"
+_FOREVER = 1 << 62
+_EAGER_TABLES = frozenset({"lambda", "genexpr", "listcomp", "setcomp", "dictcomp"})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CellModule:
+    """A module made of statements of a session.
+
+    Attributes:
+        name: Its name, which follows from its text.
+        text: Its source.
+    """
+
+    name: str
+    text: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Statement:
+    """One statement of the session.
+
+    Attributes:
+        binds: Names that it gives a value.
+        changes: Names whose value it may change in place.
+        eager: Names that it reads when it is run.
+        deferred: Names that functions in it read when they are called.
+        is_partial: Whether the names that it binds may keep earlier values.
+    """
+
+    text: str
+    binds: frozenset[str]
+    changes: frozenset[str]
+    eager: frozenset[str]
+    deferred: frozenset[str]
+    is_partial: bool
+    is_star: bool
+    is_future: bool
+
+
+def module_from_cells(
+    cells: Sequence[str], class_name: str, *, namespace: Mapping[str, object] | None = None
+) -> CellModule:
+    """Return a module with a class of a session, and with all that the class needs.
+
+    The module has the last definition of the class and the statements that assigned the names that
+    it uses, in the session's order; recursively also those that these statements need. All other
+    code of the session is left out.
+
+    Args:
+        cells: The cells that were run, in order; those that are not Python source are left out.
+        class_name: The class.
+        namespace: The session's variables: modules there may be used although no cell imports them.
+
+    Raises:
+        InvalidExperimentError: If no cell defines the class, or if it needs features that only
+            the session has (``!command``, ``%magic``).
+    """
+    statements = [statement for cell in cells for statement in _statements(cell)]
+    slicer = _Slicer(statements, namespace or {})
+    if not any(class_name in statement.binds for statement in statements):
+        raise InvalidExperimentError(
+            f"no cell of this session defines the class {class_name!r}, so that its source cannot "
+            "be handed to the processes that train.\n"
+            "Run the cell with the class again, or put the class into a file and import it."
+        )
+    slicer.need(class_name, _FOREVER)
+    chosen = [statements[index] for index in sorted(slicer.chosen)]
+    lines = [statement.text for statement in statements if statement.is_future]
+    if slicer.missing:
+        chosen = [s for i, s in enumerate(statements) if i in slicer.chosen or s.is_star]
+    lines += [*slicer.imports, *(statement.text for statement in chosen if not statement.is_future)]
+    head = f'"""The cells that {class_name} needs; written by detcore.experimental.create."""'
+    text = "\n\n".join([head, *dict.fromkeys(lines)]) + "\n"
+    digest = hashlib.sha256(text.encode()).hexdigest()[:10]
+    return CellModule(f"detcore_cells_{digest}", text)
+
+
+class _Slicer:
+    """Follows names to the statements that gave them their values.
+
+    Attributes:
+        chosen: Indices of the statements that are needed.
+        imports: Imports of modules that no cell imports.
+        missing: Names that nothing here gives a value.
+    """
+
+    def __init__(self, statements: Sequence[_Statement], namespace: Mapping[str, object]) -> None:
+        self._statements = statements
+        self._namespace = namespace
+        self._seen: set[tuple[str, int]] = set()
+        self.chosen: set[int] = set()
+        self.imports: list[str] = []
+        self.missing: set[str] = set()
+
+    def need(self, name: str, before: int) -> None:
+        """Choose what `name` was before the statement of that index."""
+        pending = [(name, before)]
+        while pending:
+            request = pending.pop()
+            if request not in self._seen:
+                self._seen.add(request)
+                pending.extend(self._follow(*request))
+
+    def _follow(self, name: str, before: int) -> Iterator[tuple[str, int]]:
+        self._refuse_session_only(name)
+        last = min(before, len(self._statements))
+        for index in range(last - 1, -1, -1):
+            statement = self._statements[index]
+            if name in statement.binds or name in statement.changes:
+                self.chosen.add(index)
+                yield from ((read, index) for read in statement.eager)
+                yield from ((read, before) for read in statement.deferred)
+                if name in statement.binds and not statement.is_partial:
+                    return
+        if not any(name in statement.binds for statement in self._statements[:last]):
+            self._find_elsewhere(name)
+
+    def _find_elsewhere(self, name: str) -> None:
+        value = self._namespace.get(name)
+        if isinstance(value, types.ModuleType) and value.__name__ != "__main__":
+            line = f"import {value.__name__} as {name}"
+            self.imports.append(f"import {name}" if value.__name__ == name else line)
+        elif not hasattr(builtins, name):
+            self.missing.add(name)
+
+    def _refuse_session_only(self, name: str) -> None:
+        if name == _IPYTHON:
+            raise InvalidExperimentError(
+                "the trial class needs something that a %magic or a !command gave, which only this "
+                "session can run.\n"
+                "Write it as Python (subprocess.run for commands), or put it into a file."
+            )
+
+
+def _statements(cell: str) -> Iterator[_Statement]:
+    try:
+        body = ast.parse(cell).body
+    except SyntaxError:
+        return  # never ran either
+    lines = cell.splitlines()
+    for number, node in enumerate(body):
+        inner = _passed_on(node)
+        if inner is not None:
+            yield from _statements(inner)
+            continue
+        neighbours = body[max(0, number - 1) : number] + body[number + 1 : number + 2]
+        yield _statement(node, _text(node, neighbours, lines))
+
+
+def _passed_on(node: ast.stmt) -> str | None:
+    """Return the cell below a magic such as ``%%time``, or None."""
+    call = node.value if isinstance(node, ast.Expr) else None
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Attribute):
+        return None
+    values = [part.value for part in call.args if isinstance(part, ast.Constant)]
+    if call.func.attr != "run_cell_magic" or len(values) != 3 or values[0] not in _PASS_ON:
+        return None
+    return str(values[2])
+
+
+def _text(node: ast.stmt, neighbours: Sequence[ast.stmt], lines: Sequence[str]) -> str:
+    """Return the statement as it was written, unless it shares a line with another."""
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(part.lineno for part in decorators)])
+    last = node.end_lineno or node.lineno
+    for other in neighbours:
+        if (other.end_lineno or other.lineno) >= first and other.lineno <= last:
+            return ast.unparse(node)
+    return "\n".join(lines[first - 1 : last])
+
+
+def _statement(node: ast.stmt, text: str) -> _Statement:
+    table = symtable.symtable(ast.unparse(node), "<cell>", "exec")
+    eager = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_referenced()}
+    binds = {symbol.get_name() for symbol in table.get_symbols() if symbol.is_assigned()}
+    binds |= {symbol.get_name() for symbol in table.get_symbols() if symbol.is_imported()}
+    deferred: set[str] = set()
+    for child in table.get_children():
+        _read_table(child, eager, deferred, is_eager=True)
+    if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Name):
+        eager.add(node.target.id)
+    return _Statement(
+        text=text,
+        binds=frozenset(binds),
+        changes=frozenset(_changed(node)),
+        eager=frozenset(eager),
+        deferred=frozenset(deferred),
+        is_partial=isinstance(node, ast.If | ast.For | ast.While | ast.Try | ast.With),
+        is_star=isinstance(node, ast.ImportFrom) and node.names[0].name == "*",
+        is_future=isinstance(node, ast.ImportFrom) and node.module == "__future__",
+    )
+
+
+def _read_table(
+    table: symtable.SymbolTable, eager: set[str], deferred: set[str], *, is_eager: bool
+) -> None:
+    """Add the session's names that a class or a function, or a scope in it, reads."""
+    is_eager = is_eager and (table.get_type() != "function" or table.get_name() in _EAGER_TABLES)
+    names = {s.get_name() for s in table.get_symbols() if s.is_global() and s.is_referenced()}
+    (eager if is_eager else deferred).update(names)
+    for child in table.get_children():
+        _read_table(child, eager, deferred, is_eager=is_eager)
+
+
+def _changed(node: ast.stmt) -> Iterator[str]:
+    """Yield the names whose values a statement changes: ``x[0] = 1``, ``x.y = 1``, ``x.add(1)``."""
+    targets: list[ast.expr] = []
+    if isinstance(node, ast.Assign | ast.Delete):
+        targets = list(node.targets)
+    elif isinstance(node, ast.AugAssign | ast.AnnAssign):
+        targets = [node.target]
+    elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Call):
+        targets = [node.value.func]
+    for target in targets:
+        part = target
+        while isinstance(part, ast.Attribute | ast.Subscript):
+            part = part.value
+        if isinstance(part, ast.Name) and part is not target:
+            yield part.id
