@@ -1,8 +1,8 @@
 """Provide a resumable order of data, data sources, the ledger, and step digests.
 
-Pure; requires only NumPy. Workers seldom need an `IteratorSource`, so it is imported on first use.
-The names that verify ledgers are in the distribution detcore-replay, those of cached datasets in
-detcore-tensorflow; they are also found here.
+Pure; requires only NumPy. The names that verify ledgers are in the distribution detcore-replay,
+those of cached datasets in detcore-tensorflow, and `IteratorSource` in detcore-torch; they are also
+found here.
 """
 
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.contract.data import DataSource
-    from detcore.data._iterator_source import IteratorSource
 
 __all__ = [
     "DataPosition",
@@ -23,7 +22,6 @@ __all__ = [
     "FrameKind",
     "IdKind",
     "IndexSampler",
-    "IteratorSource",
     "LedgerHeader",
     "LedgerWriter",
     "ShuffledOrder",
@@ -35,8 +33,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "detcore.contract.data": "DataSource",
-        "_iterator_source": "IteratorSource",
         "detcore_tensorflow": "CacheKey CachedRecords DatasetCache key_order with_key_order",
         "detcore_replay": "EpochReport Frame LedgerReport scan_frames verify_ledger",
+        "detcore_torch": "IteratorSource",
     },
 )
