@@ -3,7 +3,8 @@
 `Determined` gives access to experiments, trials, checkpoints and models on the embedded store, with
 no server to start. `detcore.experimental.keras.init` and `detcore.experimental.estimator.init` make
 the contexts of scripts that train without a trial class; they need the framework's plugin when they
-are called. Names are imported on first use.
+are called. `create_trial_instance` is in the distribution detcore-replay. Names are imported on
+first use.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         check_keys,
         check_metadata,
         check_text,
+        load_given,
     )
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
@@ -35,7 +37,6 @@ if TYPE_CHECKING:
         TrialSortBy,
     )
     from detcore.experimental._experiment import ExperimentReference
-    from detcore.experimental._instance import create_trial_instance
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
     from detcore.experimental._model import Model, ModelQuery, VersionTexts
     from detcore.experimental._transport import (
@@ -47,6 +48,7 @@ if TYPE_CHECKING:
         all_pages,
     )
     from detcore.experimental._trial import TrialReference
+    from detcore.experimental._where import find_class
 
 __all__ = [
     "Checkpoint",
@@ -79,10 +81,11 @@ __all__ = [
     "check_metadata",
     "check_text",
     "create",
-    "create_trial_instance",
     "document_of",
     "estimator",
+    "find_class",
     "keras",
+    "load_given",
     "make_document",
 ]
 
@@ -91,7 +94,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "": "estimator keras",
         "detcore._records": "Field document_of make_document",
-        "_arguments": "check_id check_keys check_metadata check_text",
+        "_arguments": "check_id check_keys check_metadata check_text load_given",
         "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
         "_client": "Determined",
         "_create": "create",
@@ -101,10 +104,11 @@ __getattr__, __dir__ = lazy_names(
             "TrialSortBy"
         ),
         "_experiment": "ExperimentReference",
-        "_instance": "create_trial_instance",
         "_metrics": "TrainingMetrics ValidationMetrics",
         "_model": "Model ModelQuery VersionTexts",
         "_transport": "Connected Document ExperimentQuery Transport TrialChanges all_pages",
         "_trial": "TrialReference",
+        "_where": "find_class",
+        "detcore_replay": "create_trial_instance",
     },
 )

@@ -22,17 +22,11 @@ from detcore.contract.controllers import (
     SupportsTensors,
     ValidationResult,
 )
-from detcore.contract.trial import Trial, TrialContext, TrialSetup
+from detcore.contract.trial import InstanceCheckpoints, Trial, TrialContext, TrialSetup
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.trial._code import code_imported_from, copy_code, list_code
-    from detcore.trial._instance import (
-        InstanceCheckpoints,
-        InstanceRecord,
-        checkpoint_folder,
-        read_trial_file,
-    )
     from detcore.trial._loop import (
         Outcome,
         open_clock,
@@ -55,6 +49,7 @@ if TYPE_CHECKING:
         is_importing_trial,
     )
     from detcore.trial._schedule import Schedule
+    from detcore.trial._trial_file import checkpoint_folder, read_trial_file, trial_record
 
 __all__ = [
     "AskedClock",
@@ -62,7 +57,6 @@ __all__ = [
     "Decision",
     "ImportEnded",
     "InstanceCheckpoints",
-    "InstanceRecord",
     "LoopingController",
     "Outcome",
     "PrepareOptions",
@@ -96,13 +90,13 @@ __all__ = [
     "restore_random_state",
     "resumed_from",
     "run_trial",
+    "trial_record",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_code": "code_imported_from copy_code list_code",
-        "_instance": "InstanceCheckpoints InstanceRecord checkpoint_folder read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
         "_random": "capture_random_state preserved_random_state restore_random_state",
         "_resolve": (
@@ -110,6 +104,7 @@ __getattr__, __dir__ = lazy_names(
             "import_trial_class is_importing_trial"
         ),
         "_schedule": "Schedule",
+        "_trial_file": "checkpoint_folder read_trial_file trial_record",
         "detcore_tensorflow": "NativeStart start_native",
     },
 )

@@ -30,6 +30,7 @@ from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._saving import TrialSaver, read_clock
 from detcore.trial._schedule import Schedule, plan_from_settings
 from detcore.trial._source import start_from_source
+from detcore.trial._trial_file import trial_record
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import AskedClock, Clock
@@ -139,7 +140,7 @@ class OpenTrial:
                 controller,
                 self._framework,
                 self._settings,
-                record=_trial_record(info, self._framework, type(trial)),
+                record=trial_record(info, self._framework.name, _entrypoint(info, type(trial))),
                 code_files=code_files,
             )
         except BaseException as error:
@@ -512,26 +513,13 @@ def _versions(core: Context, framework: Framework) -> dict[str, str]:
     return versions
 
 
-def _trial_record(
-    info: TrialInfo, framework: Framework, trial_class: type[Trial]
-) -> dict[str, object]:
-    from detcore._secrets import mask_config
-
+def _entrypoint(info: TrialInfo, trial_class: type[Trial]) -> str:
+    """Return the import path of a trial class."""
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"
     entrypoint = str(info.config.get("entrypoint"))
     if entrypoint.endswith(f".py:{trial_class.__qualname__}"):
-        name = entrypoint  # a file in a folder, which its module name does not identify
-    return {
-        "version": 1,
-        "framework": framework.name,
-        "trial_class": name,
-        "experiment_id": info.experiment_id,
-        "trial_id": info.trial_id,
-        "trial_seed": info.trial_seed,
-        "hparams": dict(info.hparams),
-        # A checkpoint may be passed on to users without the storage's credentials.
-        "config": mask_config(dict(info.config)),
-    }
+        return entrypoint  # a file in a folder, which its module name does not identify
+    return name
 
 
 def drive_stepping(controller: SteppingController, clock: Clock) -> None:

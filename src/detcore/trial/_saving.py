@@ -12,15 +12,14 @@ from detcore.contract.controllers import SupportsSnapshot, SupportsTensors
 from detcore.contract.errors import InvalidCheckpointError
 from detcore.contract.trial import CLOCK_FILE, WORKERS_FOLDER
 from detcore.trial._code import copy_code
+from detcore.trial._trial_file import TRIAL_FILE
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import SavesState
     from detcore.contract.values import TensorInfo
     from detcore.core import Context
 
-__all__ = ["TRIAL_FILE", "TrialSaver", "read_clock"]
-
-TRIAL_FILE = "trial.json"
+__all__ = ["TrialSaver", "read_clock"]
 
 
 class TrialSaver:
