@@ -9,7 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from detcore.contract.controllers import (
     LoopingController,
@@ -23,12 +23,10 @@ from detcore.contract.errors import (
     InvalidExperimentError,
 )
 from detcore.contract.trial import TrialContext, TrialSetup
-from detcore.contract.values import Length, Unit
-from detcore.trial._clock import ClockSettings, ScheduledAskedClock, ScheduledClock
+from detcore.trial._clock import ScheduledAskedClock, ScheduledClock
 from detcore.trial._code import list_code
 from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._saving import TrialSaver, read_clock
-from detcore.trial._schedule import Schedule, plan_from_settings
 from detcore.trial._source import start_from_source
 from detcore.trial._trial_file import trial_record
 
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from detcore.contract.controllers import AskedClock, Clock
     from detcore.contract.trial import Trial
     from detcore.contract.values import Framework, TrialInfo, TrialSettings
-    from detcore.core import Context, SearcherOperation
+    from detcore.core import Context
     from detcore.data import LedgerWriter, StepDigests
     from detcore.distributed import DistributedContext
 
@@ -52,7 +50,6 @@ __all__ = [
 ]
 
 Controller = LoopingController | SteppingController
-ClockKind = TypeVar("ClockKind", bound=ScheduledAskedClock)
 
 # An interrupt is seen between two calls of `train`, so no call should last longer than this.
 _LONGEST_CALL_S = 0.5
@@ -129,26 +126,50 @@ class OpenTrial:
         Raises:
             DetcoreError: If the trial violates a rule of its API.
         """
-        info = self._core.info
-        assert info is not None  # checked by open_trial
-        controller: Controller = import_object(self._framework.controller)(trial, self.context)
-        self._core.checkpoint.versions.update(_versions(self._core, self._framework))
+        core, framework = self._core, self._framework
+        assert core.info is not None  # checked by open_trial
+        controller: Controller = import_object(framework.controller)(trial, self.context)
+        core.checkpoint.versions.update(_versions(core, framework))
+        record = trial_record(core.info, framework.name, _entrypoint(core.info, type(trial)))
         try:
-            return _drive(
-                self._core,
-                self.context,
-                controller,
-                self._framework,
-                self._settings,
-                record=trial_record(info, self._framework.name, _entrypoint(info, type(trial))),
-                code_files=code_files,
-            )
+            return self._drive(controller, _make_saver(core, self._settings, record, code_files))
         except BaseException as error:
             # A background save that writes copies of the state may need the controller.
-            self._core.finish_saving(error)
+            core.finish_saving(error)
             raise
         finally:
             controller.close()
+
+    def _drive(self, controller: Controller, saver: TrialSaver) -> Outcome:
+        """Restore, make the clock, and train to the end."""
+        core, context, framework = self._core, self.context, self._framework
+        batches_per_epoch = controller.batches_per_epoch()
+        state = _restore(core, controller, framework)
+        if context.digests is not None:
+            named: object = controller
+            context.digests.watch(
+                named.state_tensors if isinstance(named, SupportsStateTensors) else None
+            )
+        clock = ScheduledClock(
+            core, context, self._settings, saver, state=state, batches_per_epoch=batches_per_epoch
+        )
+        _announce_start(core, clock)
+        if framework.inexact_resume:
+            core.channel.send(
+                "inexact_resume", framework=framework.name, reason=framework.inexact_resume
+            )
+        if clock.open(controller):
+            if isinstance(controller, LoopingController):
+                controller.run(clock)
+            else:
+                drive_stepping(controller, clock)
+        if clock.stopped is None:
+            raise InvalidExperimentError(
+                f"training ended at batch {clock.steps_completed} although the schedule wanted "
+                f"{clock.next_boundary} batches.\n"
+                f"The controller of {framework.name!r} must train until the clock says stop."
+            )
+        return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
 
 
 @contextlib.contextmanager
@@ -297,44 +318,6 @@ def _make_setup(core: Context, info: TrialInfo, ledger: LedgerWriter | None) -> 
     )
 
 
-def _drive(
-    core: Context,
-    context: TrialContext,
-    controller: Controller,
-    framework: Framework,
-    settings: TrialSettings,
-    *,
-    record: Mapping[str, object],
-    code_files: Sequence[str] | None,
-) -> Outcome:
-    """Restore, make the clock, and train to the end."""
-    batches_per_epoch = controller.batches_per_epoch()
-    state = _restore(core, controller, framework)
-    if context.digests is not None:
-        named: object = controller
-        context.digests.watch(
-            named.state_tensors if isinstance(named, SupportsStateTensors) else None
-        )
-    saver = _make_saver(core, settings, record, code_files)
-    clock = _make_clock(ScheduledClock, core, context, settings, saver, state, batches_per_epoch)
-    if framework.inexact_resume:
-        core.channel.send(
-            "inexact_resume", framework=framework.name, reason=framework.inexact_resume
-        )
-    if clock.open(controller):
-        if isinstance(controller, LoopingController):
-            controller.run(clock)
-        else:
-            drive_stepping(controller, clock)
-    if clock.stopped is None:
-        raise InvalidExperimentError(
-            f"training ended at batch {clock.steps_completed} although the schedule wanted "
-            f"{clock.next_boundary} batches.\n"
-            f"The controller of {framework.name!r} must train until the clock says stop."
-        )
-    return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
-
-
 def open_clock(
     core: Context,
     settings: TrialSettings,
@@ -365,72 +348,20 @@ def open_clock(
     state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
     saver = _make_saver(core, settings, record, code_files)
-    return _make_clock(ScheduledAskedClock, core, context, settings, saver, state, steps_per_epoch)
-
-
-def _make_clock(
-    kind: type[ClockKind],
-    core: Context,
-    context: TrialContext,
-    settings: TrialSettings,
-    saver: TrialSaver,
-    state: Mapping[str, Any],
-    batches_per_epoch: int | None,
-) -> ClockKind:
-    """Make a clock that continues from its state in a checkpoint, and announce the start."""
-    info = core.info
-    assert info is not None  # checked by open_trial
-    global_batch_size = context.setup.hparams.get("global_batch_size")
-
-    def to_batches(operation: SearcherOperation) -> int:
-        return Length(operation.length, operation.unit or Unit.BATCHES).to_batches(
-            global_batch_size=global_batch_size,
-            records_per_epoch=settings.records_per_epoch,
-            batches_per_epoch=batches_per_epoch,
-        )
-
-    operations = core.searcher.operations()
-    operation = next(operations)
-    plan = plan_from_settings(
-        settings,
-        global_batch_size=global_batch_size,
-        batches_per_epoch=batches_per_epoch,
-        length=to_batches(operation),
+    clock = ScheduledAskedClock(
+        core, context, settings, saver, state=state, batches_per_epoch=steps_per_epoch
     )
-    # The checkpoint at the end of an operation is saved before the validation there.
-    validated_metric = info.validated_metric if state else None
-    schedule = Schedule(plan)
-    if state:
-        schedule = Schedule.from_state(
-            plan, state["schedule"], is_validated=validated_metric is not None
-        )
-    core.train.stops_at_nan = False  # the clock sees to it, on all workers alike
-    clock = kind(
-        core=core,
-        context=context,
-        schedule=schedule,
-        operation=operation,
-        operations=operations,
-        settings=ClockSettings(
-            metric=settings.metric,
-            smaller_is_better=settings.smaller_is_better,
-            batches_per_epoch=_epoch_length(settings, global_batch_size, batches_per_epoch),
-            average_training_metrics=settings.average_training_metrics,
-            stops_at_nan=settings.stop_at_nan,
-            to_batches=to_batches,
-        ),
-        saver=saver,
-        searcher_metric=(
-            state.get("searcher_metric") if validated_metric is None else validated_metric
-        ),
-    )
+    _announce_start(core, clock)
+    return clock
+
+
+def _announce_start(core: Context, clock: ScheduledAskedClock) -> None:
     core.channel.send(
         "started",
-        length=plan.length,
+        length=clock.operation_length,
         batches_per_epoch=clock.batches_per_epoch,
         steps_completed=clock.steps_completed,
     )
-    return clock
 
 
 def _make_saver(
@@ -491,15 +422,6 @@ def resumed_from(core: Context) -> Iterator[Path | None]:
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
         core.channel.send("damaged", uuid=uuid, error=str(error))
         raise
-
-
-def _epoch_length(
-    settings: TrialSettings, global_batch_size: Any, batches_per_epoch: int | None
-) -> int:
-    """Return the batches of one epoch for callbacks: as configured, else from the data."""
-    if settings.records_per_epoch and isinstance(global_batch_size, int):
-        return max(1, settings.records_per_epoch // global_batch_size)
-    return batches_per_epoch or 0
 
 
 def _versions(core: Context, framework: Framework) -> dict[str, str]:
