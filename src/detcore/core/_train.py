@@ -231,7 +231,8 @@ class TrainContext:
 
     def _open_digests(self) -> StepDigests | None:
         """Return the digests of a loop of the user's; None if they are off."""
-        every = (self._info.config.get("reproducibility") or {}).get("step_digests", 1)
+        settings = self._info.settings
+        every = 1 if settings is None else settings.step_digests
         if self._digests is None and every and not self._info.test_mode:
             from detcore.data import StepDigests
 

@@ -15,13 +15,13 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from detcore.contract.data import IdKind
 from detcore.contract.errors import DataError, LedgerError, StorageFullError
 from detcore.data._order import Indices
 
 __all__ = [
     "FrameFile",
     "FrameKind",
-    "IdKind",
     "LedgerHeader",
     "LedgerWriter",
     "pack_frame",
@@ -48,14 +48,6 @@ class FrameKind(enum.IntEnum):
     LAST_BATCH = 6
     LAST_CONTENT = 7
     BATCHES = 8
-
-
-class IdKind(str, enum.Enum):
-    """The kind of the ids in a ledger."""
-
-    RECORD_INDEX = "record index"
-    SEQUENCE_ITEM = "item index of a Sequence"
-    CONTENT_HASH = "content hash"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeAlias
 
 from detcore.contract.errors import DistributedError
 from detcore.distributed import _handshake as handshake
@@ -29,7 +29,6 @@ from detcore.environment import read_variables
 
 __all__ = ["Group", "join"]
 
-T = TypeVar("T")
 _LOOPBACK = "127.0.0.1"
 # Values that are the same in all processes of one job and differ between jobs.
 _JOB_VARIABLES = (
@@ -45,14 +44,8 @@ _JOB_VARIABLES = (
 )
 
 
-class Group(Protocol):
-    """Ranks that exchange values."""
-
-    def exchange(self, name: str, mode: str, value: object) -> list[Any] | None:
-        """Take part in a collective; see `Hub.exchange`."""
-
-    def close(self, how: str) -> None:
-        """Leave the group."""
+Group: TypeAlias = Hub | Spoke
+"""Ranks that exchange values, as one of them sees it."""
 
 
 def join(numbers: Mapping[str, int], settings: Settings) -> tuple[Group, Group | None]:

@@ -14,7 +14,7 @@ from detcore.distributed._board import Board, Waiter
 from detcore.distributed._failure import CallSites, Failure, Position, lost, missing
 from detcore.distributed._probe import Answerer
 from detcore.distributed._segments import Segments, Shared, read_parts, send_parts
-from detcore.distributed._values import LARGE, Packed, Part, pack
+from detcore.distributed._values import LARGE, Inline, Packed, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
 
 __all__ = ["Spoke"]
@@ -171,7 +171,9 @@ class Spoke:
         values.insert(self._index, value)
         return values
 
-    def _results(self, mode: str, value: object, parts: Mapping[int, Part]) -> list[Any] | None:
+    def _results(
+        self, mode: str, value: object, parts: Mapping[int, Inline | Shared]
+    ) -> list[Any] | None:
         try:
             if mode == "broadcast":
                 return [parts[0].load()]
