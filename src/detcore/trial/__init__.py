@@ -49,7 +49,12 @@ if TYPE_CHECKING:
         is_importing_trial,
     )
     from detcore.trial._schedule import Schedule
-    from detcore.trial._trial_file import checkpoint_folder, read_trial_file, trial_record
+    from detcore.trial._trial_file import (
+        checkpoint_folder,
+        made_from_code,
+        read_trial_file,
+        trial_record,
+    )
 
 __all__ = [
     "AskedClock",
@@ -82,6 +87,7 @@ __all__ = [
     "import_trial_class",
     "is_importing_trial",
     "list_code",
+    "made_from_code",
     "open_clock",
     "open_trial",
     "prepare_process",
@@ -104,7 +110,7 @@ __getattr__, __dir__ = lazy_names(
             "import_trial_class is_importing_trial"
         ),
         "_schedule": "Schedule",
-        "_trial_file": "checkpoint_folder read_trial_file trial_record",
+        "_trial_file": "checkpoint_folder made_from_code read_trial_file trial_record",
         "detcore_tensorflow": "NativeStart start_native",
     },
 )

@@ -1,18 +1,28 @@
-"""Describe a trial in its checkpoints, and read the description."""
+"""Describe a trial in its checkpoints, read the description, and make the trial again."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import CheckpointNotFoundError, InvalidCheckpointError
 
 if TYPE_CHECKING:
+    from detcore.contract.trial import TrialContext
     from detcore.contract.values import TrialInfo
 
-__all__ = ["TRIAL_FILE", "checkpoint_folder", "read_trial_file", "trial_record"]
+__all__ = [
+    "TRIAL_FILE",
+    "checkpoint_folder",
+    "made_from_code",
+    "read_trial_file",
+    "trial_record",
+]
 
 TRIAL_FILE = "trial.json"
 
@@ -92,3 +102,40 @@ def read_trial_file(folder: Path, framework: str) -> dict[str, Any]:
             "Each framework's plugin loads its own checkpoints."
         )
     return record
+
+
+@contextlib.contextmanager
+def made_from_code(
+    folder: Path,
+    trial_class: str,
+    context: TrialContext,
+    *,
+    instead: str,
+    aliases: Mapping[str, ModuleType] | None = None,
+) -> Iterator[Any]:
+    """Make the trial of a checkpoint from the code in it, which can be imported inside the block.
+
+    **This runs code from the checkpoint.**
+
+    Args:
+        folder: The checkpoint's folder.
+        trial_class: Import path of the class.
+        context: Passed to the class.
+        instead: What the caller can do for a checkpoint without code, for the message.
+        aliases: Modules to make available under other names inside the block.
+
+    Raises:
+        InvalidCheckpointError: If the checkpoint has no code.
+        InvalidExperimentError: If the class is not in it.
+    """
+    from detcore.trial._code import code_imported_from
+    from detcore.trial._resolve import import_trial_class
+
+    code = folder / "code"
+    if not code.is_dir():
+        raise InvalidCheckpointError(
+            f"{folder} has no folder 'code', from which {trial_class!r} would be imported.\n"
+            f"{instead}"
+        )
+    with code_imported_from(code, aliases):
+        yield import_trial_class(trial_class, code)(context)
