@@ -147,7 +147,12 @@ class Context:
         )
         self._settings = settings
         self._stack = contextlib.ExitStack()
-        self._opening = Opening(settings, self.preempt, self._stack)
+        opening: type[Opening] = Opening
+        if self.environment.trial_info is None and not self.distributed.rank:
+            from detcore.core._standalone import ScriptOpening
+
+            opening = ScriptOpening
+        self._opening = opening(settings, self.preempt, self._stack)
         self._parts: Parts | None = None
         self._is_closed = False
 

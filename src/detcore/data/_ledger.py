@@ -73,12 +73,6 @@ class LedgerHeader:
     world_size: int = 1
 
 
-def pack_header(header: LedgerHeader) -> bytes:
-    """Return the first frame of a file."""
-    fields = {"format": _FORMAT_VERSION, **dataclasses.asdict(header), "ids": header.ids.value}
-    return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
-
-
 def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
     """Return a frame of record ids."""
     return pack_frame(kind, step, epoch, ids.astype("<i8", copy=False).data)
@@ -166,14 +160,8 @@ class LedgerWriter:
                 "Whether the workers divide such data or each reads all of it is unknown.\n"
                 "Set data_ledger: false, or resources.slots_per_trial: 1, or train on arrays."
             )
-        self._header = LedgerHeader(
-            run_id=previous.run_id,
-            start_step=previous.start_step,
-            ids=ids,
-            num_records=num_records,
-            left_over=left_over,
-            rank=previous.rank,
-            world_size=previous.world_size,
+        self._header = dataclasses.replace(
+            previous, ids=ids, num_records=num_records, left_over=left_over
         )
 
     def log(self, step: int, epoch: int, record_ids: npt.ArrayLike) -> None:
@@ -237,7 +225,9 @@ class LedgerWriter:
             )
 
     def _pack_header(self) -> bytes:
-        return pack_header(self._header)
+        header = self._header
+        fields = {"format": _FORMAT_VERSION, **dataclasses.asdict(header), "ids": header.ids.value}
+        return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
 
     def _append(self, frame: bytes) -> None:
         if self._file.append(frame):
