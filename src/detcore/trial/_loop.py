@@ -204,7 +204,7 @@ def open_trial(
         _open_ledger(core, core.info, settings) as ledger,
         _open_digests(core, core.info, settings) as digests,
     ):
-        setup = dataclasses.replace(_make_setup(core, core.info, ledger), digests=digests)
+        setup = _make_setup(core, core.info, ledger, digests)
         if context is None:
             context = import_object(framework.context_class)(setup)
         else:
@@ -303,7 +303,12 @@ def _open_digests(
             raise
 
 
-def _make_setup(core: Context, info: TrialInfo, ledger: LedgerWriter | None) -> TrialSetup:
+def _make_setup(
+    core: Context,
+    info: TrialInfo,
+    ledger: LedgerWriter | None = None,
+    digests: StepDigests | None = None,
+) -> TrialSetup:
     return TrialSetup(
         config=info.config,
         hparams=info.hparams,
@@ -313,6 +318,7 @@ def _make_setup(core: Context, info: TrialInfo, ledger: LedgerWriter | None) -> 
         tensorboard_path=Path(core.train.get_tensorboard_path()),
         cache_dir=core.environment.home / "cache",
         ledger=ledger,
+        digests=digests,
         steps_completed=info.steps_completed,
         test_mode=info.test_mode,
     )
@@ -343,7 +349,7 @@ def open_clock(
     """
     info = core.info
     assert info is not None  # an open context has a trial
-    context = TrialContext(_make_setup(core, info, None))
+    context = TrialContext(_make_setup(core, info))
     context.get_hparams()  # the script reads them elsewhere: none is reported as unread
     state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
