@@ -382,7 +382,7 @@ def _make_saver(
     is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
     code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
     return TrialSaver(
-        core,
+        core=core,
         record=record,
         code_dir=code_dir,
         code_files=list_code(code_dir) if code_files is None else code_files,
