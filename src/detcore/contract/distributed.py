@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from detcore.contract.errors import DistributedError
 
 if TYPE_CHECKING:
-    from detcore.distributed._join import Group
+    from detcore.distributed._group import Group
     from detcore.distributed._launchers import Numbers, Settings
 
 __all__ = ["DistributedContext"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import json
 import os
 from collections.abc import Mapping
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOCK_FILE",
+    "TRIAL_FILE",
     "WORKERS_FOLDER",
+    "IdKind",
     "InstanceCheckpoints",
     "Trial",
     "TrialContext",
@@ -32,6 +35,8 @@ __all__ = [
 
 CLOCK_FILE = "clock.json"
 """File of a checkpoint with the state of the clock and the number of workers."""
+TRIAL_FILE = "trial.json"
+"""File of a checkpoint that describes its trial."""
 WORKERS_FOLDER = "workers"
 """Folder of a checkpoint with a folder for each worker but the chief, by rank."""
 
@@ -109,6 +114,14 @@ class TrialEnv:
             "devices there are, such as tf.config.list_physical_devices('GPU'), and "
             "context.distributed which worker this is."
         )
+
+
+class IdKind(str, enum.Enum):
+    """The kind of the ids in a ledger."""
+
+    RECORD_INDEX = "record index"
+    SEQUENCE_ITEM = "item index of a Sequence"
+    CONTENT_HASH = "content hash"
 
 
 class InstanceCheckpoints(Protocol):

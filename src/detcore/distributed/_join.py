@@ -13,21 +13,20 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from detcore.contract.errors import DistributedError
 from detcore.distributed import _handshake as handshake
 from detcore.distributed._board import Board
 from detcore.distributed._connect import Address, accept_group, call, is_unix, listen
 from detcore.distributed._failure import lost
-from detcore.distributed._hub import Hub
+from detcore.distributed._group import Group, Hub, Spoke
 from detcore.distributed._launchers import DEFAULT_PORT, Numbers, Settings
 from detcore.distributed._segments import Segments
-from detcore.distributed._spoke import Spoke
 from detcore.distributed._wire import WELCOME, Channel, LinkLost
 from detcore.environment import read_variables
 
-__all__ = ["Group", "join"]
+__all__ = ["join"]
 
 _LOOPBACK = "127.0.0.1"
 # Values that are the same in all processes of one job and differ between jobs.
@@ -42,10 +41,6 @@ _JOB_VARIABLES = (
     "HOROVOD_GLOO_RENDEZVOUS_ADDR",
     "HOROVOD_GLOO_RENDEZVOUS_PORT",
 )
-
-
-Group: TypeAlias = Hub | Spoke
-"""Ranks that exchange values, as one of them sees it."""
 
 
 def join(numbers: Numbers, settings: Settings) -> tuple[Group, Group | None]:

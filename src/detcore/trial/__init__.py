@@ -26,7 +26,8 @@ from detcore.contract.trial import InstanceCheckpoints, Trial, TrialContext, Tri
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.trial._code import code_imported_from, copy_code, list_code
+    from detcore.trial._code import copy_code, list_code
+    from detcore.trial._loading import checkpoint_folder, made_from_code, read_trial_file
     from detcore.trial._loop import (
         Outcome,
         open_clock,
@@ -48,13 +49,8 @@ if TYPE_CHECKING:
         import_trial_class,
         is_importing_trial,
     )
+    from detcore.trial._saving import trial_record
     from detcore.trial._schedule import Schedule
-    from detcore.trial._trial_file import (
-        checkpoint_folder,
-        made_from_code,
-        read_trial_file,
-        trial_record,
-    )
 
 __all__ = [
     "AskedClock",
@@ -80,7 +76,6 @@ __all__ = [
     "capture_random_state",
     "check_requirements",
     "checkpoint_folder",
-    "code_imported_from",
     "copy_code",
     "find_framework",
     "import_object",
@@ -102,15 +97,16 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_code": "code_imported_from copy_code list_code",
+        "_code": "copy_code list_code",
+        "_loading": "checkpoint_folder code_imported_from made_from_code read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
         "_random": "capture_random_state preserved_random_state restore_random_state",
         "_resolve": (
             "ImportEnded check_requirements find_framework import_object "
             "import_trial_class is_importing_trial"
         ),
+        "_saving": "trial_record",
         "_schedule": "Schedule",
-        "_trial_file": "checkpoint_folder made_from_code read_trial_file trial_record",
         "detcore_tensorflow": "NativeStart start_native",
     },
 )

@@ -26,9 +26,8 @@ from detcore.contract.trial import TrialContext, TrialSetup
 from detcore.trial._clock import ScheduledAskedClock, ScheduledClock
 from detcore.trial._code import list_code
 from detcore.trial._resolve import find_framework, import_object
-from detcore.trial._saving import TrialSaver, read_clock
+from detcore.trial._saving import TrialSaver, read_clock, trial_record
 from detcore.trial._source import start_from_source
-from detcore.trial._trial_file import trial_record
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import AskedClock, Clock

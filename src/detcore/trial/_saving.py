@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING, Any
 from detcore.checkpoint._commit import scratch_folder
 from detcore.contract.controllers import SupportsSnapshot, SupportsTensors
 from detcore.contract.errors import InvalidCheckpointError
-from detcore.contract.trial import CLOCK_FILE, WORKERS_FOLDER
+from detcore.contract.trial import CLOCK_FILE, TRIAL_FILE, WORKERS_FOLDER
 from detcore.trial._code import copy_code
-from detcore.trial._trial_file import TRIAL_FILE
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import SavesState
-    from detcore.contract.values import TensorInfo
+    from detcore.contract.values import TensorInfo, TrialInfo
     from detcore.core import Context
 
-__all__ = ["TrialSaver", "read_clock"]
+__all__ = ["TrialSaver", "read_clock", "trial_record"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +100,29 @@ class TrialSaver:
         if self.is_async and isinstance(controller, SupportsSnapshot):
             return controller.snapshot
         return controller.save
+
+
+def trial_record(info: TrialInfo, framework: str, trial_class: str) -> dict[str, object]:
+    """Return the description of a trial for its checkpoints.
+
+    Args:
+        info: The trial.
+        framework: Registered name of the framework that trains it.
+        trial_class: Import path of its class.
+    """
+    from detcore._secrets import mask_config
+
+    return {
+        "version": 1,
+        "framework": framework,
+        "trial_class": trial_class,
+        "experiment_id": info.experiment_id,
+        "trial_id": info.trial_id,
+        "trial_seed": info.trial_seed,
+        "hparams": dict(info.hparams),
+        # A checkpoint may be passed on to users without the storage's credentials.
+        "config": mask_config(dict(info.config)),
+    }
 
 
 def read_clock(directory: Path, uuid: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from detcore.contract.errors import (
     InvalidCheckpointError,
     InvalidExperimentError,
 )
-from detcore.trial._trial_file import TRIAL_FILE
+from detcore.contract.trial import TRIAL_FILE
 
 if TYPE_CHECKING:
     from detcore.contract.values import Framework, TrialInfo

@@ -1,53 +1,25 @@
-"""Describe a trial in its checkpoints, read the description, and make the trial again."""
+"""Read the description of a trial in a checkpoint, and make the trial again."""
 
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import CheckpointNotFoundError, InvalidCheckpointError
+from detcore.contract.trial import TRIAL_FILE
+from detcore.trial._resolve import import_trial_class
 
 if TYPE_CHECKING:
     from detcore.contract.trial import TrialContext
-    from detcore.contract.values import TrialInfo
 
-__all__ = [
-    "TRIAL_FILE",
-    "checkpoint_folder",
-    "made_from_code",
-    "read_trial_file",
-    "trial_record",
-]
-
-TRIAL_FILE = "trial.json"
-
-
-def trial_record(info: TrialInfo, framework: str, trial_class: str) -> dict[str, Any]:
-    """Return the description of a trial for its checkpoints.
-
-    Args:
-        info: The trial.
-        framework: Registered name of the framework that trains it.
-        trial_class: Import path of its class.
-    """
-    from detcore._secrets import mask_config
-
-    return {
-        "version": 1,
-        "framework": framework,
-        "trial_class": trial_class,
-        "experiment_id": info.experiment_id,
-        "trial_id": info.trial_id,
-        "trial_seed": info.trial_seed,
-        "hparams": dict(info.hparams),
-        # A checkpoint may be passed on to users without the storage's credentials.
-        "config": mask_config(dict(info.config)),
-    }
+__all__ = ["checkpoint_folder", "code_imported_from", "made_from_code", "read_trial_file"]
 
 
 def checkpoint_folder(path: str | os.PathLike[str]) -> Path:
@@ -128,9 +100,6 @@ def made_from_code(
         InvalidCheckpointError: If the checkpoint has no code.
         InvalidExperimentError: If the class is not in it.
     """
-    from detcore.trial._code import code_imported_from
-    from detcore.trial._resolve import import_trial_class
-
     code = folder / "code"
     if not code.is_dir():
         raise InvalidCheckpointError(
@@ -139,3 +108,56 @@ def made_from_code(
         )
     with code_imported_from(code, aliases):
         yield import_trial_class(trial_class, code)(context)
+
+
+@contextlib.contextmanager
+def code_imported_from(
+    code: Path, aliases: Mapping[str, ModuleType] | None = None
+) -> Iterator[None]:
+    """Make imports search a folder first, and undo all changes afterwards.
+
+    Inside the block the folder is also the current folder, as it is for a worker. Imported modules
+    of the same names are put back afterwards, and the folder's modules are removed from
+    ``sys.modules``; objects created from them stay usable. No bytecode is written into the folder.
+    Not thread-safe: ``sys.path``, ``sys.modules`` and the current folder belong to the process.
+
+    Args:
+        code: The folder.
+        aliases: Modules to make available under other names inside the block.
+    """
+    code = code.resolve()
+    aliases = aliases or {}
+    own = _importable(code) | {name.partition(".")[0] for name in aliases}
+    modules, path, folder = dict(sys.modules), list(sys.path), Path.cwd()
+    writes_bytecode = sys.dont_write_bytecode
+    hidden = {name: module for name, module in modules.items() if name.partition(".")[0] in own}
+    for name in hidden:
+        del sys.modules[name]
+    sys.modules.update(aliases)
+    sys.path.insert(0, str(code))
+    sys.dont_write_bytecode = True
+    importlib.invalidate_caches()
+    os.chdir(code)
+    try:
+        yield
+    finally:
+        os.chdir(folder)
+        sys.dont_write_bytecode = writes_bytecode
+        sys.path[:] = path
+        for name in [name for name in sys.modules if name.partition(".")[0] in own]:
+            del sys.modules[name]
+        sys.modules.update(hidden)
+        for entry in [entry for entry in sys.path_importer_cache if _is_inside(entry, code)]:
+            del sys.path_importer_cache[entry]
+
+
+def _importable(code: Path) -> set[str]:
+    """Return the top-level names that an import may find in a folder."""
+    names = {path.stem for path in code.glob("*.py")}
+    names |= {path.name for path in code.iterdir() if path.is_dir() and any(path.rglob("*.py"))}
+    # The interpreter needs its own modules; a folder cannot replace the imported ones.
+    return names - set(sys.stdlib_module_names)
+
+
+def _is_inside(entry: str, code: Path) -> bool:
+    return entry == str(code) or entry.startswith(str(code) + os.sep)
