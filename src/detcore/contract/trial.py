@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CLOCK_FILE",
-    "TRIAL_FILE",
     "WORKERS_FOLDER",
     "IdKind",
     "InstanceCheckpoints",

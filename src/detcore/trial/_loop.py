@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import logging
 import random
 import sys
 import time
@@ -15,19 +17,20 @@ from detcore.contract.controllers import (
     LoopingController,
     PrepareOptions,
     SteppingController,
+    SupportsStartFrom,
     SupportsStateTensors,
 )
 from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
+    InvalidCheckpointError,
     InvalidExperimentError,
 )
-from detcore.contract.trial import TrialContext, TrialSetup
+from detcore.contract.trial import TRIAL_FILE, TrialContext, TrialSetup
 from detcore.trial._clock import ScheduledAskedClock, ScheduledClock
 from detcore.trial._code import list_code
 from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._saving import TrialSaver, read_clock, trial_record
-from detcore.trial._source import start_from_source
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import AskedClock, Clock
@@ -47,6 +50,8 @@ __all__ = [
     "resumed_from",
     "run_trial",
 ]
+
+_logger = logging.getLogger("detcore.trial")
 
 Controller = LoopingController | SteppingController
 
@@ -400,7 +405,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
             state = read_clock(path, str(core.info.latest_checkpoint))
             controller.restore(path)
             return state
-    start_from_source(core, controller, framework)
+    _start_from_source(core, controller, framework)
     return {}
 
 
@@ -427,6 +432,72 @@ def resumed_from(core: Context) -> Iterator[Path | None]:
     except (CheckpointCorruptError, CheckpointNotFoundError) as error:
         core.channel.send("damaged", uuid=uuid, error=str(error))
         raise
+
+
+def _start_from_source(core: Context, controller: object, framework: Framework) -> None:
+    """Pass the controller another trial's checkpoint, if the configuration names one."""
+    info = core.info
+    if info is None or info.source_checkpoint is None:
+        return
+    if not isinstance(controller, SupportsStartFrom):
+        raise InvalidExperimentError(
+            f"the trial is to start from checkpoint {info.source_checkpoint} "
+            "(searcher.source_checkpoint_uuid or source_trial_id), but trials of the framework "
+            f"{framework.name!r} cannot start from another trial's checkpoint.\n"
+            f"The controller of {framework.name!r} has no method start_from.\n"
+            "Take the setting out of the experiment file."
+        )
+    with _source_folder(core, info, info.source_checkpoint) as folder:
+        _check_framework(folder, framework)
+        controller.start_from(folder)
+    _logger.info(
+        "training starts from checkpoint %s: its variables, at batch 0", info.source_checkpoint
+    )
+
+
+@contextlib.contextmanager
+def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path]:
+    if Path(source).is_absolute():
+        if not Path(source).is_dir():
+            raise CheckpointNotFoundError(
+                f"the trial starts from the folder {source}, which does not exist.\n"
+                "Put it back; the trial needs it until its first checkpoint."
+            )
+        yield Path(source)
+        return
+    if info.source_storage is None:
+        with core.checkpoint.restore_path(source) as folder:
+            yield folder
+        return
+    from detcore.checkpoint import CheckpointContext
+    from detcore.storage import open_storage
+
+    home = core.environment.home
+    with contextlib.closing(
+        open_storage(info.source_storage, home=home, plugins=core.plugins)
+    ) as storage:
+        context = CheckpointContext(storage=storage, distributed=core.distributed)
+        with context.restore_path(source) as folder:
+            yield folder
+
+
+def _check_framework(folder: Path, framework: Framework) -> None:
+    """Refuse a checkpoint of another framework; one that names no framework is accepted."""
+    path = folder / TRIAL_FILE
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    written_by = record.get("framework") if isinstance(record, dict) else None
+    if written_by != framework.name:
+        raise InvalidCheckpointError(
+            f"the trial is to start from {folder}, which is a checkpoint of the framework "
+            f"{written_by!r}; the trial is one of {framework.name!r}.\n"
+            "The variables of one framework mean nothing to another.\n"
+            "Name a checkpoint of a trial of the same framework."
+        )
 
 
 def _versions(core: Context, framework: Framework) -> dict[str, str]:
