@@ -24,7 +24,7 @@ WHOLE = {
 DOCUMENTED = {
     "detcore": "DetcoreError InvalidHP Trial TrialContext hookimpl",
     "detcore.core": "DistributedContext",
-    "detcore.data": "DataSource",
+    "detcore.data": "DataSource IdKind",
     "detcore.distributed": "DistributedContext",
     "detcore.hooks": "API_VERSION CheckpointSaved EventInfo FailureActionType LauncherType"
     " OBSERVER_HOOKS RendezvousType RoutesType SearcherType StorageType TablesType TrialFailure"

@@ -66,7 +66,6 @@ REACHES_UP = {
     ("detcore.contract.distributed", "distributed"),
     ("detcore.contract.trial", "config"),
     ("detcore.contract.trial", "data"),
-    ("detcore.contract.trial", "trial"),
     ("detcore.lazy", "_distributions"),
 }
 LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}

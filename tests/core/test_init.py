@@ -297,7 +297,7 @@ def test_a_storage_that_is_away_does_not_keep_other_scripts_from_starting(
     shutil.rmtree(root)
     code, _, stderr = home.run(SCRIPT.format(arguments="", body="pass"), "next.py")
     assert code == 0, stderr
-    assert "what experiment 1 left behind could not be settled yet" in stderr
+    assert "the leftovers of experiment 1 could not be settled yet" in stderr
     assert records_of(home, "killed.py").state.value == "RUNNING"  # to be looked at again
 
 

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from detcore.trial import _code, code_imported_from
+from detcore.trial import _code
 from detcore.trial._code import copy_code, list_code
+from detcore.trial._loading import code_imported_from
 
 
 def write(root: Path, name: str, size_bytes: int = 3) -> None:

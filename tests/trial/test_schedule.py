@@ -387,7 +387,9 @@ def _settings(**changes: Any) -> TrialSettings:
 
 
 def test_lengths_of_the_configuration_become_batches() -> None:
-    plan = plan_from_settings(_settings(), global_batch_size=32, batches_per_epoch=57)
+    plan = plan_from_settings(
+        _settings(), length=Length(3, Unit.EPOCHS), global_batch_size=32, batches_per_epoch=57
+    )
     assert plan == SchedulePlan(
         scheduling_unit=50,
         min_validation_period=57,
@@ -400,7 +402,9 @@ def test_lengths_of_the_configuration_become_batches() -> None:
 
 def test_records_per_epoch_counts_before_the_length_of_the_data() -> None:
     config = _settings(records_per_epoch=320)
-    plan = plan_from_settings(config, global_batch_size=32, batches_per_epoch=57)
+    plan = plan_from_settings(
+        config, length=Length(3, Unit.EPOCHS), global_batch_size=32, batches_per_epoch=57
+    )
     assert (plan.min_validation_period, plan.length) == (10, 30)
 
 
@@ -409,10 +413,10 @@ def test_a_period_of_zero_means_never_in_every_unit(unit: Unit) -> None:
     config = _settings(
         min_validation_period=Length(0, unit),
         min_checkpoint_period=Length(0, unit),
-        max_length=Length(90, Unit.BATCHES),
         perform_initial_validation=False,
     )
-    plan = plan_from_settings(config, global_batch_size=None, batches_per_epoch=None)
+    length = Length(90, Unit.BATCHES)
+    plan = plan_from_settings(config, length=length, global_batch_size=None, batches_per_epoch=None)
     log = drive(Schedule(plan))
     assert log.at(Step.VALIDATE) == [90]
     assert log.at(Step.CHECKPOINT) == [90]
@@ -421,13 +425,6 @@ def test_a_period_of_zero_means_never_in_every_unit(unit: Unit) -> None:
 def test_epochs_of_data_without_a_length_are_refused_by_setting() -> None:
     config = _settings(min_validation_period=Length(0, Unit.BATCHES))
     message = r"searcher.max_length: cannot turn 3 epochs into batches: records_per_epoch is not"
+    length = Length(3, Unit.EPOCHS)
     with pytest.raises(ScheduleError, match=message):
-        plan_from_settings(config, global_batch_size=32, batches_per_epoch=None)
-
-
-def test_a_search_method_may_give_the_length() -> None:
-    config = _settings(searcher_name="custom", max_length=None)
-    plan = plan_from_settings(config, global_batch_size=32, batches_per_epoch=57, length=12)
-    assert plan.length == 12
-    with pytest.raises(ScheduleError, match="searcher 'custom' has no max_length"):
-        plan_from_settings(config, global_batch_size=32, batches_per_epoch=57)
+        plan_from_settings(config, length=length, global_batch_size=32, batches_per_epoch=None)

@@ -12,7 +12,8 @@ import pytest
 
 import detcore_keras
 from detcore.errors import InvalidCheckpointError
-from detcore.experimental import Checkpoint, create_trial_instance
+from detcore.experimental import Checkpoint
+from detcore_replay import create_trial_instance
 
 MODEL_DEF = """
 import numpy as np

@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from detcore.data import IteratorSource
 from detcore.errors import DetcoreError
 from detcore_testing import DataSourceSuite
-from detcore_torch import resumable
+from detcore_torch import IteratorSource, resumable
 
 
 def data_of(kind: str, *arguments: Any) -> Any:

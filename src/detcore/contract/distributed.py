@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.contract.errors import DistributedError
 
 if TYPE_CHECKING:
-    from detcore.distributed._join import Group
-    from detcore.distributed._launchers import Settings
+    from detcore.distributed._group import Group
+    from detcore.distributed._launchers import Numbers, Settings
 
 __all__ = ["DistributedContext"]
 
@@ -87,9 +86,8 @@ class DistributedContext:
         """
         from detcore.distributed import _launchers as launchers
 
-        given = (rank, size, local_rank, local_size, cross_rank, cross_size)
         self._open(
-            launchers.complete(dict(zip(launchers.NAMES, given, strict=True))),
+            launchers.complete(rank, size, local_rank, local_size, cross_rank, cross_size),
             launchers.Settings(
                 chief_ip=chief_ip,
                 port=pub_port,
@@ -101,16 +99,12 @@ class DistributedContext:
             ),
         )
 
-    def _open(self, numbers: dict[str, int], settings: Settings) -> None:
+    def _open(self, numbers: Numbers, settings: Settings) -> None:
         from detcore.distributed import _launchers as launchers
 
         launchers.check_numbers(numbers, settings.chief_ip)
-        self.rank = numbers["rank"]
-        self.size = numbers["size"]
-        self.local_rank = numbers["local_rank"]
-        self.local_size = numbers["local_size"]
-        self.cross_rank = numbers["cross_rank"]
-        self.cross_size = numbers["cross_size"]
+        self.rank, self.size, self.local_rank, self.local_size = numbers[:4]
+        self.cross_rank, self.cross_size = numbers[4:]
         self._is_closed = False
         self._process = os.getpid()
         self._everybody: Group | None = None
@@ -135,11 +129,11 @@ class DistributedContext:
         """
         from detcore.distributed import _launchers as launchers
 
-        numbers = [int(getattr(hvd, name)()) for name in launchers.NAMES]
+        numbers = launchers.Numbers(*(int(getattr(hvd, name)()) for name in launchers.NAMES))
         settings = launchers.Settings(
             chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
         )
-        if numbers[1] > 1 and hasattr(hvd, "broadcast_object"):
+        if numbers.size > 1 and hasattr(hvd, "broadcast_object"):
             import secrets
 
             def announce(value: Any) -> Any:
@@ -183,12 +177,7 @@ class DistributedContext:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
-        from detcore.distributed import _launchers as launchers
-
-        settings = launchers.Settings(
-            chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
-        )
-        return cls._of(launchers.read_numbers("DeepSpeed"), settings)
+        return cls._of_launcher("DeepSpeed", chief_ip, timeout_s)
 
     @classmethod
     def from_torch_distributed(
@@ -200,19 +189,23 @@ class DistributedContext:
             chief_ip: Address of rank 0; default: the variable ``DET_CHIEF_IP``.
             timeout_s: How long a collective waits for a worker that is alive, in seconds.
         """
+        return cls._of_launcher("torchrun", chief_ip, timeout_s)
+
+    @classmethod
+    def _of_launcher(
+        cls, launcher: str, chief_ip: str | None, timeout_s: float
+    ) -> DistributedContext:
         from detcore.distributed import _launchers as launchers
 
         settings = launchers.Settings(
             chief_ip=launchers.read_chief_ip(chief_ip), timeout_s=timeout_s
         )
-        return cls._of(launchers.read_numbers("torchrun"), settings)
+        return cls._of(launchers.read_numbers(launcher), settings)
 
     @classmethod
-    def _of(cls, numbers: Sequence[int], settings: Settings) -> DistributedContext:
-        from detcore.distributed import _launchers as launchers
-
+    def _of(cls, numbers: Numbers, settings: Settings) -> DistributedContext:
         context = cls.__new__(cls)
-        context._open(dict(zip(launchers.NAMES, numbers, strict=True)), settings)
+        context._open(numbers, settings)
         return context
 
     def get_rank(self) -> int:

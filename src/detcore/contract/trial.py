@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import enum
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.contract.errors import CheckFailedError, InvalidExperimentError, near_name
 from detcore.contract.values import GradientSettings, TrialInfo
@@ -17,13 +19,23 @@ if TYPE_CHECKING:
 
     from detcore.contract.distributed import DistributedContext
     from detcore.data import LedgerWriter, StepDigests
-    from detcore.trial._instance import InstanceCheckpoints
 
-__all__ = ["CLOCK_FILE", "WORKERS_FOLDER", "Trial", "TrialContext", "TrialEnv", "TrialSetup"]
+__all__ = [
+    "CLOCK_FILE",
+    "WORKERS_FOLDER",
+    "IdKind",
+    "InstanceCheckpoints",
+    "Trial",
+    "TrialContext",
+    "TrialEnv",
+    "TrialSetup",
+]
 
 
 CLOCK_FILE = "clock.json"
 """File of a checkpoint with the state of the clock and the number of workers."""
+TRIAL_FILE = "trial.json"
+"""File of a checkpoint that describes its trial."""
 WORKERS_FOLDER = "workers"
 """Folder of a checkpoint with a folder for each worker but the chief, by rank."""
 
@@ -101,6 +113,64 @@ class TrialEnv:
             "devices there are, such as tf.config.list_physical_devices('GPU'), and "
             "context.distributed which worker this is."
         )
+
+
+class IdKind(str, enum.Enum):
+    """The kind of the ids in a ledger."""
+
+    RECORD_INDEX = "record index"
+    SEQUENCE_ITEM = "item index of a Sequence"
+    CONTENT_HASH = "content hash"
+
+
+class InstanceCheckpoints(Protocol):
+    """The checkpoints of a trial that was made for debugging, in a folder of the caller.
+
+    The trial's data and model are built on first use. Use it from one thread at a time.
+
+    Attributes:
+        directory: A folder of checkpoints, or one checkpoint.
+    """
+
+    directory: Path
+
+    @property
+    def latest(self) -> Path | None:
+        """The newest checkpoint in the folder, or the folder if it is one; else None."""
+
+    def restore(self, checkpoint: str | os.PathLike[str] | None = None) -> Path:
+        """Restore the whole training state into the trial's model, data and random generators.
+
+        Args:
+            checkpoint: A checkpoint's folder; default: `latest`.
+
+        Returns:
+            The checkpoint's folder.
+
+        Raises:
+            CheckpointNotFoundError: If no checkpoint is found.
+            InvalidCheckpointError: If it does not fit the trial.
+        """
+
+    def save(self, steps_completed: int | None = None) -> Path:
+        """Save the whole training state as a new checkpoint in the folder.
+
+        It can be loaded like a run's checkpoint, and a run can start from it
+        (``searcher.source_checkpoint_uuid: FOLDER``).
+
+        Args:
+            steps_completed: Batches trained, for its records; default: those of the restored
+                checkpoint, else 0.
+
+        Returns:
+            The checkpoint's folder.
+        """
+
+    def validate(self) -> dict[str, float]:
+        """Evaluate the model in its current state on the validation data; return the metrics."""
+
+    def close(self) -> None:
+        """Release resources of the trial's data, such as worker processes."""
 
 
 class TrialContext:

@@ -147,7 +147,7 @@ class Context:
         )
         self._settings = settings
         self._stack = contextlib.ExitStack()
-        self._opening = Opening(settings, self.preempt, self._stack)
+        self._opening: Opening
         self._parts: Parts | None = None
         self._is_closed = False
 
@@ -220,6 +220,12 @@ class Context:
             raise ContextStateError(
                 "this context was started before.\nMake a new one with core.init()."
             )
+        opening: type[Opening] = Opening
+        if self.environment.trial_info is None and not self.distributed.rank:
+            from detcore.core._standalone import ScriptOpening
+
+            opening = ScriptOpening
+        self._opening = opening(self._settings, self.preempt, self._stack)
         try:
             self._parts = self._opening.open()
         except BaseException as error:

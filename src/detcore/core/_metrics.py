@@ -5,45 +5,34 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, Literal, TypeGuard
 
 from detcore.contract.errors import MetricError
 
-__all__ = ["clean_batch_metrics", "clean_count", "clean_metric", "clean_metrics", "clean_steps"]
+__all__ = ["clean_batch_metrics", "clean_count", "clean_metric", "clean_metrics"]
 
 
-def clean_steps(steps_completed: object) -> int:
-    """Return a number of steps as an int.
-
-    Raises:
-        MetricError: If it is not a whole number, 0 or more.
-    """
-    if type(steps_completed) is int and steps_completed >= 0:
-        return steps_completed
-    return _whole(
-        "steps_completed", steps_completed, "batches",
-        ".\nMetrics are recorded at the number of batches trained so far.",
-    )  # fmt: skip
+_WANTED = {
+    "steps_completed": "batches, 0 or more.\nMetrics are recorded at the number of batches trained "
+    "so far.",
+    "n_records": "records, 0 or more",
+}
 
 
-def clean_count(n_records: object) -> int:
-    """Return a number of records as an int.
+def clean_count(name: Literal["steps_completed", "n_records"], value: object) -> int:
+    """Return a number of steps or records as an int.
 
     Raises:
         MetricError: If it is not a whole number, 0 or more.
     """
-    if type(n_records) is int and n_records >= 0:
-        return n_records
-    return _whole("n_records", n_records, "records")
-
-
-def _whole(name: str, value: object, unit: str, why: str = "") -> int:
+    if type(value) is int and value >= 0:
+        return value
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             number = operator.index(value)  # type: ignore[arg-type]  # checked by raising
             if number >= 0:
                 return number
-    raise MetricError(f"{name} is {value!r}; expected a whole number of {unit}, 0 or more{why}")
+    raise MetricError(f"{name} is {value!r}; expected a whole number of {_WANTED[name]}")
 
 
 def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:

@@ -21,10 +21,11 @@ from detcore.core._searcher import SearcherContext
 from detcore.core._train import TrainContext
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from detcore.checkpoint import CheckpointContext
     from detcore.core._modes import PreemptMode, ScriptExperiment, TensorboardMode
     from detcore.core._preempt import PreemptContext
-    from detcore.core._standalone import ScriptRunner
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
@@ -65,7 +66,7 @@ class Parts:
 
 
 class Opening:
-    """Opens a trial's log, its storage and signal handling.
+    """Opens the log of a trial that a runner started, its storage and signal handling.
 
     With several workers, the chief opens the log and broadcasts the trial to the others.
 
@@ -117,43 +118,56 @@ class Opening:
         self._stack.callback(faulthandler.unregister, signal.SIGQUIT)
 
     def _open_chief(self) -> Parts:
-        environment, settings = self._environment, self._settings
-        script: ScriptRunner | None = None
-        managed = read_trial_info(environment) if environment.trial_info is not None else None
-        if managed is None:
-            from detcore.core._standalone import ScriptRunner
-
-            script = ScriptRunner(
-                environment, self._plugins, self._stack, wait_s=self._delivery_wait_s
-            )
-        storage = self._open_storage(managed)
-        # A storage that cannot be written to is found out now, not after an hour of training.
-        storage.probe()
-        if script is not None:
-            info = script.record(
-                storage, settings.script, spec=settings.checkpoint_storage, resume=settings.resume
-            )
-            channel = Channel(None, answerer=script.answer)
-        else:
-            assert managed is not None  # one of the two
-            info, channel = managed, Channel(environment.channel_fd)
+        info, storage, channel = self._identify()
         spool = open_log(info)
         self._stack.callback(spool.close)
         records = TrialRecords(info, spool, channel)
-        self._stack.callback(self._finish, records, script)
-        if script is not None:
-            script.follow(spool.path)
+        self._stack.callback(self._finish, records)
+        self._follow(spool.path)
         self._stack.callback(channel.close)
         parts = self._assemble(info, storage, channel, records)
         records.started(info.run_id)
-        if script is None and settings.checkpoint_storage is not None:
-            _settle_own_storage(records, storage)
+        self._settle_own_storage(records, storage)
         return parts
+
+    def _identify(self) -> tuple[TrialInfo, StorageBackend, Channel]:
+        """Return the trial, its storage and the channel to its runner."""
+        info = read_trial_info(self._environment)
+        storage = self._open_storage(info.config.get("checkpoint_storage"))
+        # A storage that cannot be written to is found out now, not after an hour of training.
+        storage.probe()
+        return info, storage, Channel(self._environment.channel_fd)
+
+    def _follow(self, log: Path) -> None:
+        """Do nothing: the runner moves the log into the records."""
+
+    def _finish(self, records: TrialRecords) -> None:
+        """Record how the run ended, once everything that it reported is recorded."""
+        records.finished(self.outcome)
+
+    def _settle_own_storage(self, records: TrialRecords, storage: StorageBackend) -> None:
+        """Settle the checkpoints that a killed process left in a storage that its script names.
+
+        The runner has done so already in the storage of the experiment file.
+        """
+        if self._settings.checkpoint_storage is None:
+            return
+        from detcore.checkpoint import settle_checkpoints
+
+        try:
+            settle_checkpoints(records, storage, records.unsettled_checkpoints(storage.url))
+        except UnavailableError as away:
+            import logging
+
+            logging.getLogger("detcore").warning(
+                "checkpoints that killed runs of the trial left in %s are settled when it starts "
+                "again: %s", storage.url, in_one_line(away),
+            )  # fmt: skip
 
     def _open_worker(self) -> Parts:
         """Open the parts of a worker other than the chief: no records, no runner that listens."""
         info: TrialInfo = self._distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
-        storage = self._open_storage(info)
+        storage = self._open_storage(info.config.get("checkpoint_storage"))
         return self._assemble(info, storage, Channel(None), None)
 
     def _assemble(
@@ -193,26 +207,14 @@ class Opening:
             searcher=SearcherContext(info, distributed=self._distributed, channel=channel),
         )
 
-    def _finish(self, records: TrialRecords, script: ScriptRunner | None) -> None:
-        """Record how the run ended, once everything that it reported is recorded."""
-        if script is not None:
-            script.record_end(self.outcome)
-        records.finished(self.outcome)
-        if script is not None:
-            script.announce_end(self.outcome)
-
-    def _delivery_wait_s(self) -> float:
-        """Return how long the end waits for observers; less if the process is soon killed."""
-        left_s, wait_s = self._preempt.seconds_left, self._environment.delivery_wait_s
-        return wait_s if left_s is None else min(wait_s, left_s / 2)
-
-    def _open_storage(self, managed: TrialInfo | None) -> StorageBackend:
+    def _open_storage(self, configured: str | Mapping[str, object] | None) -> StorageBackend:
+        """Open the storage that the script names, else the configured one."""
         from detcore.storage import open_storage
 
         spec = self._settings.checkpoint_storage
-        if spec is None and managed is not None:
-            spec = managed.config.get("checkpoint_storage")
-        storage = open_storage(spec, home=self._environment.home, plugins=self._plugins)
+        storage = open_storage(
+            configured if spec is None else spec, home=self._environment.home, plugins=self._plugins
+        )
         self._stack.callback(storage.close)
         return storage
 
@@ -227,24 +229,6 @@ class Opening:
         from detcore.storage import watch_transfers
 
         return watch_transfers(sys.stderr)
-
-
-def _settle_own_storage(records: TrialRecords, storage: StorageBackend) -> None:
-    """Settle the checkpoints that a killed process left in a storage that its script names.
-
-    The runner has done so already in the storage of the experiment file.
-    """
-    from detcore.checkpoint import settle_checkpoints
-
-    try:
-        settle_checkpoints(records, storage, records.unsettled_checkpoints(storage.url))
-    except UnavailableError as away:
-        import logging
-
-        logging.getLogger("detcore").warning(
-            "checkpoints that killed runs of the trial left in %s are settled when it starts "
-            "again: %s", storage.url, in_one_line(away),
-        )  # fmt: skip
 
 
 def read_trial_info(environment: Environment) -> TrialInfo:

@@ -134,7 +134,7 @@ class InterruptedScripts:
             # A storage that is away today must not keep an unrelated script from starting; the
             # records stay as they are, and the next start looks again.
             logging.getLogger("detcore").warning(
-                "what experiment %s left behind could not be settled yet: %s",
+                "the leftovers of experiment %s could not be settled yet: %s",
                 experiment.id, failure,
             )  # fmt: skip
             return False

@@ -2,89 +2,53 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import dataclasses
 import logging
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import StorageFullError
 from detcore.contract.values import ExperimentState, TrialInfo
+from detcore.core._channel import Channel
 from detcore.core._modes import script_file
+from detcore.core._opening import Opening
 from detcore.core._resume import InterruptedScripts
 
 if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment
-    from detcore.core._outcome import Outcome
-    from detcore.database import CheckpointRecord, TrialRecord
-    from detcore.environment import Environment
-    from detcore.hooks import PluginManager
+    from detcore.core._records import TrialRecords
+    from detcore.database import CheckpointRecord, Database, TrialRecord
     from detcore.hooks.delivery import LateDelivery
     from detcore.storage import StorageBackend
 
-__all__ = ["ScriptRunner"]
+__all__ = ["ScriptOpening"]
 
 _FLUSH_TIMEOUT_S = 60.0
 
 
-class ScriptRunner:
-    """The runner of a script by itself, in the same process.
+class ScriptOpening(Opening):
+    """Opens the context of a script by itself, which is its own runner.
 
     It records the experiment, moves the script's log into the records, notifies observers, answers
     questions, and records the end.
-
-    Args:
-        environment: Its `home` holds the trial's folder, its `database_url` the records.
-        plugins: The plugins that are on.
-        stack: Closes everything that is opened.
-        wait_s: Returns how long the end waits for observers, in seconds.
-
-    Raises:
-        DatabaseError: If the records cannot be opened.
     """
 
-    def __init__(
-        self,
-        environment: Environment,
-        plugins: PluginManager,
-        stack: contextlib.ExitStack,
-        *,
-        wait_s: Callable[[], float],
-    ) -> None:
+    _info: TrialInfo
+    _database: Database
+    _storage_url = ""
+    _delivery: LateDelivery | None = None
+
+    def _identify(self) -> tuple[TrialInfo, StorageBackend, Channel]:
+        """Record an experiment with one trial, or resume one that was interrupted."""
         from detcore.database import Database
 
-        self._environment = environment
-        self._plugins = plugins
-        self._stack = stack
-        self._wait_s = wait_s
-        self._database = stack.enter_context(Database.open(environment.database_url))
-        self._info: TrialInfo
-        self._storage_url = ""
-        self._delivery: LateDelivery | None = None
-
-    def record(
-        self,
-        storage: StorageBackend,
-        script: ScriptExperiment,
-        *,
-        spec: str | Mapping[str, object] | None,
-        resume: bool,
-    ) -> TrialInfo:
-        """Record an experiment with one trial, or resume one that was interrupted.
-
-        Args:
-            storage: Where the checkpoints will be.
-            script: The experiment to record.
-            spec: The setting that `storage` was opened from; None: it is the default of the home.
-            resume: Whether to resume an interrupted experiment of the same script.
-
-        Raises:
-            RunError: If the configuration names a checkpoint to start from that is not there.
-        """
         environment = self._environment
+        self._database = self._stack.enter_context(Database.open(environment.database_url))
+        storage = self._open_storage(None)
+        storage.probe()
         if environment.master is not None:
             logging.getLogger("detcore").warning(
                 "this script is recorded in DETCORE_HOME or DETCORE_DB, and not by %s of the "
@@ -93,7 +57,7 @@ class ScriptRunner:
             )
         interrupted = InterruptedScripts(self._database, environment, self._plugins)
         interrupted.settle()
-        info = self._info = self._record(storage, script, spec, interrupted if resume else None)
+        info = self._info = self._record(storage, interrupted)
         self._storage_url = storage.url
         start = "from the start"
         if info.latest_checkpoint is not None:
@@ -103,18 +67,14 @@ class ScriptRunner:
             f"{start}; records in {self._database.url}; look at it: "
             f"detcore trial describe {info.trial_id}",
         )
-        return info
+        return info, storage, Channel(None, answerer=self._answer)
 
-    def _record(
-        self,
-        storage: StorageBackend,
-        script: ScriptExperiment,
-        spec: str | Mapping[str, object] | None,
-        interrupted: InterruptedScripts | None,
-    ) -> TrialInfo:
+    def _record(self, storage: StorageBackend, interrupted: InterruptedScripts) -> TrialInfo:
         from detcore.core._source import find_source
 
-        database = self._database
+        database, script, spec = (
+            self._database, self._settings.script, self._settings.checkpoint_storage,
+        )  # fmt: skip
         source = find_source(
             script.config.get("searcher") or {},
             database=database,
@@ -139,7 +99,7 @@ class ScriptRunner:
             }  # fmt: skip
         script = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
         trial = None
-        if interrupted is not None:
+        if self._settings.resume:
             trial = interrupted.claim(script, storage_url=storage.url)
         if trial is None:
             trial = self._create(script)
@@ -191,12 +151,8 @@ class ScriptRunner:
         recover_trial(self._database, storage, trial)
         return self._database.latest_checkpoint(trial.id)
 
-    def follow(self, log: Path) -> None:
-        """Start to move the log into the records, and to notify observers.
-
-        Raises:
-            StorageError: If the subscriptions of observers cannot be written.
-        """
+    def _follow(self, log: Path) -> None:
+        """Start to move the log into the records, and to notify observers."""
         from detcore.database import LogFollower
 
         follower = LogFollower(self._database)
@@ -214,7 +170,7 @@ class ScriptRunner:
             )
             self._delivery.watch(Path(self._info.trial_dir))
 
-    def answer(self, question: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    def _answer(self, question: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Answer a question about the records, as a runner does."""
         from detcore.database import answer_question
 
@@ -222,7 +178,10 @@ class ScriptRunner:
             self._database, self._environment.home, self._info.trial_id, question, fields
         )
 
-    def record_end(self, outcome: Outcome) -> None:
+    def _settle_own_storage(self, records: TrialRecords, storage: StorageBackend) -> None:
+        """Do nothing: earlier runs are settled before the trial is made."""
+
+    def _finish(self, records: TrialRecords) -> None:
         """Record how the script ended; its reports are in the records then.
 
         Raises:
@@ -230,7 +189,7 @@ class ScriptRunner:
         """
         from detcore.database import Patience
 
-        info = self._info
+        info, outcome = self._info, self.outcome
         database = self._database.patient(Patience(logging.getLogger("detcore").warning))
         try:
             database.set_trial_state(info.trial_id, outcome.state, error=outcome.record)
@@ -245,10 +204,14 @@ class ScriptRunner:
                 "script that calls core.init() settles the trial.",
                 missing_bytes=full.missing_bytes,
             ) from full
+        super()._finish(records)
+        self._announce_end()
 
-    def announce_end(self, outcome: Outcome) -> None:
+    def _announce_end(self) -> None:
         """Deliver the remaining events to observers, and say how the script ended."""
-        left = self._delivery.close(self._wait_s()) if self._delivery is not None else {}
+        outcome, left = self.outcome, {}
+        if self._delivery is not None:
+            left = self._delivery.close(self._delivery_wait_s())
         if left:
             logging.getLogger("detcore.plugins").warning(
                 "trial %d: not everything was delivered to %s; it is kept in %s and delivered "
@@ -262,6 +225,11 @@ class ScriptRunner:
         if outcome.state is ExperimentState.PAUSED:
             text += "; core.init(resume=True) resumes it from its latest checkpoint"
         _say(self._info, text)
+
+    def _delivery_wait_s(self) -> float:
+        """Return how long the end waits for observers; less if the process is soon killed."""
+        left_s, wait_s = self._preempt.seconds_left, self._environment.delivery_wait_s
+        return wait_s if left_s is None else min(wait_s, left_s / 2)
 
 
 def _say(info: TrialInfo, text: str) -> None:

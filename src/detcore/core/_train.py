@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from detcore.contract.errors import ContextStateError, NotANumberError
-from detcore.core._metrics import clean_batch_metrics, clean_count, clean_metrics, clean_steps
+from detcore.core._metrics import clean_batch_metrics, clean_count, clean_metrics
 from detcore.core._modes import EarlyExitReason, TensorboardMode
 from detcore.core._tensorboard import EventFile
 
@@ -91,15 +91,7 @@ class TrainContext:
             NotANumberError: If a metric is NaN, and the experiment ends at the first one.
             StorageFullError: If there is no room for it on the disk.
         """
-        steps = clean_steps(steps_completed)
-        metrics = clean_metrics(metrics, "training")
-        batches = clean_batch_metrics(batch_metrics)
-        if n_records is not None:
-            n_records = clean_count(n_records)
-        if self._digests is not None:
-            self._digests.log_metrics(steps, batches or [metrics])
-            self._digests.flush()
-        self._report("training", steps, metrics, batches, n_records)
+        self._report("training", steps_completed, metrics, batch_metrics, n_records)
 
     def report_validation_metrics(
         self,
@@ -120,11 +112,7 @@ class TrainContext:
             NotANumberError: If a metric is NaN, and the experiment ends at the first one.
             StorageFullError: If there is no room for it on the disk.
         """
-        steps = clean_steps(steps_completed)
-        metrics = clean_metrics(metrics, "validation")
-        if n_records is not None:
-            n_records = clean_count(n_records)
-        self._report("validation", steps, metrics, None, n_records)
+        self._report("validation", steps_completed, metrics, None, n_records)
 
     def digest_batch(
         self,
@@ -231,7 +219,8 @@ class TrainContext:
 
     def _open_digests(self) -> StepDigests | None:
         """Return the digests of a loop of the user's; None if they are off."""
-        every = (self._info.config.get("reproducibility") or {}).get("step_digests", 1)
+        settings = self._info.settings
+        every = 1 if settings is None else settings.step_digests
         if self._digests is None and every and not self._info.test_mode:
             from detcore.data import StepDigests
 
@@ -244,21 +233,29 @@ class TrainContext:
     def _report(
         self,
         kind: Literal["training", "validation"],
-        steps: int,
-        metrics: Mapping[str, float],
-        batch_metrics: Sequence[Mapping[str, float]] | None,
+        steps_completed: int,
+        given: Mapping[str, Any],
+        batch_metrics: Sequence[Mapping[str, Any]] | None,
         n_records: int | None,
     ) -> None:
+        steps = clean_count("steps_completed", steps_completed)
+        metrics = clean_metrics(given, kind)
+        batches = clean_batch_metrics(batch_metrics)
+        if n_records is not None:
+            n_records = clean_count("n_records", n_records)
+        if kind == "training" and self._digests is not None:
+            self._digests.log_metrics(steps, batches or [metrics])
+            self._digests.flush()
         records = self._records or self._need_chief(f"report_{kind}_metrics")
         if self._may_ignore_checkpoint:
             self._warn_of_ignored_checkpoint(steps)
-        records.report(kind, steps, metrics, batch_metrics, n_records)
+        records.report(kind, steps, metrics, batches, n_records)
         if self._mode is TensorboardMode.AUTO and metrics:
             scalars = {_tag(kind, name): value for name, value in metrics.items()}
             self._event_file.add_scalars(steps, scalars)
         if self.stops_at_nan:
             where = f"the {kind} report at batch {steps}"
-            for each in (*(batch_metrics or ()), metrics):
+            for each in (*(batches or ()), metrics):
                 NotANumberError.refuse(each, where)
 
     def _warn_of_ignored_checkpoint(self, steps: int) -> None:

@@ -1,21 +1,21 @@
 """Provide a resumable order of data, data sources, the ledger, and step digests.
 
-Pure; requires only NumPy. Workers seldom need an `IteratorSource`, so it is imported on first use.
-The names that verify ledgers are in the distribution detcore-replay, those of cached datasets in
-detcore-tensorflow; they are also found here.
+Pure; requires only NumPy. The names that verify ledgers are in the distribution detcore-replay,
+those of cached datasets in detcore-tensorflow, and `IteratorSource` in detcore-torch; they are also
+found here.
 """
 
 from typing import TYPE_CHECKING
 
+from detcore.contract.trial import IdKind
 from detcore.data._digests import StepDigests
-from detcore.data._ledger import FrameKind, IdKind, LedgerHeader, LedgerWriter
+from detcore.data._ledger import FrameKind, LedgerHeader, LedgerWriter
 from detcore.data._order import ShuffledOrder
 from detcore.data._sampler import DataPosition, IndexSampler, shard_range
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.contract.data import DataSource
-    from detcore.data._iterator_source import IteratorSource
 
 __all__ = [
     "DataPosition",
@@ -23,7 +23,6 @@ __all__ = [
     "FrameKind",
     "IdKind",
     "IndexSampler",
-    "IteratorSource",
     "LedgerHeader",
     "LedgerWriter",
     "ShuffledOrder",
@@ -35,8 +34,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "detcore.contract.data": "DataSource",
-        "_iterator_source": "IteratorSource",
         "detcore_tensorflow": "CacheKey CachedRecords DatasetCache key_order with_key_order",
         "detcore_replay": "EpochReport Frame LedgerReport scan_frames verify_ledger",
+        "detcore_torch": "IteratorSource",
     },
 )

@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.contract.errors import DataError, LedgerError, StorageFullError
+from detcore.contract.trial import IdKind
 from detcore.data._order import Indices
 
 __all__ = [
     "FrameFile",
     "FrameKind",
-    "IdKind",
     "LedgerHeader",
     "LedgerWriter",
     "pack_frame",
@@ -50,14 +50,6 @@ class FrameKind(enum.IntEnum):
     BATCHES = 8
 
 
-class IdKind(str, enum.Enum):
-    """The kind of the ids in a ledger."""
-
-    RECORD_INDEX = "record index"
-    SEQUENCE_ITEM = "item index of a Sequence"
-    CONTENT_HASH = "content hash"
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerHeader:
     """The first frame of a ledger file.
@@ -79,12 +71,6 @@ class LedgerHeader:
     left_over: int = 0
     rank: int = 0
     world_size: int = 1
-
-
-def pack_header(header: LedgerHeader) -> bytes:
-    """Return the first frame of a file."""
-    fields = {"format": _FORMAT_VERSION, **dataclasses.asdict(header), "ids": header.ids.value}
-    return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
 
 
 def pack_ids(kind: FrameKind, step: int, epoch: int, ids: Indices) -> bytes:
@@ -174,14 +160,8 @@ class LedgerWriter:
                 "Whether the workers divide such data or each reads all of it is unknown.\n"
                 "Set data_ledger: false, or resources.slots_per_trial: 1, or train on arrays."
             )
-        self._header = LedgerHeader(
-            run_id=previous.run_id,
-            start_step=previous.start_step,
-            ids=ids,
-            num_records=num_records,
-            left_over=left_over,
-            rank=previous.rank,
-            world_size=previous.world_size,
+        self._header = dataclasses.replace(
+            previous, ids=ids, num_records=num_records, left_over=left_over
         )
 
     def log(self, step: int, epoch: int, record_ids: npt.ArrayLike) -> None:
@@ -245,7 +225,9 @@ class LedgerWriter:
             )
 
     def _pack_header(self) -> bytes:
-        return pack_header(self._header)
+        header = self._header
+        fields = {"format": _FORMAT_VERSION, **dataclasses.asdict(header), "ids": header.ids.value}
+        return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
 
     def _append(self, frame: bytes) -> None:
         if self._file.append(frame):

@@ -13,23 +13,21 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 from detcore.contract.errors import DistributedError
 from detcore.distributed import _handshake as handshake
 from detcore.distributed._board import Board
 from detcore.distributed._connect import Address, accept_group, call, is_unix, listen
 from detcore.distributed._failure import lost
-from detcore.distributed._hub import Hub
-from detcore.distributed._launchers import DEFAULT_PORT, Settings
+from detcore.distributed._group import Group, Hub, Spoke
+from detcore.distributed._launchers import DEFAULT_PORT, Numbers, Settings
 from detcore.distributed._segments import Segments
-from detcore.distributed._spoke import Spoke
 from detcore.distributed._wire import WELCOME, Channel, LinkLost
 from detcore.environment import read_variables
 
-__all__ = ["Group", "join"]
+__all__ = ["join"]
 
-T = TypeVar("T")
 _LOOPBACK = "127.0.0.1"
 # Values that are the same in all processes of one job and differ between jobs.
 _JOB_VARIABLES = (
@@ -45,17 +43,7 @@ _JOB_VARIABLES = (
 )
 
 
-class Group(Protocol):
-    """Ranks that exchange values."""
-
-    def exchange(self, name: str, mode: str, value: object) -> list[Any] | None:
-        """Take part in a collective; see `Hub.exchange`."""
-
-    def close(self, how: str) -> None:
-        """Leave the group."""
-
-
-def join(numbers: Mapping[str, int], settings: Settings) -> tuple[Group, Group | None]:
+def join(numbers: Numbers, settings: Settings) -> tuple[Group, Group | None]:
     """Connect to the other ranks.
 
     Args:
@@ -69,9 +57,9 @@ def join(numbers: Mapping[str, int], settings: Settings) -> tuple[Group, Group |
         DistributedError: If the ranks do not find each other in time.
     """
     deadline = time.monotonic() + settings.connect_timeout_s
-    rank, size = numbers["rank"], numbers["size"]
+    rank, size = numbers.rank, numbers.size
     members = list(range(size))
-    if size == numbers["local_size"]:
+    if size == numbers.local_size:
         identity = (settings.job_key() or job_identity().encode()) + repr(
             (size, settings.chosen_port())
         ).encode()
@@ -151,19 +139,19 @@ def _join_across(rank: int, members: list[int], settings: Settings, deadline: fl
 
 
 def _join_node(
-    everybody: Group, numbers: Mapping[str, int], settings: Settings, deadline: float
+    everybody: Group, numbers: Numbers, settings: Settings, deadline: float
 ) -> Group | None:
     """Join the ranks of one node of several; all ranks of the job call this together."""
     # Only ranks that receive the random name over authenticated connections know it.
     identity = secrets.token_bytes(32)
-    entry = {**numbers, "host": socket.gethostname(), "identity": identity}
+    entry = {**numbers._asdict(), "host": socket.gethostname(), "identity": identity}
     entries = everybody.exchange("joining the nodes", "allgather", entry) or []
     first = _first_of_node(entries, entry)
     mates = [other for other in entries if _first_of_node(entries, other) is first]
     mates.sort(key=lambda mate: int(mate["local_rank"]))
-    if [mate["local_rank"] for mate in mates] != list(range(numbers["local_size"])):
+    if [mate["local_rank"] for mate in mates] != list(range(numbers.local_size)):
         raise DistributedError(
-            f"rank {numbers['rank']} is one of local_size={numbers['local_size']} workers on node "
+            f"rank {numbers.rank} is one of local_size={numbers.local_size} workers on node "
             f"{entry['host']}, but these local ranks are there: "
             f"{[mate['local_rank'] for mate in mates]}.\n"
             "Check the numbers that the launcher gave to the workers."
@@ -172,7 +160,7 @@ def _join_node(
         return None
     members = [int(mate["rank"]) for mate in mates]
     name: bytes = first["identity"]
-    return _join_here(name, numbers["local_rank"], members, settings, deadline)
+    return _join_here(name, numbers.local_rank, members, settings, deadline)
 
 
 def _first_of_node(entries: list[dict[str, Any]], mine: Mapping[str, Any]) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import re
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from detcore.contract.distributed import CONNECT_TIMEOUT_S, TIMEOUT_S
 from detcore.contract.errors import DistributedError
@@ -15,6 +15,7 @@ from detcore.environment import read_variables
 __all__ = [
     "DEFAULT_PORT",
     "NAMES",
+    "Numbers",
     "Place",
     "Settings",
     "check_numbers",
@@ -26,64 +27,78 @@ __all__ = [
 ]
 
 DEFAULT_PORT = 12360
-NAMES = ("rank", "size", "local_rank", "local_size", "cross_rank", "cross_size")
-_OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name.upper()}" for name in NAMES[:4])
 _SIX = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
 
 
-def complete(given: Mapping[str, int | None]) -> dict[str, int]:
+class Numbers(NamedTuple):
+    """The six numbers of a worker; see `detcore.distributed.DistributedContext`."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    cross_rank: int
+    cross_size: int
+
+
+NAMES = Numbers._fields
+_OPEN_MPI = tuple(f"OMPI_COMM_WORLD_{name.upper()}" for name in NAMES[:4])
+
+
+def complete(*given: int | None) -> Numbers:
     """Return the numbers; those of a single worker if none is given.
 
     Raises:
         DistributedError: If only some are given.
     """
-    missing = [name for name, number in given.items() if number is None]
+    missing = [name for name, number in zip(NAMES, given, strict=True) if number is None]
     if len(missing) == len(given):
-        return dict(zip(NAMES, (0, 1, 0, 1, 0, 1), strict=True))
+        return Numbers(0, 1, 0, 1, 0, 1)
     if missing:
         raise DistributedError(
             f"a DistributedContext was given without {', '.join(missing)}.\n"
             f"The six numbers ({', '.join(NAMES)}) are given all or none."
         )
-    return {name: number for name, number in given.items() if number is not None}
+    return Numbers(*(number for number in given if number is not None))
 
 
-def check_numbers(numbers: Mapping[str, int], chief_ip: str | None) -> None:
+def check_numbers(numbers: Numbers, chief_ip: str | None) -> None:
     """Check that the numbers are consistent.
 
     Raises:
         DistributedError: If they are not, or if several nodes have no address of rank 0.
     """
-    for scope in ("", "local_", "cross_"):
-        index, count = numbers[f"{scope}rank"], numbers[f"{scope}size"]
+    rank, size, local_rank, local_size, cross_rank, cross_size = numbers
+    for scope, index, count in (
+        ("", rank, size), ("local_", local_rank, local_size), ("cross_", cross_rank, cross_size),
+    ):  # fmt: skip
         if not 0 <= index < count:
             raise DistributedError(
                 f"{scope}rank={index} is outside of {scope}size={count}.\n"
                 "A rank counts from 0 and is less than its size."
             )
-    size, local_size = numbers["size"], numbers["local_size"]
-    if local_size > size or numbers["cross_size"] > size:
+    if local_size > size or cross_size > size:
         raise DistributedError(
             f"size={size} workers in all, but local_size={local_size} on this node and "
-            f"cross_size={numbers['cross_size']} nodes.\n"
+            f"cross_size={cross_size} nodes.\n"
             "The size counts the workers of all nodes."
         )
-    if size == local_size and numbers["rank"] != numbers["local_rank"]:
+    if size == local_size and rank != local_rank:
         raise DistributedError(
-            f"all {size} workers are on this node, but rank={numbers['rank']} has "
-            f"local_rank={numbers['local_rank']}.\n"
+            f"all {size} workers are on this node, but rank={rank} has "
+            f"local_rank={local_rank}.\n"
             "On a single node the two are the same."
         )
     if size > local_size and chief_ip is None:
         raise DistributedError(
-            f"{size} workers on {numbers['cross_size']} nodes, but no chief_ip.\n"
+            f"{size} workers on {cross_size} nodes, but no chief_ip.\n"
             "Workers on other nodes have to reach rank 0.\n"
             "Pass chief_ip, or set DET_CHIEF_IP."
         )
 
 
-def read_numbers(launcher: str) -> list[int]:
-    """Return the numbers in a launcher's variables, in the order of `NAMES`.
+def read_numbers(launcher: str) -> Numbers:
+    """Return the numbers in a launcher's variables.
 
     Raises:
         DistributedError: If a variable is not set, or not a number.
@@ -102,7 +117,7 @@ def read_numbers(launcher: str) -> list[int]:
             numbers.append(int(values[name]))
         except ValueError as error:
             raise DistributedError(f"{name}={values[name]!r} is not a number") from error
-    return numbers
+    return Numbers(*numbers)
 
 
 def read_chief_ip(chief_ip: str | None) -> str | None:
@@ -146,16 +161,15 @@ class Settings:
         return (DEFAULT_PORT if port is None else port) + self.port_offset
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Place(NamedTuple):
     """A worker's ranks according to one launcher."""
 
-    launcher: str
-    numbers: tuple[int, int, int, int, int, int]
+    numbers: Numbers
     chief_ip: str | None = None
+    launcher: str = ""
 
     def __str__(self) -> str:
-        told = ", ".join(f"{n}={v}" for n, v in zip(NAMES, self.numbers, strict=True))
+        told = ", ".join(f"{name}={number}" for name, number in self.numbers._asdict().items())
         return f"{self.launcher}: {told}"
 
     def agrees(self, other: Place) -> bool:
@@ -182,7 +196,7 @@ def find_place() -> Place | None:
                 f"{launcher}'s variables make no sense: {error}.\nThey are: {values}"
             ) from error
         if place is not None:
-            places.append(dataclasses.replace(place, launcher=launcher))
+            places.append(place._replace(launcher=launcher))
     if not places:
         return None
     for place in places:
@@ -201,18 +215,12 @@ def launcher_variables() -> frozenset[str]:
     return frozenset(name for names, _ in _LAUNCHERS.values() for name in names)
 
 
-def _place(*numbers: int, chief_ip: str | None = None) -> Place:
-    rank, size, local_rank, local_size, cross_rank, cross_size = numbers
-    six = (rank, size, local_rank, local_size, cross_rank, cross_size)
-    return Place(launcher="", numbers=six, chief_ip=chief_ip)
-
-
 def _six(names: str, *, prefix: str = "", chief: str = "") -> tuple[tuple[str, ...], _Reader]:
     """Return the variables of a launcher that sets all six numbers, and their reader."""
     full = tuple(prefix + name for name in names.split())
 
     def read(values: Mapping[str, str]) -> Place:
-        return _place(*(int(values[name]) for name in full), chief_ip=values.get(chief))
+        return Place(Numbers(*(int(values[name]) for name in full)), values.get(chief))
 
     return (*full, *([chief] if chief else [])), read
 
@@ -221,7 +229,8 @@ def _open_mpi(values: Mapping[str, str]) -> Place:
     rank, size, local_rank, local_size = (int(values[name]) for name in _OPEN_MPI)
     if size % local_size:
         raise ValueError("Open MPI does not say which node this is, and they are uneven")
-    return _place(rank, size, local_rank, local_size, rank // local_size, size // local_size)
+    nodes = rank // local_size, size // local_size
+    return Place(Numbers(rank, size, local_rank, local_size, *nodes))
 
 
 def _slurm(values: Mapping[str, str]) -> Place:
@@ -232,15 +241,9 @@ def _slurm(values: Mapping[str, str]) -> Place:
     for part in values["SLURM_STEP_TASKS_PER_NODE"].split(","):
         count, _, repeat = part.partition("(x")
         counts += [int(count)] * int(repeat.rstrip(")") or 1)
-    return _place(
-        int(values["SLURM_PROCID"]),
-        size,
-        int(values["SLURM_LOCALID"]),
-        counts[node],
-        node,
-        len(counts),
-        chief_ip=_first_host(values.get("SLURM_STEP_NODELIST", "")),
-    )
+    rank, local_rank = int(values["SLURM_PROCID"]), int(values["SLURM_LOCALID"])
+    numbers = Numbers(rank, size, local_rank, counts[node], node, len(counts))
+    return Place(numbers, _first_host(values.get("SLURM_STEP_NODELIST", "")))
 
 
 def _first_host(hosts: str) -> str | None:
@@ -262,15 +265,8 @@ def _tf_config(values: Mapping[str, str]) -> Place | None:
     rank = workers.index(mine)
     nodes = list(dict.fromkeys(hosts))
     host = hosts[rank]
-    return _place(
-        rank,
-        len(workers),
-        hosts[:rank].count(host),
-        hosts.count(host),
-        nodes.index(host),
-        len(nodes),
-        chief_ip=hosts[0],
-    )
+    local = hosts[:rank].count(host), hosts.count(host)
+    return Place(Numbers(rank, len(workers), *local, nodes.index(host), len(nodes)), hosts[0])
 
 
 def _indices(cluster: Mapping[str, list[str]], kind: str) -> range:
@@ -281,9 +277,9 @@ def _jax(values: Mapping[str, str]) -> Place:
     rank, size = int(values["JAX_PROCESS_ID"]), int(values["JAX_NUM_PROCESSES"])
     host = values.get("JAX_COORDINATOR_ADDRESS", "").rpartition(":")[0]
     if host in ("localhost", "127.0.0.1", "[::1]"):
-        return _place(rank, size, rank, size, 0, 1)
+        return Place(Numbers(rank, size, rank, size, 0, 1))
     # JAX runs one process on each node by default.
-    return _place(rank, size, 0, 1, rank, size, chief_ip=host or None)
+    return Place(Numbers(rank, size, 0, 1, rank, size), host or None)
 
 
 _Reader = Callable[[Mapping[str, str]], "Place | None"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import dataclasses
 import pickle  # between proven ranks only: the handshake precedes the first frame
 import struct
-from typing import Any, Protocol
+from typing import Any
 
 from detcore.contract.errors import DistributedError, describe
 
-__all__ = ["LARGE", "Inline", "Packed", "Part", "load", "pack"]
+__all__ = ["LARGE", "Inline", "Packed", "load", "pack"]
 
 LARGE = 1 << 16  # from this size on, separate shared memory beats copying through socket or board
 _ALIGNMENT = 64
@@ -34,16 +34,6 @@ class Packed:
     size: int
 
 
-class Part(Protocol):
-    """A value of another rank, wherever its bytes are."""
-
-    def load(self) -> Any:
-        """Return the value. Its arrays are writable and belong to the caller alone."""
-
-    def close(self) -> None:
-        """Release the bytes; loaded values stay."""
-
-
 @dataclasses.dataclass(slots=True)
 class Inline:
     """A value of another rank in memory of this process.
@@ -57,7 +47,7 @@ class Inline:
     is_private: bool
 
     def load(self) -> Any:
-        """Return the value."""
+        """Return the value. Its arrays are writable and belong to the caller alone."""
         return load(self.data, is_private=self.is_private)
 
     def close(self) -> None:

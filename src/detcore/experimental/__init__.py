@@ -3,7 +3,8 @@
 `Determined` gives access to experiments, trials, checkpoints and models on the embedded store, with
 no server to start. `detcore.experimental.keras.init` and `detcore.experimental.estimator.init` make
 the contexts of scripts that train without a trial class; they need the framework's plugin when they
-are called. Names are imported on first use.
+are called. `create_trial_instance` is in the distribution detcore-replay. Names are imported on
+first use.
 """
 
 from __future__ import annotations
@@ -16,13 +17,18 @@ if TYPE_CHECKING:
     from detcore._records import Field, document_of, make_document
     from detcore.contract.values import ModelOrderBy, ModelSortBy
     from detcore.experimental import estimator, keras
-    from detcore.experimental._arguments import check_id, check_keys, check_metadata, check_text
+    from detcore.experimental._arguments import (
+        check_id,
+        check_keys,
+        check_metadata,
+        check_text,
+        load_given,
+    )
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
     from detcore.experimental._create import create
     from detcore.experimental._embedded import EmbeddedTransport
     from detcore.experimental._experiment import ExperimentReference, TrialSortBy
-    from detcore.experimental._instance import create_trial_instance
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
     from detcore.experimental._model import Model, ModelQuery, VersionTexts
     from detcore.experimental._transport import (
@@ -40,6 +46,7 @@ if TYPE_CHECKING:
         TrialOrderBy,
         TrialReference,
     )
+    from detcore.experimental._where import find_class
 
 __all__ = [
     "Checkpoint",
@@ -72,10 +79,11 @@ __all__ = [
     "check_metadata",
     "check_text",
     "create",
-    "create_trial_instance",
     "document_of",
     "estimator",
+    "find_class",
     "keras",
+    "load_given",
     "make_document",
 ]
 
@@ -85,16 +93,17 @@ __getattr__, __dir__ = lazy_names(
         "": "estimator keras",
         "detcore._records": "Field document_of make_document",
         "detcore.contract.values": "ModelOrderBy ModelSortBy",
-        "_arguments": "check_id check_keys check_metadata check_text",
+        "_arguments": "check_id check_keys check_metadata check_text load_given",
         "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
         "_client": "Determined",
         "_create": "create",
         "_embedded": "EmbeddedTransport",
         "_experiment": "ExperimentReference TrialSortBy",
-        "_instance": "create_trial_instance",
         "_metrics": "TrainingMetrics ValidationMetrics",
         "_model": "Model ModelQuery VersionTexts",
         "_transport": "Connected Document ExperimentQuery Transport TrialChanges all_pages",
         "_trial": "CheckpointOrderBy CheckpointSortBy OrderBy TrialOrderBy TrialReference",
+        "_where": "find_class",
+        "detcore_replay": "create_trial_instance",
     },
 )

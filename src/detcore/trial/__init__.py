@@ -22,17 +22,12 @@ from detcore.contract.controllers import (
     SupportsTensors,
     ValidationResult,
 )
-from detcore.contract.trial import Trial, TrialContext, TrialSetup
+from detcore.contract.trial import InstanceCheckpoints, Trial, TrialContext, TrialSetup
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.trial._code import code_imported_from, copy_code, list_code
-    from detcore.trial._instance import (
-        InstanceCheckpoints,
-        InstanceRecord,
-        checkpoint_folder,
-        read_trial_file,
-    )
+    from detcore.trial._code import copy_code, list_code
+    from detcore.trial._loading import checkpoint_folder, made_from_code, read_trial_file
     from detcore.trial._loop import (
         Outcome,
         open_clock,
@@ -54,6 +49,7 @@ if TYPE_CHECKING:
         import_trial_class,
         is_importing_trial,
     )
+    from detcore.trial._saving import trial_record
     from detcore.trial._schedule import Schedule
 
 __all__ = [
@@ -62,7 +58,6 @@ __all__ = [
     "Decision",
     "ImportEnded",
     "InstanceCheckpoints",
-    "InstanceRecord",
     "LoopingController",
     "Outcome",
     "PrepareOptions",
@@ -81,13 +76,13 @@ __all__ = [
     "capture_random_state",
     "check_requirements",
     "checkpoint_folder",
-    "code_imported_from",
     "copy_code",
     "find_framework",
     "import_object",
     "import_trial_class",
     "is_importing_trial",
     "list_code",
+    "made_from_code",
     "open_clock",
     "open_trial",
     "prepare_process",
@@ -96,19 +91,21 @@ __all__ = [
     "restore_random_state",
     "resumed_from",
     "run_trial",
+    "trial_record",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_code": "code_imported_from copy_code list_code",
-        "_instance": "InstanceCheckpoints InstanceRecord checkpoint_folder read_trial_file",
+        "_code": "copy_code list_code",
+        "_loading": "checkpoint_folder code_imported_from made_from_code read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
         "_random": "capture_random_state preserved_random_state restore_random_state",
         "_resolve": (
             "ImportEnded check_requirements find_framework import_object "
             "import_trial_class is_importing_trial"
         ),
+        "_saving": "trial_record",
         "_schedule": "Schedule",
         "detcore_tensorflow": "NativeStart start_native",
     },

@@ -2,51 +2,30 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.controllers import AskedClock, Clock, Decision, Step, ValidationResult
 from detcore.contract.errors import CheckpointTimeoutError, MetricError, NotANumberError, near_name
+from detcore.contract.values import Length, Unit
 from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
-from detcore.trial._saving import TrialSaver
-from detcore.trial._schedule import Schedule
+from detcore.trial._schedule import Schedule, SchedulePlan, plan_from_settings
 from detcore.trial._stopping import LastSave
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import LoopingController, SavesState, SteppingController
     from detcore.contract.trial import TrialContext
+    from detcore.contract.values import TrialSettings
     from detcore.core import Context, SearcherOperation
+    from detcore.trial._saving import TrialSaver
 
-__all__ = ["ClockSettings", "ScheduledAskedClock", "ScheduledClock"]
+__all__ = ["ScheduledAskedClock", "ScheduledClock"]
 
 _logger = logging.getLogger("detcore.trial")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ClockSettings:
-    """Constants that the clock needs.
-
-    Attributes:
-        metric: Name of the searcher's metric.
-        smaller_is_better: Its direction.
-        batches_per_epoch: Batches in one epoch; 0 if unknown.
-        stops_at_nan: Whether a NaN metric is an error.
-        average_training_metrics: Whether to average those of several workers; else the chief's
-            are used.
-        to_batches: Converts the length of a searcher's operation to batches.
-    """
-
-    metric: str
-    smaller_is_better: bool
-    batches_per_epoch: int
-    average_training_metrics: bool
-    stops_at_nan: bool
-    to_batches: Callable[[SearcherOperation], int]
 
 
 class ScheduledAskedClock(AskedClock):
@@ -54,35 +33,68 @@ class ScheduledAskedClock(AskedClock):
 
     def __init__(
         self,
-        *,
         core: Context,
         context: TrialContext,
-        schedule: Schedule,
-        operation: SearcherOperation,
-        operations: Iterator[SearcherOperation],
-        settings: ClockSettings,
+        settings: TrialSettings,
         saver: TrialSaver,
-        searcher_metric: float | None = None,
+        *,
+        state: Mapping[str, Any],
+        batches_per_epoch: int | None,
     ) -> None:
+        """Begin the searcher's first operation.
+
+        Args:
+            core: The trial's open context.
+            context: The context of the trial's code.
+            settings: The part of the experiment's configuration about training.
+            saver: Saves checkpoints.
+            state: State of the clock in the checkpoint that the trial resumes from; else empty.
+            batches_per_epoch: Batches in one epoch according to the data; None if unknown.
+
+        Raises:
+            ScheduleError: If a length cannot be converted; the message names the setting.
+        """
         self._core = core
         self._context = context
-        self._schedule = schedule
-        self._operation = operation
-        self._operations = operations
         self._settings = settings
         self._saver = saver
-        self._searcher_metric = searcher_metric
+        self._data_batches_per_epoch = batches_per_epoch
+        self._operations = core.searcher.operations()
+        self._operation = next(self._operations)
+        plan = self._plan(self._operation)
+        info = core.info
+        # The checkpoint at the end of an operation is saved before the validation there.
+        self._searcher_metric = info.validated_metric if state and info else None
+        self._schedule = Schedule(plan)
+        if state:
+            self._schedule = Schedule.from_state(
+                plan, state["schedule"], is_validated=self._searcher_metric is not None
+            )
+            if self._searcher_metric is None:
+                self._searcher_metric = state.get("searcher_metric")
+        core.train.stops_at_nan = False  # the clock sees to it, on all workers alike
         self._is_chief = core.distributed.rank == 0
         self._has_told_unread = False
         self._agreement = Agreement(core.distributed, average=settings.average_training_metrics)
         self.steps_completed = context.setup.steps_completed
-        self.next_boundary = schedule.next_boundary
+        self.next_boundary = self._schedule.next_boundary
         self.stopped: str | None = None
-        context.planned_batches = schedule.plan.length
+        context.planned_batches = plan.length
+
+    def _plan(self, operation: SearcherOperation) -> SchedulePlan:
+        return plan_from_settings(
+            self._settings,
+            length=Length(operation.length, operation.unit or Unit.BATCHES),
+            global_batch_size=self._context.setup.hparams.get("global_batch_size"),
+            batches_per_epoch=self._data_batches_per_epoch,
+        )
 
     @property
     def batches_per_epoch(self) -> int:
-        return self._settings.batches_per_epoch
+        global_batch_size = self._context.setup.hparams.get("global_batch_size")
+        if self._settings.records_per_epoch and isinstance(global_batch_size, int):
+            return max(1, self._settings.records_per_epoch // global_batch_size)
+        return self._data_batches_per_epoch or 0
 
     @property
     def operation_length(self) -> int:
@@ -118,7 +130,7 @@ class ScheduledAskedClock(AskedClock):
         previous_best = self._record_validation(mine) if self._is_chief else None
         # All workers must make the decisions below alike, so they use bit-identical values.
         chiefs, previous_best = self._agreement.from_chief((mine, previous_best))
-        if self._settings.stops_at_nan:
+        if self._settings.stop_at_nan:
             NotANumberError.refuse(
                 chiefs.metrics, f"the validation at batch {self.steps_completed}"
             )
@@ -199,7 +211,7 @@ class ScheduledAskedClock(AskedClock):
             digests.log_metrics(steps, unit.batches or ())
             digests.log_state(steps)
             digests.flush_if_due()
-        if self._settings.stops_at_nan:
+        if self._settings.stop_at_nan:
             first = steps - len(unit.batches or ()) + 1
             for batch, metrics in enumerate(unit.batches or (), first):
                 NotANumberError.refuse(metrics, f"batch {batch}")
@@ -323,7 +335,7 @@ class ScheduledAskedClock(AskedClock):
         if following is None:
             return False
         self._operation = following
-        self._schedule.extended(self._settings.to_batches(following))
+        self._schedule.extended(self._plan(following).length)
         self._context.planned_batches = self._schedule.plan.length
         return True
 

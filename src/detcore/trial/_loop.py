@@ -4,38 +4,39 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import json
+import logging
 import random
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from detcore.contract.controllers import (
     LoopingController,
     PrepareOptions,
     SteppingController,
+    SupportsStartFrom,
     SupportsStateTensors,
 )
 from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
+    InvalidCheckpointError,
     InvalidExperimentError,
 )
-from detcore.contract.trial import TrialContext, TrialSetup
-from detcore.contract.values import Length, Unit
-from detcore.trial._clock import ClockSettings, ScheduledAskedClock, ScheduledClock
+from detcore.contract.trial import TRIAL_FILE, TrialContext, TrialSetup
+from detcore.trial._clock import ScheduledAskedClock, ScheduledClock
 from detcore.trial._code import list_code
 from detcore.trial._resolve import find_framework, import_object
-from detcore.trial._saving import TrialSaver, read_clock
-from detcore.trial._schedule import Schedule, plan_from_settings
-from detcore.trial._source import start_from_source
+from detcore.trial._saving import TrialSaver, read_clock, trial_record
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import AskedClock, Clock
     from detcore.contract.trial import Trial
     from detcore.contract.values import Framework, TrialInfo, TrialSettings
-    from detcore.core import Context, SearcherOperation
+    from detcore.core import Context
     from detcore.data import LedgerWriter, StepDigests
     from detcore.distributed import DistributedContext
 
@@ -50,8 +51,9 @@ __all__ = [
     "run_trial",
 ]
 
+_logger = logging.getLogger("detcore.trial")
+
 Controller = LoopingController | SteppingController
-ClockKind = TypeVar("ClockKind", bound=ScheduledAskedClock)
 
 # An interrupt is seen between two calls of `train`, so no call should last longer than this.
 _LONGEST_CALL_S = 0.5
@@ -128,26 +130,50 @@ class OpenTrial:
         Raises:
             DetcoreError: If the trial violates a rule of its API.
         """
-        info = self._core.info
-        assert info is not None  # checked by open_trial
-        controller: Controller = import_object(self._framework.controller)(trial, self.context)
-        self._core.checkpoint.versions.update(_versions(self._core, self._framework))
+        core, framework = self._core, self._framework
+        assert core.info is not None  # checked by open_trial
+        controller: Controller = import_object(framework.controller)(trial, self.context)
+        core.checkpoint.versions.update(_versions(core, framework))
+        record = trial_record(core.info, framework.name, _entrypoint(core.info, type(trial)))
         try:
-            return _drive(
-                self._core,
-                self.context,
-                controller,
-                self._framework,
-                self._settings,
-                record=_trial_record(info, self._framework, type(trial)),
-                code_files=code_files,
-            )
+            return self._drive(controller, _make_saver(core, self._settings, record, code_files))
         except BaseException as error:
             # A background save that writes copies of the state may need the controller.
-            self._core.finish_saving(error)
+            core.finish_saving(error)
             raise
         finally:
             controller.close()
+
+    def _drive(self, controller: Controller, saver: TrialSaver) -> Outcome:
+        """Restore, make the clock, and train to the end."""
+        core, context, framework = self._core, self.context, self._framework
+        batches_per_epoch = controller.batches_per_epoch()
+        state = _restore(core, controller, framework)
+        if context.digests is not None:
+            named: object = controller
+            context.digests.watch(
+                named.state_tensors if isinstance(named, SupportsStateTensors) else None
+            )
+        clock = ScheduledClock(
+            core, context, self._settings, saver, state=state, batches_per_epoch=batches_per_epoch
+        )
+        _announce_start(core, clock)
+        if framework.inexact_resume:
+            core.channel.send(
+                "inexact_resume", framework=framework.name, reason=framework.inexact_resume
+            )
+        if clock.open(controller):
+            if isinstance(controller, LoopingController):
+                controller.run(clock)
+            else:
+                drive_stepping(controller, clock)
+        if clock.stopped is None:
+            raise InvalidExperimentError(
+                f"training ended at batch {clock.steps_completed} although the schedule wanted "
+                f"{clock.next_boundary} batches.\n"
+                f"The controller of {framework.name!r} must train until the clock says stop."
+            )
+        return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
 
 
 @contextlib.contextmanager
@@ -182,7 +208,7 @@ def open_trial(
         _open_ledger(core, core.info, settings) as ledger,
         _open_digests(core, core.info, settings) as digests,
     ):
-        setup = dataclasses.replace(_make_setup(core, core.info, ledger), digests=digests)
+        setup = _make_setup(core, core.info, ledger, digests)
         if context is None:
             context = import_object(framework.context_class)(setup)
         else:
@@ -281,7 +307,12 @@ def _open_digests(
             raise
 
 
-def _make_setup(core: Context, info: TrialInfo, ledger: LedgerWriter | None) -> TrialSetup:
+def _make_setup(
+    core: Context,
+    info: TrialInfo,
+    ledger: LedgerWriter | None = None,
+    digests: StepDigests | None = None,
+) -> TrialSetup:
     return TrialSetup(
         config=info.config,
         hparams=info.hparams,
@@ -291,47 +322,10 @@ def _make_setup(core: Context, info: TrialInfo, ledger: LedgerWriter | None) -> 
         tensorboard_path=Path(core.train.get_tensorboard_path()),
         cache_dir=core.environment.home / "cache",
         ledger=ledger,
+        digests=digests,
         steps_completed=info.steps_completed,
         test_mode=info.test_mode,
     )
-
-
-def _drive(
-    core: Context,
-    context: TrialContext,
-    controller: Controller,
-    framework: Framework,
-    settings: TrialSettings,
-    *,
-    record: Mapping[str, object],
-    code_files: Sequence[str] | None,
-) -> Outcome:
-    """Restore, make the clock, and train to the end."""
-    batches_per_epoch = controller.batches_per_epoch()
-    state = _restore(core, controller, framework)
-    if context.digests is not None:
-        named: object = controller
-        context.digests.watch(
-            named.state_tensors if isinstance(named, SupportsStateTensors) else None
-        )
-    saver = _make_saver(core, settings, record, code_files)
-    clock = _make_clock(ScheduledClock, core, context, settings, saver, state, batches_per_epoch)
-    if framework.inexact_resume:
-        core.channel.send(
-            "inexact_resume", framework=framework.name, reason=framework.inexact_resume
-        )
-    if clock.open(controller):
-        if isinstance(controller, LoopingController):
-            controller.run(clock)
-        else:
-            drive_stepping(controller, clock)
-    if clock.stopped is None:
-        raise InvalidExperimentError(
-            f"training ended at batch {clock.steps_completed} although the schedule wanted "
-            f"{clock.next_boundary} batches.\n"
-            f"The controller of {framework.name!r} must train until the clock says stop."
-        )
-    return Outcome(reason=clock.stopped, steps_completed=clock.steps_completed)
 
 
 def open_clock(
@@ -359,77 +353,25 @@ def open_clock(
     """
     info = core.info
     assert info is not None  # an open context has a trial
-    context = TrialContext(_make_setup(core, info, None))
+    context = TrialContext(_make_setup(core, info))
     context.get_hparams()  # the script reads them elsewhere: none is reported as unread
     state = {} if checkpoint is None else read_clock(checkpoint, str(info.latest_checkpoint))
     record = {"version": 1, "framework": framework, "trial_id": info.trial_id}
     saver = _make_saver(core, settings, record, code_files)
-    return _make_clock(ScheduledAskedClock, core, context, settings, saver, state, steps_per_epoch)
-
-
-def _make_clock(
-    kind: type[ClockKind],
-    core: Context,
-    context: TrialContext,
-    settings: TrialSettings,
-    saver: TrialSaver,
-    state: Mapping[str, Any],
-    batches_per_epoch: int | None,
-) -> ClockKind:
-    """Make a clock that continues from its state in a checkpoint, and announce the start."""
-    info = core.info
-    assert info is not None  # checked by open_trial
-    global_batch_size = context.setup.hparams.get("global_batch_size")
-
-    def to_batches(operation: SearcherOperation) -> int:
-        return Length(operation.length, operation.unit or Unit.BATCHES).to_batches(
-            global_batch_size=global_batch_size,
-            records_per_epoch=settings.records_per_epoch,
-            batches_per_epoch=batches_per_epoch,
-        )
-
-    operations = core.searcher.operations()
-    operation = next(operations)
-    plan = plan_from_settings(
-        settings,
-        global_batch_size=global_batch_size,
-        batches_per_epoch=batches_per_epoch,
-        length=to_batches(operation),
+    clock = ScheduledAskedClock(
+        core, context, settings, saver, state=state, batches_per_epoch=steps_per_epoch
     )
-    # The checkpoint at the end of an operation is saved before the validation there.
-    validated_metric = info.validated_metric if state else None
-    schedule = Schedule(plan)
-    if state:
-        schedule = Schedule.from_state(
-            plan, state["schedule"], is_validated=validated_metric is not None
-        )
-    core.train.stops_at_nan = False  # the clock sees to it, on all workers alike
-    clock = kind(
-        core=core,
-        context=context,
-        schedule=schedule,
-        operation=operation,
-        operations=operations,
-        settings=ClockSettings(
-            metric=settings.metric,
-            smaller_is_better=settings.smaller_is_better,
-            batches_per_epoch=_epoch_length(settings, global_batch_size, batches_per_epoch),
-            average_training_metrics=settings.average_training_metrics,
-            stops_at_nan=settings.stop_at_nan,
-            to_batches=to_batches,
-        ),
-        saver=saver,
-        searcher_metric=(
-            state.get("searcher_metric") if validated_metric is None else validated_metric
-        ),
-    )
+    _announce_start(core, clock)
+    return clock
+
+
+def _announce_start(core: Context, clock: ScheduledAskedClock) -> None:
     core.channel.send(
         "started",
-        length=plan.length,
+        length=clock.operation_length,
         batches_per_epoch=clock.batches_per_epoch,
         steps_completed=clock.steps_completed,
     )
-    return clock
 
 
 def _make_saver(
@@ -444,7 +386,7 @@ def _make_saver(
     is_copied = code_files is None and info.code_dir is not None and Path(info.code_dir).is_dir()
     code_dir = Path(info.code_dir if is_copied and info.code_dir else info.model_dir)
     return TrialSaver(
-        core,
+        core=core,
         record=record,
         code_dir=code_dir,
         code_files=list_code(code_dir) if code_files is None else code_files,
@@ -463,7 +405,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
             state = read_clock(path, str(core.info.latest_checkpoint))
             controller.restore(path)
             return state
-    start_from_source(core, controller, framework)
+    _start_from_source(core, controller, framework)
     return {}
 
 
@@ -492,13 +434,70 @@ def resumed_from(core: Context) -> Iterator[Path | None]:
         raise
 
 
-def _epoch_length(
-    settings: TrialSettings, global_batch_size: Any, batches_per_epoch: int | None
-) -> int:
-    """Return the batches of one epoch for callbacks: as configured, else from the data."""
-    if settings.records_per_epoch and isinstance(global_batch_size, int):
-        return max(1, settings.records_per_epoch // global_batch_size)
-    return batches_per_epoch or 0
+def _start_from_source(core: Context, controller: object, framework: Framework) -> None:
+    """Pass the controller another trial's checkpoint, if the configuration names one."""
+    info = core.info
+    if info is None or info.source_checkpoint is None:
+        return
+    if not isinstance(controller, SupportsStartFrom):
+        raise InvalidExperimentError(
+            f"the trial is to start from checkpoint {info.source_checkpoint} "
+            "(searcher.source_checkpoint_uuid or source_trial_id), but trials of the framework "
+            f"{framework.name!r} cannot start from another trial's checkpoint.\n"
+            f"The controller of {framework.name!r} has no method start_from.\n"
+            "Take the setting out of the experiment file."
+        )
+    with _source_folder(core, info, info.source_checkpoint) as folder:
+        _check_framework(folder, framework)
+        controller.start_from(folder)
+    _logger.info(
+        "training starts from checkpoint %s: its variables, at batch 0", info.source_checkpoint
+    )
+
+
+@contextlib.contextmanager
+def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path]:
+    if Path(source).is_absolute():
+        if not Path(source).is_dir():
+            raise CheckpointNotFoundError(
+                f"the trial starts from the folder {source}, which does not exist.\n"
+                "Put it back; the trial needs it until its first checkpoint."
+            )
+        yield Path(source)
+        return
+    if info.source_storage is None:
+        with core.checkpoint.restore_path(source) as folder:
+            yield folder
+        return
+    from detcore.storage import open_storage
+
+    home = core.environment.home
+    with (
+        contextlib.closing(
+            open_storage(info.source_storage, home=home, plugins=core.plugins)
+        ) as storage,
+        core.checkpoint.restore_path(source, storage=storage) as folder,
+    ):
+        yield folder
+
+
+def _check_framework(folder: Path, framework: Framework) -> None:
+    """Refuse a checkpoint of another framework; one that names no framework is accepted."""
+    path = folder / TRIAL_FILE
+    try:
+        record = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return
+    except ValueError as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
+    written_by = record.get("framework") if isinstance(record, dict) else None
+    if written_by != framework.name:
+        raise InvalidCheckpointError(
+            f"the trial is to start from {folder}, which is a checkpoint of the framework "
+            f"{written_by!r}; the trial is one of {framework.name!r}.\n"
+            "The variables of one framework mean nothing to another.\n"
+            "Name a checkpoint of a trial of the same framework."
+        )
 
 
 def _versions(core: Context, framework: Framework) -> dict[str, str]:
@@ -512,26 +511,13 @@ def _versions(core: Context, framework: Framework) -> dict[str, str]:
     return versions
 
 
-def _trial_record(
-    info: TrialInfo, framework: Framework, trial_class: type[Trial]
-) -> dict[str, object]:
-    from detcore._secrets import mask_config
-
+def _entrypoint(info: TrialInfo, trial_class: type[Trial]) -> str:
+    """Return the import path of a trial class."""
     name = f"{trial_class.__module__}:{trial_class.__qualname__}"
     entrypoint = str(info.config.get("entrypoint"))
     if entrypoint.endswith(f".py:{trial_class.__qualname__}"):
-        name = entrypoint  # a file in a folder, which its module name does not identify
-    return {
-        "version": 1,
-        "framework": framework.name,
-        "trial_class": name,
-        "experiment_id": info.experiment_id,
-        "trial_id": info.trial_id,
-        "trial_seed": info.trial_seed,
-        "hparams": dict(info.hparams),
-        # A checkpoint may be passed on to users without the storage's credentials.
-        "config": mask_config(dict(info.config)),
-    }
+        return entrypoint  # a file in a folder, which its module name does not identify
+    return name
 
 
 def drive_stepping(controller: SteppingController, clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -9,20 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.contract.controllers import SupportsSnapshot, SupportsTensors
 from detcore.contract.errors import InvalidCheckpointError
-from detcore.contract.trial import CLOCK_FILE, WORKERS_FOLDER
+from detcore.contract.trial import CLOCK_FILE, TRIAL_FILE, WORKERS_FOLDER
 from detcore.storage import scratch_folder
 from detcore.trial._code import copy_code
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import SavesState
-    from detcore.contract.values import TensorInfo
+    from detcore.contract.values import TensorInfo, TrialInfo
     from detcore.core import Context
 
-__all__ = ["TRIAL_FILE", "TrialSaver", "read_clock"]
-
-TRIAL_FILE = "trial.json"
+__all__ = ["TrialSaver", "read_clock", "trial_record"]
 
 
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSaver:
     """Saves a trial's checkpoints.
 
@@ -33,7 +33,7 @@ class TrialSaver:
     With asynchronous saves, training continues once the controller has copied its state (or
     written it, without a `snapshot` method); all small files are written immediately.
 
-    Args:
+    Attributes:
         core: The trial's context.
         record: Content of ``trial.json``.
         code_dir: Folder of the user's code.
@@ -43,22 +43,12 @@ class TrialSaver:
         is_async: Whether training continues while a checkpoint is written and uploaded.
     """
 
-    def __init__(
-        self,
-        core: Context,
-        *,
-        record: Mapping[str, object],
-        code_dir: Path,
-        code_files: Sequence[str],
-        config: Mapping[str, Any] | None,
-        is_async: bool = True,
-    ) -> None:
-        self._core = core
-        self._is_async = is_async
-        self._record = record
-        self._code_dir = code_dir
-        self._code_files = code_files
-        self._config = config
+    core: Context
+    record: Mapping[str, object]
+    code_dir: Path
+    code_files: Sequence[str]
+    config: Mapping[str, Any] | None
+    is_async: bool
 
     def save(
         self,
@@ -77,19 +67,19 @@ class TrialSaver:
             has_deadline: Whether the process will be killed soon. The save then runs in the
                 background in any case, so that waiting for the upload can be cut short.
         """
-        distributed = self._core.distributed
+        distributed = self.core.distributed
         if distributed.rank:
             distributed.gather(_save_to_memory(self._writer(controller)))
             return
         write = self._writer(controller)
-        record = dict(self._record, steps_completed=steps_completed)
+        record = dict(self.record, steps_completed=steps_completed)
         metadata = {"steps_completed": steps_completed, "framework": record.get("framework")}
 
         def snapshot(path: Path) -> Callable[[], None] | None:
             rest = write(path)
             _write_json(path / CLOCK_FILE, {"version": 1, "workers": distributed.size, **clock})
             _write_json(path / TRIAL_FILE, record)
-            copy_code(self._code_dir, self._code_files, path / "code", config=self._config)
+            copy_code(self.code_dir, self.code_files, path / "code", config=self.config)
             files = distributed.gather(dict[str, bytes]()) or []
             for rank, contents in enumerate(files[1:], 1):
                 _write_files(path / WORKERS_FOLDER / str(rank), contents)
@@ -98,8 +88,8 @@ class TrialSaver:
         def tensors() -> Sequence[TensorInfo]:
             return controller.tensors() if isinstance(controller, SupportsTensors) else ()
 
-        checkpoint = self._core.checkpoint
-        if self._is_async or has_deadline:
+        checkpoint = self.core.checkpoint
+        if self.is_async or has_deadline:
             checkpoint.save_async(snapshot, metadata, tensors=tensors)
             return
         with checkpoint.store_path(metadata, tensors=tensors) as (path, _uuid):
@@ -107,9 +97,32 @@ class TrialSaver:
 
     def _writer(self, controller: SavesState) -> Callable[[Path], Callable[[], None] | None]:
         """Return the method that copies the controller's state, the same on all workers."""
-        if self._is_async and isinstance(controller, SupportsSnapshot):
+        if self.is_async and isinstance(controller, SupportsSnapshot):
             return controller.snapshot
         return controller.save
+
+
+def trial_record(info: TrialInfo, framework: str, trial_class: str) -> dict[str, object]:
+    """Return the description of a trial for its checkpoints.
+
+    Args:
+        info: The trial.
+        framework: Registered name of the framework that trains it.
+        trial_class: Import path of its class.
+    """
+    from detcore._secrets import mask_config
+
+    return {
+        "version": 1,
+        "framework": framework,
+        "trial_class": trial_class,
+        "experiment_id": info.experiment_id,
+        "trial_id": info.trial_id,
+        "trial_seed": info.trial_seed,
+        "hparams": dict(info.hparams),
+        # A checkpoint may be passed on to users without the storage's credentials.
+        "config": mask_config(dict(info.config)),
+    }
 
 
 def read_clock(directory: Path, uuid: str) -> dict[str, Any]:

@@ -306,18 +306,17 @@ def _is_multiple(batch: int, period: int) -> bool:
 def plan_from_settings(
     settings: TrialSettings,
     *,
+    length: Length,
     global_batch_size: int | None,
     batches_per_epoch: int | None,
-    length: int | None = None,
 ) -> SchedulePlan:
-    """Turn the periods and lengths of an experiment's settings into batches.
+    """Turn the periods of an experiment's settings, and a length, into batches.
 
     Args:
         settings: The part of the experiment's configuration about training.
+        length: Length of the searcher's operation.
         global_batch_size: Records per step over all workers, or None if not configured.
         batches_per_epoch: Batches in one epoch according to the data, or None.
-        length: Length of the searcher's operation in batches, for search methods that give it;
-            default: ``searcher.max_length``.
 
     Raises:
         ScheduleError: If a length cannot be converted; the message names the setting.
@@ -333,18 +332,11 @@ def plan_from_settings(
         except ScheduleError as error:
             raise ScheduleError(f"{name}: {error}") from error
 
-    if length is None:
-        if settings.max_length is None:
-            raise ScheduleError(
-                f"searcher {settings.searcher_name!r} has no max_length, so the length of its "
-                "operations has to come from the search method"
-            )
-        length = in_batches("searcher.max_length", settings.max_length)
     return SchedulePlan(
         scheduling_unit=settings.scheduling_unit,
         min_validation_period=in_batches("min_validation_period", settings.min_validation_period),
         min_checkpoint_period=in_batches("min_checkpoint_period", settings.min_checkpoint_period),
         checkpoint_policy=settings.checkpoint_policy,
         perform_initial_validation=settings.perform_initial_validation,
-        length=length,
+        length=in_batches("searcher.max_length", length),
     )

@@ -6,11 +6,12 @@ import dataclasses
 import enum
 import statistics
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from detcore.contract.errors import CheckpointTimeoutError
 
 if TYPE_CHECKING:
+    from detcore.checkpoint import CheckpointContext
     from detcore.contract.values import SaveProgress, SaveTimes
 
 __all__ = ["Choice", "LastSave", "StopPlan", "expected_save_s", "plan_stop"]
@@ -131,23 +132,6 @@ def _outlook(
     return max(whole - under_way.age_s, _LEAST_REST * whole), whole
 
 
-class Saves(Protocol):
-    """The part of `CheckpointContext` that `LastSave` uses."""
-
-    @property
-    def save_times(self) -> list[SaveTimes]:
-        """Durations of the last saves."""
-
-    def progress(self) -> SaveProgress | None:
-        """Return the progress of the save under way."""
-
-    def wait(self, timeout_s: float | None = None) -> None:
-        """Wait for the save under way."""
-
-    def give_up(self, timeout_s: float = ...) -> None:
-        """Cancel the save under way."""
-
-
 class LastSave:
     """Prepares for the last save before a kill, while it can still finish in time.
 
@@ -160,7 +144,7 @@ class LastSave:
 
     def __init__(
         self,
-        saves: Saves,
+        saves: CheckpointContext,
         *,
         left_s: Callable[[], float],
         margin_s: float,

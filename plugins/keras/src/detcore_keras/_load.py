@@ -9,12 +9,7 @@ from types import ModuleType
 from typing import Any
 
 from detcore.errors import InvalidCheckpointError, InvalidModelError, describe
-from detcore.trial import (
-    checkpoint_folder,
-    code_imported_from,
-    import_trial_class,
-    read_trial_file,
-)
+from detcore.trial import checkpoint_folder, made_from_code, read_trial_file
 from detcore_keras._context import TFKerasTrialContext
 from detcore_keras._input_spec import build_from_spec, spec_from_json
 from detcore_keras._keras import keras
@@ -30,6 +25,9 @@ __all__ = ["load_model_from_checkpoint_path", "load_weights_from_checkpoint_path
 
 _TRIAL_FILE = "trial.json"
 _FRAMEWORK = "keras"
+_INSTEAD = """\
+Build the model yourself, and load the weights into it:
+  detcore_keras.load_weights_from_checkpoint_path(path, model)"""
 
 
 def load_model_from_checkpoint_path(
@@ -106,17 +104,9 @@ def _build(
     aliases: Mapping[str, ModuleType] | None = None,
 ) -> Any:
     """Import the trial class from the checkpoint and let it build its model."""
-    code = folder / "code"
-    if not code.is_dir():
-        raise InvalidCheckpointError(
-            f"{folder} has no folder 'code', from which {entrypoint!r} would be imported.\n"
-            "Build the model yourself, and load the weights into it:\n"
-            "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
-        )
     context = TFKerasTrialContext.from_config(config)
-    with code_imported_from(code, aliases):
-        trial_class: Any = import_trial_class(entrypoint, code)
-        returned = trial_class(context).build_model()
+    with made_from_code(folder, entrypoint, context, instead=_INSTEAD, aliases=aliases) as trial:
+        returned = trial.build_model()
     model = context.wrapped_models[-1] if returned is None and context.wrapped_models else returned
     if not isinstance(model, keras.Model):
         raise InvalidModelError(

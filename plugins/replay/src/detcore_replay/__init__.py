@@ -1,4 +1,4 @@
-"""Replay steps of a trial, find where two runs part, and verify the ledger of its data."""
+"""Replay steps of a trial, find where two runs part, debug trials, and verify data ledgers."""
 
 from typing import TYPE_CHECKING
 
@@ -6,6 +6,7 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_replay._frames import Frame, scan_frames
+    from detcore_replay._instance import create_trial_instance
     from detcore_replay._ledger import EpochReport, LedgerReport, verify_ledger
 
 __version__ = "0.1.0"
@@ -15,6 +16,7 @@ __all__ = [
     "Frame",
     "LedgerReport",
     "__version__",
+    "create_trial_instance",
     "scan_frames",
     "verify_ledger",
 ]
@@ -23,6 +25,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_frames": "Frame scan_frames",
+        "_instance": "create_trial_instance",
         "_ledger": "EpochReport LedgerReport verify_ledger",
     },
 )

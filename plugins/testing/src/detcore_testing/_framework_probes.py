@@ -62,7 +62,6 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Restores a checkpoint, validates twice, and saves in every way that the controller supports.
     """
     from detcore.environment import read_environment
-    from detcore.experimental import create_trial_instance
     from detcore.hooks import PluginManager
     from detcore.trial import (
         SteppingController,
@@ -72,6 +71,7 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
         import_object,
         import_trial_class,
     )
+    from detcore_replay import create_trial_instance
 
     framework = PluginManager(read_environment()).frameworks()[arguments["framework"]]
     found: dict[str, Any] = {"faults": _unimportable(framework)}

@@ -12,6 +12,7 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore_torch._callbacks import PyTorchCallback
     from detcore_torch._context import PyTorchTrialContext
+    from detcore_torch._iterator_source import IteratorSource
     from detcore_torch._load import (
         load_model_from_checkpoint_path,
         load_trial_from_checkpoint_path,
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 
 __all__ = [
     "DataLoader",
+    "IteratorSource",
     "LRScheduler",
     "MetricReducer",
     "PyTorchCallback",
@@ -46,6 +48,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "_callbacks": "PyTorchCallback",
         "_context": "PyTorchTrialContext",
+        "_iterator_source": "IteratorSource",
         "_load": (
             "load_model_from_checkpoint_path load_trial_from_checkpoint_path "
             "load_weights_from_checkpoint_path"

@@ -6,13 +6,7 @@ import os
 from collections.abc import Sequence
 from typing import Any
 
-from detcore.errors import InvalidCheckpointError
-from detcore.trial import (
-    checkpoint_folder,
-    code_imported_from,
-    import_trial_class,
-    read_trial_file,
-)
+from detcore.trial import checkpoint_folder, made_from_code, read_trial_file
 from detcore_torch._context import PyTorchTrialContext
 from detcore_torch._state import load_models
 
@@ -23,6 +17,9 @@ __all__ = [
 ]
 
 _FRAMEWORK = "torch"
+_INSTEAD = """\
+Make the model yourself, and load the weights into it:
+  detcore_torch.load_weights_from_checkpoint_path(path, model)"""
 
 
 def load_model_from_checkpoint_path(
@@ -69,16 +66,9 @@ def load_trial_from_checkpoint_path(path: str | os.PathLike[str]) -> Any:
     """
     folder = checkpoint_folder(path)
     record = read_trial_file(folder, _FRAMEWORK)
-    code = folder / "code"
-    if not code.is_dir():
-        raise InvalidCheckpointError(
-            f"{folder} has no folder 'code', from which {record['trial_class']!r} would be "
-            "imported.\nMake the model yourself, and load the weights into it:\n"
-            "  detcore_torch.load_weights_from_checkpoint_path(path, model)"
-        )
     context = PyTorchTrialContext.from_config(record["config"])
-    with code_imported_from(code):
-        trial: Any = import_trial_class(record["trial_class"], code)(context)
+    with made_from_code(folder, record["trial_class"], context, instead=_INSTEAD) as trial:
+        pass
     load_models(context.models, folder)
     trial.context = context
     return trial

@@ -9,9 +9,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from detcore.data import DataSource, IteratorSource
+from detcore.data import DataSource
 from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore_torch._fetch import fetched
+from detcore_torch._iterator_source import IteratorSource
 from detcore_torch._loader import DataLoader, described
 from detcore_torch._order import BatchRequests
 from detcore_torch._seeding import seed_from
@@ -47,7 +48,7 @@ def resumable(
       beginning of the epoch (`replay`). A ``WebDataset`` continues with the sample of a shard, and
       takes the random numbers of its shuffles from the seed and the epoch.
     * Grain's ``DataLoader``, ``MapDataset`` and ``IterDataset`` have iterators with a state; see
-      `detcore.data.IteratorSource`, which takes them without PyTorch.
+      `detcore_torch.IteratorSource`, which takes them without PyTorch.
 
     Args:
         loader: A ``torch.utils.data.DataLoader``, torchdata's ``StatefulDataLoader``, whose own

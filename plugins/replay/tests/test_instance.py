@@ -19,7 +19,7 @@ from detcore.errors import (
     InvalidExperimentError,
     PluginNotFoundError,
 )
-from detcore.experimental import create_trial_instance
+from detcore_replay import create_trial_instance
 
 CONFIG: dict[str, Any] = {
     "hyperparameters": {

@@ -9,9 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detcore.contract.errors import DataError, InvalidDataTypeError, describe
-from detcore.contract.values import JSONValue
-from detcore.data._order import Indices
+from detcore.errors import DataError, InvalidDataTypeError, describe
+from detcore.types import JSONValue
 
 __all__ = ["IteratorSource"]
 
@@ -120,7 +119,7 @@ class IteratorSource:
         self._iterator, (self._epoch, self._batch) = iterator, counts
         self._ids = None
 
-    def records(self) -> Indices:
+    def records(self) -> npt.NDArray[np.int64]:
         """Return the ids of the records in the last batch, ``(records,), int64``.
 
         Raises:

@@ -1,0 +1,255 @@
+"""A trial for debugging, in this process."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.environment import read_environment
+from detcore.errors import (
+    CheckpointNotFoundError,
+    ConfigError,
+    InvalidExperimentError,
+    describe,
+)
+from detcore.trial import InstanceCheckpoints, SupportsTensors, Trial, ValidationResult
+
+if TYPE_CHECKING:
+    from detcore.checkpoint import Manifest
+    from detcore.hooks import PluginManager
+    from detcore.storage import StorageBackend
+    from detcore.types import Framework
+
+__all__ = ["create_trial_instance"]
+
+_TRIAL_FILE = "trial.json"
+
+
+def create_trial_instance(
+    trial_def: type[Trial],
+    checkpoint_dir: str | os.PathLike[str],
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    hparams: Mapping[str, Any] | None = None,
+) -> Trial:
+    """Make a trial in this process, to call its methods and look at their results.
+
+    Nothing is recorded and nothing trains by itself. Python, NumPy and the framework are seeded as
+    in a worker. ``trial.context.checkpoints`` (`detcore.trial.InstanceCheckpoints`) restores the
+    training state from `checkpoint_dir`, validates, and saves checkpoints there. A Keras trial's
+    ``build_model()`` returns the model with the weights of the newest checkpoint in it.
+
+    Args:
+        trial_def: The trial class.
+        checkpoint_dir: Folder of checkpoints, or one checkpoint; made if it is not there. Event
+            files go to ``tensorboard`` in it.
+        config: The experiment's configuration, as for `detcore.experimental.create`.
+        hparams: The trial's hyperparameters; default: those of the experiment's first trial:
+            constants as they are, ranges drawn with ``reproducibility.experiment_seed``.
+
+    Returns:
+        The trial.
+
+    Raises:
+        ConfigError: If the configuration has mistakes, or `hparams` lacks some of it.
+        InvalidExperimentError: If `trial_def` is no trial class.
+        PluginNotFoundError: If no plugin trains it.
+    """
+    from detcore.config import resolve_constants, trial_seed
+    from detcore.distributed import DistributedContext
+    from detcore.experimental import load_given
+    from detcore.hooks import PluginManager
+    from detcore.trial import TrialSetup, find_framework, import_object, prepare_process
+    from detcore.types import TrialInfo
+
+    if not (isinstance(trial_def, type) and issubclass(trial_def, Trial)):
+        raise InvalidExperimentError(f"trial_def is {describe(trial_def)}, not a trial class")
+    environment = read_environment()
+    plugins = PluginManager(environment)
+    framework = find_framework(trial_def, plugins.frameworks())
+    loaded = load_given(
+        config,
+        trial_class=trial_def,
+        framework=framework,
+        plugins=plugins,
+        environment=environment.config_overrides,
+    )
+    plain = loaded.config.model_dump(mode="json")
+    seed = plain["reproducibility"]["experiment_seed"]
+    wanted = loaded.config.hyperparameters
+    is_given = not isinstance(config, Mapping | None) or "hyperparameters" in (config or {})
+    values: dict[str, Any] = {}
+    if hparams is None or not is_given:
+        values = resolve_constants(wanted, seed=seed)
+    if hparams is not None:
+        values |= _checked(hparams, wanted if is_given else {})
+    folder = Path(checkpoint_dir).expanduser().absolute()
+    folder.mkdir(parents=True, exist_ok=True)
+    info = TrialInfo(
+        experiment_id=0,
+        trial_id=0,
+        run_id=1,
+        trial_seed=trial_seed(seed),
+        hparams=values,
+        config=plain,
+        model_dir=str(Path.cwd()),
+        trial_dir=str(folder),
+    )
+    alone = DistributedContext()
+    prepare_process(framework, info.trial_seed, loaded.config.trial_settings(), alone)
+    context = import_object(framework.context_class)(
+        TrialSetup(
+            config=plain,
+            hparams=values,
+            seed=info.trial_seed,
+            distributed=alone,
+            info=info,
+            tensorboard_path=folder / "tensorboard",
+            cache_dir=environment.home / "cache",
+        )
+    )
+    trial = trial_def(context)
+    context.checkpoints = _Checkpoints(folder, trial, framework, plugins)
+    context.begin_instance(trial, context.checkpoints.latest)
+    return trial
+
+
+def _checked(hparams: object, wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the hyperparameters that were given, if none is missing."""
+    if not isinstance(hparams, Mapping):
+        raise ConfigError(f"hparams is {describe(hparams)}; it is a dictionary, or None")
+    missing = list(_missing(hparams, wanted, ""))
+    if missing:
+        raise ConfigError(
+            f"hparams lacks {', '.join(missing)}; the configuration's hyperparameters are: "
+            f"{', '.join(sorted(map(str, wanted)))}.\n"
+            "A trial reads its hyperparameters from hparams alone, where that is given.\n"
+            "Give all of them a value, or leave hparams out to have the values drawn."
+        )
+    return dict(hparams)
+
+
+def _missing(given: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str) -> Iterator[str]:
+    for name, value in wanted.items():
+        if name not in given:
+            yield f"{prefix}{name}"
+        elif isinstance(value, Mapping) and "type" not in value:
+            group = given[name]
+            yield from _missing(group if isinstance(group, Mapping) else {}, value, f"{name}.")
+
+
+class _Checkpoints(InstanceCheckpoints):
+    """The checkpoints of a trial in a folder; its data and model are built on first use."""
+
+    def __init__(
+        self, directory: Path, trial: Trial, framework: Framework, plugins: PluginManager
+    ) -> None:
+        self.directory = directory
+        self._trial = trial
+        self._framework = framework
+        self._plugins = plugins
+        self._controller: Any = None
+        self._steps_completed = 0
+
+    @property
+    def latest(self) -> Path | None:
+        found = [(manifest.created, uuid) for uuid, manifest in self._committed()]
+        if found:
+            return self.directory / max(found)[1]
+        return self.directory if (self.directory / _TRIAL_FILE).is_file() else None
+
+    def restore(self, checkpoint: str | os.PathLike[str] | None = None) -> Path:
+        folder = Path(checkpoint) if checkpoint is not None else self.latest
+        if folder is None or not folder.is_dir():
+            raise CheckpointNotFoundError(
+                f"there is no checkpoint {folder if folder is not None else f'in {self.directory}'}"
+                ".\nPut one there (detcore checkpoint download UUID), or save one with "
+                "context.checkpoints.save()."
+            )
+        self._built().restore(folder)
+        self._steps_completed = _steps_of(folder)
+        return folder
+
+    def save(self, steps_completed: int | None = None) -> Path:
+        from detcore.checkpoint import CheckpointContext
+        from detcore.trial import copy_code, list_code, trial_record
+
+        controller, context = self._built(), self._trial.context
+        assert context.info is not None  # given above
+        entrypoint, is_in_code = self._entrypoint()
+        steps = self._steps_completed if steps_completed is None else steps_completed
+        record = trial_record(context.info, self._framework.name, entrypoint)
+        record["steps_completed"] = steps
+        provider = self._plugins.provider_of_framework(self._framework.name)
+        code = Path.cwd()
+        with self._storage() as storage:
+            checkpoints = CheckpointContext(storage=storage, distributed=context.distributed)
+            checkpoints.versions[provider.distribution] = provider.version
+            metadata = {"steps_completed": steps, "framework": self._framework.name}
+
+            def tensors() -> Any:
+                return controller.tensors() if isinstance(controller, SupportsTensors) else ()
+
+            with checkpoints.store_path(metadata, tensors=tensors) as (path, uuid):
+                controller.save(path)
+                text = json.dumps(record, indent=2, sort_keys=True)
+                (path / _TRIAL_FILE).write_text(text + "\n", encoding="utf-8")
+                files = list_code(code) if is_in_code else ()
+                copy_code(code, files, path / "code", config=context.setup.config)
+        return self.directory / uuid
+
+    def validate(self) -> dict[str, float]:
+        result = self._built().validate()
+        return dict(result.metrics if isinstance(result, ValidationResult) else result)
+
+    def close(self) -> None:
+        if self._controller is not None:
+            self._controller.close()
+            self._controller = None
+
+    def _built(self) -> Any:
+        from detcore.trial import import_object
+
+        if self._controller is None:
+            make = import_object(self._framework.controller)
+            self._controller = make(self._trial, self._trial.context)
+        return self._controller
+
+    def _entrypoint(self) -> tuple[str, bool]:
+        """Return the import path of the trial class, and whether it is found in this folder."""
+        from detcore.experimental import find_class
+
+        kind = type(self._trial)
+        try:
+            return find_class(kind, Path.cwd()).entrypoint, True
+        except InvalidExperimentError:
+            # Typed at a prompt, or code of another folder: its checkpoints hold the state alone.
+            return f"{kind.__module__}:{kind.__qualname__}", False
+
+    def _committed(self) -> Iterator[tuple[str, Manifest]]:
+        from detcore.checkpoint import MANIFEST_FILE, read_manifest
+
+        with self._storage() as storage:
+            for path in sorted(self.directory.glob(f"*/{MANIFEST_FILE}")):
+                uuid = path.parent.name
+                yield uuid, read_manifest(storage, uuid)
+
+    @contextlib.contextmanager
+    def _storage(self) -> Iterator[StorageBackend]:
+        from detcore.storage import open_storage
+
+        # Always a plain folder, whatever URL schemes plugins register.
+        storage = open_storage(str(self.directory), home=self.directory, plugins=None)
+        with contextlib.closing(storage):
+            yield storage
+
+
+def _steps_of(folder: Path) -> int:
+    try:
+        record = json.loads((folder / _TRIAL_FILE).read_text(encoding="utf-8"))
+        return int(record["steps_completed"])
+    except (OSError, ValueError, TypeError, KeyError):
+        return 0  # a checkpoint of another system, which does not record it
