@@ -23,6 +23,7 @@ from _fakes import (
 from detcore_keras import callbacks as ours
 from detcore_keras._controller import KerasController
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._variables import training_variables
 
 
 class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
@@ -127,6 +128,54 @@ def test_same_as_batch_by_batch(
     assert_same(fingerprint(fast), fingerprint(plain))
     assert fast_clock.batches == plain_clock.batches
     assert len(hooks.batches) == 12
+
+
+def averaged(self: Any) -> dict[str, Any]:
+    """An optimizer that keeps a mean of the weights, and metrics of several kinds."""
+    optimizer = keras.optimizers.Adam(0.01, use_ema=True)
+    metrics = ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]
+    return {"optimizer": optimizer, "metrics": metrics, "weighted_metrics": ["accuracy"]}
+
+
+def with_step_on_instance() -> Any:
+    """The step of Keras, found where a user's own step may be."""
+    model = MODELS["functional"]()
+    model.train_step = model.train_step
+    return model
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        pytest.param(lambda self: {}, id="adam"),
+        pytest.param(averaged, id="averaged"),
+        pytest.param(lambda self: {"optimizer": "rmsprop", "metrics": None}, id="no metrics"),
+    ],
+)
+@pytest.mark.parametrize("data_kind", ["weighted", "tf.data"])
+def test_variables_made_ahead_are_those_of_the_step(
+    tmp_path: Path, options: Any, data_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "step on instance", with_step_on_instance)
+    found, traces = [], []
+
+    def loss(labels: Any, logits: Any) -> Any:
+        traces.append(kind)
+        return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+    for kind in ("functional", "step on instance"):
+        compile_options = property(lambda self: {"loss": loss, **options(self)})
+        controller, clock = run(
+            tmp_path, model_kind=kind, data_kind=data_kind, compile_options=compile_options
+        )
+        variables = training_variables(controller._model, controller._optimizers())
+        named = [(each.group, each.name, each.is_generator) for each in variables]
+        found.append((named, clock.batches, fingerprint(controller)))
+    (ahead, ahead_batches, ahead_values), (named, batches, values) = found
+    assert ahead == named
+    assert ahead_batches == batches
+    assert_same(ahead_values, values)
+    assert traces == ["functional", "step on instance", "step on instance"]
 
 
 class OwnFunction(Subclassed):

@@ -180,8 +180,32 @@ class StepDigests:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
         if record_ids is not None:
-            self._digest_later(row, 0, [record_ids])
+            self._digest_later(row, 0, (record_ids,))
         self._digest_later(row, 1, list(content() if callable(content) else content))
+
+    def log_batches(
+        self,
+        steps: Sequence[int],
+        batches: Sequence[tuple[npt.ArrayLike | None, Sequence[npt.ArrayLike]]],
+    ) -> None:
+        """Digest or copy the batches of steps that one call trains, as `log` would each of them.
+
+        Args:
+            steps: Steps that are recorded: multiples of `every`, ascending.
+            batches: The record ids and the arrays of each.
+        """
+        if not steps:
+            return
+        self._last = (steps[-1], *batches[-1], True)
+        if self._step_path is not None:
+            self._keep_step(self._step_path, steps[-1])
+        if self._is_full:
+            return
+        for step, (record_ids, arrays) in zip(steps, batches, strict=True):
+            row = self._rows.setdefault(step, [0, 0, 0])
+            if record_ids is not None:
+                self._digest_later(row, 0, (record_ids,))
+            self._digest_later(row, 1, arrays)
 
     def _digest_later(self, row: list[int], place: int, arrays: Sequence[npt.ArrayLike]) -> None:
         """Copy small arrays, and digest them at a flush: alone, a digest's code is in no cache."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -23,6 +23,7 @@ __all__ = [
     "RECORD_COUNT",
     "ArrayFeed",
     "Feed",
+    "Identified",
     "SequenceFeed",
     "Split",
     "as_arrays",
@@ -52,6 +53,8 @@ _ACCEPTED = (
 
 
 Split: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Any]]
+# The record ids of a batch, and its arrays; None and none where they are not known.
+Identified: TypeAlias = tuple[npt.NDArray[np.int64] | None, Sequence[npt.NDArray[Any]]]
 # Key under which a step returns the number of records in its batch.
 RECORD_COUNT = "detcore/record_count"
 
@@ -103,16 +106,14 @@ class Feed(Protocol):
     ) -> None:
         """Log the record ids of the last `count` batches; call it after `advance`."""
 
-    def identify(
-        self, inputs: Any, index: int
-    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
-        """Return the record ids and the arrays of a batch of the last block, where they are known.
+    def identify(self, inputs: Any, indices: range) -> list[Identified]:
+        """Return the record ids and the arrays of batches of the last block, where they are known.
 
-        Call it before the `advance` that counts the batch.
+        Call it before the `advance` that counts the batches.
 
         Args:
             inputs: The block.
-            index: The batch, counted from the first one that was not counted yet.
+            indices: The batches, counted from the first one that was not counted yet.
         """
 
     def save(self, directory: Path) -> dict[str, Any]:
@@ -206,16 +207,17 @@ class ArrayFeed:
             epochs = epochs[begin : self._done]
         ledger.log_batches(self.position - count + 1, epochs, ends, rows)
 
-    def identify(
-        self, inputs: Any, index: int
-    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
-        """Return the indices of the records of a batch, and their values."""
-        start, stop = self._bounds[self._done + index : self._done + index + 2].tolist()
-        rows = self._rows[start:stop]
+    def identify(self, inputs: Any, indices: range) -> list[Identified]:
+        """Return the indices of the records of batches, and their values."""
+        bounds = self._bounds[self._done :].tolist()
+        slices = [slice(bounds[index], bounds[index + 1]) for index in indices]
         if self._kept is not None:
-            return rows, [array[start:stop] for array in self._kept]
+            return [(self._rows[each], [array[each] for array in self._kept]) for each in slices]
         # Slices of the block's tensors would take ten times as long, and array[rows] three times.
-        return rows, [array.take(rows, axis=0) for array in self._arrays]
+        return [
+            (rows, [array.take(rows, axis=0) for array in self._arrays])
+            for rows in map(self._rows.__getitem__, slices)
+        ]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""
@@ -294,11 +296,10 @@ class SequenceFeed:
         indices, ends, epochs = self._sampler.joined_batches(first, self.position)
         ledger.log_batches(first + 1, epochs, ends, indices)
 
-    def identify(
-        self, inputs: Any, index: int
-    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
+    def identify(self, inputs: Any, indices: range) -> list[Identified]:
         """Return the index of the item, and its arrays."""
-        return self._sampler.batch(self.position), [each.numpy() for each in leaves(inputs)]
+        arrays = [each.numpy() for each in leaves(inputs)]
+        return [(self._sampler.batch(self.position), arrays) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""

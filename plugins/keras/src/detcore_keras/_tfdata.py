@@ -16,6 +16,7 @@ from detcore.data import IdKind
 from detcore.errors import DataError, InvalidExperimentError, LedgerError
 from detcore_keras._data import (
     RECORD_COUNT,
+    Identified,
     Split,
     batch_records,
     check_saved,
@@ -138,11 +139,9 @@ class DatasetFeed:
         epoch = self._epoch if self._cursor else self._epoch - 1
         ledger.log_batches(self.position - count + 1, epoch, ends, ids)
 
-    def identify(
-        self, inputs: Any, index: int
-    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
+    def identify(self, inputs: Any, indices: range) -> list[Identified]:
         """Return neither ids nor arrays: batches are in the graph only."""
-        return None, []
+        return [(None, ()) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Write the iterator's state, if the pipeline allows it."""
