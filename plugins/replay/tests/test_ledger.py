@@ -42,7 +42,7 @@ def write_run(
 ) -> Path:
     """Log the batches that a run of `SAMPLER` trains from step `start` to step `stop`.
 
-    With `joined`, that many in one frame.
+    With `joined`, that many in one frame; else each in its own.
     """
     name = f"ledger-{run_id}" + (f"-{rank}" if world_size > 1 else "") + ".bin"
     writer = LedgerWriter(
@@ -57,6 +57,7 @@ def write_run(
         else:
             ids = sampler.batch(step - 1)
             writer.log(step, sampler.position(step - 1).epoch, change(step, ids))
+            writer.flush()
     writer.close()
     return folder / name
 
@@ -477,7 +478,7 @@ def test_a_full_disk_says_so_and_leaves_whole_frames(tmp_path: Path) -> None:
         writer = LedgerWriter(Path({str(tmp_path / "ledger-1.bin")!r}), run_id=1, start_step=0)
         writer.log(1, 0, range(100))
         writer.flush()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1200, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
         writer.log(2, 0, range(100, 200))
         try:
             writer.flush()
@@ -506,9 +507,9 @@ def test_no_room_left_is_a_storage_full_error(
     write = os.write
     monkeypatch.setattr(os, "write", lambda _, content: write(full, content))
     writer.log(2, 0, range(100))
-    with pytest.raises(StorageFullError, match=r"no room for 840 more bytes of the data") as caught:
+    with pytest.raises(StorageFullError, match=r"no room for 272 more bytes of the data") as caught:
         writer.flush()
-    assert caught.value.missing_bytes == 840
+    assert caught.value.missing_bytes == 272
     monkeypatch.undo()
     os.close(full)
     writer.close()
