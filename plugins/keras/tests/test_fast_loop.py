@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from pathlib import Path
 from typing import Any
@@ -215,6 +216,19 @@ def test_steps_aside_for_eager_models(tmp_path: Path, caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO, "detcore.keras")
     run(tmp_path, until=2, compile_options={"run_eagerly": True})
     assert caplog.text.count("run_eagerly") == 1
+
+
+def test_validations_leave_no_iterators_behind(tmp_path: Path) -> None:
+    """Each has five threads of TensorFlow, for which the end of the process would wait."""
+    gc.collect()
+    gc.disable()
+    try:
+        controller, _ = run(tmp_path, until=15, clock={"validate_every": 5}, data_kind="tf.data")
+        left = [each for each in gc.get_objects() if isinstance(each, tf.data.Iterator)]
+    finally:
+        gc.enable()
+    assert len(left) <= 1, "of the validations, and not of Keras's fit"
+    assert controller._evaluation.state_dict() == {"passes": 3}
 
 
 def test_the_model_is_left_clean(tmp_path: Path) -> None:
