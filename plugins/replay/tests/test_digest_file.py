@@ -95,12 +95,13 @@ def test_batches_of_one_call_are_recorded_like_those_of_many(tmp_path: Path) -> 
     large = np.ones((10, 1 << 14))
     batches = [(ids[0], (values[0],)), (None, [values[1], large[1]]), (ids[2], ())]
     found = []
-    for name in ("one", "many"):
+    for name in ("held", "at once", "many"):
         path = tmp_path / name / "digests-1.bin"
         digests = StepDigests(path, run_id=1, start_step=0, every=5, keeps_step=True)
-        digests.log_batches(range(5, 5, 5), [])
-        if name == "one":
-            digests.log_batches(range(5, 20, 5), batches)
+        digests.log_batches(range(5, 5, 5), lambda: batches)
+        if name != "many":
+            held_bytes = 1000 if name == "held" else None
+            digests.log_batches(range(5, 20, 5), lambda: batches, held_bytes=held_bytes)
         else:
             for step, (record_ids, arrays) in zip(range(5, 20, 5), batches, strict=True):
                 digests.log(step, record_ids, arrays)
@@ -108,7 +109,7 @@ def test_batches_of_one_call_are_recorded_like_those_of_many(tmp_path: Path) -> 
         digests.log_last_batch(with_content=True)
         digests.close()
         found.append((read(path.parent).steps, int(step_file), path.read_bytes()[-300:]))
-    assert found[0] == found[1]
+    assert found[0] == found[1] == found[2]
     assert found[0][0].keys() == {5, 10, 15}
 
 
