@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from _fakes import (
 from detcore_keras import callbacks as ours
 from detcore_keras._controller import KerasController
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._variables import training_variables
 
 
 class Hooks(keras.callbacks.Callback):  # type: ignore[misc]
@@ -129,6 +131,52 @@ def test_same_as_batch_by_batch(
     assert len(hooks.batches) == 12
 
 
+def averaged(self: Any) -> dict[str, Any]:
+    """An optimizer that keeps a mean of the weights, and metrics of several kinds."""
+    optimizer = keras.optimizers.Adam(0.01, use_ema=True)
+    metrics = ["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]
+    return {"optimizer": optimizer, "metrics": metrics, "weighted_metrics": ["accuracy"]}
+
+
+def with_step_on_instance() -> Any:
+    """The step of Keras, found where a user's own step may be."""
+    model = MODELS["functional"]()
+    model.train_step = model.train_step
+    return model
+
+
+@pytest.mark.parametrize(
+    ("data_kind", "options"),
+    [
+        pytest.param("weighted", averaged, id="averaged"),
+        pytest.param("tf.data", lambda self: {"optimizer": "rmsprop"}, id="momentum"),
+    ],
+)
+def test_variables_made_ahead_are_those_of_the_step(
+    tmp_path: Path, data_kind: str, options: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "step on instance", with_step_on_instance)
+    found, traces = [], []
+
+    def loss(labels: Any, logits: Any) -> Any:
+        traces.append(kind)
+        return keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
+
+    for kind in ("functional", "step on instance"):
+        compile_options = property(lambda self: {"loss": loss, **options(self)})
+        controller, clock = run(
+            tmp_path, 6, model_kind=kind, data_kind=data_kind, compile_options=compile_options
+        )
+        variables = training_variables(controller._model, controller._optimizers())
+        named = [(each.group, each.name, each.is_generator) for each in variables]
+        found.append((named, clock.batches, fingerprint(controller)))
+    (ahead, ahead_batches, ahead_values), (named, batches, values) = found
+    assert ahead == named
+    assert ahead_batches == batches
+    assert_same(ahead_values, values)
+    assert traces == ["functional", "step on instance", "step on instance"]
+
+
 class OwnFunction(Subclassed):
     """Replaces what Keras calls for each batch."""
 
@@ -168,6 +216,19 @@ def test_steps_aside_for_eager_models(tmp_path: Path, caplog: pytest.LogCaptureF
     caplog.set_level(logging.INFO, "detcore.keras")
     run(tmp_path, until=2, compile_options={"run_eagerly": True})
     assert caplog.text.count("run_eagerly") == 1
+
+
+def test_validations_leave_no_iterators_behind(tmp_path: Path) -> None:
+    """Each has five threads of TensorFlow, for which the end of the process would wait."""
+    gc.collect()
+    gc.disable()
+    try:
+        controller, _ = run(tmp_path, until=15, clock={"validate_every": 5}, data_kind="tf.data")
+        left = [each for each in gc.get_objects() if isinstance(each, tf.data.Iterator)]
+    finally:
+        gc.enable()
+    assert len(left) <= 2, "more than that of the training data and that of Keras's fit"
+    assert controller._evaluation.state_dict() == {"passes": 3}
 
 
 def test_the_model_is_left_clean(tmp_path: Path) -> None:

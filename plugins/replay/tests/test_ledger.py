@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
@@ -18,10 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detcore.data import FrameKind, IdKind, IndexSampler, LedgerWriter
-from detcore.data._ledger import pack_frame
+from detcore.data._ledger import pack_frame, pack_ids
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
-from detcore_replay._ledger import _read_frames
+from detcore_replay._frames import scan_frames
+from detcore_replay._ledger import _ids_of, _read_frames
 
 NUM_RECORDS = 50
 SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2
@@ -40,7 +42,7 @@ def write_run(
 ) -> Path:
     """Log the batches that a run of `SAMPLER` trains from step `start` to step `stop`.
 
-    With `joined`, that many in one frame.
+    With `joined`, that many in one frame; else each in its own.
     """
     name = f"ledger-{run_id}" + (f"-{rank}" if world_size > 1 else "") + ".bin"
     writer = LedgerWriter(
@@ -55,6 +57,7 @@ def write_run(
         else:
             ids = sampler.batch(step - 1)
             writer.log(step, sampler.position(step - 1).epoch, change(step, ids))
+            writer.flush()
     writer.close()
     return folder / name
 
@@ -99,13 +102,50 @@ def test_batches_in_one_frame_are_read_like_frames_of_one(tmp_path: Path) -> Non
     assert verify_ledger(tmp_path / "ranks").is_proved
 
 
+def test_steps_logged_one_by_one_are_one_frame(tmp_path: Path) -> None:
+    """Until a flush, a gap, a second epoch in a step, or so many bytes that a flush is due."""
+    path = tmp_path / "ledger-1.bin"
+    writer = LedgerWriter(path, run_id=1, start_step=0)
+    ids = np.arange(3)
+    for step in (1, 2, 3):
+        writer.log(step, 0, ids)
+        ids += 10
+    with pytest.raises(LedgerError, match="described before"):
+        writer.describe(IdKind.RECORD_INDEX)
+    writer.log(3, 1, [7])
+    writer.log(4, 1, [])
+    writer.log(6, 2, np.array([2**40, 5]))
+    writer.flush()
+    writer.log(7, 2, [8])
+    size = path.stat().st_size
+    writer.log(8, 2, np.arange(1 << 17))
+    assert path.stat().st_size > size + (1 << 17)
+    writer.close()
+    content = memoryview(path.read_bytes())
+    assert [frame.step for frame in scan_frames(path, content)] == [0, 1, 3, 6, 7]
+    batches = [
+        (frame.step, frame.epoch, _ids_of(content, frame).tolist())
+        for frame in _read_frames(path, content)[1]
+    ]
+    assert batches[:-1] == [
+        (1, 0, [0, 1, 2]), (2, 0, [10, 11, 12]), (3, 0, [20, 21, 22]), (3, 1, [7]), (4, 1, []),
+        (6, 2, [2**40, 5]), (7, 2, [8]),
+    ]  # fmt: skip
+    assert batches[-1] == (8, 2, list(range(1 << 17)))
+
+
 def as_of_format_1(path: Path) -> None:
-    """Make the header of a ledger that of the format which had a frame for each batch only."""
-    content = path.read_bytes()
-    first = _read_frames(path, memoryview(content))[1][0].offset - 40  # of the second frame
-    fields = json.loads(content[40:first])
-    header = pack_frame(FrameKind.HEADER, 0, 0, json.dumps({**fields, "format": 1}).encode())
-    path.write_bytes(header + content[first:])
+    """Write a ledger again in the format that had a frame for each batch only."""
+    content = memoryview(path.read_bytes())
+    header, frames = _read_frames(path, content)
+    assert header is not None
+    fields = {"format": 1, **dataclasses.asdict(header), "ids": header.ids.value}
+    first = pack_frame(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
+    batches = [
+        pack_ids(FrameKind.BATCH, frame.step, frame.epoch, _ids_of(content, frame))
+        for frame in frames
+    ]
+    path.write_bytes(b"".join([first, *batches]))
 
 
 def test_a_ledger_of_a_later_format_is_refused(tmp_path: Path) -> None:
@@ -438,7 +478,7 @@ def test_a_full_disk_says_so_and_leaves_whole_frames(tmp_path: Path) -> None:
         writer = LedgerWriter(Path({str(tmp_path / "ledger-1.bin")!r}), run_id=1, start_step=0)
         writer.log(1, 0, range(100))
         writer.flush()
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1200, resource.RLIM_INFINITY))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (600, resource.RLIM_INFINITY))
         writer.log(2, 0, range(100, 200))
         try:
             writer.flush()
@@ -467,9 +507,9 @@ def test_no_room_left_is_a_storage_full_error(
     write = os.write
     monkeypatch.setattr(os, "write", lambda _, content: write(full, content))
     writer.log(2, 0, range(100))
-    with pytest.raises(StorageFullError, match=r"no room for 840 more bytes of the data") as caught:
+    with pytest.raises(StorageFullError, match=r"no room for 272 more bytes of the data") as caught:
         writer.flush()
-    assert caught.value.missing_bytes == 840
+    assert caught.value.missing_bytes == 272
     monkeypatch.undo()
     os.close(full)
     writer.close()

@@ -43,11 +43,14 @@ _MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
 _FLUSH_EVERY_S = 0.2
 # Copies of batches that are digested together at a flush, and the largest batch that is copied.
 _MOST_COPIED_BYTES, _MOST_BATCH_BYTES = 1 << 20, 1 << 16
+# Of batches that are kept as they are until a flush.
+_MOST_HELD_BYTES = 1 << 22
 # Of the batch in which a run failed: more ids than a batch has, and content of small records.
 _MOST_IDS, _MOST_CONTENT_BYTES = 1 << 16, 1 << 20
 # Kinds of NumPy's types whose buffer is the values.
 _WITH_BUFFER = frozenset("biufcmMSU")
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
+_Batch: TypeAlias = tuple[npt.ArrayLike | None, _Content]
 # With another number of threads, or other kernels, sums are added in another order.
 _NUMERIC_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
@@ -109,7 +112,11 @@ class StepDigests:
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
         self._state_step = start_step
-        self._last: tuple[int, npt.ArrayLike | None, _Content, bool] | None = None
+        # Steps of which the batches are kept as they are, and a function that returns these.
+        self._held: list[tuple[Sequence[int], Callable[[], Sequence[_Batch]]]] = []
+        self._held_bytes = 0
+        # The last step, a function that returns its batch, and whether it is exact.
+        self._last: tuple[int, Callable[[], _Batch], bool] | None = None
         self._is_full = False
         self._step_path = path.with_suffix(".step") if keeps_step else None
         self._step_descriptor: int | None = None
@@ -173,15 +180,53 @@ class StepDigests:
             is_exact: False where training failed in a call of many batches, at this step or the
                 one before.
         """
-        self._last = (step, record_ids, content, is_exact)
+        self._last = (step, lambda: (record_ids, content), is_exact)
         if self._step_path is not None:
             self._keep_step(self._step_path, step)
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
         if record_ids is not None:
-            self._digest_later(row, 0, [record_ids])
+            self._digest_later(row, 0, (record_ids,))
         self._digest_later(row, 1, list(content() if callable(content) else content))
+
+    def log_batches(
+        self,
+        steps: Sequence[int],
+        batches: Callable[[], Sequence[_Batch]],
+        *,
+        held_bytes: int | None = None,
+    ) -> None:
+        """Digest the batches of steps that one call trains, as `log` would each of them.
+
+        Args:
+            steps: Steps that are recorded: multiples of `every`, ascending.
+            batches: Returns the record ids and the content of each.
+            held_bytes: Memory that `batches` keeps. It is called at a flush then, together with
+                others, and again if training fails, so its arrays must not change. None: it is
+                called at once.
+        """
+        if not steps:
+            return
+        last = batches if held_bytes is not None else _kept(batches())
+        self._last = (steps[-1], lambda: last()[-1], True)
+        if self._step_path is not None:
+            self._keep_step(self._step_path, steps[-1])
+        if self._is_full:
+            return
+        self._held.append((steps, last))
+        self._held_bytes += held_bytes or 0
+        if held_bytes is None or self._held_bytes >= _MOST_HELD_BYTES:
+            self._digest_held()
+
+    def _digest_held(self) -> None:
+        for steps, batches in self._held:
+            for step, (record_ids, content) in zip(steps, batches(), strict=True):
+                row = self._rows.setdefault(step, [0, 0, 0])
+                row[0] = 0 if record_ids is None else _digest((record_ids,))
+                row[1] = _digest(content() if callable(content) else content)
+        self._held.clear()
+        self._held_bytes = 0
 
     def _digest_later(self, row: list[int], place: int, arrays: Sequence[npt.ArrayLike]) -> None:
         """Copy small arrays, and digest them at a flush: alone, a digest's code is in no cache."""
@@ -219,8 +264,9 @@ class StepDigests:
         """
         if self._last is None or self._is_full:
             return
-        step, record_ids, content, is_exact = self._last
+        step, batch, is_exact = self._last
         try:
+            record_ids, content = batch()
             arrays = [np.asarray(each) for each in (content() if callable(content) else content)]
             ids = None if record_ids is None else np.asarray(record_ids).ravel()[:_MOST_IDS]
             fields = {
@@ -318,6 +364,7 @@ class StepDigests:
 
     def _flush(self) -> None:
         self._digest_copies()
+        self._digest_held()
         for steps_completed, metrics in self._metrics:
             self._digest_metrics(steps_completed, metrics)
         self._metrics.clear()
@@ -337,7 +384,7 @@ class StepDigests:
 
     def close(self) -> None:
         """Flush and close; idempotent."""
-        if self._rows or self._metrics:
+        if self._rows or self._metrics or self._held:
             self.flush()
         if self._is_full:
             self._file.abandon()
@@ -356,6 +403,10 @@ class StepDigests:
             "machine": {"system": _system(), "cpu": _cpu_model(), "cpus": os.cpu_count()},
         }
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
+
+
+def _kept(batches: Sequence[_Batch]) -> Callable[[], Sequence[_Batch]]:
+    return lambda: batches
 
 
 def _are_small(

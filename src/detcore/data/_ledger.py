@@ -137,6 +137,11 @@ class LedgerWriter:
             run_id=run_id, start_step=start_step, rank=rank, world_size=world_size
         )
         self._last_step = start_step
+        # Of steps that are not in a frame yet: the first of them, their epochs, and their ids.
+        self._first_step = 0
+        self._epochs: list[int] = []
+        self._ids: list[Indices] = []
+        self._id_bytes = 0
 
     def describe(self, ids: IdKind, *, num_records: int | None = None, left_over: int = 0) -> None:
         """Define the ids, before the first `log` or `census`.
@@ -150,7 +155,7 @@ class LedgerWriter:
             LedgerError: If something was logged already, or the ids are content hashes and there
                 are several workers.
         """
-        if self._file.is_begun:
+        if self._epochs or self._file.is_begun:
             raise LedgerError("a ledger's ids are described before the first of them is logged")
         previous = self._header
         if ids is IdKind.CONTENT_HASH and previous.world_size > 1:
@@ -167,6 +172,8 @@ class LedgerWriter:
     def log(self, step: int, epoch: int, record_ids: npt.ArrayLike) -> None:
         """Log the records that a step used, into a buffer; see `flush`.
 
+        The ids are copied. Consecutive steps become one frame.
+
         Args:
             step: Batches completed once this step is done, so the first step of a trial is 1.
                 A step whose records belong to two epochs is logged once for each.
@@ -177,8 +184,17 @@ class LedgerWriter:
             DataError: If the step is lower than the last one, or the ids are not integers.
         """
         self._check_step(step)
+        ids = np.array(_as_ids(record_ids))
+        if step != self._last_step + 1:
+            self._pack_steps()
+        if not self._epochs:
+            self._first_step = step
         self._last_step = step
-        self._append(pack_ids(FrameKind.BATCH, step, epoch, _as_ids(record_ids)))
+        self._epochs.append(epoch)
+        self._ids.append(ids)
+        self._id_bytes += ids.nbytes
+        if self._id_bytes >= _FLUSH_AT_BYTES:
+            self.flush()
 
     def log_batches(
         self,
@@ -205,6 +221,7 @@ class LedgerWriter:
         ids, bounds = _as_ids(record_ids), np.asarray(ends)
         if not bounds.size or bounds[-1] != ids.size:
             raise DataError(f"the batches end at {bounds[-1:]}, but there are {ids.size} ids")
+        self._pack_steps()
         self._last_step = first_step + bounds.size - 1
         self._append(pack_batches(first_step, epochs, bounds, ids))
 
@@ -214,7 +231,19 @@ class LedgerWriter:
         For ids that are not indices; call it any number of times before the first `log`, with a
         part of the ids each time.
         """
+        self._pack_steps()
         self._append(pack_ids(FrameKind.CENSUS, 0, 0, _as_ids(ids)))
+
+    def _pack_steps(self) -> None:
+        """Make a frame of the steps that `log` has kept."""
+        if not self._epochs:
+            return
+        ends = np.cumsum([ids.size for ids in self._ids])
+        ids = np.concatenate(self._ids)
+        self._file.append(pack_batches(self._first_step, self._epochs, ends, ids))
+        self._epochs.clear()
+        self._ids.clear()
+        self._id_bytes = 0
 
     def _check_step(self, step: int) -> None:
         if step < max(self._last_step, self._header.start_step + 1):
@@ -241,10 +270,12 @@ class LedgerWriter:
                 and the next flush tries the rest again.
             LedgerError: If the file exists already.
         """
+        self._pack_steps()
         self._file.flush()
 
     def close(self) -> None:
         """Flush and close; idempotent."""
+        self._pack_steps()
         self._file.close()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
@@ -23,6 +23,8 @@ __all__ = [
     "RECORD_COUNT",
     "ArrayFeed",
     "Feed",
+    "Identified",
+    "Identify",
     "SequenceFeed",
     "Split",
     "as_arrays",
@@ -52,6 +54,9 @@ _ACCEPTED = (
 
 
 Split: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Any]]
+# The record ids of a batch, and its arrays; None and none where they are not known.
+Identified: TypeAlias = tuple[npt.NDArray[np.int64] | None, Sequence[npt.NDArray[Any]]]
+Identify: TypeAlias = Callable[[], Sequence[Identified]]
 # Key under which a step returns the number of records in its batch.
 RECORD_COUNT = "detcore/record_count"
 
@@ -68,6 +73,8 @@ class Feed(Protocol):
         split: See `TrainSteps`; None if a fetched batch needs no splitting.
         position: Batches fed and trained on so far.
         records: Records trained on by this process; None if unknown.
+        held_bytes: Memory that the functions of `identify` keep, of one block, and can be called
+            for at any time later; None: they have to be called before the next block.
         shared_records: Records or items that all workers take their batches from; None if each
             worker has different data.
     """
@@ -79,6 +86,7 @@ class Feed(Protocol):
     split: Split | None
     position: int
     records: int | None
+    held_bytes: int | None
     shared_records: int | None
 
     def block(self, limit: int) -> tuple[Any, int]:
@@ -103,16 +111,14 @@ class Feed(Protocol):
     ) -> None:
         """Log the record ids of the last `count` batches; call it after `advance`."""
 
-    def identify(
-        self, inputs: Any, index: int
-    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
-        """Return the record ids and the arrays of a batch of the last block, where they are known.
+    def identify(self, inputs: Any, indices: range) -> Identify:
+        """Return a function that returns ids and arrays of batches of the last block.
 
-        Call it before the `advance` that counts the batch.
+        Call it before the `advance` that counts the batches; see `held_bytes` for the function.
 
         Args:
             inputs: The block.
-            index: The batch, counted from the first one that was not counted yet.
+            indices: The batches, counted from the first one that was not counted yet.
         """
 
     def save(self, directory: Path) -> dict[str, Any]:
@@ -206,16 +212,29 @@ class ArrayFeed:
             epochs = epochs[begin : self._done]
         ledger.log_batches(self.position - count + 1, epochs, ends, rows)
 
-    def identify(
-        self, inputs: Any, index: int
-    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
-        """Return the indices of the records of a batch, and their values."""
-        start, stop = self._bounds[self._done + index : self._done + index + 2].tolist()
-        rows = self._rows[start:stop]
-        if self._kept is not None:
-            return rows, [array[start:stop] for array in self._kept]
-        # Slices of the block's tensors would take ten times as long, and array[rows] three times.
-        return rows, [array.take(rows, axis=0) for array in self._arrays]
+    @property
+    def held_bytes(self) -> int | None:
+        """The size of the block, if its records are kept beside its tensors."""
+        return None if self._kept is None else sum(array.nbytes for array in self._kept)
+
+    def identify(self, inputs: Any, indices: range) -> Identify:
+        """Return a function for the indices of the records of batches, and their values."""
+        rows, bounds, done = self._rows, self._bounds, self._done
+        kept, arrays = self._kept, self._arrays
+
+        def identified() -> list[Identified]:
+            ends = bounds[done:].tolist()
+            found = []
+            for each in [slice(ends[index], ends[index + 1]) for index in indices]:
+                mine = rows[each]
+                if kept is not None:
+                    found.append((mine, [array[each] for array in kept]))
+                else:
+                    # Slices of the tensors would take ten times as long, array[mine] three times.
+                    found.append((mine, [array.take(mine, axis=0) for array in arrays]))
+            return found
+
+        return identified
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""
@@ -245,6 +264,7 @@ class SequenceFeed:
 
     in_graph = False
     split: Split | None = None
+    held_bytes: int | None = None
 
     def __init__(self, sequence: Any, sampler: IndexSampler, loader: Any) -> None:
         self._sequence = sequence
@@ -294,11 +314,10 @@ class SequenceFeed:
         indices, ends, epochs = self._sampler.joined_batches(first, self.position)
         ledger.log_batches(first + 1, epochs, ends, indices)
 
-    def identify(
-        self, inputs: Any, index: int
-    ) -> tuple[npt.NDArray[np.int64] | None, list[npt.NDArray[Any]]]:
-        """Return the index of the item, and its arrays."""
-        return self._sampler.batch(self.position), [each.numpy() for each in leaves(inputs)]
+    def identify(self, inputs: Any, indices: range) -> Identify:
+        """Return a function for the index of the item, and its arrays."""
+        arrays = [each.numpy() for each in leaves(inputs)]
+        return lambda: [(self._sampler.batch(self.position), arrays) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidModelError
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._model import build_ahead
 from detcore_keras._variables import raw_variable
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ class TrainSteps:
         if self._step is not None or self._model.run_eagerly:
             return
         with compiled_trainable_state(self._model):
+            build_ahead(self._model, self._element_spec)
             step = tf.function(self._graph_step(), autograph=False, reduce_retracing=True)
             concrete = step.get_concrete_function(self._element_spec)
         self._outputs = _checked_outputs(self._model, concrete.structured_outputs)

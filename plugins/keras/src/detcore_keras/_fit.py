@@ -95,31 +95,47 @@ def replaced_function(
     nothing of this is saved with the model. Calls with other data than the stand-in, such as a
     callback's own ``model.train_on_batch``, behave as usual.
     """
-    made, maker = f"{kind}_function", f"make_{kind}_function"
+    maker = f"make_{kind}_function"
     attributes = vars(model)
     own = {name: attributes.pop(name) for name in (maker,) if name in attributes}
-    before = getattr(model, made)
-
-    def from_keras(iterator: Any) -> Any:
-        if _is_stand_in(iterator):
-            return dict(function())
-        setattr(model, made, before)
-        try:
-            return keras_function(model, kind)(iterator)
-        finally:
-            setattr(model, made, from_keras)
-
-    def make_function(force: bool = False) -> Any:
-        setattr(model, made, from_keras)
-        return from_keras
-
-    attributes[maker] = make_function
+    replacement = _Replacement(model, kind, function)
+    attributes[maker] = replacement.make_function
     try:
         yield
     finally:
         del attributes[maker]
         attributes.update(own)
-        setattr(model, made, before)
+        setattr(model, f"{kind}_function", replacement.before)
+
+
+class _Replacement:
+    """The function that a model calls meanwhile.
+
+    An object, because functions that refer to each other are freed by the garbage collector only:
+    an iterator that `function` refers to keeps five threads of TensorFlow until then, and the end
+    of a process waited for those of all of its validations.
+    """
+
+    def __init__(
+        self, model: Any, kind: Literal["train", "test"], function: Callable[[], Mapping[str, Any]]
+    ) -> None:
+        self._model = model
+        self._kind: Literal["train", "test"] = kind
+        self._function = function
+        self.before = getattr(model, f"{kind}_function")
+
+    def __call__(self, iterator: Any) -> Any:
+        if _is_stand_in(iterator):
+            return dict(self._function())
+        setattr(self._model, f"{self._kind}_function", self.before)
+        try:
+            return keras_function(self._model, self._kind)(iterator)
+        finally:
+            self.make_function()
+
+    def make_function(self, force: bool = False) -> Any:
+        setattr(self._model, f"{self._kind}_function", self)
+        return self
 
 
 _STAND_IN_SPEC = tf.TensorSpec((0,), tf.int8)

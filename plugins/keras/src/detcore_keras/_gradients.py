@@ -21,7 +21,7 @@ from detcore_keras._keras import KERAS_MAJOR, tf
 if TYPE_CHECKING:
     from detcore_keras._collective import Collective
 
-__all__ = ["GradientOptions", "accumulated_variables", "share_gradients"]
+__all__ = ["GradientOptions", "accumulated_variables", "share_gradients", "sums_batches"]
 
 _T = TypeVar("_T")
 _EXCHANGE = "_detcore_exchange"
@@ -74,6 +74,12 @@ def accumulated_variables(optimizer: Any) -> list[Any]:
     """Return the variables that hold an optimizer's gradients between two updates."""
     exchange: _Exchange | None = getattr(type(optimizer), _EXCHANGE, None)
     return [] if exchange is None else exchange.variables
+
+
+def sums_batches(optimizer: Any) -> bool:
+    """Whether an optimizer sums the gradients of several batches, in variables of `_Sums`."""
+    exchange: _Exchange | None = getattr(type(optimizer), _EXCHANGE, None)
+    return exchange is not None and exchange.frequency > 1
 
 
 class _Turns:
@@ -129,6 +135,10 @@ class _Exchange:
         return [variable for sums in self._sums.values() for variable in sums.all_variables]
 
     @property
+    def frequency(self) -> int:
+        return self._options.frequency
+
+    @property
     def is_off(self) -> bool:
         """Whether an enclosing optimizer has done it."""
         return self._turns.is_inside
@@ -155,7 +165,7 @@ class _Exchange:
         if not dense:
             self._turns.call(update, gradients)
             return
-        if self._options.frequency == 1:
+        if self.frequency == 1:
             mean = self._turns.run(lambda: self._mean(dense, over_workers), lambda found: found[0])
             self._turns.call(update, _with_missing(mean, gradients))
             return

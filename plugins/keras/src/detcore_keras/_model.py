@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidModelError, describe
+from detcore_keras._gradients import sums_batches
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
 
-__all__ = ["checked_model", "model_generators", "optimizers_of"]
+__all__ = ["build_ahead", "checked_model", "model_generators", "optimizers_of"]
 
 
 def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
@@ -83,6 +84,65 @@ def model_generators(model: Any) -> list[Any]:
         if generator is not None:
             found.append(generator.state)
     return found
+
+
+def build_ahead(model: Any, element_spec: Any) -> None:
+    """Make the variables of the optimizer and the metrics, as the first step would.
+
+    TensorFlow traces a step twice if its first trace makes variables. The same variables are made
+    here, with the same names, where all of the step is Keras's own: a functional or sequential
+    model with one output. Others are left to the trace.
+
+    Args:
+        model: The compiled model.
+        element_spec: Nested ``tf.TypeSpec`` of one batch.
+    """
+    output = _only_output(model)
+    target = element_spec[1] if isinstance(element_spec, tuple) and len(element_spec) > 1 else None
+    if output is None or not isinstance(target, tf.TensorSpec) or target.shape.rank is None:
+        return
+    _build_optimizer(model)
+    metrics = model._compile_metrics if KERAS_MAJOR == 3 else model.compiled_metrics
+    if metrics is None or metrics.built:
+        return
+    if KERAS_MAJOR == 3:
+        metrics.build(keras.KerasTensor(target.shape.as_list(), target.dtype.name), output)
+    else:
+        metrics.build(output, target)
+
+
+def _build_optimizer(model: Any) -> None:
+    optimizer = model.optimizer
+    is_plain = isinstance(optimizer, keras.optimizers.Optimizer) and _is_from_keras(optimizer)
+    # Sums of gradients are made by the trace in any case.
+    if not is_plain or sums_batches(optimizer):
+        return
+    if KERAS_MAJOR == 3:
+        if not optimizer.built:
+            optimizer.build(model.trainable_variables)
+    elif not (hasattr(optimizer, "_built") or hasattr(optimizer, "inner_optimizer")):
+        with tf.name_scope(optimizer.name):
+            optimizer.build(model.trainable_variables)
+
+
+def _only_output(model: Any) -> Any:
+    """Return the symbolic output of a model whose step is Keras's own; None for other models."""
+    functional = getattr(model, "_functional", None) or model  # of a sequential model of Keras 3
+    # Neither Keras has a public name for the structure of the outputs; checked on 2.15 and 3.15.
+    output = getattr(functional, "_outputs_struct" if KERAS_MAJOR == 3 else "_nested_outputs", None)
+    steps = {"train_step", "compute_loss", "compute_metrics"}
+    if not _is_from_keras(model) or steps & vars(model).keys() or tf.nest.is_nested(output):
+        return None
+    # A layer of Keras 2 may make weights in the first step, and its optimizers keep to the first
+    # list of weights. Keras 3 builds its optimizers as early as this by itself.
+    if KERAS_MAJOR == 2 and not all(map(_is_from_keras, model._flatten_layers())):
+        return None
+    return output
+
+
+def _is_from_keras(value: Any) -> bool:
+    package, own = (kind.__module__.partition(".")[0] for kind in (keras.Model, type(value)))
+    return bool(package == own)
 
 
 def _optimizer_kinds() -> tuple[type, ...]:

@@ -142,11 +142,13 @@ class Units:
             values = {name: np.asarray(value) for name, value in outputs.items()}
             self.feed.log(self.ledger, values, count)
 
-    def digest(self, inputs: Any, index: int) -> None:
-        """Record digests of a batch of the block that was not counted yet."""
-        if self.digests is not None:
-            ids, arrays = self.feed.identify(inputs, index)
-            self.digests.log(self.feed.position + index + 1, ids, arrays)
+    def digest(self, digests: StepDigests, inputs: Any, count: int) -> None:
+        """Record digests of the batches of the block that were not counted yet, if they are due."""
+        first, every = self.feed.position + 1, digests.every
+        due = range(-first % every, count, every)
+        steps = range(first + due.start, first + count, every)
+        identify = self.feed.identify(inputs, due)
+        digests.log_batches(steps, identify, held_bytes=self.feed.held_bytes)
 
     def scalars(self, logs: Any) -> dict[str, float]:
         """Return a batch's metrics as numbers; warn once about values that are not numbers."""
@@ -222,9 +224,7 @@ class FastUnits(Units):
             self._updates = outputs.get(NUM_UPDATES, self._updates)
             seconds += time.perf_counter() - started
             if self.digests is not None:
-                every = self.digests.every
-                for index in range(-(self.feed.position + 1) % every, count, every):
-                    self.digest(inputs, index)
+                self.digest(self.digests, inputs, count)
             self.count(outputs, count)
             rows += self._rows(outputs, count)
         self._calls += 1
@@ -281,7 +281,9 @@ class SingleUnits(Units):
         collected = []
         for index in range(count):
             callbacks.batch_begin(feed.position)
-            self.digest(inputs, 0)
+            if self.digests is not None:
+                ((ids, arrays),) = feed.identify(inputs, range(1))()
+                self.digests.log(feed.position + 1, ids, arrays)
             outputs = run_one(inputs, index)
             self.count(outputs, 1)
             logs = _public(outputs) if private else outputs
