@@ -100,6 +100,17 @@ def test_workers_that_are_resumed_end_with_the_same_bits(tmp_path: Path, cut: in
     assert whole[0][2] != whole[1][2]  # each worker draws random numbers of its own
 
 
+def draw(distributed: Any) -> str:
+    lab = Lab(Dropped, distributed=distributed, batch_size=6)
+    drawn = str(torch.rand(2))
+    lab.close()
+    return drawn
+
+
+def test_each_of_three_workers_is_seeded() -> None:
+    assert len(set(run_ranks(draw, 3, "processes"))) == 3
+
+
 class AddingTrial(LineTrial):
     """The same on any number of workers."""
 
