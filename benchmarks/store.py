@@ -288,9 +288,9 @@ def _of_trials(place: Place) -> Questions:
 
 
 def _of_long(place: Place) -> Questions:
+    from detcore.cli._trial_view import _read
     from detcore.database import Database
     from detcore_report import read_view
-    from detcore_report._trial_command import _read
 
     database = Database.open(place.url)
     experiment = database.get_trial(place.long_trial).experiment_id

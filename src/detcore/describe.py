@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Redactor",
+    "best_of",
     "can_resume",
     "describe_experiment",
     "describe_state",
@@ -155,7 +156,7 @@ def took_s(row: Mapping[str, Any]) -> float | None:
     return duration_s(row["created_at"], row["ended_at"])
 
 
-def _best_of(record: MetricRecord | None) -> dict[str, Any] | None:
+def best_of(record: MetricRecord | None) -> dict[str, Any] | None:
     """Return a best validation in the format of ``--json``."""
     if record is None:
         return None
@@ -225,7 +226,7 @@ def describe_experiment(
         "num_trials": num_trials,
         "metric": metric,
         "smaller_is_better": smaller,
-        "best_validation": _best_of(best),
+        "best_validation": best_of(best),
     }
 
 
@@ -269,7 +270,7 @@ def _describe_trial(
         "hparams": dict(trial.hparams),
         "labels": list(trial.labels),
         "notes": trial.notes,
-        "best_validation": _best_of(summary.best),
+        "best_validation": best_of(summary.best),
         "latest_checkpoint": summary.latest_checkpoint,
     }
 

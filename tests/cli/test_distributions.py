@@ -167,6 +167,30 @@ def with_a_trial(core_alone: CleanEnvironment) -> CleanEnvironment:
 
 
 @pytest.mark.cold
+def test_without_its_distribution_a_plot_says_how_to_install_it(
+    with_a_trial: CleanEnvironment,
+) -> None:
+    done = with_a_trial.run("detcore", "trial", "plot", "1")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        1,
+        "",
+        "error: 'detcore trial plot' is part of detcore-report, which is not installed.\n"
+        "Install it with: pip install 'detcore[report]'\n",
+    )
+
+
+@pytest.mark.cold
+def test_a_trial_is_described_without_its_plot(with_a_trial: CleanEnvironment) -> None:
+    done = with_a_trial.run("detcore", "trial", "describe", "1")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (
+        "val_loss (validation) over steps\n"
+        "plots: pip install 'detcore[report]'\n"
+        "min 0.05 at step 20, max 0.1 at step 10, last 0.05\n"
+    ) in done.stdout
+
+
+@pytest.mark.cold
 def test_a_notebook_says_how_to_get_tables_and_curves(with_a_trial: CleanEnvironment) -> None:
     done = with_a_trial.run("python", "-W", "error", "-c", SHOW_IN_A_NOTEBOOK)
     assert (done.returncode, done.stderr) == (0, "")

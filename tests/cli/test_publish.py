@@ -11,7 +11,7 @@ from pathlib import Path
 import click.testing
 import pytest
 from package_index import PackageIndex, serve_index
-from plugin_wheels import CleanEnvironment, build_wheel, house_wheels
+from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel
 
 from detcore.cli import main
 
@@ -46,7 +46,7 @@ def publish(wheel: Path, index: PackageIndex, token: str) -> tuple[int, str]:
 
 def test_a_published_wheel_is_installed_from_its_index(points: Path, tmp_path: Path) -> None:
     wheel = build_wheel(points, tmp_path / "dist")
-    clean = CleanEnvironment(tmp_path / "environment", house_wheels("report"))
+    clean = CleanEnvironment(tmp_path / "environment", [detcore_wheel()])
     assert "points" not in clean.run("detcore", "plugins", "list").stdout
     with serve_index(tmp_path / "index") as index:
         code, output = publish(wheel, index, "a wrong one")

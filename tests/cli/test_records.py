@@ -284,8 +284,8 @@ def test_of_very_many_reports_some_are_read(
         )
         records.report(trial, "validation", step, val_loss=float((step - 13) ** 2))
     whole = records.data("trial", "describe", str(trial), "--metric", "loss")
-    monkeypatch.setattr("detcore_report._trial_command._MANY", 50)
-    monkeypatch.setattr("detcore_report._trial_command._PARTS", 4)
+    monkeypatch.setattr("detcore.cli._trial_view._MANY", 50)
+    monkeypatch.setattr("detcore.cli._trial_view._PARTS", 4)
 
     text = records("trial", "describe", str(trial)).stdout
     rows = [columns(line) for line in text.splitlines()]
@@ -366,7 +366,7 @@ def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
 
 def test_the_commands_import_nothing_heavy_before_they_run() -> None:
     code = (
-        "import sys, detcore_report._trial_command, detcore.cli._experiment, detcore.cli._output\n"
+        "import sys, detcore.cli._trial_view, detcore.cli._experiment, detcore.cli._output\n"
         "print({'rich', 'sqlalchemy', 'pydantic', 'numpy', 'alembic'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -117,8 +117,6 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "storage": "detcore-storage",
     "tensorboard": "detcore-report",
     "top": "detcore-report",
-    "trial describe": "detcore-report",
-    "trial plot": "detcore-report",
     "ui": "detcore-server",
     "user activate": "detcore-server",
     "user change-password": "detcore-remote",

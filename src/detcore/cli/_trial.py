@@ -1,4 +1,4 @@
-"""``detcore trial``: label a trial, or end it; detcore-report shows it."""
+"""``detcore trial``: label a trial, or end it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ _id = click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
     "trial",
     cls=CommandGroup,
     lazy_commands={
-        "describe": Lazy(None, "Show metrics, plot, checkpoints."),
+        "describe": Lazy(
+            "detcore.cli._trial_view:describe_trial", "Show metrics, plot, checkpoints."
+        ),
         "cancel": Lazy("detcore.cli._trial:cancel", "Checkpoint and end one trial."),
         "kill": Lazy("detcore.cli._trial:kill", "End one trial at once."),
         "logs": Lazy("detcore.cli._logs:trial_logs", "Show what a trial printed."),
-        "plot": Lazy(None, "Plot a metric on the terminal."),
+        "plot": Lazy("detcore.cli._trial_view:plot_trial", "Plot a metric on the terminal."),
         "label": Lazy("detcore.cli._trial:label", "Add labels to a trial, or remove them."),
         "set-notes": Lazy("detcore.cli._trial:set_notes", "Replace the notes of a trial."),
     },

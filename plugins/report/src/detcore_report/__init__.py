@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from detcore_report._parts import STYLE, cut, escape, fragment, page, table
     from detcore_report._scatter import draw_scatters
     from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
+    from detcore_report._text_plot import draw_text_plot
     from detcore_report._view import (
         Chart,
         Curve,
@@ -43,6 +44,7 @@ __all__ = [
     "draw_chart",
     "draw_parallel",
     "draw_scatters",
+    "draw_text_plot",
     "escape",
     "experiment_part",
     "fragment",
@@ -72,6 +74,7 @@ __getattr__, __dir__ = lazy_names(
         "_parts": "STYLE cut escape fragment page table",
         "_scatter": "draw_scatters",
         "_svg": "draw_chart draw_parallel legend trial_classes",
+        "_text_plot": "draw_text_plot",
         "_view": "Chart Curve ExperimentView TrialView read_view select_trials",
     },
 )

@@ -10,21 +10,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli import (
-    TRIAL_ID,
+from detcore._distributions import (
+    MissingDistributionError,
+    import_distribution,
+    install_command,
+)
+from detcore.cli._completion import TRIAL_ID
+from detcore.cli._output import (
     Column,
     choose_format,
     format_options,
     make_console,
-    master_option,
-    open_records,
+    pick,
     print_csv,
     print_fields,
+    print_heading,
     print_json,
     print_line,
     print_table,
-    uuid_shortener,
 )
+from detcore.cli._records import master_option, open_records, uuid_shortener
+from detcore.contract.errors import NotFoundError
 from detcore.describe import (
     can_resume,
     describe_state,
@@ -34,11 +40,9 @@ from detcore.describe import (
     format_time,
     searcher_metric,
 )
-from detcore.errors import NotFoundError
-from detcore_report._text_plot import draw_text_plot
 
 if TYPE_CHECKING:
-    from detcore.cli import CliContext
+    from detcore.cli._context import CliContext
     from detcore.database import (
         CheckpointRecord,
         Database,
@@ -101,14 +105,15 @@ def describe_trial(
     if form == "csv":
         reports = [*facts.validations, *facts.training]
         print_csv(
-            [{"kind": row.kind, **_pick(_REPORT_FIELDS, row)} for row in reports], _CSV_COLUMNS
+            [{"kind": row.kind, **pick(_REPORT_FIELDS, row)} for row in reports], _CSV_COLUMNS
         )
         return
     _print_trial(facts)
     _print_validations(facts, show_all=show_all)
     _print_training(facts)
     _print_checkpoints(facts, short)
-    _print_plot(series, facts)
+    if series is not None:
+        _print_plot(series, facts, _find_drawing())
     _print_hint(facts)
 
 
@@ -120,13 +125,16 @@ def describe_trial(
 def plot_trial(obj: CliContext, trial_id: int, metric: str | None) -> None:
     """Plot a metric of a trial over steps, on the terminal.
 
-    For a page or an image of all trials: detcore experiment plot.
+    For a page or an image of all trials: detcore experiment plot. Both need detcore-report:
+    pip install 'detcore[report]'.
     """
+    report = import_distribution("detcore_report", needed_by="'detcore trial plot'")
     with open_records(obj) as database:
         facts, series = _read(database, trial_id, metric, ())
     if series is None:
         click.echo(f"trial {trial_id} has reported no metrics yet", err=True)
-    _print_plot(series, facts)
+        return
+    _print_plot(series, facts, report.draw_text_plot)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -299,26 +307,17 @@ def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
         "steps_completed": facts.steps_completed,
         "metric": metric,
         "smaller_is_better": smaller,
-        "best_validation": facts.best and _pick(_BEST_FIELDS, facts.best),
-        "validations": [_pick(_REPORT_FIELDS, row) for row in facts.validations],
+        "best_validation": facts.best and pick(_BEST_FIELDS, facts.best),
+        "validations": [pick(_REPORT_FIELDS, row) for row in facts.validations],
         "training": {
             "num_reports": facts.num_reports["training"],
             "batches_per_second": _speed(facts),
-            "last": _pick(_REPORT_FIELDS, last) if last else None,
+            "last": pick(_REPORT_FIELDS, last) if last else None,
         },
-        "checkpoints": [_pick(_CHECKPOINT_FIELDS, row) for row in facts.checkpoints],
+        "checkpoints": [pick(_CHECKPOINT_FIELDS, row) for row in facts.checkpoints],
         "plot": series,
         "num_damaged_reports": facts.num_damaged,
     }
-
-
-def _pick(names: Sequence[str], row: object) -> dict[str, Any]:
-    return {name: getattr(row, name) for name in names}
-
-
-def _print_heading(text: str) -> None:
-    click.echo()
-    print_line(text, style="bold")
 
 
 def _print_trial(facts: _Facts) -> None:
@@ -355,7 +354,7 @@ def _print_trial(facts: _Facts) -> None:
 
 
 def _print_validations(facts: _Facts, *, show_all: bool) -> None:
-    _print_heading("Validations")
+    print_heading("Validations")
     rows = facts.validations
     if not rows:
         print_line("none yet")
@@ -420,7 +419,7 @@ def _fitting(names: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _print_training(facts: _Facts) -> None:
-    _print_heading("Training")
+    print_heading("Training")
     if not facts.training:
         print_line("no reports yet")
         return
@@ -437,7 +436,7 @@ def _print_training(facts: _Facts) -> None:
 
 
 def _print_checkpoints(facts: _Facts, short: Callable[[str], str]) -> None:
-    _print_heading("Checkpoints")
+    print_heading("Checkpoints")
     if not facts.checkpoints:
         print_line("none yet")
         return
@@ -462,11 +461,19 @@ def _print_checkpoints(facts: _Facts, short: Callable[[str], str]) -> None:
     )
 
 
-def _print_plot(series: _Series | None, facts: _Facts) -> None:
-    """Print a plot with its extremes."""
-    if series is None:
-        return
-    _print_heading(f"{series.metric} ({series.kind}) over steps")
+def _find_drawing() -> Callable[..., list[str]] | None:
+    """Return the function that draws plots, or None without its distribution."""
+    try:
+        report = import_distribution("detcore_report", needed_by="the plot")
+    except MissingDistributionError:
+        return None
+    draw: Callable[..., list[str]] = report.draw_text_plot
+    return draw
+
+
+def _print_plot(series: _Series, facts: _Facts, draw: Callable[..., list[str]] | None) -> None:
+    """Print a plot with its extremes; without a function that draws, how to get one."""
+    print_heading(f"{series.metric} ({series.kind}) over steps")
     finite = [point for point in series.points if math.isfinite(point[1])]
     if not finite:
         print_line("no finite value")
@@ -475,8 +482,11 @@ def _print_plot(series: _Series | None, facts: _Facts) -> None:
         step, value = series.points[0]
         print_line(f"{format_number(value)} at step {step}; two values make a plot", style="dim")
         return
-    for line in draw_text_plot(series.points, width=min(make_console().width, _MAX_PLOT_WIDTH)):
-        print_line(line, style="cyan")
+    if draw is None:
+        print_line(f"plots: {install_command('detcore-report')}", style="dim")
+    else:
+        for line in draw(series.points, width=min(make_console().width, _MAX_PLOT_WIDTH)):
+            print_line(line, style="cyan")
     low, high = min(finite, key=_VALUE), max(finite, key=_VALUE)
     text = (
         f"min {format_number(low[1])} at step {low[0]}, max {format_number(high[1])} at step "
