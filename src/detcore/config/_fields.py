@@ -258,7 +258,7 @@ class Tagged:
     known: Mapping[str, type[Section]] = dataclasses.field(default_factory=dict)
     retired: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
-    def section(
+    def check_section(
         self, value: object, _: ValidatorFunctionWrapHandler, info: ValidationInfo
     ) -> Section:
         """Validate a section."""
@@ -281,7 +281,7 @@ class Tagged:
             raise_problems(self.what, [((self.tag,), self.bad_tag(name, choices))])
         return (model or self.other).model_validate(value)
 
-    def name(self, value: str, info: ValidationInfo) -> str:
+    def check_name(self, value: str, info: ValidationInfo) -> str:
         """Validate a name that stands for a section with nothing but its tag."""
         plugins = self._plugins(info)
         if plugins is not None:

@@ -214,7 +214,7 @@ SEARCHER = Tagged(
 SearcherField = Annotated[
     Searcher,
     Field(discriminator="name"),
-    WrapValidator(SEARCHER.section),
+    WrapValidator(SEARCHER.check_section),
     DUMP_ANY,
 ]
 
@@ -333,7 +333,7 @@ StorageField = Annotated[
     | Annotated[
         CheckpointStorage,
         Field(discriminator="type"),
-        WrapValidator(STORAGE.section),
+        WrapValidator(STORAGE.check_section),
         DUMP_ANY,
         Tag(MAPPING),
     ],
@@ -447,10 +447,10 @@ class LocalLauncherSettings(BaseModel):
 
 LAUNCHER = Tagged(tag="name", what="launcher", other=PluginLauncher)
 LauncherField = Annotated[
-    Annotated[Name, AfterValidator(LAUNCHER.name), Tag(TEXT)]
+    Annotated[Name, AfterValidator(LAUNCHER.check_name), Tag(TEXT)]
     | Annotated[
         PluginLauncher,
-        WrapValidator(LAUNCHER.section),
+        WrapValidator(LAUNCHER.check_section),
         DUMP_ANY,
         Tag(MAPPING),
     ],
