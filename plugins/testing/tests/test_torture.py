@@ -31,6 +31,7 @@ from detcore.checkpoint import (
 )
 from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest
 from detcore.database import Database
+from detcore.database import _retention as rules
 from detcore.errors import NotFoundError
 from detcore.storage import LocalStorage, StorageBackend
 from detcore_storage import FsspecStorage, GcsStorage, S3Storage
@@ -285,11 +286,11 @@ def _files_deleted_before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(database: Any, manifest: Any, saved: Any) -> None:
+    def record(database: Any, manifest: Any, **told: Any) -> None:
         started = postponed.pop(manifest.uuid, None)
         if started is not None:
             real(database, **started)
-        _commit.record_committed(database, manifest, saved)
+        _commit.record_committed(database, manifest, **told)
 
     def postpone(self: Any, change: Any, **options: Any) -> None:
         if isinstance(change, CheckpointStarted):
@@ -351,7 +352,7 @@ def _part_without_manifest(monkeypatch: pytest.MonkeyPatch) -> None:
 def _registered_ones_are_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     forced = functools.partial(_delete.delete_checkpoint, force=True)
     monkeypatch.setattr(_retention, "delete_checkpoint", forced)
-    monkeypatch.setattr(_retention, "_exempt", lambda _database: {})
+    monkeypatch.setattr(rules, "_exempt", lambda _database: {})
 
 
 def _repair_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
