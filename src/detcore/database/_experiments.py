@@ -45,7 +45,7 @@ _CLAIMED = (ExperimentState.PAUSED, ExperimentState.ERROR)
 
 
 class ExperimentQueries(Queries):
-    """Create, read and move on experiments."""
+    """Create, read, move on and delete experiments."""
 
     def create_experiment(
         self,
@@ -289,8 +289,7 @@ class ExperimentQueries(Queries):
         """
         mine = this_process()
         query = select(experiments.c.process).where(*_runs(experiment_id))
-        with self._read() as connection:
-            known = connection.execute(query).scalar()
+        known = self._read_value(query)
         if known is None or known == mine:
             return known == mine
         if is_alive(ProcessIdentity.from_document(decode_document(known))) is not False:
@@ -310,6 +309,36 @@ class ExperimentQueries(Queries):
         before = process_document(process)
         with self._write() as connection:
             change_where(connection, experiments, *_runs(experiment_id), mine, process=before)
+
+    def delete_experiment(self, experiment_id: int) -> None:
+        """Remove an experiment and all records that belong to it; files are the caller's business.
+
+        Its id, and those of its trials, are not given again.
+
+        Raises:
+            NotFoundError: If no experiment has that id.
+            CheckpointStateError: If one of its checkpoints is in the model registry.
+        """
+        mine = trials.c.experiment_id == experiment_id
+        with self._write() as connection:
+            require(connection, experiments, experiment_id)
+            refuse_registered(
+                connection,
+                f"checkpoints of experiment {experiment_id} are",
+                checkpoints.c.experiment_id == experiment_id,
+                remedy="Delete those versions first.",
+            )
+            for table in (experiments, trials):
+                note_last_id(connection, table)
+            values = validation_values
+            connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
+            numbers = select(trials.c.id).where(mine)
+            _delete_from_other_tables(connection, experiment_id)
+            for own in (metrics, events, spools, runs):
+                connection.execute(delete(own).where(own.c.trial_id.in_(numbers)))
+            for own in (checkpoints, search_events, experiment_labels, trials):
+                connection.execute(delete(own).where(own.c.experiment_id == experiment_id))
+            connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
 
     def is_this_process(self, process: ProcessIdentity) -> bool:
         """Whether a record is of the calling process."""
@@ -369,40 +398,6 @@ def replace_labels(connection: Connection, experiment_id: int, labels: Iterable[
         connection.execute(
             experiment_labels.insert().values(label=label, experiment_id=experiment_id)
         )
-
-
-class DeletionQueries(Queries):
-    """Remove experiments."""
-
-    def delete_experiment(self, experiment_id: int) -> None:
-        """Remove an experiment and all records that belong to it; files are the caller's business.
-
-        Its id, and those of its trials, are not given again.
-
-        Raises:
-            NotFoundError: If no experiment has that id.
-            CheckpointStateError: If one of its checkpoints is in the model registry.
-        """
-        mine = trials.c.experiment_id == experiment_id
-        with self._write() as connection:
-            require(connection, experiments, experiment_id)
-            refuse_registered(
-                connection,
-                f"checkpoints of experiment {experiment_id} are",
-                checkpoints.c.experiment_id == experiment_id,
-                remedy="Delete those versions first.",
-            )
-            for table in (experiments, trials):
-                note_last_id(connection, table)
-            values = validation_values
-            connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
-            numbers = select(trials.c.id).where(mine)
-            _delete_from_other_tables(connection, experiment_id)
-            for own in (metrics, events, spools, runs):
-                connection.execute(delete(own).where(own.c.trial_id.in_(numbers)))
-            for own in (checkpoints, search_events, experiment_labels, trials):
-                connection.execute(delete(own).where(own.c.experiment_id == experiment_id))
-            connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
 
 
 def _delete_from_other_tables(connection: Connection, experiment_id: int) -> None:
