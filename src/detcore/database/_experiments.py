@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, inspect, select, text, update
+from sqlalchemy import (
+    Connection,
+    Table,
+    delete,
+    func,
+    insert,
+    inspect,
+    literal,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document
@@ -119,18 +130,16 @@ class ExperimentQueries(Queries):
         hidden, _ = hide_secrets(config, None)
         with self._write() as connection:
             change(connection, experiments, experiment_id, config=encode_document(hidden))
-            ids = select(trials.c.id).where(trials.c.experiment_id == experiment_id)
-            for trial in connection.execute(ids).all():
-                last = select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial.id)
-                connection.execute(
-                    events.insert().values(
-                        trial_id=trial.id,
-                        run_id=connection.execute(last).scalar() or 0,
-                        kind="config",
-                        payload=encode_document(changes),
-                        reported_at=now(),
-                    )
-                )
+            last = select(func.max(runs.c.run_id)).where(runs.c.trial_id == trials.c.id)
+            row = {
+                "trial_id": trials.c.id,
+                "run_id": func.coalesce(last.scalar_subquery(), 0),
+                "kind": literal("config"),
+                "payload": literal(encode_document(changes)),
+                "reported_at": literal(now()),
+            }
+            rows = select(*row.values()).where(trials.c.experiment_id == experiment_id)
+            connection.execute(events.insert().from_select(list(row), rows))
 
     def get_experiment(self, experiment_id: int) -> ExperimentRecord:
         """Return an experiment.
@@ -294,9 +303,9 @@ class ExperimentQueries(Queries):
             return known == mine
         if is_alive(ProcessIdentity.from_document(decode_document(known))) is not False:
             return False
-        same = experiments.c.process == known
+        which = (*_runs(experiment_id), experiments.c.process == known)
         with self._write() as connection:
-            return change_where(connection, experiments, *_runs(experiment_id), same, process=mine)
+            return change_where(connection, experiments, *which, process=mine)
 
     def disown_experiment(self, experiment_id: int, process: ProcessIdentity) -> None:
         """Give an adopted experiment back that could not be looked after: another one may try.
@@ -305,10 +314,9 @@ class ExperimentQueries(Queries):
             experiment_id: Which.
             process: The one it was adopted from, which is gone.
         """
-        mine = experiments.c.process == this_process()
-        before = process_document(process)
+        which = (*_runs(experiment_id), experiments.c.process == this_process())
         with self._write() as connection:
-            change_where(connection, experiments, *_runs(experiment_id), mine, process=before)
+            change_where(connection, experiments, *which, process=process_document(process))
 
     def delete_experiment(self, experiment_id: int) -> None:
         """Remove an experiment and all records that belong to it; files are the caller's business.
