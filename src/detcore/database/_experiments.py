@@ -298,7 +298,7 @@ class ExperimentQueries(Queries):
         """
         mine = this_process()
         query = select(experiments.c.process).where(*_runs(experiment_id))
-        known = self._read_value(query)
+        known: str | None = self._read_value(query)
         if known is None or known == mine:
             return known == mine
         if is_alive(ProcessIdentity.from_document(decode_document(known))) is not False:
