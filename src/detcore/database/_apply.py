@@ -130,23 +130,19 @@ def _transition(
 
 
 def insert_checkpoint(
-    connection: Connection,
-    event: events.CheckpointStarted,
-    at: float,
-    *,
-    trial_id: int | None,
-    experiment_id: int | None,
+    connection: Connection, event: events.CheckpointStarted, at: float, *, trial_id: int | None
 ) -> None:
     """Insert a checkpoint that is being written.
 
     Raises:
         IntegrityError: If it is recorded already, or there is no such trial.
     """
+    owner = select(trials.c.experiment_id).where(trials.c.id == trial_id).scalar_subquery()
     connection.execute(
         checkpoints.insert().values(
             uuid=event.uuid,
             trial_id=trial_id,
-            experiment_id=experiment_id,
+            experiment_id=owner,
             storage_url=event.storage_url,
             state=ACTIVE,
             steps_completed=event.steps_completed,
@@ -163,15 +159,9 @@ def _start(
     found = connection.execute(
         select(checkpoints.c.trial_id).where(checkpoints.c.uuid == event.uuid)
     ).scalar()
-    if found is not None:
-        return bool(found == owner[0])
-    experiment_id = connection.execute(
-        select(trials.c.experiment_id).where(trials.c.id == owner[0])
-    ).scalar()
-    if experiment_id is None:
-        return False
-    insert_checkpoint(connection, event, at, trial_id=owner[0], experiment_id=experiment_id)
-    return True
+    if found is None:
+        insert_checkpoint(connection, event, at, trial_id=owner[0])
+    return found in (None, owner[0])
 
 
 def _fail(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Select, func, select, update
+from sqlalchemy import Select, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
@@ -21,7 +21,7 @@ from detcore.database._apply import (
 )
 from detcore.database._metrics import AT_ITS_STEP, is_current
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
-from detcore.database._schema import checkpoints, metrics, trials, validation_values
+from detcore.database._schema import checkpoints, metrics, validation_values
 
 _LISTED = 10
 
@@ -54,7 +54,13 @@ class CheckpointQueries(Queries):
         """
         with self._write() as connection:
             if isinstance(change, events.CheckpointStarted):
-                _start(connection, change, trial_id)
+                try:
+                    insert_checkpoint(connection, change, now(), trial_id=trial_id)
+                except IntegrityError as error:
+                    raise DatabaseError(
+                        f"cannot record checkpoint {change.uuid} of trial {trial_id}: "
+                        f"{error.orig}.\nIt is recorded already, or there is no such trial."
+                    ) from error
                 return
             loses_files = isinstance(change, events.CheckpointDeleting) or (
                 isinstance(change, events.CheckpointDeleted) and change.resources
@@ -206,18 +212,6 @@ class CheckpointQueries(Queries):
             connection.execute(update(checkpoints).where(here).values(metadata=text))
             changed = connection.execute(select(checkpoints).where(here))
             return read_rows(CheckpointRecord, changed)[0]
-
-
-def _start(connection: Connection, event: events.CheckpointStarted, trial_id: int | None) -> None:
-    of_trial = select(trials.c.experiment_id).where(trials.c.id == trial_id)
-    experiment_id = connection.execute(of_trial).scalar()
-    try:
-        insert_checkpoint(connection, event, now(), trial_id=trial_id, experiment_id=experiment_id)
-    except IntegrityError as error:
-        raise DatabaseError(
-            f"cannot record checkpoint {event.uuid} of trial {trial_id}: {error.orig}.\n"
-            "It is recorded already, or there is no such trial."
-        ) from error
 
 
 def _not_found(

@@ -10,7 +10,7 @@ from detcore.database._checkpoints import CheckpointQueries
 from detcore.database._connections import ForkGuard, Patience, shown_url
 from detcore.database._curves import CurveQueries
 from detcore.database._engine import bring_up_to_date, make_engine
-from detcore.database._experiments import DeletionQueries, ExperimentQueries
+from detcore.database._experiments import ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
@@ -32,7 +32,6 @@ class Database(
     CheckpointQueries,
     RankingQueries,
     CurveQueries,
-    DeletionQueries,
 ):
     """Experiments, trials, metrics and checkpoints, shared by all processes.
 

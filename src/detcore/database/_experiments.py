@@ -5,7 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Table, delete, func, insert, inspect, select, text, update
+from sqlalchemy import (
+    Connection,
+    Table,
+    delete,
+    func,
+    insert,
+    inspect,
+    literal,
+    select,
+    text,
+    update,
+)
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import decode_document, encode_document
@@ -45,7 +56,7 @@ _CLAIMED = (ExperimentState.PAUSED, ExperimentState.ERROR)
 
 
 class ExperimentQueries(Queries):
-    """Create, read and move on experiments."""
+    """Create, read, move on and delete experiments."""
 
     def create_experiment(
         self,
@@ -119,18 +130,16 @@ class ExperimentQueries(Queries):
         hidden, _ = hide_secrets(config, None)
         with self._write() as connection:
             change(connection, experiments, experiment_id, config=encode_document(hidden))
-            ids = select(trials.c.id).where(trials.c.experiment_id == experiment_id)
-            for trial in connection.execute(ids).all():
-                last = select(func.max(runs.c.run_id)).where(runs.c.trial_id == trial.id)
-                connection.execute(
-                    events.insert().values(
-                        trial_id=trial.id,
-                        run_id=connection.execute(last).scalar() or 0,
-                        kind="config",
-                        payload=encode_document(changes),
-                        reported_at=now(),
-                    )
-                )
+            last = select(func.max(runs.c.run_id)).where(runs.c.trial_id == trials.c.id)
+            row = {
+                "trial_id": trials.c.id,
+                "run_id": func.coalesce(last.scalar_subquery(), 0),
+                "kind": literal("config"),
+                "payload": literal(encode_document(changes)),
+                "reported_at": literal(now()),
+            }
+            rows = select(*row.values()).where(trials.c.experiment_id == experiment_id)
+            connection.execute(events.insert().from_select(list(row), rows))
 
     def get_experiment(self, experiment_id: int) -> ExperimentRecord:
         """Return an experiment.
@@ -289,15 +298,14 @@ class ExperimentQueries(Queries):
         """
         mine = this_process()
         query = select(experiments.c.process).where(*_runs(experiment_id))
-        with self._read() as connection:
-            known = connection.execute(query).scalar()
+        known: str | None = self._read_value(query)
         if known is None or known == mine:
             return known == mine
         if is_alive(ProcessIdentity.from_document(decode_document(known))) is not False:
             return False
-        same = experiments.c.process == known
+        which = (*_runs(experiment_id), experiments.c.process == known)
         with self._write() as connection:
-            return change_where(connection, experiments, *_runs(experiment_id), same, process=mine)
+            return change_where(connection, experiments, *which, process=mine)
 
     def disown_experiment(self, experiment_id: int, process: ProcessIdentity) -> None:
         """Give an adopted experiment back that could not be looked after: another one may try.
@@ -306,10 +314,39 @@ class ExperimentQueries(Queries):
             experiment_id: Which.
             process: The one it was adopted from, which is gone.
         """
-        mine = experiments.c.process == this_process()
-        before = process_document(process)
+        which = (*_runs(experiment_id), experiments.c.process == this_process())
         with self._write() as connection:
-            change_where(connection, experiments, *_runs(experiment_id), mine, process=before)
+            change_where(connection, experiments, *which, process=process_document(process))
+
+    def delete_experiment(self, experiment_id: int) -> None:
+        """Remove an experiment and all records that belong to it; files are the caller's business.
+
+        Its id, and those of its trials, are not given again.
+
+        Raises:
+            NotFoundError: If no experiment has that id.
+            CheckpointStateError: If one of its checkpoints is in the model registry.
+        """
+        mine = trials.c.experiment_id == experiment_id
+        with self._write() as connection:
+            require(connection, experiments, experiment_id)
+            refuse_registered(
+                connection,
+                f"checkpoints of experiment {experiment_id} are",
+                checkpoints.c.experiment_id == experiment_id,
+                remedy="Delete those versions first.",
+            )
+            for table in (experiments, trials):
+                note_last_id(connection, table)
+            values = validation_values
+            connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
+            numbers = select(trials.c.id).where(mine)
+            _delete_from_other_tables(connection, experiment_id)
+            for own in (metrics, events, spools, runs):
+                connection.execute(delete(own).where(own.c.trial_id.in_(numbers)))
+            for own in (checkpoints, search_events, experiment_labels, trials):
+                connection.execute(delete(own).where(own.c.experiment_id == experiment_id))
+            connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
 
     def is_this_process(self, process: ProcessIdentity) -> bool:
         """Whether a record is of the calling process."""
@@ -369,40 +406,6 @@ def replace_labels(connection: Connection, experiment_id: int, labels: Iterable[
         connection.execute(
             experiment_labels.insert().values(label=label, experiment_id=experiment_id)
         )
-
-
-class DeletionQueries(Queries):
-    """Remove experiments."""
-
-    def delete_experiment(self, experiment_id: int) -> None:
-        """Remove an experiment and all records that belong to it; files are the caller's business.
-
-        Its id, and those of its trials, are not given again.
-
-        Raises:
-            NotFoundError: If no experiment has that id.
-            CheckpointStateError: If one of its checkpoints is in the model registry.
-        """
-        mine = trials.c.experiment_id == experiment_id
-        with self._write() as connection:
-            require(connection, experiments, experiment_id)
-            refuse_registered(
-                connection,
-                f"checkpoints of experiment {experiment_id} are",
-                checkpoints.c.experiment_id == experiment_id,
-                remedy="Delete those versions first.",
-            )
-            for table in (experiments, trials):
-                note_last_id(connection, table)
-            values = validation_values
-            connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
-            numbers = select(trials.c.id).where(mine)
-            _delete_from_other_tables(connection, experiment_id)
-            for own in (metrics, events, spools, runs):
-                connection.execute(delete(own).where(own.c.trial_id.in_(numbers)))
-            for own in (checkpoints, search_events, experiment_labels, trials):
-                connection.execute(delete(own).where(own.c.experiment_id == experiment_id))
-            connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
 
 
 def _delete_from_other_tables(connection: Connection, experiment_id: int) -> None:
