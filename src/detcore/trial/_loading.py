@@ -93,7 +93,7 @@ def made_from_code(
         folder: The checkpoint's folder.
         trial_class: Import path of the class.
         context: Passed to the class.
-        instead: What the caller can do for a checkpoint without code, for the message.
+        instead: Advice for a checkpoint without code; ends the message.
         aliases: Modules to make available under other names inside the block.
 
     Raises:
