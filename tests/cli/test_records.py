@@ -41,6 +41,12 @@ def test_without_experiments_the_list_says_how_to_get_one(records: Records) -> N
     assert records.data("experiment", "list") == {"experiments": []}
 
 
+def test_the_list_says_how_to_see_what_is_archived(records: Records) -> None:
+    experiment = str(records.experiment())
+    assert records("experiment", "archive", experiment).exit_code == 0
+    assert records("experiment", "list").stderr == "1 archived: --all shows them\n"
+
+
 def test_the_list_is_plain_columns_in_a_pipe(records: Records) -> None:
     records.trained()
     records.experiment(name="second")
@@ -158,6 +164,7 @@ def test_a_trial_is_described(records: Records) -> None:
     assert ["abcd1234-full-uuid", "30", "COMPLETED", "1.5", "kB"] in [row[:5] for row in rows]
     assert "val_loss (validation) over steps" in text
     assert "min 0.25 at step 20, max 10.25 at step 10, last 10.25" in text
+    assert "too wide" not in text
 
 
 def test_a_trial_is_labeled(records: Records) -> None:
@@ -351,6 +358,10 @@ def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
         text = shown_on_a_terminal(records, *arguments, width=60)
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
             assert len(line) <= 60, line
+        assert "too wide for this terminal" not in text
+    records.report(trial, "validation", 40, **{f"accuracy of class {n}": 0.5 for n in range(5)})
+    text = shown_on_a_terminal(records, "trial", "describe", str(trial), width=60)
+    assert re.search(r"too wide for this terminal: .*accuracy of class 4", text)
 
 
 def test_the_commands_import_nothing_heavy_before_they_run() -> None:

@@ -297,6 +297,22 @@ def test_the_runner_tells_how_a_trial_ended_whose_worker_was_killed(watched: Wat
     assert watched.mailboxes() == []
 
 
+def test_a_log_that_a_killed_worker_damaged_ends_the_trial_and_not_the_runner(
+    watched: Watched,
+) -> None:
+    watched.install("watch")
+    config = experiment(watched, entrypoint="python3 train.py")
+    watched.write(
+        "import os, signal\nfrom pathlib import Path\nfrom detcore import core\n"
+        "with core.init() as context:\n"
+        "    Path(context.info.trial_dir, 'spool-1.jsonl').write_text('no log\\n')\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    stdout, stderr = watched.run("-m", "detcore", "run", config, watched.folder, code=1)
+    assert "plugins are not told of the end of trial 1: " in stdout + stderr
+    assert "experiment 1: error: the worker ended with exit code 137" in stdout
+
+
 def test_a_paused_trial_goes_on_as_another_run_of_it(watched: Watched) -> None:
     watched.install("watch")
     config = experiment(watched, searcher={

@@ -7,6 +7,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from typing import Any
 import pytest
 from processes import catches
 from toy_command import MODEL_DIR, Detcore
+
+from detcore.runner import experiment_lock
 
 SLOW = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
 
@@ -162,6 +166,20 @@ def test_a_worker_does_not_outlive_its_runner(detcore: Detcore) -> None:
     process.kill()
     process.communicate()
     detcore.wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
+
+
+def test_workers_that_outlive_their_killed_runner_for_a_moment_are_waited_for(
+    tmp_path: Path,
+) -> None:
+    runner = subprocess.Popen(["true"])
+    runner.wait()
+    with contextlib.ExitStack() as workers:
+        workers.enter_context(experiment_lock(tmp_path, 7))
+        (tmp_path / "lock").write_text(f"{runner.pid}\n")  # the process that took it
+        last = threading.Timer(0.2, workers.close)
+        last.start()
+        with experiment_lock(tmp_path, 7):
+            last.join()
 
 
 def test_two_runners_of_one_experiment_are_refused(detcore: Detcore) -> None:

@@ -110,6 +110,8 @@ def test_a_report_has_everything(records: Records, tmp_path: Path) -> None:
     assert "secret_key: '********'" in html.text
     # Three metrics and the hyperparameters; the first and the last for a desk and a phone.
     assert len(html.drawings()) == 6
+    below_curves = re.findall(r'<text class="dim" [^>]*>([^<]*)<', html.drawings()[0])
+    assert below_curves == ["0", "50", "100", "150", "200", "steps"]
 
 
 def test_a_plot_has_curves_and_hyperparameters_of_one_metric(

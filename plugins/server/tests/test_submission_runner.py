@@ -65,15 +65,16 @@ Database.requested_control = look_and_be_overtaken
 sys.exit(_submission_runner.main())
 """
 
-# Loses its database in the middle of a decision.
-LOSES_RECORDS = """
+# Fails in the middle of a decision.
+FAILS = """
 import sys
 from detcore.database import DatabaseAway
+from detcore.errors import DatabaseError
 from detcore_server import _submission_runner
 from detcore.runner._search_log import SearchLog
 
 def record(*_, **__):
-    raise DatabaseAway("the connection broke")
+    raise {error}("the connection broke")
 
 SearchLog.record = record
 sys.exit(_submission_runner.main())
@@ -213,5 +214,12 @@ def test_a_pause_that_is_taken_back_meanwhile_leaves_it_running(job: Job, progra
 
 def test_records_that_go_away_in_a_decision_do_not_end_it(detcore: Detcore) -> None:
     with contextlib.closing(Job(detcore, 10)) as job:
-        assert job.end(job.start("-c", LOSES_RECORDS)) == (1, RUNNING)
+        assert job.end(job.start("-c", FAILS.format(error="DatabaseAway"))) == (1, RUNNING)
         assert job.end(job.start()) == (0, ExperimentState.COMPLETED)
+
+
+def test_any_other_failure_of_a_decision_ends_it(detcore: Detcore) -> None:
+    with contextlib.closing(Job(detcore, 10)) as job:
+        runner = job.start("-c", FAILS.format(error="DatabaseError"))
+        assert job.end(runner) == (1, ExperimentState.ERROR)
+        assert job.database.get_experiment(job.id).error == "the connection broke"
