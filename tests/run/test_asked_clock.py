@@ -121,6 +121,7 @@ def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, 
     assert of_script == of_trial
     (found,) = of_script
     assert [step for step, _ in found["validation"]] == [0, 10, 20, 30, 40]
+    assert [step for step, _ in found["training"]] == list(range(5, 45, 5))
     assert {15, 30, 40} <= found["saved"].keys()
     with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
         assert len(database.list_runs(2)) == 2, "it was not killed"

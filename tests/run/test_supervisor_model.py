@@ -62,6 +62,8 @@ SMALL = {
     "a race": Scenario(method="race-2", places=2, faults=(("crash", 1),)),
     "a race of kills": Scenario(method="race-2", places=2, faults=(("die", 1),)),
 }
+# It takes as long as the twelve cheapest together; each run walks through it at random, below.
+DEAR = {"halving at once"}
 MANY = (
     ("die", 3), ("crash", 3), ("mistake", 2), ("damage", 1), ("leave", 1), ("signal", 2),
     ("control", 1), ("trial control", 2), ("failure", 1),
@@ -83,7 +85,10 @@ LARGE = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=pytest.mark.soak if name in DEAR else ()) for name in SMALL],
+)
 def test_all_orders_of_a_small_run(name: str) -> None:
     found = explore(SMALL[name])
     print(f"{name}: {found}")

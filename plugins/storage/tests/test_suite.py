@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import urllib.error
 import urllib.request
@@ -48,6 +49,8 @@ class _Bucket(StorageSuite):
     def _connected(self, request: pytest.FixtureRequest) -> Iterator[None]:
         self.url = request.getfixturevalue(self.server)
         self.prefix = f"{uuid.uuid4().hex}/runs"
+        # Forks of a process that has used obstore use s3fs, and would each import it.
+        importlib.import_module("s3fs")
         self.client = boto3.client(
             "s3", endpoint_url=self.url, region_name="us-east-1",
             aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,

@@ -77,7 +77,9 @@ def train_dropped(
     directory: Path | None, cut: int, distributed: Any
 ) -> tuple[dict[str, Any], float, str]:
     """Train to batch 11, all at once or as two controllers; return what shows every difference."""
-    make = functools.partial(Lab, Dropped, distributed=distributed, aggregation_frequency=3)
+    make = functools.partial(
+        Lab, Dropped, distributed=distributed, batch_size=6, aggregation_frequency=3
+    )
     lab = make()
     if directory is not None:
         lab.train(cut)
