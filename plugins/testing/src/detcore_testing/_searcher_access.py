@@ -45,6 +45,7 @@ class SearcherAccess(Suite):
     method: ClassVar[str] = ""
     num_examples: ClassVar[int] = 15
     max_events: ClassVar[int] = 5000
+    _registered: ClassVar[str] = ""
     _searches: ClassVar[Sequence[tuple[SearchSetup, SearchSimulation]]] = ()
 
     def setups(self) -> Sequence[SearchSetup]:
@@ -54,11 +55,19 @@ class SearcherAccess(Suite):
     def target(self) -> str:
         """Return the method's class as ``"module:Class"``.
 
+        Plugins are looked through once: that takes longer than a search.
+
         Raises:
             SearchError: If no plugin registers `searcher`.
         """
         if self.method:
             return self.method
+        cls = type(self)
+        if "_registered" not in vars(cls):
+            cls._registered = self._find_registered()
+        return cls._registered
+
+    def _find_registered(self) -> str:
         plugins = PluginManager(read_environment())
         types = plugins.searchers()
         if self.searcher not in types:
