@@ -52,6 +52,11 @@ def core_alone(tmp_path_factory: pytest.TempPathFactory) -> CleanEnvironment:
     return CleanEnvironment(tmp_path_factory.mktemp("core") / "environment", [detcore_wheel()])
 
 
+@pytest.fixture(scope="module")
+def help_of_core(core_alone: CleanEnvironment) -> str:
+    return core_alone.run("detcore", "--help").stdout
+
+
 @pytest.fixture(scope="module", params=DISTRIBUTIONS)
 def with_distribution(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
@@ -66,7 +71,7 @@ def with_distribution(
 @pytest.mark.cold
 @pytest.mark.parametrize("command", DISTRIBUTION_OF_COMMAND)
 def test_without_its_distribution_a_command_says_how_to_install_it(
-    command: str, core_alone: CleanEnvironment
+    command: str, core_alone: CleanEnvironment, help_of_core: str
 ) -> None:
     distribution = DISTRIBUTION_OF_COMMAND[command]
     pip = f"pip install 'detcore[{distribution.removeprefix('detcore-')}]'"
@@ -80,8 +85,7 @@ def test_without_its_distribution_a_command_says_how_to_install_it(
         )
     if " " in command:
         return  # in the list of its group
-    listed = core_alone.run("detcore", "--help").stdout
-    missing = listed.partition("Commands that are not installed:\n")[2].splitlines()
+    missing = help_of_core.partition("Commands that are not installed:\n")[2].splitlines()
     assert [command, pip] in [line.split(maxsplit=1) for line in missing]
 
 

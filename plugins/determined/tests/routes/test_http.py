@@ -145,6 +145,18 @@ def test_a_password_that_comes_as_it_is_has_to_be_long(served: RunningServer, to
     assert served.ask("PATCH", path, hashed, token)["user"]["username"] == "erin"
 
 
+def test_notes_are_changed_and_resources_are_not(
+    served: RunningServer, token: str, filled: Filled
+) -> None:
+    path = f"/api/v1/experiments/{filled.experiment}"
+    changed = served.ask("PATCH", path, {"notes": "Good."}, token)["experiment"]
+    assert changed["notes"] == "Good."
+    resources = {"notes": "Better.", "resources": {"maxSlots": 2}}
+    status, said = _refused(served, "PATCH", path, resources, token=token)
+    assert (status, "gives experiments no resources" in said) == (400, True)
+    assert served.ask("GET", path, token=token)["experiment"]["notes"] == "Good."
+
+
 def test_a_list_comes_in_pages(served: RunningServer, token: str, filled: Filled) -> None:
     path = f"/api/v1/experiments/{filled.experiment}/trials"
     first, second = filled.trials
