@@ -75,6 +75,22 @@ def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     bucket.assert_all_whole()
 
 
+def test_a_checkpoint_that_waits_for_the_one_before_is_given_up_before_the_kill(
+    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETCORE_GRACE_S", "4")
+    process, _ = start(bucket, min_checkpoint_period={"batches": 5})
+    bucket.order(save_s=600.0)
+    bucket.detcore.wait_for(lambda: bucket.is_saving_for(600.0))
+    (saved,) = [record for record in bucket.records() if record.state == "ACTIVE"]
+    bucket.detcore.wait_for(lambda: bucket.reported() == saved.steps_completed + 5)
+    time.sleep(0.5)  # between the report at that batch and the checkpoint there
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=30)
+    assert process.returncode == 75, stdout
+    assert "is still being saved" in stdout
+
+
 def test_a_save_that_fits_is_made(bucket: Bucket) -> None:
     bucket.order(save_s=0.5)
     process, _ = start(bucket, preemption_grace_s=30, **SELDOM)

@@ -67,6 +67,12 @@ class Bucket:
             ingest_spools(database, self.detcore.home)
             return database.list_checkpoints()
 
+    def reported(self) -> int:
+        """Return the last batch of which the first trial has reported."""
+        with Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}") as database:
+            ingest_spools(database, self.detcore.home)
+            return max(each.steps_completed for each in database.metrics(1, "training"))
+
     def state(self, uuid: str) -> dict[str, Any]:
         state: dict[str, Any] = json.loads((self.root / uuid / "toy.json").read_text())
         return state
