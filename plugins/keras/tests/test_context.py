@@ -20,6 +20,7 @@ from detcore.errors import (
 )
 from detcore_keras import SequenceAdapter
 from detcore_keras._controller import KerasController
+from detcore_keras._gradients import GradientOptions, share_gradients
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._tfdata import is_wrapped
 
@@ -136,6 +137,20 @@ def test_aggregation_frequency(tmp_path: Path) -> None:
     loaded = keras.models.load_model(tmp_path / "model.keras")
     assert type(loaded.optimizer) is keras.optimizers.Adam
     assert loaded.optimizer.get_config() == model.optimizer.get_config()
+
+
+def test_an_optimizer_within_another_one_uses_what_that_one_added_up() -> None:
+    inner = keras.optimizers.SGD(0.5)
+    outer = keras.mixed_precision.LossScaleOptimizer(inner)
+    share_gradients([outer, inner], GradientOptions(frequency=2), None)
+    layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
+    layer.build((None, 2))
+    (kernel,) = layer.trainable_variables
+    changed = []
+    for _ in range(4):
+        outer.apply_gradients([(tf.ones((2, 1)), kernel)])
+        changed.append(bool(kernel.numpy()[0] < 1))
+    assert changed == [False, True, True, True]
 
 
 @pytest.mark.skipif(KERAS_MAJOR == 2, reason="only optimizers of Keras 3 add up by themselves")
