@@ -65,18 +65,9 @@ def test_what_ends_the_trials_of_a_random_search(searches: Searches) -> None:
     with searches.database() as database:
         record = database.get_experiment(1)
         assert (record.progress, record.control) == (1.0, None)
-<<<<<<< HEAD
         log, _ = read_log_page(Path(str(trials[1].trial_dir)))
     said = [line.text for line in log if line.stream == "detcore"]
     assert any(text.startswith("trial 2 failed") and "restart 1 of 1" in text for text in said)
-||||||| 588d299c8
-        log = list(read_trial_log(Path(str(trials[1].trial_dir))))
-    assert any("restart 1 of 1" in line.text for line in log if line.stream == "detcore")
-=======
-        log = list(read_trial_log(Path(str(trials[1].trial_dir))))
-    said = [line.text for line in log if line.stream == "detcore"]
-    assert any(text.startswith("trial 2 failed") and "restart 1 of 1" in text for text in said)
->>>>>>> origin/wip/mutants
 
 
 def test_slots_are_used_at_once_and_no_more(searches: Searches) -> None:
