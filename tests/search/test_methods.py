@@ -36,13 +36,15 @@ def test_single_that_rejects_its_hyperparameters_ends() -> None:
 
 def test_all_methods_that_sample_draw_the_same_hyperparameters() -> None:
     makers: list[Callable[[], SearchMethod]] = [
-        lambda: RandomSearch(setup(max_trials=12)),
-        lambda: AdaptiveSearch(asha(max_trials=12)),
+        lambda: RandomSearch(setup(max_trials=40)),
+        lambda: AdaptiveSearch(asha(max_trials=40)),
     ]
     for make in makers:
         simulation = Simulation(make).run()
         drawn = [trial.hparams for trial in created(simulation.operations)]
-        assert drawn == [sample(SPACE, seed=7, index=index) for index in range(12)]
+        assert drawn == [sample(SPACE, seed=7, index=index) for index in range(40)]
+        seeds = [trial.seed for trial in created(simulation.operations)]
+        assert seeds == [Sampler(7).seed_of_trial(index) for index in range(40)]
 
 
 @pytest.mark.parametrize(("limit", "most"), [(3, 3), (0, 20), (50, 20)])

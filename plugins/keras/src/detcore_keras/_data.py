@@ -73,8 +73,6 @@ class Feed(Protocol):
         split: See `TrainSteps`; None if a fetched batch needs no splitting.
         position: Batches fed and trained on so far.
         records: Records trained on by this process; None if unknown.
-        held_bytes: Memory that the functions of `identify` keep, of one block, and can be called
-            for at any time later; None: they have to be called before the next block.
         shared_records: Records or items that all workers take their batches from; None if each
             worker has different data.
     """
@@ -86,8 +84,13 @@ class Feed(Protocol):
     split: Split | None
     position: int
     records: int | None
-    held_bytes: int | None
     shared_records: int | None
+
+    @property
+    def held_bytes(self) -> int | None:
+        """Memory that the functions of `identify` keep, of one block, so that they may be called
+        at a later time; None: they have to be called before the next block.
+        """
 
     def block(self, limit: int) -> tuple[Any, int]:
         """Return the inputs of the next batches, and their number: 1 to `limit`."""
@@ -224,7 +227,7 @@ class ArrayFeed:
 
         def identified() -> list[Identified]:
             ends = bounds[done:].tolist()
-            found = []
+            found: list[Identified] = []
             for each in [slice(ends[index], ends[index + 1]) for index in indices]:
                 mine = rows[each]
                 if kept is not None:
