@@ -20,7 +20,7 @@ from detcore.contract.values import ExperimentState, searcher_metric
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.database import CheckpointRecord, Database, MetricRecord, TrialRecord
+    from detcore.database import CheckpointRecord, Database, MetricRecord
     from detcore.environment import Environment
     from detcore.experimental import _transport
     from detcore.experimental._checkpoint_files import CheckpointFiles
@@ -136,7 +136,13 @@ class EmbeddedTransport:
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
-        return _copy_event_files(self.database().get_trial(trial_id).trial_dir, Path(folder))
+        trial_dir = self.database().get_trial(trial_id).trial_dir
+        files = _list_event_files(trial_dir)
+        for file in files:
+            target = Path(folder) / file["name"]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(trial_dir or "") / file["name"], target)
+        return len(files)
 
     def list_event_files(self, trial_id: int) -> list[Document]:
         """Return ``name, size`` of a trial's event files, for the clients of a server."""
@@ -148,7 +154,20 @@ class EmbeddedTransport:
         Raises:
             NotFoundError: If it has no such file.
         """
-        return _open_event_file(self.database().get_trial(trial_id), name)
+        from detcore.experimental._checkpoint_files import open_regular_file
+
+        trial = self.database().get_trial(trial_id)
+        missing = NotFoundError(f"trial {trial.id} has no event file {name!r}.")
+        if trial.trial_dir is None or _EVENTS not in name.rpartition("/")[2] or "\0" in name:
+            raise missing
+        folder = os.path.realpath(trial.trial_dir)
+        path = f"{folder}/{name}"
+        if os.path.realpath(path) != path:  # a link, or a path that leads out of the folder
+            raise missing
+        try:
+            return open_regular_file(Path(path))
+        except OSError as error:
+            raise missing from error
 
     # -- checkpoints ------------------------------------------------------------------------------
 
@@ -356,34 +375,3 @@ def _list_event_files(trial_dir: str | None) -> list[Document]:
                     relative = Path(path).relative_to(trial_dir or "").as_posix()
                     found.append({"name": relative, "size": status.st_size})
     return sorted(found, key=lambda file: str(file["name"]))
-
-
-def _copy_event_files(trial_dir: str | None, folder: Path) -> int:
-    """Copy a trial's event files to a folder, and return how many there are."""
-    files = _list_event_files(trial_dir)
-    for file in files:
-        target = folder / file["name"]
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(Path(trial_dir or "") / file["name"], target)
-    return len(files)
-
-
-def _open_event_file(trial: TrialRecord, name: str) -> tuple[BinaryIO, int]:
-    """Open an event file of a trial, and return it with its size.
-
-    Raises:
-        NotFoundError: If it has no such file.
-    """
-    from detcore.experimental._checkpoint_files import open_regular_file
-
-    missing = NotFoundError(f"trial {trial.id} has no event file {name!r}.")
-    if trial.trial_dir is None or _EVENTS not in name.rpartition("/")[2] or "\0" in name:
-        raise missing
-    folder = os.path.realpath(trial.trial_dir)
-    path = f"{folder}/{name}"
-    if os.path.realpath(path) != path:  # a link, or a path that leads out of the folder
-        raise missing
-    try:
-        return open_regular_file(Path(path))
-    except OSError as error:
-        raise missing from error
