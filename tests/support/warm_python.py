@@ -120,6 +120,7 @@ class Zygote:
 
 
 _zygote: Zygote | None = None
+_begin_lock = threading.Lock()
 _preload: list[str] = []
 _is_cold = False
 _cold_start = subprocess.Popen._execute_child  # type: ignore[attr-defined]
@@ -188,7 +189,8 @@ def _start(
         and gid is None and gids is None and uid is None and umask == -1 and process_group == -1
     )  # fmt: skip
     if is_usual and _zygote is None and _preload and _kind(_words(args)[0], *_place_of(cwd, env)):
-        _zygote = _begin()
+        with _begin_lock:
+            _zygote = _zygote or _begin()
     streams = [
         0 if p2cread == -1 else p2cread,
         1 if c2pwrite == -1 else c2pwrite,

@@ -31,7 +31,7 @@ __all__ = ["Group", "Hub", "Spoke"]
 
 _TICK_S = 0.25
 _SETTLE_S = 0.5  # how long a mismatch waits for the other ranks, to find the one that diverges
-_LET_HUB_SPEAK_S = 0.95  # the first rank knows which ranks are missing, so it reports first
+_LET_HUB_SPEAK_S = 2.0  # the first rank knows which ranks are missing, so it reports first
 
 
 class Hub:

@@ -16,7 +16,7 @@ from detcore.distributed._wire import ANSWER, ASK, Channel, LinkLost
 
 __all__ = ["Answerer", "ask"]
 
-_PATIENCE_S = 0.3
+_PATIENCE_S = 1.0
 _TEND_S = 5.0
 _LENGTH = 4096
 SILENT = "silent: stopped, or long in code that holds Python's lock"
