@@ -522,7 +522,7 @@ def read_rows(
         record: The records' class.
         rows: The rows; a column that they lack gets the default of its field, as NULL does where
             the field may not be None.
-        more: Fields that are not in the rows: what returns the value for a row.
+        more: Functions of a row that return the fields which rows lack, by name.
     """
     found: list[_T] = []
     columns: Sequence[tuple[int, str, bool, Callable[[Any], Any] | None]] | None = None

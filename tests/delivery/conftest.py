@@ -19,7 +19,7 @@ from fake_distributions import write_distribution
 from detcore._log import Spool, spool_path
 from detcore._log.events import Event, TrainingMetrics, TrialFinished, TrialStarted, encode
 from detcore.hooks import OBSERVER_HOOKS, Observer, PluginEntry, PluginState
-from detcore.hooks.delivery import Courier, Failures, Mailbox, write_run
+from detcore.hooks.delivery import Mailbox, _Courier, _Failures, write_run
 from detcore.types import TrialInfo
 
 # Notes every call in a file; its service is away while a file "down" is there.
@@ -114,8 +114,8 @@ class Box:
 
         return call
 
-    def courier(self) -> Courier:
-        return Courier(self.mailbox(), self.observer(), Failures(self.observer()))
+    def courier(self) -> _Courier:
+        return _Courier(self.mailbox(), self.observer(), _Failures(self.observer()))
 
     def trial(self, run_id: int) -> TrialInfo:
         return TrialInfo(

@@ -13,11 +13,12 @@ import pytest
 from sqlalchemy import event, func, select
 
 from detcore._log.lines import record_line
-from detcore.database import MetricRecord, Position, SpoolHeader, SpoolPart
+from detcore.database import MetricRecord, Position, SpoolPart
 from detcore.database._schema import metrics, spools
 from detcore.environment import read_environment
 from detcore.errors import NotFoundError
 from detcore.hooks import PluginManager
+from detcore.hooks.delivery import SpoolHeader
 from detcore_server import ServerSettings, _writer, make_app
 from detcore_server._database import ServerDatabase, new_token, token_digest
 from detcore_server._writer import BusyError, RefusedError, Writer

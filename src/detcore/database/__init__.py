@@ -1,6 +1,6 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
-from detcore._log import SpoolHeader, SpoolPart
+from detcore._log import SpoolPart
 from detcore._records import (
     CheckpointRecord,
     EventRecord,
@@ -53,7 +53,6 @@ __all__ = [
     "RetentionPlan",
     "RetentionPolicy",
     "RunRecord",
-    "SpoolHeader",
     "SpoolPart",
     "TrialDraft",
     "TrialLog",

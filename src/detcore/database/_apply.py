@@ -190,7 +190,7 @@ def refuse_registered(
         connection: The transaction that is about to delete files.
         what: Subject and verb of the message.
         which: Conditions on `checkpoints`.
-        remedy: How to go on.
+        remedy: Last line of the message.
     """
     used = [name for names in registrations(connection, *which).values() for name in names]
     if used:
@@ -202,7 +202,7 @@ def refuse_registered(
 
 
 def registrations(connection: Connection, *which: ColumnElement[bool]) -> dict[str, list[str]]:
-    """Return what the checkpoints of which conditions are true are registered as, by UUID."""
+    """Return the registrations, by UUID, of checkpoints of which conditions are true."""
     query = (
         select(model_versions.c.checkpoint_uuid, models.c.name, model_versions.c.number)
         .join(models, models.c.id == model_versions.c.model_id)

@@ -66,7 +66,7 @@ class CheckpointQueries(Queries):
                 isinstance(change, events.CheckpointDeleted) and change.resources
             )
             which = checkpoints.c.uuid == change.uuid
-            # Nobody registers it until the transaction ends.
+            # Locked, so that it cannot be registered until the transaction ends.
             query = select(checkpoints).where(which).with_for_update()
             found = connection.execute(query).fetchone()
             if loses_files and not force:

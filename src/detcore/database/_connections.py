@@ -1,4 +1,4 @@
-"""What the connections to every database share: timeouts, forks, a server that is away."""
+"""Parts that connections to every database share: timeouts, forks, a server that is away."""
 
 from __future__ import annotations
 

@@ -254,7 +254,7 @@ def _end(end: Any, trial: ColumnElement[int], kind: str, first: Any, last: Any) 
     )
 
 
-def _read_values(connection: Connection, rows: Subquery) -> Iterator[tuple[int, int, Any, float]]:
+def _read_values(connection: Connection, rows: Subquery) -> Iterator[tuple[int, int, float, float]]:
     """Yield trial, step, value and time of the extremes, in the order of trials and steps."""
     places = (rows.c.lowest, rows.c.highest, rows.c.first, rows.c.last)
     query = select(rows.c.trial_id, rows.c.steps_completed, rows.c.value, rows.c.reported_at)
@@ -265,7 +265,7 @@ def _read_values(connection: Connection, rows: Subquery) -> Iterator[tuple[int, 
 
 def _read_reports(
     connection: Connection, query: Select[Any], name: str
-) -> Iterator[tuple[int, int, Any, float]]:
+) -> Iterator[tuple[int, int, float, float]]:
     for row in connection.execute(query):
         value = decode_metrics(row.metrics).get(name)
         if _is_number(value):

@@ -35,12 +35,14 @@ class Queries:
     def _read(self) -> AbstractContextManager[Connection]:
         return self.transaction(write=False)
 
-    def _read_all(self, record: Callable[..., _T], query: Select[Any]) -> list[_T]:
+    def _read_all(self, record: Callable[..., _T], query: Select[tuple[object, ...]]) -> list[_T]:
         """Return the rows of a query as records."""
         with self._read() as connection:
             return read_rows(record, connection.execute(query))
 
-    def _read_first(self, record: Callable[..., _T], query: Select[Any]) -> _T | None:
+    def _read_first(
+        self, record: Callable[..., _T], query: Select[tuple[object, ...]]
+    ) -> _T | None:
         """Return the first row of a query as a record; None without a row."""
         return next(iter(self._read_all(record, query.limit(1))), None)
 

@@ -42,9 +42,7 @@ from detcore.hooks._mailbox import (
 )
 
 __all__ = [
-    "Courier",
     "Cursor",
-    "Failures",
     "LateDelivery",
     "Mailbox",
     "SpoolDamagedError",
@@ -189,7 +187,7 @@ class Stop(enum.Enum):
     BUSY = "another process delivers"
 
 
-class Failures:
+class _Failures:
     """Logs the failures of a plugin's hooks: the first of each at once, their number at the end.
 
     Args:
@@ -219,7 +217,7 @@ class Failures:
         self._counts.clear()
 
 
-class Courier:
+class _Courier:
     """Delivers the events of one trial to a plugin, in order, from its cursor on. Not thread-safe.
 
     An event counts as delivered when its hook returned or failed; then the cursor moves. Before the
@@ -235,7 +233,7 @@ class Courier:
         problem: The plugin's message about the current outage of its service, or None.
     """
 
-    def __init__(self, mailbox: Mailbox, observer: Observer, failures: Failures) -> None:
+    def __init__(self, mailbox: Mailbox, observer: Observer, failures: _Failures) -> None:
         self._mailbox = mailbox
         self._observer = observer
         self._failures = failures
@@ -486,7 +484,7 @@ class _Plugin:
     """One observer of a `LateDelivery`, and the thread that delivers to it."""
 
     def __init__(self, observer: Observer) -> None:
-        self.failures = Failures(observer)
+        self.failures = _Failures(observer)
         self.thread: threading.Thread | None = None
         self._observer = observer
         self._not_before = 0.0
@@ -580,7 +578,7 @@ def deliver_waiting(
     mailboxes: Iterable[Mailbox],
     should_stop: Callable[[], bool] = lambda: False,
     *,
-    failures: Failures | None = None,
+    failures: _Failures | None = None,
 ) -> tuple[int, str | None]:
     """Deliver the undelivered events of some trials to one plugin.
 
@@ -596,13 +594,13 @@ def deliver_waiting(
     Returns:
         How many events were delivered, and why the rest was not, if its service is away.
     """
-    counted = failures or Failures(observer)
+    counted = failures or _Failures(observer)
     told = 0
     try:
         for mailbox in mailboxes:
             if not mailbox.runs():
                 continue
-            courier = Courier(mailbox, observer, counted)
+            courier = _Courier(mailbox, observer, counted)
             try:
                 stop = courier.deliver(should_stop)
             finally:

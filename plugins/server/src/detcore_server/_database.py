@@ -144,10 +144,10 @@ def _unknown_run(owner: tuple[int, int]) -> NotFoundError:
     )
 
 
-def _refused(part: Any, error: IntegrityError) -> DatabaseError:
+def _refused(owner: tuple[int, int], start: int, error: IntegrityError) -> DatabaseError:
     return DatabaseError(
-        f"cannot take in reports of trial {part.owner[0]}, run {part.owner[1]}, from byte "
-        f"{part.start} on: {error.orig}.\nThey are there already, or contradict what is."
+        f"cannot take in reports of trial {owner[0]}, run {owner[1]}, from byte "
+        f"{start} on: {error.orig}.\nThey are there already, or contradict what is."
     )
 
 
@@ -251,7 +251,9 @@ class ServerDatabase(RegistryDatabase):
             if len(parts) > 1:
                 return [answer for part in parts for answer in self._add([part])]
             [part] = parts
-            return [_refused(part, error) if isinstance(error, IntegrityError) else error]
+            if isinstance(error, IntegrityError):
+                return [_refused(part.owner, part.start, error)]
+            return [error]
         found = iter(added)
         return [
             next(found) if part.owner in started else _unknown_run(part.owner) for part in parts

@@ -17,8 +17,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
-from detcore.database import Position, SpoolHeader, SpoolPart
+from detcore.database import Position, SpoolPart
 from detcore.errors import DetcoreError, InvalidArgumentError, NotFoundError, StorageFullError
+from detcore.hooks.delivery import SpoolHeader
 from detcore_server._auth import Id, State, Worker
 from detcore_server._errors import error_body
 from detcore_server._writer import RefusedError, Writer
