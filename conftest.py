@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent
 sys.path.insert(0, str(ROOT / "tests" / "support"))
@@ -54,6 +55,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # That a machine is busy is no fault of a test.
+    settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+    settings.load_profile("busy")
     if not config.getoption("--cold") and not _deals_out(config):
         warm_python.install([*PRELOAD, *_own_modules()])
     config.addinivalue_line(

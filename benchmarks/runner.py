@@ -117,10 +117,10 @@ def _search(folder: Path, way: str) -> None:
     from detcore.environment import read_environment
     from detcore.hooks import PluginManager
     from detcore.launch import LocalLauncher
-    from detcore.runner import RunSettings, _launching, start_experiment
+    from detcore.runner import RunSettings, _named, start_experiment
 
     if way == "cold":
-        vars(_launching)["choose_launcher"] = lambda *_, **__: LocalLauncher()
+        vars(_named)["choose_launcher"] = lambda *_, **__: LocalLauncher()
     environment = read_environment()
     listener = Listener(way)
     settings = RunSettings(

@@ -44,7 +44,8 @@ def test_it_passes_its_own_tests_in_a_clean_environment(kind: str, tmp_path: Pat
     wheel = build_wheel(folder, tmp_path / "wheels")
     clean = CleanEnvironment(tmp_path / "environment", [*house_wheels("testing"), wheel])
     doctor = clean.run("detcore", "plugins", "doctor")
-    assert (doctor.returncode, doctor.stdout) == (0, "no faults in 6 plugins\n"), doctor.stdout
+    assert doctor.returncode == 0, doctor.stdout
+    assert re.fullmatch(r"no faults in \d+ plugins\n", doctor.stdout)
     listed = clean.run("detcore", "plugins", "info", "my_net").stdout
     assert "distribution:  detcore-my-net 0.1.0" in listed
     assert f"registers:     {'storage type' if kind == 'storage' else kind} my_net" in listed

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -32,7 +33,8 @@ def test_the_suite_and_its_own_tests_pass_from_a_wheel(clean: CleanEnvironment) 
 
 def test_the_doctor_finds_no_fault_and_discovery_no_scikit_learn(clean: CleanEnvironment) -> None:
     done = clean.run("detcore", "plugins", "doctor")
-    assert (done.returncode, done.stdout) == (0, "no faults in 6 plugins\n")
+    assert done.returncode == 0
+    assert re.fullmatch(r"no faults in \d+ plugins\n", done.stdout)
     code = (
         "import sys, detcore_sklearn.plugin as p; p.detcore_register_framework();"
         "print([m for m in ('sklearn', 'scipy', 'numpy') if m in sys.modules])"

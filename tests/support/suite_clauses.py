@@ -71,8 +71,9 @@ def find_broken(suite: type[Suite], name: str, tmp_path: Path, *, shows_all: boo
 def _unshrunk() -> Iterator[None]:
     """Take the first example that breaks a clause, rather than the smallest."""
     settings.register_profile("unshrunk", phases=[Phase.explicit, Phase.generate])
+    before = settings.get_current_profile_name()
     settings.load_profile("unshrunk")
     try:
         yield
     finally:
-        settings.load_profile("default")
+        settings.load_profile(before)

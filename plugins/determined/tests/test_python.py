@@ -10,7 +10,7 @@ import textwrap
 import tokenize
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detcore_determined.migrate import Migrated, migrate_python
@@ -536,7 +536,7 @@ LINES = [
 ]  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None)
 @given(st.lists(st.sampled_from(LINES), min_size=1, max_size=9), st.sampled_from(["\n", "\r\n"]))
 def test_any_module_stays_python_keeps_its_comments_and_is_done_at_once(
     lines: list[str], line_end: str
@@ -548,7 +548,7 @@ def test_any_module_stays_python_keeps_its_comments_and_is_done_at_once(
         assert "\n" not in new.replace("\r\n", "")
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from hypothesis import HealthCheck, find, given, settings
+from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from detcore.config import ExperimentConfig, ranges
@@ -37,7 +37,7 @@ def test_keys_reach_patterns_escapes_and_neighbours() -> None:
         assert find(keys(), _with(wanted))
 
 
-@settings(deadline=None, max_examples=40, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=40)
 @given(file_trees())
 def test_trees_can_lie_side_by_side(tree: dict[str, bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:

@@ -198,7 +198,7 @@ class CheckpointFiles:
     def prune(
         self, experiment_id: int, plan: RetentionPlan, policy: RetentionPolicy
     ) -> RetentionPlan:
-        """Delete what a plan does not keep, by a pass over each storage of the experiment."""
+        """Delete checkpoints that a plan does not keep, in one pass over each storage."""
         records = self.database.list_checkpoints(experiment_id=experiment_id)
         by_url = {record.storage_url: record for record in records if record.uuid in plan.deleted}
         kept = dict(plan.kept)

@@ -1,4 +1,4 @@
-"""Import plugins, check their hooks and what they register, and isolate all failures."""
+"""Import plugins, check their hooks and registrations, and isolate all failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Find what an experiment names: its launcher, its search method, its action for failed trials."""
+"""Find the parts that an experiment names: launcher, search method, action for failed trials."""
 
 from __future__ import annotations
 
