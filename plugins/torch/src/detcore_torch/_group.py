@@ -130,7 +130,7 @@ def settle_buckets(model: torch.nn.Module) -> None:
                 parameter.grad = gradient
 
 
-class _ZeroLoss(torch.nn.Module):
+class _ZeroLoss(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
     """A loss of zero, from which all parameters of a module get gradients of zero, last ones first.
 
     Args:
