@@ -14,6 +14,8 @@ CASES = [
     Case(*script, *SETTINGS[index % len(SETTINGS)])
     for index, script in enumerate(itertools.product(FAMILIES, TASKS))
 ]
+# With three ranks the order matters in which their terms are summed.
+CASES += [Case("accelerate", "digits", 0, 3), Case("lightning", "points", 0, 3)]
 
 
 @pytest.mark.soak

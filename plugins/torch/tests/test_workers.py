@@ -12,10 +12,12 @@ import pytest
 import torch
 from _lab import Lab, LineTrial, line_data
 from test_training import ClippedTrial, CountRecords, Dropped
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 
 from detcore.errors import InvalidExperimentError
 from detcore_testing import RankError, run_ranks
 from detcore_torch import DataLoader
+from detcore_torch._group import WorkerGroup, settle_buckets
 
 
 class ReducedTrial(ClippedTrial):
@@ -77,7 +79,10 @@ def train_dropped(
     directory: Path | None, cut: int, distributed: Any
 ) -> tuple[dict[str, Any], float, str]:
     """Train to batch 11, all at once or as two controllers; return what shows every difference."""
-    make = functools.partial(Lab, Dropped, distributed=distributed, aggregation_frequency=3)
+    batch_size = 2 * distributed.size
+    make = functools.partial(
+        Lab, Dropped, distributed=distributed, batch_size=batch_size, aggregation_frequency=3
+    )
     lab = make()
     if directory is not None:
         lab.train(cut)
@@ -100,15 +105,64 @@ def test_workers_that_are_resumed_end_with_the_same_bits(tmp_path: Path, cut: in
     assert whole[0][2] != whole[1][2]  # each worker draws random numbers of its own
 
 
-def draw(distributed: Any) -> str:
-    lab = Lab(Dropped, distributed=distributed, batch_size=6)
-    drawn = str(torch.rand(2))
-    lab.close()
-    return drawn
+def train_twice(directory: Path, distributed: Any) -> tuple[Any, Any]:
+    return train_dropped(None, 0, distributed), train_dropped(directory, 4, distributed)
 
 
-def test_each_of_three_workers_is_seeded() -> None:
-    assert len(set(run_ranks(draw, 3, "processes"))) == 3
+def test_the_terms_of_three_workers_are_summed_in_one_order(tmp_path: Path) -> None:
+    """Of two the order does not matter. PyTorch would have another in a process's first step."""
+    found = run_ranks(functools.partial(train_twice, tmp_path), 3, "processes")
+    for whole, again in found:
+        assert again == whole
+    assert len({whole[2] for whole, _ in found}) == 3  # each worker is seeded
+
+
+class Mixed(torch.nn.Module):  # type: ignore[misc]  # no types here
+    """Has parameters of many kinds: sparse, complex, frozen, infinite, empty, of one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = torch.nn.Embedding(3, 2, sparse=True)
+        self.norm = torch.nn.BatchNorm1d(2)
+        self.frozen = torch.nn.Parameter(torch.ones(2), requires_grad=False)
+        self.short = torch.nn.Parameter(torch.ones(2, dtype=torch.float16))
+        self.pairs = torch.nn.Parameter(torch.ones(2, dtype=torch.complex64))
+        self.infinite = torch.nn.Parameter(torch.tensor([torch.inf, torch.nan]))
+        self.empty = torch.nn.Parameter(torch.ones(0))
+        self.factor = torch.nn.Parameter(torch.tensor(2.0))
+
+
+def noted(exchanges: list[int], bucket: Any) -> Any:
+    exchanges.append(len(bucket.parameters()))
+    return default_hooks.allreduce_hook(None, bucket)
+
+
+def settle_mixed(distributed: Any) -> list[Any]:
+    group = WorkerGroup(distributed)
+    group.open()
+    found = []
+    for more in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
+        model = Mixed()
+        wrapped = torch.nn.parallel.DistributedDataParallel(model, **more)
+        model.short.grad = torch.full((2,), 5.0, dtype=torch.float16)
+        before = str(model.state_dict()), torch.get_rng_state().tolist()
+        exchanges: list[int] = []
+        wrapped.register_comm_hook(exchanges, lambda state, bucket: noted(state, bucket))
+        with torch.no_grad(), torch.autograd.set_detect_anomaly(True):
+            settle_buckets(torch.nn.Sequential(wrapped))
+        assert (str(model.state_dict()), torch.get_rng_state().tolist()) == before
+        assert wrapped.module is model
+        assert [name for name, p in model.named_parameters() if p.grad is not None] == ["short"]
+        assert model.short.grad.tolist() == [5.0, 5.0]
+        found.append(sum(exchanges))
+    group.close()
+    return found
+
+
+def test_settling_the_order_changes_nothing_else() -> None:
+    """It exchanges each of 8 parameters twice, or none, where PyTorch keeps one order."""
+    for found in run_ranks(settle_mixed, 2, "processes"):
+        assert found == [16, 16, 0]
 
 
 class AddingTrial(LineTrial):

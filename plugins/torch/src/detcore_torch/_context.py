@@ -15,7 +15,7 @@ from detcore.errors import (
     describe,
 )
 from detcore.trial import TrialContext
-from detcore_torch._group import WorkerGroup
+from detcore_torch._group import WorkerGroup, settle_buckets
 from detcore_torch._reducers import FunctionReducer, MetricReducer, WrappedReducer
 from detcore_torch._schedulers import LRScheduler
 from detcore_torch._torch import torch
@@ -112,6 +112,7 @@ class PyTorchTrialContext(TrialContext):
             find_unused_parameters=find_unused_parameters,
             **_without_buffers(),
         )
+        settle_buckets(wrapped)
         if self._compress:
             from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 

@@ -17,7 +17,7 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["WorkerGroup", "broadcast_from_chief", "lost_peers_raised"]
+__all__ = ["WorkerGroup", "broadcast_from_chief", "lost_peers_raised", "settle_buckets"]
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 # Texts of Gloo's errors about a connection that ended.
@@ -96,6 +96,68 @@ def broadcast_from_chief(tensors: Iterable[torch.Tensor]) -> None:
             parts = flat.split([tensor.numel() for tensor in group])
             for tensor, part in zip(group, parts, strict=True):
                 tensor.detach().copy_(part.view_as(tensor))
+
+
+def settle_buckets(model: torch.nn.Module) -> None:
+    """Have each ``DistributedDataParallel`` in a model order the gradients it exchanges now.
+
+    It orders them again after the first step of a process, by when they were ready. A step would be
+    the first of a resumed process and a later one of another, and with three workers or more, the
+    place of a number in the exchange decides in which order the workers' terms are summed. Steps
+    with zeros that detcore makes here give an order that all processes have from their first step.
+
+    All workers call this. Nothing else changes: parameters, gradients, buffers and generators stay.
+    With ``find_unused_parameters`` the order never changes. With ``static_graph`` PyTorch takes
+    the first step for a description of all others, so it has to be one of the user's.
+    """
+    for wrapped in model.modules():
+        if not isinstance(wrapped, torch.nn.parallel.DistributedDataParallel):
+            continue
+        if wrapped.find_unused_parameters or wrapped.static_graph or wrapped.mixed_precision:
+            continue
+        inner = wrapped.module
+        gradients = [(parameter, parameter.grad) for parameter in inner.parameters()]
+        try:
+            wrapped.module = _ZeroLoss(inner)
+            for _ in range(2):  # the second orders them by the first
+                for parameter, _ in gradients:
+                    parameter.grad = None
+                with torch.enable_grad():
+                    torch.autograd.backward(wrapped())
+        finally:
+            wrapped.module = inner
+            for parameter, gradient in gradients:
+                parameter.grad = gradient
+
+
+class _ZeroLoss(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
+    """A loss of zero, from which all parameters of a module get gradients of zero, last ones first.
+
+    Args:
+        module: The module.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        super().__init__()
+        self.named_buffers = module.named_buffers  # those that a forward pass may exchange
+        self._trained = [each for each in module.parameters() if each.requires_grad]
+        embeddings = (torch.nn.Embedding, torch.nn.EmbeddingBag)
+        self._sparse = {
+            each.weight for each in module.modules() if isinstance(each, embeddings) and each.sparse
+        }
+
+    def forward(self) -> torch.Tensor:
+        """Return the loss; it reads no parameter, which may be infinite."""
+        device = self._trained[0].device
+        total = torch.zeros((), device=device, requires_grad=True)
+        for parameter in self._trained:
+            if parameter in self._sparse:
+                none = torch.zeros(0, dtype=torch.long, device=parameter.device)
+                part = torch.nn.functional.embedding(none, parameter, sparse=True)
+            else:
+                part = parameter.reshape(-1)[:0]
+            total = total + part.abs().sum().to(device, torch.float32)
+        return total
 
 
 @contextlib.contextmanager

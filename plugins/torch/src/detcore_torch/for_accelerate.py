@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
 from detcore_torch._files import StateFiles
+from detcore_torch._group import settle_buckets
 from detcore_torch._resumable import ResumableLoader, resumable_loader
 from detcore_torch._script import (
     Plan,
@@ -165,6 +166,8 @@ class Training:
             resumable_loader(self.original, seed=None if is_resumed else chiefs_seed)
         )
         train_loader.base_dataloader = self._data
+        for model in accelerator._models:
+            settle_buckets(model)
         if run.checkpoint is not None:
             document = read_document(run.checkpoint, _FRAMEWORK)
             self._state({}).restore(run.checkpoint)

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
+from detcore_torch._group import settle_buckets
 from detcore_torch._lightning_settings import (
     check_prepared,
     check_trainer,
@@ -332,6 +333,7 @@ class _ClockCallback:
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Restore the state, and take over the trainer's periods and SIGTERM."""
         check_prepared(trainer)
+        settle_buckets(trainer.strategy.model)
         if self._run.checkpoint is not None:
             self._state({}).restore(self._run.checkpoint)
             self._resumed_generators = generators_in(self._clock, self._run.checkpoint)

@@ -19,6 +19,7 @@ from detcore.errors import InvalidExperimentError
 from detcore.trial import Decision, Step
 from detcore_torch._fetch import unchanged
 from detcore_torch._files import StateFiles
+from detcore_torch._group import settle_buckets
 from detcore_torch._loader import described, options_of
 from detcore_torch._resumable import EpochRequests
 from detcore_torch._script import (
@@ -210,6 +211,7 @@ class _ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is 
         self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
     ) -> None:
         """Restore the state, and do the work that is due before the first step."""
+        settle_buckets(self._trainer.model_wrapped)
         checkpoint = self._run.checkpoint
         if checkpoint is not None:
             self._state().restore(checkpoint)
