@@ -40,15 +40,15 @@ def test_urls_and_types(
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"type": "s3"}, r"bucket\n.*Field required"),
-        ({"type": "s3", "bucket": "b/c"}, r"bucket\n.*match pattern"),
+        ({"type": "s3"}, r"bucket: .*Field required"),
+        ({"type": "s3", "bucket": "b/c"}, r"bucket: .*match pattern"),
         ({"type": "s3", "bucket": "bucket", "prefix": "a/../b"}, r"holds '\.\.'"),
         ({"type": "s3", "bucket": "bucket", "access_key": "a"}, "one of them is missing"),
-        ({"type": "s3", "bucket": "bucket", "endpoint_url": "s3.test"}, r"endpoint_url\n.*pattern"),
+        ({"type": "s3", "bucket": "bucket", "endpoint_url": "s3.test"}, r"endpoint_url: .*pattern"),
         ({"type": "s3", "bucket": "bucket", "engine": "boto3"}, "'auto', 'obstore' or 's3fs'"),
         ({"type": "s3", "bucket": "bucket", "deadline_s": 0}, "greater than 0"),
-        ({"type": "s3", "bucket": "bucket", "bukcet": "b"}, r"bukcet\n.*not permitted"),
-        ({"type": "gcs", "bucket": "bucket", "access_key": "a"}, r"access_key\n.*not permitted"),
+        ({"type": "s3", "bucket": "bucket", "bukcet": "b"}, r"bukcet: .*not permitted"),
+        ({"type": "gcs", "bucket": "bucket", "access_key": "a"}, r"access_key: .*not permitted"),
         ("s3://key:secret@bucket/a", "credentials do not belong into a URL"),
     ],
 )
@@ -96,3 +96,15 @@ def test_azure_goes_through_its_url(tmp_path: Path, plugins: PluginManager) -> N
     assert storage.url == "abfs://container/prefix"
     with pytest.raises(StorageError, match=r"needs a package.*\n.*detcore-storage\[azure\]"):
         storage.probe()
+
+
+def test_a_refused_setting_is_named_without_values(tmp_path: Path, plugins: PluginManager) -> None:
+    spec = {"type": "s3", "bucket": "x", "secret_key": ["visible-secret"]}
+    with pytest.raises(ConfigError) as caught:
+        open_storage(spec, home=tmp_path, plugins=plugins)
+    assert str(caught.value).startswith(
+        "the checkpoint_storage of type 's3' cannot be used: bucket: String should have at least 3 "
+        "characters; secret_key: "
+    )
+    assert not any(word in str(caught.value) for word in ("visible-secret", "http", "input"))
+    assert caught.value.__suppress_context__

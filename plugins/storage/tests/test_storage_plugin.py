@@ -70,11 +70,11 @@ def test_directory(tmp_path: Path, plugins: PluginManager) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({}, "host_path\n.*Field required"),
+        ({}, "host_path: .*Field required"),
         ({"host_path": "relative"}, "'relative' is not absolute"),
         ({"host_path": "/a/../b"}, r"component '\.\.'"),
-        ({"host_path": "/", "storage_path": 3}, "storage_path\n.*valid string"),
-        ({"host_path": "/", "bucket": "b"}, "bucket\n.*not permitted"),
+        ({"host_path": "/", "storage_path": 3}, "storage_path: .*valid string"),
+        ({"host_path": "/", "bucket": "b"}, "bucket: .*not permitted"),
         ({"host_path": "/nonexistent/x"}, "/nonexistent/x is not there"),
     ],
 )

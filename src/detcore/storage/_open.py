@@ -197,12 +197,22 @@ def _build(storage_type: StorageType, maker: str, given: object) -> StorageBacke
         settings = getattr(settings_class, maker)(given)
     except DetcoreError:
         raise
-    except ValueError as error:  # pydantic's ValidationError is one
+    except ValueError as error:
         raise ConfigError(
-            f"the checkpoint_storage of type {storage_type.name!r} cannot be used: {error}"
-        ) from error
+            f"the checkpoint_storage of type {storage_type.name!r} cannot be used: {_said(error)}"
+        ) from None  # the values may be secrets
     backend: StorageBackend = _load(storage_type.backend)(settings)
     return backend
+
+
+def _said(error: ValueError) -> str:
+    """Return the text of an error, that of pydantic's without values and links."""
+    from pydantic import ValidationError
+
+    if not isinstance(error, ValidationError):
+        return str(error)
+    found = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in found)
 
 
 def _load(name: str) -> Any:
