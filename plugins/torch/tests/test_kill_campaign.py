@@ -14,8 +14,6 @@ CASES = [
     Case(*script, *SETTINGS[index % len(SETTINGS)])
     for index, script in enumerate(itertools.product(FAMILIES, TASKS))
 ]
-# With three ranks the order matters in which their terms are summed.
-CASES += [Case("accelerate", "digits", 0, 3), Case("lightning", "points", 0, 3)]
 
 
 @pytest.mark.soak

@@ -90,3 +90,20 @@ def test_two_ranks_that_were_killed_equal_two_that_were_not(library: str, tmp_pa
         for name in expected:
             assert np.array_equal(expected[name], found[name]), name
         assert whole.metrics(1, "validation") == broken.metrics(1, "validation")
+
+
+@pytest.mark.soak
+def test_three_ranks_that_were_killed_sum_their_terms_in_one_order(
+    library: str, tmp_path: Path
+) -> None:
+    """Of two the order does not matter. PyTorch would have another in a process's first step."""
+    path = SCRIPTS / f"{library}_points.py"
+    whole, broken = (
+        Script(path, tmp_path / name, ["--ranks=3", "--epochs=3"], ranks=3)
+        for name in ("whole", "broken")
+    )
+    assert whole.run() == 0, whole.output()
+    assert broken.run(kill_at=4) < 0
+    assert broken.checkpoint_files()  # from which it resumes
+    assert broken.run() == 0, broken.output()
+    assert broken.result() == whole.result()

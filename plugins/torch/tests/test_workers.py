@@ -144,6 +144,7 @@ def settle_mixed(distributed: Any) -> list[Any]:
     for more in ({}, {"gradient_as_bucket_view": True}, {"find_unused_parameters": True}):
         model = Mixed()
         wrapped = torch.nn.parallel.DistributedDataParallel(model, **more)
+        wrapped.device_ids = [0]  # as on a GPU, where it moves its arguments
         model.short.grad = torch.full((2,), 5.0, dtype=torch.float16)
         before = str(model.state_dict()), torch.get_rng_state().tolist()
         exchanges: list[int] = []

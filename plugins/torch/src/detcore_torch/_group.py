@@ -123,7 +123,8 @@ def settle_buckets(model: torch.nn.Module) -> None:
                 for parameter, _ in gradients:
                     parameter.grad = None
                 with torch.enable_grad():
-                    torch.autograd.backward(wrapped())
+                    # With a GPU, it fails when it is called without an argument.
+                    torch.autograd.backward(wrapped(None))
         finally:
             wrapped.module = inner
             for parameter, gradient in gradients:
@@ -146,7 +147,7 @@ class _ZeroLoss(torch.nn.Module):  # type: ignore[misc]  # torch is not typed
             each.weight for each in module.modules() if isinstance(each, embeddings) and each.sparse
         }
 
-    def forward(self) -> torch.Tensor:
+    def forward(self, _: None) -> torch.Tensor:
         """Return the loss; it reads no parameter, which may be infinite."""
         device = self._trained[0].device
         total = torch.zeros((), device=device, requires_grad=True)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import gc
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -166,8 +167,8 @@ class Training:
             resumable_loader(self.original, seed=None if is_resumed else chiefs_seed)
         )
         train_loader.base_dataloader = self._data
-        for model in accelerator._models:
-            settle_buckets(model)
+        for wrapper in _wrappers(accelerator):
+            settle_buckets(wrapper)
         if run.checkpoint is not None:
             document = read_document(run.checkpoint, _FRAMEWORK)
             self._state({}).restore(run.checkpoint)
@@ -341,6 +342,24 @@ def _check(accelerator: Accelerator, loader: DataLoaderShard) -> None:
             f"{accelerator.num_processes} processes would need its own position.\n"
             "Use a dataset with __getitem__ and __len__, or one process."
         )
+
+
+def _wrappers(accelerator: Accelerator) -> list[torch.nn.Module]:
+    """Return the ``DistributedDataParallel`` of each model, which only the script has.
+
+    The accelerator notes a model before it wraps it, and a model does not know its wrapper.
+    """
+    if accelerator.num_processes == 1:
+        return []
+    kind = torch.nn.parallel.DistributedDataParallel
+    # isinstance is slow for a class of ABCMeta, and trusts an object's __class__.
+    wrappers = [each for each in gc.get_objects() if kind in type(each).__mro__]
+    return [
+        wrapper
+        for model in accelerator._models  # in the same order on all workers
+        for wrapper in wrappers
+        if wrapper is model or getattr(wrapper, "module", None) is model
+    ]
 
 
 def _steps_per_epoch(accelerator: Accelerator, loader: DataLoaderShard) -> int | None:
