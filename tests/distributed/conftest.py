@@ -43,7 +43,7 @@ def ranks() -> Ranks:
             timeout=100,
         )  # fmt: skip
         assert result.returncode == 0, result.stderr
-        # What fails in a destructor, or around a fork, ends no process.
+        # A failure in a destructor, or around a fork, does not end the process.
         assert "Exception ignored" not in result.stderr
         results: list[Any] = json.loads(result.stdout.splitlines()[-1])
         return results

@@ -1,4 +1,4 @@
-"""What trials start from: the checkpoint that an experiment names, and what killed runs left."""
+"""Find the checkpoint that an experiment names to start from; settle what killed runs left."""
 
 from __future__ import annotations
 
@@ -36,6 +36,11 @@ class CheckpointSource:
 
     checkpoint: str
     storage: str | Mapping[str, Any] | None = None
+
+    @property
+    def pinned(self) -> dict[str, str | None]:
+        """Fields of ``searcher`` that name it: a trial's latest one may be another one later."""
+        return {_TRIAL: None, _UUID: self.checkpoint}
 
 
 def find_source(

@@ -93,10 +93,7 @@ class ScriptOpening(Opening):
             "checkpoint_storage": None if spec is None else _plain(spec),
         }
         if source is not None:
-            # Every start uses the same one; a trial's latest may be another one later.
-            config["searcher"] |= {
-                "source_trial_id": None, "source_checkpoint_uuid": source.checkpoint
-            }  # fmt: skip
+            config["searcher"] |= source.pinned
         script = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
         trial = None
         if self._settings.resume:

@@ -131,9 +131,7 @@ def check_experiment(
         )
     if source is None:
         return config
-    # Every start uses the same one: a trial's latest checkpoint may be a different one later.
-    pinned = {"source_trial_id": None, "source_checkpoint_uuid": source.checkpoint}
-    return config.model_copy(update={"searcher": config.searcher.model_copy(update=pinned)})
+    return config.model_copy(update={"searcher": config.searcher.model_copy(update=source.pinned)})
 
 
 def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
