@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 from sqlalchemy import create_engine, inspect, text
 
-from detcore.database import Database
+from detcore.database import Database, _sqlite
 from detcore.database._engine import migrate, revisions
+
+from .fresh_tables import migrated_tables
 
 if TYPE_CHECKING:
     from databases import Places
@@ -103,6 +105,13 @@ def test_records_of_an_earlier_release_are_kept(places: Places, revision: str) -
     with Database.open(url) as database:
         assert database.create_trial(experiment_id=1, hparams={}, seed=0) == 2
         assert database.update_trial(1, add_labels=["a"]).labels == ("a",)
+
+
+def test_a_new_sqlite_database_has_the_tables_of_all_migrations() -> None:
+    assert _sqlite.FRESH.read_text() == migrated_tables(), (
+        "the migrations make other tables than migrations/fresh.sql: run "
+        "python tests/database/fresh_tables.py --write"
+    )
 
 
 def test_a_kill_in_an_upgrade_leaves_the_old_or_the_new_tables(

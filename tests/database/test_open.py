@@ -79,14 +79,17 @@ def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
     assert tuple(reversed(known)) == _engine.revisions()
 
 
-def test_an_up_to_date_database_is_opened_without_alembic(store: Store) -> None:
+def test_no_alembic_for_an_up_to_date_or_a_new_sqlite_database(
+    store: Store, tmp_path: Path
+) -> None:
+    urls = [store.url, *([f"sqlite:///{tmp_path}/new.db"] if store.is_sqlite else [])]
     code = (
         "import sys; from detcore.database import Database\n"
-        "Database.open(sys.argv[1]).list_experiments()\n"
+        "for url in sys.argv[1:]: Database.open(url).list_experiments()\n"
         "print('alembic' in sys.modules, 'sqlalchemy.orm' in sys.modules)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, store.url], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, *urls], capture_output=True, text=True, check=True
     )
     assert done.stdout == "False False\n"
 

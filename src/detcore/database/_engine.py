@@ -193,7 +193,10 @@ def bring_up_to_date(engine: Engine, tables: TablesType | None = None) -> None:
             raise DatabaseError(_too_new(engine, version, tables))
         if version is None and tables is None:
             _require_room(connection)
-        migrate(connection, tables)
+        if version is None and tables is None and engine.dialect.name == "sqlite":
+            _sqlite.create_tables(connection)
+        else:
+            migrate(connection, tables)
     engine.dispose()
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import URL, Connection
 from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.database._connections import MIGRATION_TIMEOUT_S, WAIT_S, shown_url
 
+FRESH = Path(__file__).parent / "migrations" / "fresh.sql"
 _RETRY_S = 0.02
 # The write-ahead log is cut to this where a migration made it long.
 _LOG_BYTES = 16 * 1024 * 1024
@@ -93,6 +94,16 @@ def begin(connection: Connection, *, write: bool, migrates: bool) -> None:
     if migrates:  # the migration discards the connection afterwards
         connection.exec_driver_sql(f"PRAGMA busy_timeout = {int(MIGRATION_TIMEOUT_S * 1000)}")
     connection.exec_driver_sql("BEGIN IMMEDIATE" if write else "BEGIN")
+
+
+def create_tables(connection: Connection) -> None:
+    """Make the tables of the records in an empty database, as all migrations together would.
+
+    One by one, those take 25 ms, and importing Alembic takes five times as long.
+    """
+    for statement in FRESH.read_text(encoding="utf-8").split(";\n"):
+        if statement:
+            connection.exec_driver_sql(statement)
 
 
 def damaged(url: URL, reason: str) -> DatabaseError:
