@@ -115,6 +115,20 @@ def test_the_source_of_an_experiment_that_may_start_trials_is_refused(
         assert_untouched(store, number)
 
 
+def test_nothing_is_deleted_while_the_storage_is_away(store: ClientStore) -> None:
+    folder = store.home / "checkpoints"
+    number = store.experiment(checkpoint_storage={"type": "shared_fs", "host_path": str(folder)})
+    store.checkpoint(store.trial(number), 10)
+    away = folder.rename(store.home / "away")
+    refused = delete(number, "--yes")
+    assert refused.exit_code
+    assert f"{folder} is not there" in refused.output
+    away.rename(folder)
+    [record] = store.database.list_checkpoints(experiment_id=number)
+    assert record.state == "COMPLETED"
+    assert delete(number, "--yes").exit_code == 0
+
+
 def test_an_interrupted_deletion_leaves_nothing_that_counts_and_can_be_repeated(
     store: ClientStore, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -174,9 +174,13 @@ def _delete(database: Database, environment: Environment, experiment_id: int) ->
     with experiment_lock(folder, experiment_id, records=database):
         checkpoints = check_deletable(database, experiment_id)
         doomed = [found.uuid for found in checkpoints if found.state != "DELETED"]
-        for uuid in doomed:
-            database.record_checkpoint(CheckpointDeleting(uuid=uuid))
         with CheckpointFiles(database, environment) as files:
+            # Nothing is marked while a storage is away: the experiment may be resumed instead.
+            by_place = {found.storage_url: found for found in checkpoints if found.uuid in doomed}
+            for found in by_place.values():
+                files.storage(found).list(found.uuid)
+            for uuid in doomed:
+                database.record_checkpoint(CheckpointDeleting(uuid=uuid))
             for uuid in doomed:
                 files.delete(database.get_checkpoint(uuid))
         for path in folder.iterdir():
