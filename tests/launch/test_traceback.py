@@ -11,7 +11,7 @@ from types import ModuleType
 import pytest
 
 from detcore.core._outcome import describe_cause
-from detcore.errors import ConfigError
+from detcore.errors import ConfigError, DataError
 from detcore.launch._traceback import format_user_error
 
 # As Keras 3.15, Keras 2.15 and TensorFlow write them; paths are shortened.
@@ -63,6 +63,12 @@ Detected at node sequential_1/lambda_1/MatMul defined at (most recent call last)
 Matrix size-incompatible: In[0]: [8,3], In[1]: [8,3]
 \t [[{{node sequential_1/lambda_1/MatMul}}]] [Op:__inference__loop_509]"""
 
+FAKE = """RuntimeError when making fake tensor call
+  Explanation: Dynamo failed to run FX node with fake tensors: got RuntimeError('[8, 2] X [7, 2]')
+  Hint: Your code may result in an error when running in eager.
+
+"""
+
 
 @pytest.mark.parametrize(
     ("message", "cause"),
@@ -90,6 +96,11 @@ Matrix size-incompatible: In[0]: [8,3], In[1]: [8,3]
         (
             COMPILED,
             "Graph execution error: Matrix size-incompatible: In[0]: [8,3], In[1]: [8,3]",
+        ),
+        (
+            FAKE,
+            "RuntimeError when making fake tensor call: Explanation: Dynamo failed to run FX node "
+            "with fake tensors: got RuntimeError('[8, 2] X [7, 2]')",
         ),
     ],
 )
@@ -178,6 +189,44 @@ def test_invalid_syntax_is_shown_without_the_frames_of_the_import(model_dir: Pat
         "SyntaxError: invalid syntax",
     ]
     assert "importlib" in full.read_text()
+
+
+def test_the_cause_is_last_after_a_message_that_ends_with_empty_lines(model_dir: Path) -> None:
+    lines, _ = formatted(fail(f"{GRAPH}\nSee the guide.\n \n\n"), model_dir)
+    assert lines[-1].endswith("Graph execution error: indices[0] = 10 is not in [0, 10)")
+
+
+def test_own_code_that_an_error_of_detcore_reports_is_shown(
+    own: ModuleType, model_dir: Path
+) -> None:
+    file = model_dir / "own_model.py"
+    quoted = f'\nTraceback (most recent call last):\n  File "{file}", line 9, in row\nKeyError: 5'
+
+    def load(cause: Exception) -> None:
+        raise DataError("the dataset failed.\nCorrect it.") from cause
+
+    def read_here() -> None:
+        try:
+            own.call(fail("no such row"))
+        except ValueError as error:
+            load(error)
+
+    lines, full = formatted(read_here, model_dir)
+    assert lines[:2] == [
+        "Traceback (your code, most recent call last):",
+        f'  File "{file}", line 3, in call',
+    ]
+    assert lines[-5:] == [
+        "ValueError: no such row", "", "which led to:", "", "DataError: the dataset failed.",
+        "Correct it.",
+    ][-5:]  # fmt: skip
+    assert "raise_it" in full.read_text()
+    lines, _ = formatted(lambda: load(RuntimeError(quoted)), model_dir)
+    assert f'  File "{file}", line 9, in row' in lines
+    assert lines[lines.index("which led to:") - 2] == "KeyError: 5"
+    assert formatted(lambda: load(KeyError(5)), model_dir)[0] == [
+        "DataError: the dataset failed.", "Correct it.",
+    ]  # fmt: skip
 
 
 def test_a_chain_ends_with_the_error_that_ended_the_trial(own: ModuleType, model_dir: Path) -> None:

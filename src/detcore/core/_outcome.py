@@ -42,9 +42,10 @@ _EXIT_COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _FRAME = re.compile(r'(?P<indent> *)File "(?P<path>[^"]*)", line \d+')
 # Frameworks wrap an error in a line that only announces it: it ends with a colon, or is one of
-# these (Keras and TensorFlow).
+# these (Keras, TensorFlow, and torch.compile).
 _ANNOUNCEMENT = re.compile(
     r".*:|(\w+: )?Exception encountered when calling .*|Node: '.*'|\d+ root error.*|<stack.*>"
+    r"|\w+ when making fake tensor call"
 )
 
 
@@ -139,6 +140,8 @@ def outcome_of(
             return Outcome(ExperimentState.PAUSED)
         if error.code not in (None, 0):
             text = f"the script ended with exit code {error.code}"
+            if not isinstance(error.code, int):  # Python prints it and ends with code 1
+                text = f"the script ended: {next(iter(str(error.code).splitlines()), '')}"
             return Outcome(ExperimentState.ERROR, text, fault=_fault_of(error))
     elif error is not None and not isinstance(error, GeneratorExit):
         return Outcome(ExperimentState.ERROR, describe_cause(error), fault=_fault_of(error))

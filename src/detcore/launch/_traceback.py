@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from detcore.contract.errors import DetcoreError
@@ -24,9 +24,18 @@ def format_user_error(error: BaseException, model_dir: Path, *, full: Path) -> s
         model_dir: Folder of the user's code.
         full: File that gets the whole traceback, where frames are left out.
     """
-    chain = [error] if isinstance(error, DetcoreError) else list(error_chain(error))
-    text = "\n\nwhich led to:\n\n".join(_format_one(e, model_dir, full) for e in reversed(chain))
+
+    def is_own(path: str) -> bool:
+        file = Path(path)
+        return file.is_relative_to(model_dir) and "site-packages" not in file.parts
+
+    chain = list(error_chain(error))
     if isinstance(error, DetcoreError):
+        chain = [error, *(cause for cause in chain[1:] if _is_raised_in(cause, is_own))]
+    text = "\n\nwhich led to:\n\n".join(
+        _format_one(each, is_own, model_dir, full) for each in reversed(chain)
+    )
+    if len(chain) == 1 and isinstance(error, DetcoreError):
         return text
     whole = "".join(traceback.format_exception(error))
     try:
@@ -48,11 +57,17 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
         current = current.__cause__ or (None if hidden else current.__context__)
 
 
-def _format_one(error: BaseException, model_dir: Path, full: Path) -> str:
-    def is_own(path: str) -> bool:
-        file = Path(path)
-        return file.is_relative_to(model_dir) and "site-packages" not in file.parts
+def _is_raised_in(error: BaseException, is_own: Callable[[str], bool]) -> bool:
+    """Return whether own code raised an error, here or in a process whose traceback it quotes."""
+    if any(is_own(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
+        return True
+    lines = str(error).splitlines()
+    return list(without_frames(lines, is_kept=is_own)) != list(without_frames(lines))
 
+
+def _format_one(
+    error: BaseException, is_own: Callable[[str], bool], model_dir: Path, full: Path
+) -> str:
     frames = traceback.extract_tb(error.__traceback__)
     shown = [frame for frame in frames if is_own(frame.filename)]
     title = "Traceback (your code, most recent call last):"
@@ -67,9 +82,11 @@ def _format_one(error: BaseException, model_dir: Path, full: Path) -> str:
         lines.append(f"  ({left_out} frames outside {model_dir} left out{where})")
     if is_ours:
         return "\n".join([*lines, f"{type(error).__name__}: {error}"])
-    message = plain_message("".join(traceback.format_exception_only(error))).splitlines()
+    text = plain_message("".join(traceback.format_exception_only(error)))
+    message = text.rstrip().splitlines()
     lines.extend(message if is_syntax else without_frames(message, is_kept=is_own))
     cause = describe_cause(error)
-    if not (lines[-1].endswith(cause) or cause.startswith(lines[-1])):
+    # Without frames it is the traceback of another process, which ends with the cause.
+    if frames and not (lines[-1].endswith(cause) or cause.startswith(lines[-1])):
         lines.append(cause)
     return "\n".join(lines)
