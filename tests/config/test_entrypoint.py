@@ -18,6 +18,9 @@ try:
     class Guarded: ...
 except ImportError:
     Guarded = None
+def factory(): ...
+import helper
+ALIASES = {'digits': DigitsTrial, 'guarded': Unknown}
 """
 FILES = {
     "model_def.py": MODEL_DEF,
@@ -75,11 +78,17 @@ def test_what_may_be_started(folder: Path, entrypoint: str) -> None:
         ("model_def:DigitTrial", "model_def.py has no class 'DigitTrial'", "model_def:DigitsTrial"),
         ("model_deff:DigitsTrial", "there is no module 'model_deff'", "model_def:DigitsTrial"),
         ("lib/x.py:DigitsTrial", "there is no module 'lib/x.py'", ""),
-        ("broken:Model", "broken.py, line 2 is no Python", ""),
+        ("broken:Model", "broken.py, line 2 is not valid Python", ""),
         ("python3 trian.py", "there is no trian.py in", "train.py"),
         ("python3 -u trian.py", "there is no trian.py in", "train.py"),
         ("[python3, trian.py]", "there is no trian.py in", "train.py"),
         ("./run.sh", "there is no ./run.sh in", ""),
+        ("bash run.sh", "there is no run.sh in", ""),
+        ("python3 -m trian", "there is no module 'trian'", "train"),
+        ("model_def", "written with a colon", "model_def:"),
+        ("model_def:factory", "'factory' in model_def.py, line 11 is not a class", ""),
+        ("model_def:helper", "'helper' in model_def.py, line 12 is not a class", ""),
+        ("model_def:Unknown", "model_def.py has no class 'Unknown'", ""),
         ("train.py", "looked for in PATH", "did you mean 'python3 train.py'?"),
         ("train.py --steps 3", "train.py cannot be started", "'python3 train.py --steps 3'?"),
         ("[train.py]", "train.py cannot be started", "did you mean 'python3 train.py'?"),

@@ -18,6 +18,7 @@ __all__ = ["entrypoint_mistakes", "script_of"]
 _TRIAL_CLASS = re.compile(r"(?P<module>[\w.]+|[\w./-]+\.py):(?P<name>[A-Za-z_]\w*)")
 _DOTTED = re.compile(r"(?P<module>[A-Za-z_][\w.]*)\.(?P<name>[A-Za-z_]\w*)")
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
+_STARTERS = {".py": _PYTHON, ".sh": re.compile(r"(.*/)?(ba|da|z)?sh")}
 # Characters with which a shell does more than start one program.
 _SHELL = frozenset("|&;<>()$`\n*?[]{}~=")
 _BATCH_SIZE = "global_batch_size"
@@ -90,11 +91,19 @@ def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[OwnProblem
             yield _wrong(text, starter + shlex.join(words), help=[why])
             return
     if _is_there(program, folder) or shutil.which(program):
+        if words[1:2] == ["-m"] and len(words) > 2 and _PYTHON.fullmatch(program):
+            yield from _module_mistakes(words[2], folder)
+            return
         script = next((word for word in words[1:] if not word.startswith("-")), "")
-        is_script = _PYTHON.fullmatch(program) and not {"-m", "-c"} & {*words}
-        if not is_script or not script.endswith(".py") or _is_there(script, folder):
+        starter = _STARTERS.get(Path(script).suffix)
+        is_script = starter and starter.fullmatch(program) and not {"-m", "-c"} & {*words}
+        if not is_script or _is_there(script, folder):
             return
         program = script
+    elif len(words) == 1 and program.isidentifier() and _file_of(program, folder) is not None:
+        text = f" '{program}' is no command; a trial class is written with a colon"
+        yield _wrong(text, f"{program}:NameOfTheClass")
+        return
     elif (found := _DOTTED.fullmatch(program)) and len(words) == 1:
         if _file_of(found["module"], folder) is not None:
             text = f" '{program}' is no command; a trial class is written with a colon"
@@ -105,6 +114,13 @@ def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[OwnProblem
     names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
     hint = "paths in a command are relative to the folder of the code"
     yield _wrong(f": there is no {program} in {folder}", nearest(program, names), help=[hint])
+
+
+def _module_mistakes(module: str, folder: Path) -> Iterator[OwnProblem]:
+    is_there = _file_of(module, folder) or _file_of(f"{module}.__main__", folder)
+    if not is_there and not _is_installed(module.partition(".")[0]):
+        near = nearest(module, [path.stem for path in folder.glob("*.py")])
+        yield _wrong(f": there is no module '{module}' in {folder}, and none is installed", near)
 
 
 def _class_mistakes(
@@ -126,10 +142,10 @@ def _class_mistakes(
         yield _wrong(f": {file} cannot be read: {error.strerror}")
         return
     except SyntaxError as error:
-        yield _wrong(f": {file.name}, line {error.lineno} is no Python: {error.msg}")
+        yield _wrong(f": {file.name}, line {error.lineno} is not valid Python: {error.msg}")
         return
     except (ValueError, RecursionError, MemoryError) as error:
-        yield _wrong(f": {file.name} is no Python: {error}")
+        yield _wrong(f": {file.name} is not valid Python: {error}")
         return
     if "*" in defined or "__getattr__" in defined:
         return
@@ -139,6 +155,8 @@ def _class_mistakes(
         hint = f"its classes: {', '.join(classes) or 'none'}"
         meant = f"{module}:{near}" if near else None
         yield _wrong(f": {file.name} has no class '{name}'", meant, help=[hint])
+    elif isinstance(node := defined[name], ast.Import | ast.FunctionDef):
+        yield _wrong(f": '{name}' in {file.name}, line {node.lineno} is not a class")
     elif not has_size and sized_trials:
         yield from _size_mistakes(name, defined, sized_trials)
 
@@ -175,7 +193,7 @@ def _definitions(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
             )
         elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
             for part in ast.walk(node):
-                if isinstance(part, ast.Name):
+                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
                     yield part.id, node
         else:
             for blocks in ("body", "orelse", "finalbody"):
