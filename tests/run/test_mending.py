@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -90,11 +91,11 @@ def test_what_cannot_change_the_past_is_changed_and_recorded(environment: Enviro
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"hyperparameters__global_batch_size": 4}, "what was trained follows from it"),
+        ({"hyperparameters__global_batch_size": 4}, "what was trained may depend on it"),
         ({"searcher__max_length__batches": 20}, "only become longer"),
         ({"searcher__max_length": {"epochs": 90}}, "in the same unit"),
-        ({"checkpoint_storage__bucket": "other"}, "what was trained follows from it"),
-        ({"searcher__smaller_is_better": False}, "what was trained follows from it"),
+        ({"checkpoint_storage__bucket": "other"}, "what was trained may depend on it"),
+        ({"searcher__smaller_is_better": False}, "what was trained may depend on it"),
     ],
 )
 def test_what_would_change_the_past_is_refused(
@@ -105,11 +106,29 @@ def test_what_would_change_the_past_is_refused(
         before = database.get_experiment(number)
     with pytest.raises(RunError, match=message) as caught:
         mend(environment, number, **changes)
-    assert f"detcore run CONFIG.yaml /code --set {next(iter(changes)).replace('__', '.')}=" in str(
-        caught.value
-    )
+    name = next(iter(changes)).replace("__", ".")
+    assert re.search(f"detcore run CONFIG.yaml /code --set '?{name}=", str(caught.value))
     with Database.open(environment.database_url) as database:
         assert database.get_experiment(number).config == before.config
+
+
+@pytest.mark.parametrize(
+    ("changes", "flag"),
+    [
+        ({"searcher__name": "random"}, "searcher.name=random"),
+        ({"checkpoint_storage__type": "shared_fs"}, "checkpoint_storage.type=shared_fs"),
+        ({"entrypoint": "python3 a.py"}, "'entrypoint=python3 a.py'"),
+        ({"searcher__max_length": "{epochs: 9}"}, "'searcher.max_length={epochs: 9}'"),
+        ({"data__deep__token": "sesame"}, "data.deep.token=..."),
+    ],
+)
+def test_the_command_that_is_named_can_be_typed(
+    environment: Environment, changes: dict[str, object], flag: str
+) -> None:
+    number = record(environment)
+    with pytest.raises(RunError) as caught:
+        mend(environment, number, **changes)
+    assert str(caught.value).endswith(f" --set {flag}")
 
 
 def test_what_trials_reported_and_what_is_complete_stays(environment: Environment) -> None:

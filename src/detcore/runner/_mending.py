@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from detcore._secrets import MASK, mask_config
 from detcore.config import load_mapping
-from detcore.contract.errors import RunError
+from detcore.contract.errors import ConfigError, RunError
 from detcore.contract.values import ExperimentState, JSONValue
 from detcore.database import keep_secrets, restore_secrets
 from detcore.runner._named import make_method
@@ -23,6 +25,8 @@ __all__ = ["mend_experiment"]
 _METRIC = "searcher.metric"
 _LENGTH = "searcher.max_length."
 _STORAGE = "checkpoint_storage."
+_KINDS = ("searcher.name", "checkpoint_storage.type")
+_FIXED = "what was trained may depend on it"
 # The other methods' proposals depend on the length.
 _FIXED_LENGTH = ("single", "random", "grid")
 
@@ -52,14 +56,22 @@ def mend_experiment(
         RunError: If a change would contradict the training so far.
     """
     old = restore_secrets(environment.home, record.id, record.config).config
-    loaded = load_mapping(
-        old,
-        overrides=changes,
-        required=("entrypoint",),
-        **plugins.settings_models(),
-    )
+    before = dict(_leaves(old))
+    try:
+        loaded = load_mapping(
+            old,
+            overrides=changes,
+            required=("entrypoint",),
+            **plugins.settings_models(),
+        )
+    except ConfigError:
+        # With another search method or storage, the settings of the one before may be mistakes.
+        name = next((name for name in _KINDS if name in changes), None)
+        if name is None or changes[name] == before.get(name):
+            raise
+        raise RunError(_refused(name, _FIXED, record, changes, database)) from None
     new = loaded.config.model_dump(mode="json")
-    before, after, shown = dict(_leaves(old)), dict(_leaves(new)), dict(_leaves(mask_config(new)))
+    after, shown = dict(_leaves(new)), dict(_leaves(mask_config(new)))
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     events = [event_from_json(item or {}) for item in database.list_search_events(record.id)[1:]]
     has_reported = any(isinstance(event, Validated) for event in events)
@@ -104,7 +116,7 @@ def _refusal(
         was, now = before.get(name), after.get(name)
         is_longer = isinstance(was, int) and isinstance(now, int) and now > was
         return None if is_longer else "it can only become longer, in the same unit"
-    return "what was trained follows from it"
+    return _FIXED
 
 
 def _refused(
@@ -121,14 +133,25 @@ def _refused(
         latest = max(checkpoints, key=lambda each: (each.steps_completed, each.started_at))
         sets = {"searcher.source_checkpoint_uuid": latest.uuid, **sets}
         origin = " from its latest checkpoint"
-    flags = " ".join(f"--set {key}={value}" for key, value in sets.items())
+    flags = " ".join(_flag(key, value) for key, value in sets.items())
     return (
         f"{name} of experiment {record.id} cannot be changed: {reason}.\n"
         "An experiment that is resumed may get another max_restarts, a longer "
         "searcher.max_length, credentials of its checkpoint_storage and, before its first report, "
         "another searcher.metric.\n"
-        f"Start a new experiment{origin}: detcore run CONFIG.yaml {record.model_dir} {flags}"
+        f"Start a new experiment{origin}: detcore run CONFIG.yaml "
+        f"{shlex.quote(record.model_dir)} {flags}"
     )
+
+
+def _flag(name: str, value: object) -> str:
+    """Return the option that gives a setting a value, without the value of a secret."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    given: JSONValue = text
+    for key in reversed(name.split(".")):
+        given = {key: given}
+    is_secret = mask_config(given) != given
+    return f"--set {name}=..." if is_secret else f"--set {shlex.quote(f'{name}={text}')}"
 
 
 def _leaves(value: JSONValue, name: str = "") -> Iterator[tuple[str, JSONValue]]:
