@@ -104,6 +104,8 @@ from pathlib import Path
 mistake = json.loads(Path(os.environ["DETCORE_TRIAL_INFO"]).read_text())["hparams"]["mistake"]
 if mistake == "outside the context":
     raise NameError(mistake)
+if mistake == "usage":
+    raise SystemExit(2)
 from detcore import core
 with core.init() as context:
     if mistake == "before a report":
@@ -138,8 +140,13 @@ def _restarts_by_mistake(detcore: Detcore, mistakes: dict[str, int], **changes: 
 
 def test_a_script_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -> None:
     (detcore.tmp_path / "train.py").write_text(MISTAKES)
-    mistakes = {"outside the context": 0, "before a report": 0, "after a report": 1, "network": 2}
+    mistakes = {
+        "outside the context": 0, "usage": 0, "before a report": 0, "after a report": 1,
+        "network": 2,
+    }  # fmt: skip
     output = _restarts_by_mistake(detcore, mistakes, entrypoint="python3 train.py", max_restarts=2)
+    reason = "exit code 1; its last line on standard error: NameError: outside the context"
+    assert f"failed: the worker ended with {reason}" in output
     assert "latest checkpoint" not in output  # not one was saved
 
 

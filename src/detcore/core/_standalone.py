@@ -220,7 +220,11 @@ class ScriptOpening(Opening):
         if outcome.record:
             text += f": {outcome.record}"
         if outcome.state is ExperimentState.PAUSED:
-            text += "; core.init(resume=True) resumes it from its latest checkpoint"
+            found = self._database.list_checkpoints(
+                trial_id=self._info.trial_id, states=["COMPLETED"]
+            )
+            start = "its latest checkpoint" if found else "the start: it has no checkpoint"
+            text += f"; core.init(resume=True) resumes it from {start}"
         _say(self._info, text)
 
     def _delivery_wait_s(self) -> float:

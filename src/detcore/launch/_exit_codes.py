@@ -5,7 +5,6 @@ __all__ = [
     "EXIT_CONFIG",
     "EXIT_ERROR",
     "EXIT_INVALID_HP",
-    "EXIT_NOT_STARTED",
     "EXIT_PEER_LOST",
 ]
 
@@ -16,5 +15,3 @@ EXIT_COME_BACK = 75
 EXIT_PEER_LOST = 76
 # As EX_CONFIG of sysexits: until the user changes something, every start ends in the same way.
 EXIT_CONFIG = 78
-# A shell's codes for a command that is not executable or does not exist.
-EXIT_NOT_STARTED = frozenset({126, 127})

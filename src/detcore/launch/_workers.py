@@ -35,6 +35,7 @@ NOTICE_S = 2.0
 GRACE_S = 5.0
 # Once all are asked to end, and rank 0, which saves checkpoints, has ended.
 _STOP_LINGER_S = 60.0
+_SHELL_SIGNAL = 128  # a shell adds the number of the signal that killed a program
 # A stopped process keeps these for later: it has to be continued to receive them.
 ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 _ENDED_BY_US = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
@@ -102,7 +103,9 @@ def start_process(
 def describe_exit(code: int) -> str:
     """Say how a process ended: ``"ended with exit code 3"``, ``"was killed by SIGKILL"``."""
     if code >= 0:
-        return f"ended with exit code {code}"
+        names = [each.name for each in signal.Signals if each == code - _SHELL_SIGNAL]
+        as_after = f", as after {names[0]}" if names else ""
+        return f"ended with exit code {code}{as_after}"
     try:
         return f"was killed by {signal.Signals(-code).name}"
     except ValueError:

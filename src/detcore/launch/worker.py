@@ -12,6 +12,7 @@ import gc
 import io
 import logging
 import os
+import re
 import select
 import shutil
 import signal
@@ -39,7 +40,6 @@ from detcore.launch._exit_codes import (
     EXIT_CONFIG,
     EXIT_ERROR,
     EXIT_INVALID_HP,
-    EXIT_NOT_STARTED,
     EXIT_PEER_LOST,
 )
 
@@ -55,7 +55,6 @@ __all__ = [
     "EXIT_CONFIG",
     "EXIT_ERROR",
     "EXIT_INVALID_HP",
-    "EXIT_NOT_STARTED",
     "is_trial_class",
     "main",
 ]
@@ -63,6 +62,9 @@ __all__ = [
 # Of PyTorch and TensorFlow, whose full disk has the same class.
 _OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError")
 _NO_SPACE = "No space left"
+# PyTorch has no class for the memory of the machine, nor for all faults of CUDA, and JAX one class
+# for all that its compiler says.
+_NO_MEMORY = re.compile("can't allocate memory|out of memory|RESOURCE_EXHAUSTED")
 _LEASH = "detcore-leash"
 # Before training has begun, these come again with every start.
 _CANNOT_HEAL = (
@@ -239,9 +241,8 @@ def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
 def _is_out_of_memory(error: BaseException) -> bool:
     """Return whether a framework ran out of memory; each has its own error class for that."""
     name = type(error).__name__
-    if name == "XlaRuntimeError":  # JAX has one class for all that its compiler says
-        return "RESOURCE_EXHAUSTED" in str(error)
     known = isinstance(error, MemoryError) or name in _OUT_OF_MEMORY
+    known = known or (isinstance(error, RuntimeError) and _NO_MEMORY.search(str(error)) is not None)
     return known and _NO_SPACE not in str(error)
 
 

@@ -21,9 +21,7 @@ from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
 from detcore.launch.worker import (
     EXIT_COME_BACK,
     EXIT_CONFIG,
-    EXIT_ERROR,
     EXIT_INVALID_HP,
-    EXIT_NOT_STARTED,
     is_trial_class,
 )
 from detcore.runner._supervisor import Ending, WorkersEnded
@@ -43,6 +41,8 @@ _BEGUN = frozenset(
 # From the request to write the stacks to the kill.
 _STACKS_S = 2.0
 _LONGEST_LOOK_S = 1.0
+_KILLED = 128  # and the number of a signal: what a shell returns for a program that it killed
+_LONGEST_REASON = 200
 
 
 class TrialOutput:
@@ -53,6 +53,9 @@ class TrialOutput:
         listener: Gets the lines, but for notices.
         notices: Regular expressions of lines on standard error that are only logged; one with
             ``\\n`` is for lines that follow each other.
+
+    Attributes:
+        last_error: The last line on standard error that is no notice, or None.
     """
 
     def __init__(self, info: TrialInfo, listener: RunListener, notices: Iterable[str] = ()) -> None:
@@ -60,14 +63,18 @@ class TrialOutput:
         self._listener = listener
         self._notices = [list(map(re.compile, notice.split(r"\n"))) for notice in notices]
         self._rest: dict[int, list[re.Pattern[str]]] = {}  # of a notice that a rank has begun
+        self.last_error: str | None = None
         self._lock = threading.Lock()
         self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
 
     def __call__(self, rank: int, stream: str, line: str) -> None:
         """Take a line; called from threads, also by leftover processes of an ended worker."""
         self._append(stream, line, rank)
-        if stream == "stderr" and self._is_notice(rank, line):
-            return
+        if stream == "stderr":
+            if self._is_notice(rank, line):
+                return
+            if any(map(str.isalnum, line)):
+                self.last_error = line.strip()[:_LONGEST_REASON]
         self._listener.output(self._info, stream, line, rank=rank)
 
     def _is_notice(self, rank: int, line: str) -> bool:
@@ -355,10 +362,10 @@ class RunningTrial:
         recur: no memory, or NaN where that ends a trial.
         """
         has_begun = bool(self._told & _BEGUN)
-        # A Python script that raised outside a context, or a command that the shell does not
-        # start. With a checkpoint, it worked before.
+        # A script that raised outside a context, or was called wrongly, or a command that the
+        # shell does not start; no signal killed it. With a checkpoint, it worked before.
         is_outside = (
-            self._code in {EXIT_ERROR, *EXIT_NOT_STARTED}
+            0 < self._code < _KILLED
             and not self._told
             and self.info.latest_checkpoint is None
             and not is_trial_class(self.info.config["entrypoint"])
@@ -390,7 +397,9 @@ class RunningTrial:
             return self._told_error
         if self.is_invalid_hp:
             return "the trial rejected its hyperparameters"
-        return f"the worker {describe_exit(self._code)}"
+        text = f"the worker {describe_exit(self._code)}"
+        last = self.output.last_error
+        return f"{text}; its last line on standard error: {last}" if last else text
 
 
 def _report_of(event: Event) -> WorkerEvent | None:
