@@ -373,6 +373,19 @@ def test_a_script_that_goes_on_says_from_where(
     )
 
 
+def test_a_script_without_a_checkpoint_does_not_promise_one(
+    alone: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    alone().start().close(SystemExit(75))
+    assert said(capsys)[-1] == (
+        "experiment 1, trial 1: paused; "
+        "core.init(resume=True) resumes it from the start: it has no checkpoint"
+    )
+    with pytest.raises(SystemExit), alone():
+        raise SystemExit("no data\nat all")
+    assert said(capsys)[-1] == "experiment 2, trial 2: error: the script ended: no data"
+
+
 def test_the_worker_of_a_runner_leaves_that_to_the_runner(
     managed: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
