@@ -90,6 +90,18 @@ def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:
     assert stderr == b"interrupted\n"
 
 
+def test_the_progress_of_a_script_whose_length_has_no_unit(records: Records) -> None:
+    config = {"searcher": {"name": "single", "metric": "loss", "max_length": 40}}
+    experiment = records.experiment(config)
+    trial = records.trial(experiment)
+    records.database.start_run(trial)
+    records.report(trial, "training", 10, loss=1.0)
+    records.database.set_trial_state(trial, TrialState.RUNNING)
+    rows = records.data("top", "--experiment", str(experiment))["trials"]
+    assert [row["progress"] for row in rows] == [0.25]
+    records.database.set_experiment_state(experiment, ExperimentState.COMPLETED)
+
+
 def test_the_progress_of_a_single_trial_that_is_measured_in_epochs(records: Records) -> None:
     config = {"searcher": {"name": "single", "metric": "val_loss", "max_length": {"epochs": 3}}}
     experiment = records.experiment(config)

@@ -135,6 +135,8 @@ def _progress(experiment: ExperimentRecord, trial: TrialRecord, steps: int) -> f
     """Return the completed part of a trial's planned length, 0 to 1, or None if unknown."""
     searcher = experiment.config.get("searcher") or {}
     length = searcher.get("max_length")
+    if isinstance(length, int):
+        length = {"batches": length}
     steps_per_unit = _steps_per_unit(experiment, trial, length)
     if steps_per_unit is None or not isinstance(length, Mapping):
         return experiment.progress if searcher.get("name") == "single" else None
