@@ -50,6 +50,14 @@ def test_links_of_a_readme_are_absolute_and_lead_to_files(folder: Path) -> None:
         assert f"\n[{name}]: " in text, f"[{name}] is not defined"
 
 
+def test_the_source_of_the_core_has_no_plugins() -> None:
+    with (ROOT / "pyproject.toml").open("rb") as file:
+        build = tomllib.load(file)["tool"]["hatch"]["build"]["targets"]
+    for pattern in build["sdist"]["include"]:  # "src" is any folder of that name
+        assert pattern.startswith("/")
+        assert (ROOT / pattern[1:]).exists()
+
+
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
 def test_a_package_has_urls_classifiers_and_a_licence(folder: Path) -> None:
     found = project(folder)
