@@ -45,6 +45,10 @@ def test_larger_may_be_better_and_nothing_may_be_best() -> None:
     assert not any("more" in line for line in lines)
     assert not any(line.startswith("best:") for line in _summary(result([None, None]), ""))
     assert not any(line.startswith("best:") for line in _summary(result([0.5]), ""))
+    one = dataclasses.replace(result([0.5]).trials[0], steps_completed=1)
+    assert (
+        "trial 1: 1 batch, best" in _summary(dataclasses.replace(result([]), trials=(one,)), "")[1]
+    )
 
 
 def test_a_failed_run_is_to_be_mended_first() -> None:

@@ -336,8 +336,9 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
         lines += _best_of(result, at)
     for trial in result.ranked[:_MOST_TRIALS]:
         best = "-" if trial.best_validation is None else f"{trial.best_validation:.4g}"
+        batches = "1 batch" if trial.steps_completed == 1 else f"{trial.steps_completed} batches"
         lines.append(
-            f"  trial {trial.trial_id}: {trial.steps_completed} batches, "
+            f"  trial {trial.trial_id}: {batches}, "
             f"best {result.metric} {best}, latest checkpoint {trial.latest_checkpoint or '-'}"
         )
     if len(result.trials) > _MOST_TRIALS:
