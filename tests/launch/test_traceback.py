@@ -13,6 +13,7 @@ import pytest
 from detcore.core._outcome import describe_cause
 from detcore.errors import ConfigError, DataError
 from detcore.launch._traceback import format_user_error
+from detcore.launch.worker import _is_out_of_memory
 
 # As Keras 3.15, Keras 2.15 and TensorFlow write them; paths are shortened.
 KERAS_3 = """Exception encountered when calling Sequential.call().
@@ -252,3 +253,18 @@ def test_an_error_of_detcore_has_the_own_frames_only(own: ModuleType, model_dir:
     assert lines[-2:] == ["ConfigError: the file is wrong.", "Correct it."]
     assert not full.exists()
     assert formatted(refuse, model_dir)[0] == lines[-2:]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_memory"),
+    [
+        (MemoryError(), True),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to"), True),
+        (RuntimeError("CUDA error: out of memory"), True),
+        (RuntimeError("RESOURCE_EXHAUSTED: Out of memory while trying to"), True),
+        (RuntimeError("shapes cannot be multiplied"), False),
+        (ValueError("out of memory"), False),
+    ],
+)
+def test_errors_of_frameworks_that_mean_no_memory(error: Exception, is_memory: bool) -> None:
+    assert _is_out_of_memory(error) is is_memory

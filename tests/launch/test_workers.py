@@ -14,7 +14,7 @@ import pytest
 from detcore.contract.launch import Line
 from detcore.errors import WorkerError
 from detcore.launch._exit_codes import EXIT_PEER_LOST
-from detcore.launch._workers import Workers
+from detcore.launch._workers import Workers, describe_exit
 
 
 class Printed(list[str]):
@@ -137,3 +137,16 @@ def test_a_worker_that_is_interrupted_while_it_starts_says_nothing(tmp_path: Pat
         worker.send_signal(signal.SIGINT)
         output, _ = worker.communicate()
     assert (output, worker.returncode) == (b"", -signal.SIGINT)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (3, "ended with exit code 3"),
+        (139, "ended with exit code 139, as after SIGSEGV"),
+        (255, "ended with exit code 255"),
+        (-9, "was killed by SIGKILL"),
+    ],
+)
+def test_how_a_process_ended(code: int, words: str) -> None:
+    assert describe_exit(code) == words

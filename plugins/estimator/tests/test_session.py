@@ -94,6 +94,16 @@ def test_a_session_that_cannot_be_made_leaves_nothing_open(graph: Any) -> None:
         hook.session.run(tensor(graph, "step"))
 
 
+def test_an_error_says_where_its_operation_was_defined() -> None:
+    with tf.Graph().as_default() as made:
+        width = tf1.placeholder_with_default(5, [])
+        wrong = tf.reshape(tf.random.uniform([7]), tf.stack([-1, width]))
+    with HookedSession(made) as session, pytest.raises(tf.errors.InvalidArgumentError) as caught:
+        session.run(wrong)
+    assert caught.value.op.name == "Reshape"
+    assert __file__ in str(caught.value)
+
+
 def test_queues_of_the_graph_are_run(graph: Any) -> None:
     with graph.as_default():
         queue = tf1.FIFOQueue(4, [tf.int64], shapes=[[]])

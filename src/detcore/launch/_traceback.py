@@ -79,7 +79,8 @@ def _format_one(
     if shown and len(shown) < len(frames):
         left_out = len(frames) - len(shown)
         where = "" if is_ours else f"; {full} has all"
-        lines.append(f"  ({left_out} frames outside {model_dir} left out{where})")
+        frames_word = "frame" if left_out == 1 else "frames"
+        lines.append(f"  ({left_out} {frames_word} outside {model_dir} left out{where})")
     if is_ours:
         return "\n".join([*lines, f"{type(error).__name__}: {error}"])
     text = plain_message("".join(traceback.format_exception_only(error)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
@@ -17,6 +18,7 @@ _logger = logging.getLogger("detcore.estimator")
 # More distinct fetches than this, and a hook makes new tensors at each step: nothing to gain.
 _MOST_CALLABLES = 64
 _JOIN_S = 120
+_NODE = re.compile(r"\{\{node ([^\s}]+)\}\}")
 
 
 class OpenSession:
@@ -176,13 +178,35 @@ class HookList:
         key = (asked, *map(_identity, fetches))
         known = self._callables.get(key)
         if known is not None:
-            return known[1](), metadata
+            return self._run_callable(known[1]), metadata
         if len(self._callables) >= _MOST_CALLABLES:
             return self._session.run(fetches), metadata
         function = self._session.make_callable(fetches)
         # The fetches are kept: their identities are the key.
         self._callables[key] = (fetches, function)
-        return function(), metadata
+        return self._run_callable(function), metadata
+
+    def _run_callable(self, function: Callable[[], Any]) -> Any:
+        try:
+            return function()
+        except tf1.errors.OutOfRangeError:  # the end of the data
+            raise
+        except tf1.errors.OpError as error:
+            raise _with_operation(error, self._session.graph) from None
+
+
+def _with_operation(error: Any, graph: Any) -> Any:
+    """Return an error with the operation that failed; its text has the lines that defined it.
+
+    ``Session.run`` does that, too; what ``Session.make_callable`` returns does not.
+    """
+    for name in _NODE.findall(error.message):
+        try:
+            operation = graph.get_operation_by_name(name)
+        except (KeyError, ValueError):  # it is in a function, such as a dataset's
+            continue
+        return type(error)(operation.node_def, operation, error.message)
+    return error
 
 
 class HookedSession:

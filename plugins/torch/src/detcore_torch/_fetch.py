@@ -162,7 +162,8 @@ class _WorkerTracebackError(Exception):
 
 def failure(error: DataError) -> FailedBatch:
     """Return an error that is being handled as a value to send."""
-    return FailedBatch(str(error), traceback.format_exc())
+    cause = error.__cause__ or error
+    return FailedBatch(str(error), "".join(traceback.format_exception(cause)))
 
 
 def delivered(batches: Iterator[Any]) -> Iterator[Any]:
