@@ -109,6 +109,25 @@ def test_a_batch_size_that_the_trial_needs(folder: Path) -> None:
         assert mistakes(folder, "model_def:PlainTrial", hyperparameters) == ""
 
 
+@pytest.mark.parametrize(
+    ("values", "given"),
+    [
+        ("{type: double, minval: 1, maxval: 9}", "fractions"),
+        ("{type: log, minval: 1, maxval: 2}", "fractions"),
+        ("{type: categorical, vals: [8, 16.5]}", "the number 16.5"),
+        ("{type: int, minval: 0, maxval: 9}", "the integer 0"),
+        ("{type: int, minval: 1, maxval: 9}", ""),
+        ("{type: categorical, vals: [8, 16]}", ""),
+    ],
+)
+def test_batch_sizes_that_a_search_may_choose(folder: Path, values: str, given: str) -> None:
+    text = f"expected integers, 1 or more, got {given}"
+    report = mistakes(folder, "model_def:DigitsTrial", f"{{global_batch_size: {values}}}")
+    assert (text in report) if given else report == ""
+    # A script may round its own.
+    assert mistakes(folder, "python3 train.py", f"{{global_batch_size: {values}}}") == ""
+
+
 def test_a_search_method_whose_package_is_missing(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_the_rest_of_an_unknown_searcher_is_not_judged(tmp_path: Path, constant:
         (b"data:\n\tfolder: x\n", "2:1", "a tab is used to indent; YAML allows only spaces"),
         (b"name: 'a\nb: c\n", "1:7", "this quotation is never closed"),
         (b"labels: [a\n", "1:9", "this bracket is never closed"),
+        (b"labels: [\n", "2:1", "a bracket above is never closed"),
         (b"labels: [a]]\n", "1:12", "a ']' that closes nothing"),
         (b"name: @x\n", "1:7", "a plain value cannot begin with @"),
         (b"name: *x\n", "1:7", "an alias without an anchor"),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from detcore.config._problem import OwnProblem, nearest, problem_at
 
-__all__ = ["entrypoint_mistakes", "script_of"]
+__all__ = ["entrypoint_mistakes", "names_class", "script_of"]
 
 _TRIAL_CLASS = re.compile(r"(?P<module>[\w.]+|[\w./-]+\.py):(?P<name>[A-Za-z_]\w*)")
 _DOTTED = re.compile(r"(?P<module>[A-Za-z_][\w.]*)\.(?P<name>[A-Za-z_]\w*)")
@@ -45,6 +45,11 @@ def entrypoint_mistakes(
         )
     elif words := _words(entrypoint):
         yield from _command_mistakes(words, folder)
+
+
+def names_class(entrypoint: object) -> bool:
+    """Whether an entrypoint is a trial class, not a command."""
+    return isinstance(entrypoint, str) and _TRIAL_CLASS.fullmatch(entrypoint.strip()) is not None
 
 
 def script_of(entrypoint: object, folder: Path) -> Path | None:

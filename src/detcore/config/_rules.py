@@ -8,6 +8,7 @@ import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
+from detcore.config._entrypoint import names_class
 from detcore.config._hyperparameters import ranges
 from detcore.config._problem import (
     Mention,
@@ -250,6 +251,8 @@ def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
     at = _BATCH_SIZE
     if isinstance(given, Mapping) and given.get("type") == "const":
         given, at = given.get("val"), (*_BATCH_SIZE, "val")
+    if isinstance(given, Mapping) and names_class(facts.get("entrypoint")):
+        yield from _batch_sizes_fit(given)
     if given is None or isinstance(given, Mapping) or facts.is_bad(at):
         return
     if isinstance(given, bool) or not isinstance(given, int) or given < 1:
@@ -266,6 +269,20 @@ def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
         message = f"global_batch_size {given} is more than records_per_epoch {records}"
         also = [Mention(("records_per_epoch",), "not one full batch")]
         yield problem_at(at, message, also=also)
+
+
+def _batch_sizes_fit(searched: Mapping[str, object]) -> Iterator[OwnProblem]:
+    """Yield what a trial class would refuse of the batch sizes that a search may choose."""
+    kind, values = searched.get("type"), searched.get("vals")
+    text = "hyperparameters.global_batch_size: expected integers, 1 or more, got "
+    if kind in ("double", "log", "loguniform"):
+        yield problem_at((*_BATCH_SIZE, "type"), f"{text}fractions", suggestion="int")
+    elif kind == "categorical" and isinstance(values, list):
+        for index, value in enumerate(values):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                yield problem_at((*_BATCH_SIZE, "vals", index), text + describe_value(value))
+    elif kind == "int" and isinstance(least := searched.get("minval"), int) and least < 1:
+        yield problem_at((*_BATCH_SIZE, "minval"), text + describe_value(least))
 
 
 def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:

@@ -335,6 +335,8 @@ def explain_syntax(exc: yaml.MarkedYAMLError, line: str) -> SyntaxProblem:
     if "'\\t'" in problem:
         return SyntaxProblem("a tab where YAML allows only spaces", "this is a tab")
     if "end of stream" in problem or "<stream end>" in problem:
+        if "flow node" in context:
+            return SyntaxProblem("a bracket above is never closed", "the text ends here")
         what = "quotation" if "quoted" in context else "bracket"
         return SyntaxProblem(f"this {what} is never closed", "opened here", at_context=True)
     if here and here in "]}":
