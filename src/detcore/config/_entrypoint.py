@@ -100,8 +100,8 @@ def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[OwnProblem
             yield from _module_mistakes(words[2], folder)
             return
         script = next((word for word in words[1:] if not word.startswith("-")), "")
-        starter = _STARTERS.get(Path(script).suffix)
-        is_script = starter and starter.fullmatch(program) and not {"-m", "-c"} & {*words}
+        starts = _STARTERS.get(Path(script).suffix)
+        is_script = starts and starts.fullmatch(program) and not {"-m", "-c"} & {*words}
         if not is_script or _is_there(script, folder):
             return
         program = script

@@ -41,7 +41,9 @@ _BEGUN = frozenset(
 # From the request to write the stacks to the kill.
 _STACKS_S = 2.0
 _LONGEST_LOOK_S = 1.0
-_KILLED = 128  # and the number of a signal: what a shell returns for a program that it killed
+# Of Python for an exception, of Python, argparse and shells for a wrong command line, and of shells
+# for a command that is not executable or does not exist. Others may mean a lost machine.
+_NOT_BEGUN = frozenset({1, 2, 126, 127})
 _LONGEST_REASON = 200
 
 
@@ -362,10 +364,9 @@ class RunningTrial:
         recur: no memory, or NaN where that ends a trial.
         """
         has_begun = bool(self._told & _BEGUN)
-        # A script that raised outside a context, or was called wrongly, or a command that the
-        # shell does not start; no signal killed it. With a checkpoint, it worked before.
+        # With a checkpoint, it worked before.
         is_outside = (
-            0 < self._code < _KILLED
+            self._code in _NOT_BEGUN
             and not self._told
             and self.info.latest_checkpoint is None
             and not is_trial_class(self.info.config["entrypoint"])
