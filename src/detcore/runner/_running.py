@@ -57,7 +57,7 @@ class TrialOutput:
             ``\\n`` is for lines that follow each other.
 
     Attributes:
-        last_error: The last line on standard error that is no notice, or None.
+        last_errors: The last line of each rank on standard error that is no notice.
     """
 
     def __init__(self, info: TrialInfo, listener: RunListener, notices: Iterable[str] = ()) -> None:
@@ -65,7 +65,7 @@ class TrialOutput:
         self._listener = listener
         self._notices = [list(map(re.compile, notice.split(r"\n"))) for notice in notices]
         self._rest: dict[int, list[re.Pattern[str]]] = {}  # of a notice that a rank has begun
-        self.last_error: str | None = None
+        self.last_errors: dict[int, str] = {}
         self._lock = threading.Lock()
         self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
 
@@ -76,7 +76,7 @@ class TrialOutput:
             if self._is_notice(rank, line):
                 return
             if any(map(str.isalnum, line)):
-                self.last_error = line.strip()[:_LONGEST_REASON]
+                self.last_errors[rank] = line.strip()[:_LONGEST_REASON]
         self._listener.output(self._info, stream, line, rank=rank)
 
     def _is_notice(self, rank: int, line: str) -> bool:
@@ -264,12 +264,18 @@ class RunningTrial:
     def close(self) -> None:
         """Wait for the end, and release the resources of the workers; the log stays open."""
         self._code = self.workers.close()
-        rank = self.workers.first_failed
-        found = WorkerFault.read(self.info, rank) if rank else None
-        if found is not None:
-            self._told_error, self._told_fault = f"rank {rank}: {found.error}", found.fault
+        ranks = [rank] if (rank := self.workers.first_failed) else []
+        if rank == 0 and self._told_error is not None and self._told_fault is None:
+            # Rank 0 of a script may end first because it lost the one that failed.
+            ranks = list(range(1, self.info.config["resources"]["slots_per_trial"]))
+        faults = ((each, WorkerFault.read(self.info, each)) for each in ranks)
+        for each, found in faults:
+            if found is None:
+                continue
+            self._told_error, self._told_fault = f"rank {each}: {found.error}", found.fault
             if not found.has_begun and is_trial_class(self.info.config["entrypoint"]):
                 self._told -= _BEGUN
+            break
 
     def describe_end(self, latest: CheckpointRecord | None, *, now: float) -> WorkersEnded:
         """Return everything that the trial's fate depends on, once the workers are closed.
@@ -393,14 +399,17 @@ class RunningTrial:
         if rank and self._told_fault is None:
             # Rank 0 may know only that it lost the other one.
             own = f"; rank 0: {self._told_error}" if self._told_error else ""
-            return f"rank {rank} {describe_exit(self._code)}{own}"
+            return f"rank {rank} {self._describe_exit(rank)}{own}"
         if self._told_error is not None:
             return self._told_error
         if self.is_invalid_hp:
             return "the trial rejected its hyperparameters"
-        text = f"the worker {describe_exit(self._code)}"
-        last = self.output.last_error
-        return f"{text}; its last line on standard error: {last}" if last else text
+        return f"the worker {self._describe_exit(0)}"
+
+    def _describe_exit(self, rank: int) -> str:
+        last = self.output.last_errors.get(rank)
+        why = f"; its last line on standard error: {last}" if last else ""
+        return f"{describe_exit(self._code)}{why}"
 
 
 def _report_of(event: Event) -> WorkerEvent | None:
