@@ -141,9 +141,11 @@ from detcore import core
 place = core.DistributedContext.from_env()
 try:
     with core.init(distributed=place) as context:
+        if place.rank == 0:
+            context.train.report_training_metrics(1, {"loss": 1.0})
+        place.allgather(None)
         if place.rank:
             raise ValueError(f"my mistake {object()}")
-        context.train.report_training_metrics(1, {"loss": 1.0})
         place.allgather(None)
 finally:
     time.sleep(place.rank)
@@ -154,7 +156,9 @@ def test_the_worker_that_raised_is_blamed_where_rank_0_of_a_script_ends_first(
     detcore: Detcore,
 ) -> None:
     (detcore.tmp_path / "train.py").write_text(LOST)
-    config = detcore.config(entrypoint="python3 train.py", resources={"slots_per_trial": 2})
+    config = detcore.config(
+        entrypoint="python3 train.py", resources={"slots_per_trial": 2}, max_restarts=2
+    )
     finished = detcore("run", config, detcore.tmp_path, "--json")
     assert finished.summary["error"].startswith("rank 1: ValueError: my mistake")
     [trial] = finished.summary["trials"]
