@@ -225,6 +225,14 @@ def test_own_code_that_an_error_of_detcore_reports_is_shown(
     lines, _ = formatted(lambda: load(RuntimeError(quoted)), model_dir)
     assert f'  File "{file}", line 9, in row' in lines
     assert lines[lines.index("which led to:") - 2] == "KeyError: 5"
+
+    def read_item() -> None:
+        try:
+            own.call(fail("no such row"))
+        except ValueError as error:
+            raise DataError(f"item 3 failed.{quoted}") from error
+
+    assert "which led to:" not in formatted(read_item, model_dir)[0]
     assert formatted(lambda: load(KeyError(5)), model_dir)[0] == [
         "DataError: the dataset failed.", "Correct it.",
     ]  # fmt: skip

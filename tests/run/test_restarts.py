@@ -163,6 +163,7 @@ def test_a_trial_class_that_is_certain_to_fail_is_not_tried_again(detcore: Detco
     (detcore.tmp_path / "model_def.py").write_text(
         """
 import numpy as np
+from detcore.errors import DataError
 from detcore_toy import ToyTrial
 
 class Line(ToyTrial):
@@ -172,11 +173,14 @@ class Line(ToyTrial):
     def build_data(self):
         if self.mistake == "build_data":
             raise KeyError("no such column")
+        if self.mistake == "network":
+            raise DataError("the loader failed") from ConnectionError("reset")
         return np.ones((96, 3)), np.ones(96)
 """
     )
     # The toy framework reports "val_loss", not "loss".
-    _restarts_by_mistake(detcore, {"build_data": 0, "searcher.metric": 1}, max_restarts=3)
+    mistakes = {"build_data": 0, "network": 2, "searcher.metric": 1}
+    _restarts_by_mistake(detcore, mistakes, max_restarts=2)
 
 
 def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore) -> None:

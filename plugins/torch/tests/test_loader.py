@@ -12,6 +12,7 @@ from _lab import line_data
 
 from detcore.errors import DataError
 from detcore_torch import DataLoader
+from detcore_torch._fetch import failure
 from detcore_torch._loader import BatchStream
 
 
@@ -172,3 +173,19 @@ def test_records_may_be_fetched_together_and_collated_by_the_user() -> None:
     assert [batch.data for batch in take(stream(loader), 3)] == [
         (0, 10, 20, 30), (40, 50, 60, 70), (0, 10, 20, 30)
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"), [(ConnectionResetError(104, "reset"), OSError), (KeyError("row"), Exception)]
+)
+def test_what_a_worker_process_sends_of_an_error(error: Exception, kind: type[Exception]) -> None:
+    try:
+        raise DataError("the dataset failed") from error
+    except DataError as raised:
+        sent = failure(raised)
+    assert "DataError" not in sent.traceback
+    with pytest.raises(DataError, match="the dataset failed") as caught:
+        sent.to("cpu")
+    cause = caught.value.__cause__
+    assert isinstance(cause, kind)
+    assert isinstance(cause, OSError) is (kind is OSError)

@@ -151,8 +151,11 @@ def outcome_of(
 
 
 def _fault_of(error: BaseException) -> str | None:
-    if isinstance(error, _FROM_OUTSIDE) and not isinstance(error, _CERTAIN):
-        return None
+    cause: BaseException | None = error
+    while cause is not None:  # a DataError may report an error of the network
+        if isinstance(cause, _FROM_OUTSIDE) and not isinstance(cause, _CERTAIN):
+            return None
+        cause = cause.__cause__ if isinstance(cause, DetcoreError) else None
     name = type(error).__name__
     frames = traceback.extract_tb(error.__traceback__)
     return f"{name} at {frames[-1].filename}:{frames[-1].lineno}" if frames else name

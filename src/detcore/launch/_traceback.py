@@ -31,7 +31,9 @@ def format_user_error(error: BaseException, model_dir: Path, *, full: Path) -> s
 
     chain = list(error_chain(error))
     if isinstance(error, DetcoreError):
-        chain = [error, *(cause for cause in chain[1:] if _is_raised_in(cause, is_own))]
+        # One whose message quotes own code, such as an item of a Sequence, needs no more.
+        causes = [] if _quotes(error, is_own) else chain[1:]
+        chain = [error, *(cause for cause in causes if _is_raised_in(cause, is_own))]
     text = "\n\nwhich led to:\n\n".join(
         _format_one(each, is_own, model_dir, full) for each in reversed(chain)
     )
@@ -59,8 +61,12 @@ def error_chain(error: BaseException) -> Iterator[BaseException]:
 
 def _is_raised_in(error: BaseException, is_own: Callable[[str], bool]) -> bool:
     """Return whether own code raised an error, here or in a process whose traceback it quotes."""
-    if any(is_own(frame.filename) for frame in traceback.extract_tb(error.__traceback__)):
-        return True
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(is_own(frame.filename) for frame in frames) or _quotes(error, is_own)
+
+
+def _quotes(error: BaseException, is_own: Callable[[str], bool]) -> bool:
+    """Return whether the message of an error has a traceback with own code."""
     lines = str(error).splitlines()
     return list(without_frames(lines, is_kept=is_own)) != list(without_frames(lines))
 

@@ -146,6 +146,7 @@ class FailedBatch:
 
     message: str
     traceback: str
+    kind: type[Exception]
 
     def to(self, *_: object, **__: object) -> None:
         """Raise the error where a library moves batches to a device, in the process that trains.
@@ -153,7 +154,7 @@ class FailedBatch:
         Raises:
             DataError: Always.
         """
-        raise DataError(self.message) from _WorkerTracebackError("\n" + self.traceback)
+        raise DataError(self.message) from self.kind("\n" + self.traceback)
 
 
 class _WorkerTracebackError(Exception):
@@ -163,7 +164,10 @@ class _WorkerTracebackError(Exception):
 def failure(error: DataError) -> FailedBatch:
     """Return an error that is being handled as a value to send."""
     cause = error.__cause__ or error
-    return FailedBatch(str(error), "".join(traceback.format_exception(cause)))
+    # A fault of a network or a storage stays one, so that the trial starts again.
+    kinds = [kind for kind in type(cause).__mro__ if kind.__module__ == "builtins"]
+    kind = kinds[0] if issubclass(kinds[0], OSError) else _WorkerTracebackError
+    return FailedBatch(str(error), "".join(traceback.format_exception(cause)), kind)
 
 
 def delivered(batches: Iterator[Any]) -> Iterator[Any]:
