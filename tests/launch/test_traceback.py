@@ -10,7 +10,7 @@ from types import ModuleType
 
 import pytest
 
-from detcore.core._outcome import describe_cause
+from detcore.core._outcome import describe_cause, outcome_of
 from detcore.errors import ConfigError, DataError
 from detcore.launch._traceback import format_user_error
 from detcore.launch.worker import _is_out_of_memory
@@ -276,3 +276,24 @@ def test_an_error_of_detcore_has_the_own_frames_only(own: ModuleType, model_dir:
 )
 def test_errors_of_frameworks_that_mean_no_memory(error: Exception, is_memory: bool) -> None:
     assert _is_out_of_memory(error) is is_memory
+
+
+class UnavailableError(Exception):
+    """As TensorFlow names it, where remote files do not answer."""
+
+
+@pytest.mark.parametrize(
+    ("error", "is_certain"),
+    [
+        (ConnectionError("reset"), False),
+        (UnavailableError("gs://bucket: 503"), False),
+        (FileNotFoundError("data.csv"), True),
+        (TypeError("my mistake"), True),
+    ],
+)
+def test_errors_from_outside_are_no_fault_of_the_code(error: Exception, is_certain: bool) -> None:
+    reported = DataError("the dataset failed")
+    reported.__cause__ = error
+    for each in (error, reported):
+        outcome = outcome_of(each, is_preempted=False, early_exit=None)
+        assert (outcome.fault is not None) is is_certain

@@ -330,7 +330,7 @@ class TrialContext:
         if not isinstance(size, int) or isinstance(size, bool) or size < workers:
             raise InvalidExperimentError(
                 f"hyperparameters.global_batch_size is {size!r} "
-                f"({type(size).__name__}) for {workers} worker(s).\n"
+                f"({type(size).__name__}) for {workers} worker{'s' if workers > 1 else ''}.\n"
                 "It must be an integer, at least 1 for each worker."
             )
         return size // workers

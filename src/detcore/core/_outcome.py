@@ -30,6 +30,8 @@ __all__ = [
 
 # Raised by networks, storage, records and other workers: the next start may succeed.
 _FROM_OUTSIDE = (OSError, DatabaseError, DistributedError)
+# TensorFlow's, where a file system far away does not answer.
+_REMOTE_FILES = ("UnavailableError", "DeadlineExceededError")
 # Operating system errors that the code or its settings cause.
 _CERTAIN = (
     FileExistsError,
@@ -153,7 +155,8 @@ def outcome_of(
 def _fault_of(error: BaseException) -> str | None:
     cause: BaseException | None = error
     while cause is not None:  # a DataError may report an error of the network
-        if isinstance(cause, _FROM_OUTSIDE) and not isinstance(cause, _CERTAIN):
+        is_outside = isinstance(cause, _FROM_OUTSIDE) or type(cause).__name__ in _REMOTE_FILES
+        if is_outside and not isinstance(cause, _CERTAIN):
             return None
         cause = cause.__cause__ if isinstance(cause, DetcoreError) else None
     name = type(error).__name__
