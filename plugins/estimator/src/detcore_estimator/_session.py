@@ -177,36 +177,23 @@ class HookList:
             return values, metadata
         key = (asked, *map(_identity, fetches))
         known = self._callables.get(key)
-        if known is not None:
-            return self._run_callable(known[1]), metadata
-        if len(self._callables) >= _MOST_CALLABLES:
+        if known is None and len(self._callables) >= _MOST_CALLABLES:
             return self._session.run(fetches), metadata
-        function = self._session.make_callable(fetches)
-        # The fetches are kept: their identities are the key.
-        self._callables[key] = (fetches, function)
-        return self._run_callable(function), metadata
-
-    def _run_callable(self, function: Callable[[], Any]) -> Any:
+        if known is None:
+            # The fetches are kept: their identities are the key.
+            known = self._callables[key] = (fetches, self._session.make_callable(fetches))
         try:
-            return function()
+            return known[1](), metadata
         except tf1.errors.OutOfRangeError:  # the end of the data
             raise
         except tf1.errors.OpError as error:
-            raise _with_operation(error, self._session.graph) from None
-
-
-def _with_operation(error: Any, graph: Any) -> Any:
-    """Return an error with the operation that failed; its text has the lines that defined it.
-
-    ``Session.run`` does that, too; what ``Session.make_callable`` returns does not.
-    """
-    for name in _NODE.findall(error.message):
-        try:
-            operation = graph.get_operation_by_name(name)
-        except (KeyError, ValueError):  # it is in a function, such as a dataset's
-            continue
-        return type(error)(operation.node_def, operation, error.message)
-    return error
+            # With the operation, the text of the error has the lines that defined it. Session.run
+            # gives it one; a callable does not. It may be in a function, such as a dataset's.
+            for name in _NODE.findall(error.message):
+                with contextlib.suppress(KeyError, ValueError):
+                    operation = self._session.graph.get_operation_by_name(name)
+                    raise type(error)(operation.node_def, operation, error.message) from None
+            raise
 
 
 class HookedSession:
