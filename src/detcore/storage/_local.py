@@ -320,7 +320,7 @@ class LocalStorage:
                 raise StorageError(
                     f"the checkpoint storage {self.url} cannot be used, because the folder "
                     f"{folder} cannot be made: {error.strerror}.\n"
-                    "A part of the path is a broken link, or in a file "
+                    "A part of the path is a file, a broken link, or in a file "
                     "system that does not support folders, such as /proc.\n"
                     "Name another folder, or remove the obstacle."
                 ) from error
