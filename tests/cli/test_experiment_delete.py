@@ -112,6 +112,8 @@ def test_the_source_of_an_experiment_that_may_start_trials_is_refused(
     assert result.exit_code == int(is_refused)
     if is_refused:
         assert f"trials of experiment {user} start from a checkpoint" in result.output
+        way = "delete" if state is ExperimentState.ERROR else "cancel"
+        assert f"first: detcore experiment {way} {user}" in result.output
         assert_untouched(store, number)
 
 

@@ -218,17 +218,19 @@ def _refuse_sources(database: Database, experiment_id: int, uuids: list[str]) ->
     """
     open_states = [ExperimentState.RUNNING, ExperimentState.PAUSED, ExperimentState.ERROR]
     users = [
-        str(other.id)
+        other
         for other in database.list_experiments(states=open_states)
         if other.id != experiment_id
         and (other.config.get("searcher") or {}).get("source_checkpoint_uuid") in uuids
     ]
     if users:
+        first = users[0]
+        way = "delete" if first.state is ExperimentState.ERROR else "cancel"
         raise RunError(
-            f"trials of experiment {', '.join(users)} start from a checkpoint of experiment "
+            f"trials of experiment {', '.join(str(user.id) for user in users)} start from a checkpoint of experiment "
             f"{experiment_id}.\n"
             "They could not be started again. Nothing was deleted.\n"
-            f"Complete, cancel or delete it first: detcore experiment cancel {users[0]}"
+            f"Complete, cancel or delete it first: detcore experiment {way} {first.id}"
         )
 
 
