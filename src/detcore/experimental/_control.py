@@ -227,8 +227,8 @@ def _refuse_sources(database: Database, experiment_id: int, uuids: list[str]) ->
         first = users[0]
         way = "delete" if first.state is ExperimentState.ERROR else "cancel"
         raise RunError(
-            f"trials of experiment {', '.join(str(user.id) for user in users)} start from a checkpoint of experiment "
-            f"{experiment_id}.\n"
+            f"trials of experiment {', '.join(str(user.id) for user in users)} start from a "
+            f"checkpoint of experiment {experiment_id}.\n"
             "They could not be started again. Nothing was deleted.\n"
             f"Complete, cancel or delete it first: detcore experiment {way} {first.id}"
         )
