@@ -77,6 +77,7 @@ def test_scalars_of_frameworks(value: Any, expected: float) -> None:
         ({"text": "0.5"}, "'text' is a str"),
         ({"raw": b"0.5"}, "'raw' is a bytes"),
         ({"complex": 1j}, "'complex' is a complex"),
+        ({"product": 10**400}, "'product' is larger than any float"),
         ({3: 1.0}, "has a name that is a int"),
         ([("loss", 1)], "training metrics are a list"),
     ],
@@ -93,7 +94,12 @@ def test_what_is_no_number_is_named(
             context.train.report_training_metrics(1, {"loss": 1.0}, [{"loss": 1.0}, metrics])
 
 
-@pytest.mark.parametrize("steps", [-1, 1.5, None, "3", True])
+def test_a_name_that_no_encoding_has(alone: Callable[..., core.Context]) -> None:
+    with alone() as context:
+        context.train.report_validation_metrics(1, {"half \ud800": 1.0})
+
+
+@pytest.mark.parametrize("steps", [-1, 1.5, None, "3", True, 2**63])
 def test_steps_that_are_no_number_of_batches(
     alone: Callable[..., core.Context], steps: Any
 ) -> None:

@@ -71,6 +71,7 @@ MOST_MANIFEST_BYTES = 64 << 20
 """A larger manifest is neither written nor read: some 400,000 files."""
 _MOST_NUMBER = 2**63 - 1  # largest integer of databases and file systems
 _MOST_DIGITS = 4000  # Python's own limit is 4300, and can be switched off
+_MOST_BITS = 13_000  # of a number that is saved; fewer than _MOST_DIGITS
 _MOST_DEPTH = 66  # of metadata that is read
 _MOST_SAVED_DEPTH = 64
 _MOST_AXES = 254  # TensorFlow's limit; NumPy allows fewer
@@ -345,10 +346,10 @@ def _steps(value: Any) -> int:
         except TypeError:
             pass
         else:
-            if steps >= 0:
+            if 0 <= steps <= _MOST_NUMBER:
                 return steps
     raise InvalidCheckpointError(
-        f"metadata['steps_completed'] is {value!r}; expected a whole number, 0 or more.\n"
+        f"metadata['steps_completed'] is {value!r}; expected a whole number, 0 to 2**63 - 1.\n"
         "It is the number of batches trained so far. Nothing was written."
     )
 
@@ -357,6 +358,8 @@ def _plain(value: Any, where: str, depth: int) -> Any:
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
+        if value.bit_length() > _MOST_BITS:
+            raise _not_json(where, "...", f"it has more than {_MOST_BITS} bits")
         return int(value)
     if isinstance(value, float):
         if math.isfinite(value):

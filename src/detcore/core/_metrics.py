@@ -11,7 +11,7 @@ from detcore.contract.errors import MetricError
 
 __all__ = ["clean_batch_metrics", "clean_count", "clean_metric", "clean_metrics"]
 
-
+_MAX_INTEGER = 2**63
 _WANTED = {
     "steps_completed": "batches, 0 or more.\nMetrics are recorded at the number of batches trained "
     "so far.",
@@ -23,15 +23,17 @@ def clean_count(name: Literal["steps_completed", "n_records"], value: object) ->
     """Return a number of steps or records as an int.
 
     Raises:
-        MetricError: If it is not a whole number, 0 or more.
+        MetricError: If it is not a whole number from 0 to 2**63 - 1.
     """
-    if type(value) is int and value >= 0:
+    if type(value) is int and 0 <= value < _MAX_INTEGER:
         return value
     if not isinstance(value, bool):
         with contextlib.suppress(TypeError):
             number = operator.index(value)  # type: ignore[arg-type]  # checked by raising
-            if number >= 0:
+            if 0 <= number < _MAX_INTEGER:
                 return number
+            if number > 0:
+                raise MetricError(f"{name} is 2**63 or more, which the records cannot hold")
     raise MetricError(f"{name} is {value!r}; expected a whole number of {_WANTED[name]}")
 
 
@@ -96,9 +98,6 @@ def clean_metric(name: object, value: object, where: str = "") -> float:
     label = f"{where} metric {name!r}".lstrip()
     if not isinstance(name, str):
         raise MetricError(f"the {label} has a name that is a {type(name).__name__}, not a text")
-    if isinstance(value, int | float):
-        # A plain int stays exact; bool and NumPy's float64 are subclasses that JSON need not know.
-        return value if type(value) is int else float(value)
     if value is None:
         raise MetricError(
             f"the {label} is None.\n"
@@ -109,7 +108,15 @@ def clean_metric(name: object, value: object, where: str = "") -> float:
     cause: Exception | None = None
     if not isinstance(value, str | bytes | complex) and not shape:
         try:
-            return float(value)  # type: ignore[arg-type]  # NumPy and tensor scalars
+            number = float(value)  # type: ignore[arg-type]  # NumPy and tensor scalars
+            # A plain int stays exact; bool and NumPy's float64 are subclasses that JSON need not
+            # know.
+            return value if type(value) is int else number
+        except OverflowError as error:
+            raise MetricError(
+                f"the {label} is larger than any float (1.8e308).\nMetrics are compared and plotted "
+                "as floats.\nReport its logarithm, or a ratio."
+            ) from error
         except (TypeError, ValueError) as error:
             cause = error
     kind = type(value).__name__ + (f" of shape {shape}" if shape else "")

@@ -81,7 +81,7 @@ class EventFile:
         """Return a Summary.Value: a tag and a simple value (32-bit float)."""
         begin = self._begins.get(tag)
         if begin is None:
-            value = _bytes_field(1, tag.encode()) + _varint(2 << 3 | 5)
+            value = _bytes_field(1, tag.encode(errors="replace")) + _varint(2 << 3 | 5)
             begin = self._begins[tag] = _varint(1 << 3 | 2) + _varint(len(value) + 4) + value
         try:
             return begin + struct.pack("<f", number)
