@@ -141,14 +141,14 @@ class _Unpacking:
         self._num_entries = 0
         # Entries so far, by name as a case-insensitive file system compares it; folders: True.
         self._known: dict[tuple[str, ...], tuple[tuple[str, ...], bool]] = {}
+        self._folders: set[tuple[str, ...]] = set()
 
     def run(self, archive: tarfile.TarFile) -> None:
         for member in archive:
             parts = _checked(member.name)
             if not parts and not member.isdir():
                 raise UnsafePathError("a file of it has no name")
-            for depth in range(1, len(parts)):
-                self._folder_at(parts[:depth])
+            self._folder_at(parts[:-1])
             if member.isdir():
                 self._folder_at(parts)
             else:
@@ -156,8 +156,13 @@ class _Unpacking:
             archive.members.clear()  # type: ignore[attr-defined]  # it remembers them all
 
     def _folder_at(self, parts: tuple[str, ...]) -> None:
-        if parts and self._is_new(parts, is_folder=True):
+        # Comparing a name as other file systems do is slow, and entries repeat their folders.
+        if not parts or parts in self._folders:
+            return
+        self._folder_at(parts[:-1])
+        if self._is_new(parts, is_folder=True):
             self._folder.joinpath(*parts).mkdir(mode=0o700)
+        self._folders.add(parts)
 
     def _file_at(
         self, parts: tuple[str, ...], member: tarfile.TarInfo, archive: tarfile.TarFile
