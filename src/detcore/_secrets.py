@@ -53,6 +53,7 @@ _KNOWN_FORMS = re.compile(
 _SHORTEST_SECRET = 6
 _PLAIN_STARS = re.compile(rf"(?m)([:-][ \t]+){re.escape(MASK)}(?=[ \t]*$)")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
+_ANCHOR = re.compile(r"&\S+\s+")
 _MOST_YAML = 1 << 20
 _IS_EXPERIMENT_FILE = re.compile(r"^[\"']?(entrypoint|searcher)[\"']?\s*:", re.MULTILINE)
 
@@ -183,14 +184,19 @@ def _mask_yaml(text: str) -> str | None:
         return None
     import yaml
 
+    parts, end = [], 0
     try:
-        found = [*_secret_nodes(yaml.compose(text, yaml.SafeLoader))]
-        for node in sorted(found, key=lambda node: node.start_mark.index, reverse=True):
-            start, end = node.start_mark.index, node.end_mark.index
-            end -= len(text[start:end]) - len(text[start:end].rstrip())
+        nodes = _secret_nodes(yaml.compose(text, yaml.SafeLoader), set())
+        for start, stop in sorted({(n.start_mark.index, n.end_mark.index) for n in nodes}):
+            shown = text[start:stop].rstrip()
+            if start < end or not shown:  # a part of another secret
+                continue
             # A list may begin in the column of its name, but a string may not.
-            stars = f'  "{MASK}"' if text[start:].startswith("- ") else f'"{MASK}"'
-            text = text[:start] + stars + text[end:]
+            stars = f'  "{MASK}"' if shown.startswith("- ") else f'"{MASK}"'
+            anchor = _ANCHOR.match(shown)  # other values may refer to it
+            parts += [text[end:start], anchor[0] if anchor else "", stars]
+            end = start + len(shown)
+        text = "".join([*parts, text[end:]])
         text = _COMMENT.sub(lambda comment: hide_lines([comment.group()])[0], text)
         yaml.compose(text, yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError):
@@ -198,18 +204,21 @@ def _mask_yaml(text: str) -> str | None:
     return text
 
 
-def _secret_nodes(node: yaml.Node | None) -> Iterator[yaml.Node]:
+def _secret_nodes(node: yaml.Node | None, seen: set[int]) -> Iterator[yaml.Node]:
     import yaml
 
+    if id(node) in seen:  # an alias; following all of them may take exponential time
+        return
+    seen.add(id(node))
     if isinstance(node, yaml.SequenceNode):
         for item in node.value:
-            yield from _secret_nodes(item)
+            yield from _secret_nodes(item, seen)
     elif isinstance(node, yaml.MappingNode):
         for key, value in node.value:
-            if is_secret_key(str(key.value)):
+            if isinstance(key, yaml.ScalarNode) and is_secret_key(key.value):
                 yield value
             else:
-                yield from _secret_nodes(value)
+                yield from _secret_nodes(value, seen)
 
 
 def hide_lines(lines: Sequence[str], spans: Iterable[tuple[int, int, int, int]] = ()) -> list[str]:

@@ -15,7 +15,10 @@ __all__ = ["Piece", "Plan", "rewrite_statement"]
 _COMMENT = re.compile(r"#[^\r\n]*")
 _TRIVIA = r"(?:\s|\\|#[^\r\n]*[\r\n])*"
 _COMMA = re.compile(rf"{_TRIVIA},")
-_MODULE = re.compile(rf"from{_TRIVIA}(?P<module>.*?){_TRIVIA}\bimport\b", re.DOTALL)
+# A module may have blanks between its parts: each run of them is read once.
+_MODULE = re.compile(
+    rf"from{_TRIVIA}(?P<module>[\w.]+(?:[\s\\]+[\w.]+)*?)[\s\\]*\bimport\b"
+)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
