@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -24,18 +24,20 @@ _NAMES = {
 }
 _MOST_EDITS = 2
 _PARTS = re.compile(
-    r"secret|passw(or)?d|passphrase|credential|connection_?string|registry_?auth"
-    r"|(access|account|api|private)_?key"
-    r"|(access|api|auth|bearer|client|github|hf|hub|identity|jwt|oauth|registry|sas|session"
-    r"|wandb)_?token"
+    r"secret|passw(or)?d|passphrase|credential|connection_?string|registry_?auth|authorization"
+    r"|(access|account|api|encryption|private|signing|ssh)_?key|(amz|goog)_signature"
+    r"|(access|api|auth|bearer|client|github|hf|hub|identity|jwt|oauth|refresh|registry|sas|security"
+    r"|session|slack|wandb)_?token"
     # Excludes tokens of a vocabulary: pad_token, num_tokens.
-    r"|^(?:.*\.)?token$",
+    r"|(?:^|\.)(token|pass|pwd|bearer|jwt)$"
+    r"|_(pwd|pat|bearer|jwt)$|(admin|db|det|ftp|mysql|pg|proxy|root|smtp)_?pass$",
     re.IGNORECASE,
 )
 _IN_URL = re.compile(r"(?<=://)[^/@\s'\"]+(?=@)|(?<=[?&]sig=)[^&\s'\"]+", re.IGNORECASE)
 # A name is matched from its first character only: starting at every other character as well would
 # take quadratic time on a long line without an assignment.
 _ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[:=]")
+_PAIR = re.compile(r"(?<![\w.-])([\w.-]+=)([^&;\s'\"]+)")
 
 
 # A string in code that is given to a name, a key or an argument, or compared with it.
@@ -63,9 +65,9 @@ def is_secret_key(name: str) -> bool:
 
     Misspelt names count, too: a message about the misspelling shows the line.
     """
-    if _PARTS.search(name):
+    lower = name.lower().replace("-", "_").replace(" ", "_")
+    if _PARTS.search(lower):
         return True
-    lower = name.lower().replace("-", "_")
     # An edit changes the length by at most one, and removes and adds at most one kind of letter.
     # This check is a hundred times faster than `distance`, and a report checks every line of the
     # file.
@@ -80,28 +82,51 @@ def is_secret_key(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Return `text` with the passwords and signatures of URLs in it masked."""
-    return _IN_URL.sub(lambda found: "*" * len(found.group()), text)
+    """Return `text` with secrets masked that it shows by itself.
+
+    These are passwords and signatures of URLs, keys of a known form, and ``name=value`` with the
+    name of a secret, as in queries of URLs and connection strings.
+    """
+    for form in (_IN_URL, _KNOWN_FORMS):
+        text = form.sub(lambda found: "*" * len(found[0]), text)
+    return _PAIR.sub(
+        lambda found: found[1] + "*" * len(found[2]) if is_secret_key(found[1][:-1]) else found[0],
+        text,
+    )
 
 
-def mask_config(value: JSONValue, *, secret: bool = False) -> JSONValue:
+def mask_config(config: JSONValue) -> JSONValue:
     """Return a copy of a configuration with `MASK` in place of every secret.
 
+    Where the value of a secret is elsewhere, too, as behind an anchor, it is masked there as well.
+
     Args:
-        value: The configuration or a part of it, as `ExperimentConfig.model_dump` returns it.
-        secret: Whether all of it is secret.
+        config: The configuration or a part of it, as `ExperimentConfig.model_dump` returns it.
     """
+    masked = _masked(config)
+    hidden = {
+        value
+        for _, value in find_hidden(config, masked)
+        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET
+    }
+    return _masked(config, known=hidden) if hidden else masked
+
+
+def _masked(value: JSONValue, *, secret: bool = False, known: Set[str] = frozenset()) -> JSONValue:
     if isinstance(value, Mapping):
-        return {k: mask_config(v, secret=secret or is_secret_key(k)) for k, v in value.items()}
+        return {
+            k: _masked(v, secret=secret or is_secret_key(k), known=known) for k, v in value.items()
+        }
     if isinstance(value, list):
-        return [mask_config(item, secret=secret) for item in value]
+        return [_masked(item, secret=secret, known=known) for item in value]
     if secret and value not in (None, ""):
         return MASK
     if isinstance(value, str):
         name, equals, _ = value.partition("=")
         if equals and re.fullmatch(r"\w+", name) and is_secret_key(name):
             return f"{name}={MASK}"
-        return mask_text(value)
+        shown = mask_text(value)
+        return MASK if shown == value and value in known else shown
     return value
 
 
@@ -167,15 +192,13 @@ def mask_code(text: str, secrets: Iterable[str]) -> str:
         text: Content of the file.
         secrets: The `secret_values` of the experiment's configuration.
     """
+    if len({*_IS_EXPERIMENT_FILE.findall(text)}) == 2:
+        text = _mask_yaml(text) or "\n".join(hide_lines(text.split("\n")))
     given = text
     for secret in secrets:
         text = text.replace(secret, MASK)
-    if text != given:
-        # A plain star begins an alias in YAML: the copy must stay readable.
-        text = _PLAIN_STARS.sub(rf'\1"{MASK}"', text)
-    if len({*_IS_EXPERIMENT_FILE.findall(text)}) == 2:
-        text = _mask_yaml(text) or "\n".join(hide_lines(text.split("\n")))
-    return text
+    # A plain star begins an alias in YAML: the copy must stay readable.
+    return text if text == given else _PLAIN_STARS.sub(rf'\1"{MASK}"', text)
 
 
 def _mask_yaml(text: str) -> str | None:

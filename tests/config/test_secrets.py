@@ -16,13 +16,21 @@ from detcore._secrets import hide_lines, literal_secrets, mask_code, mask_config
         {"data": {"hf_token": "abcdef"}},
         {"environment": {"variables": ["WANDB_TOKEN=abcdef"]}},
         {"checkpoint_storage": {"secret_key": "abcdef"}},
+        {"data": [{"api-key": "abcdef"}, {"pwd": "abcdef"}, {"refresh_token": "abcdef"}]},
+        {"environment": {"variables": ["MYSQL_PWD=abcdef"]}},
+        {"data": {"anchored": "abcdef", "password": "abcdef"}},
+        {"data": {"url": "https://host/key?X-Amz-Security-Token=abcdef&x=1"}},
+        {"data": {"connection": "Name=x;AccountKey=abcdef;Suffix=y"}},
+        {"data": {"openai": "sk-abcdefghijklmnopqrstuvwx"}},
     ],
 )
 def test_secrets_are_masked_however_deep(config: dict[str, object]) -> None:
     assert "abcdef" not in str(mask_config(config))  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", ["pad_token", "num_tokens", "tokenizer", "eos_token_id"])
+@pytest.mark.parametrize(
+    "name", ["pad_token", "num_tokens", "tokenizer", "eos_token_id", "first_pass"]
+)
 def test_tokens_of_a_vocabulary_are_no_secrets(name: str) -> None:
     assert mask_config({"data": {name: "abcdef"}}) == {"data": {name: "abcdef"}}
 
@@ -70,6 +78,26 @@ def test_the_time_grows_with_the_length_of_a_line(unit: str) -> None:
 )
 def test_secrets_in_code_are_recognized(code: str, secrets: list[str]) -> None:
     assert list(literal_secrets(code)) == secrets
+
+
+HEAD = "entrypoint: model:Model\nsearcher: {name: single}\n"
+
+
+def test_values_behind_aliases_are_masked() -> None:
+    text = f"{HEAD}data:\n  x: {{y: &key hunter2}}\n  password: *key\n  z: 1\n"
+    assert mask_code(text, []) == text.replace("hunter2", '"********"')
+
+
+def test_a_secret_on_two_lines_is_masked_beside_others() -> None:
+    text = f'{HEAD}data: {{token: abcdefgh, other: {{password: "first\nhunter2"}}}}\n'
+    assert "hunter2" not in mask_code(text, ["abcdefgh", "first hunter2"])
+
+
+def test_aliases_are_followed_once() -> None:
+    """There are 2**60 ways to the end."""
+    aliases = "".join(f"a{i}: &a{i} [*a{i - 1}, *a{i - 1}]\n" for i in range(1, 60))
+    text = f"{HEAD}a0: &a0 [x]\n{aliases}token: hunter2\n"
+    assert mask_code(text, []) == text.replace("hunter2", '"********"')
 
 
 def test_a_file_that_is_nested_too_deeply_for_yaml_is_masked_by_line() -> None:

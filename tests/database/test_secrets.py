@@ -26,8 +26,12 @@ CONFIG: dict[str, Any] = {
     "data": {"url": f"sftp://me:{SECRET}-d@host/path"},
 }  # fmt: skip
 TEXT = f"""name: n
+entrypoint: a:b
+searcher: {{name: single}}
 checkpoint_storage: {{type: s3, bucket: ckpt, access_key: {SECRET}-a, secret_key: {SECRET}-b}}
 anchored: &key {SECRET}-b
+split: {{token: "a
+{SECRET}"}}
 data: {{url: "sftp://me:{SECRET}-d@host/path"}}
 environment:
   environment_variables: [A=1, API_TOKEN={SECRET}-c]

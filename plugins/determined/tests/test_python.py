@@ -584,3 +584,10 @@ def bound(source: str) -> set[str]:
 def comments(source: str) -> list[str]:
     tokens = tokenize.generate_tokens(io.StringIO(source).readline)
     return sorted(token.string for token in tokens if token.type == tokenize.COMMENT)
+
+
+def test_blanks_between_the_parts_of_a_module_are_read_once() -> None:
+    """20,000 of them took minutes."""
+    blanks = " " * 100_000
+    source = f"from determined{blanks}.keras import TFKerasTrial\n"
+    assert migrate_python(source).text == "from detcore_keras import TFKerasTrial\n"

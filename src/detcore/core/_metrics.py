@@ -114,8 +114,8 @@ def clean_metric(name: object, value: object, where: str = "") -> float:
             return value if type(value) is int else number
         except OverflowError as error:
             raise MetricError(
-                f"the {label} is larger than any float (1.8e308).\nMetrics are compared and plotted "
-                "as floats.\nReport its logarithm, or a ratio."
+                f"the {label} is larger than any float (1.8e308).\nMetrics are compared and plotted"
+                " as floats.\nReport its logarithm, or a ratio."
             ) from error
         except (TypeError, ValueError) as error:
             cause = error

@@ -50,11 +50,13 @@ def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str,
     hidden = _masked(config)
     if text is None:
         return hidden, None
-    shown = "\n".join(hide_lines(text.split("\n")))
-    for _, secret in find_hidden(config, hidden):
-        # A secret may be where its name is not: behind an anchor, or in a list.
-        if isinstance(secret, str) and len(secret) >= _MOST_LIKELY_A_SECRET:
-            shown = shown.replace(secret, MASK)
+    # A secret may be where its name is not: behind an anchor, or in a list.
+    secrets = [
+        secret
+        for _, secret in find_hidden(config, hidden)
+        if isinstance(secret, str) and len(secret) >= _MOST_LIKELY_A_SECRET
+    ]
+    shown = "\n".join(hide_lines(mask_code(text, secrets).split("\n")))
     return hidden, shown
 
 

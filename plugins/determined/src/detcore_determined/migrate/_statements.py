@@ -16,9 +16,7 @@ _COMMENT = re.compile(r"#[^\r\n]*")
 _TRIVIA = r"(?:\s|\\|#[^\r\n]*[\r\n])*"
 _COMMA = re.compile(rf"{_TRIVIA},")
 # A module may have blanks between its parts: each run of them is read once.
-_MODULE = re.compile(
-    rf"from{_TRIVIA}(?P<module>[\w.]+(?:[\s\\]+[\w.]+)*?)[\s\\]*\bimport\b"
-)
+_MODULE = re.compile(rf"from{_TRIVIA}(?P<module>[\w.]+(?:[\s\\]+[\w.]+)*?)[\s\\]*\bimport\b")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
