@@ -17,7 +17,8 @@ import pytest
 from processes import catches
 from toy_command import MODEL_DIR, Detcore
 
-from detcore.runner import experiment_lock
+from detcore.errors import RunError
+from detcore.runner import _settle, experiment_lock
 
 SLOW = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
 
@@ -180,6 +181,24 @@ def test_workers_that_outlive_their_killed_runner_for_a_moment_are_waited_for(
         last.start()
         with experiment_lock(tmp_path, 7):
             last.join()
+
+
+def test_a_stopped_worker_of_a_killed_runner_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_settle, "_WAIT_S", 0.1)
+    runner = subprocess.Popen(["true"])
+    runner.wait()
+    with experiment_lock(tmp_path, 7) as lock:
+        worker = subprocess.Popen(["sleep", "60"], pass_fds=[lock])
+    try:
+        worker.send_signal(signal.SIGSTOP)
+        (tmp_path / "lock").write_text(f"{runner.pid}\n")
+        with pytest.raises(RunError, match=f"kill -9 {worker.pid}$"), experiment_lock(tmp_path, 7):
+            pass
+    finally:
+        worker.kill()
+        worker.wait()
 
 
 def test_two_runners_of_one_experiment_are_refused(detcore: Detcore) -> None:

@@ -218,12 +218,30 @@ def _acquire(descriptor: int, experiment_id: int, records: Database | None) -> N
             holder = os.pread(descriptor, 32, 0).decode().strip() or "unknown"
             is_at_work = _is_alive(holder) and not _has_ended(records, experiment_id)
             if time.monotonic() >= deadline or is_at_work:
+                left = [] if _is_alive(holder) else _processes_with(descriptor)
+                if left:  # a stopped worker does not notice that its runner is gone
+                    raise RunError(
+                        f"experiment {experiment_id} has processes left of its runner {holder}, "
+                        f"which is gone: {', '.join(left)}.\nThey would train the same trial.\n"
+                        f"End them first: kill -9 {' '.join(left)}"
+                    ) from None
                 raise RunError(
                     f"experiment {experiment_id} is running already, under process {holder}.\n"
                     "Two runners would train the same trial twice.\n"
                     f"Wait for it, or end it first: kill {holder}"
                 ) from None
             time.sleep(_POLL_S)
+
+
+def _processes_with(descriptor: int) -> list[str]:
+    """Return the other processes that have the file of a descriptor open, from Linux's /proc."""
+    wanted, found = os.fstat(descriptor), []
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # it ended meanwhile, or is another user's
+            files = [os.stat(path) for path in (process / "fd").iterdir()]
+            if any(os.path.samestat(wanted, file) for file in files):
+                found.append(process.name)
+    return [pid for pid in found if pid != str(os.getpid())]
 
 
 def _has_ended(records: Database | None, experiment_id: int) -> bool:
