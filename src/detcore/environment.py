@@ -170,7 +170,15 @@ def change_environment(variables: Mapping[str, str], without: Iterable[str] = ()
 def _home(env: Mapping[str, str]) -> Path:
     home = env.get("DETCORE_HOME")
     if home:
-        return Path(home).expanduser().absolute()
+        path = Path(home).expanduser().absolute()
+        try:
+            str(path).encode()
+        except UnicodeEncodeError as error:
+            raise ConfigError(
+                f"the folder DETCORE_HOME, {str(path)!r}, is not UTF-8.\n"
+                "Records hold paths as text.\nGive it another name."
+            ) from error
+        return path
     import platformdirs
 
     return Path(platformdirs.user_data_dir("detcore", appauthor=False))

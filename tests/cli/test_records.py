@@ -10,10 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from recorded import Records
 from terminal import on_a_terminal
 
 from detcore._log import Spool
+from detcore.cli import main
 from detcore.cli._output import format_bytes, format_duration
 from detcore.describe import summarize_config
 from detcore.errors import NotFoundError
@@ -39,6 +41,15 @@ def test_without_experiments_the_list_says_how_to_get_one(records: Records) -> N
     assert "There are no experiments in sqlite:///" in result.stderr
     assert "Train one:  detcore run CONFIG.yaml" in result.stderr
     assert records.data("experiment", "list") == {"experiments": []}
+
+
+def test_an_argument_that_is_not_utf_8_is_named(
+    records: Records, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETCORE_HOME", str(records.home))
+    result = CliRunner().invoke(main, ["diverge", "half\udcff", "half\udcff"])
+    assert result.exit_code == 2
+    assert "'half\\udcff' is not UTF-8" in result.stderr
 
 
 def test_the_list_says_how_to_see_what_is_archived(records: Records) -> None:

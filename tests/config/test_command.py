@@ -51,6 +51,13 @@ def test_check_reports_mistakes_and_exits_with_2() -> None:
     )
 
 
+def test_a_name_that_no_file_can_have() -> None:
+    finished = run("check", "a" * 300)
+    assert (finished.returncode, finished.stdout) == (2, "")
+    assert "File name too long" in finished.stderr
+    assert "Traceback" not in finished.stderr
+
+
 def test_check_wants_an_entry_point(tmp_path: Path, constant: str) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(constant.replace("entrypoint: model_def:Trial\n", ""))

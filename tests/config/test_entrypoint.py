@@ -79,6 +79,8 @@ def test_what_may_be_started(folder: Path, entrypoint: str) -> None:
         ("model_deff:DigitsTrial", "there is no module 'model_deff'", "model_def:DigitsTrial"),
         ("lib/x.py:DigitsTrial", "there is no module 'lib/x.py'", ""),
         ("broken:Model", "broken.py, line 2 is not valid Python", ""),
+        (f"{'m' * 300}:Model", "there is no module 'mmm", ""),
+        (f"python3 {'m' * 300}.py", "there is no mmm", ""),
         ("python3 trian.py", "there is no trian.py in", "train.py"),
         ("python3 -u trian.py", "there is no trian.py in", "train.py"),
         ("[python3, trian.py]", "there is no trian.py in", "train.py"),

@@ -99,6 +99,13 @@ def test_a_home_may_have_any_name(
     shutil.rmtree(home)
 
 
+def test_a_home_that_no_record_can_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_home(monkeypatch, Path("/tmp/lat\udce9"))
+    result = CliRunner().invoke(main, ["experiment", "list"])
+    assert result.exit_code == 2
+    assert r"'/tmp/lat\udce9', is not UTF-8" in result.output
+
+
 def test_a_relative_database_may_lie_in_any_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,7 +9,14 @@ from typing import Any
 
 import pytest
 
-from detcore.errors import CheckFailedError, ConfigError, RunError, StorageError, StorageTypeError
+from detcore.errors import (
+    CheckFailedError,
+    ConfigError,
+    RunError,
+    StorageError,
+    StorageTypeError,
+    UnsafePathError,
+)
 from detcore.hooks import StorageType
 from detcore.storage import LocalStorage, open_storage
 from detcore_storage import FsspecStorage
@@ -152,6 +159,7 @@ def test_a_folder_that_is_not_mounted_is_noticed(tmp_path: Path) -> None:
         ({"type": 3}, "checkpoint_storage.type is 3"),
         ({"type": "shared_fs"}, "'shared_fs' needs host_path; it is None"),
         ({"type": "shared_fs", "host_path": "relative"}, "is not an absolute path"),
+        ({"type": "shared_fs", "host_path": f"/{'a' * 300}"}, "is not there"),
         ({"type": "directory"}, "'directory' needs container_path"),
         (7, "is a int; expected a path"),
     ],
@@ -160,6 +168,11 @@ def test_what_cannot_be_used_is_a_value_error(tmp_path: Path, spec: Any, message
     with pytest.raises(ConfigError, match=message) as caught:
         opened(spec, tmp_path)
     assert isinstance(caught.value, ValueError)
+
+
+def test_a_folder_that_no_file_system_has(tmp_path: Path) -> None:
+    with pytest.raises(UnsafePathError, match="has a NUL character"):
+        opened("file:///data%00x", tmp_path)
 
 
 def test_an_unknown_type_is_a_type_error_and_names_the_known(tmp_path: Path) -> None:

@@ -204,6 +204,11 @@ class _Main(CommandGroup):
 
             click.echo(printable(f"error: {error}"), err=True)
             ctx.exit(EXIT_USAGE if isinstance(error, ConfigError) else EXIT_ERROR)
+        except UnicodeEncodeError as error:
+            if not error.reason.startswith("surrogates"):
+                raise
+            click.echo(f"error: {error.object[:80]!r} is not UTF-8, and is no name here.", err=True)
+            ctx.exit(EXIT_USAGE)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             # If the interrupt left exec() of a text, with which modules such as dataclasses make

@@ -208,13 +208,13 @@ def _definitions(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
 
 
 def _is_there(path: str, folder: Path) -> bool:
-    return (folder / path).is_file()
+    return os.path.isfile(folder / path)
 
 
 def _file_of(module: str, folder: Path) -> Path | None:
     path = folder / (module if module.endswith(".py") else module.replace(".", "/") + ".py")
     package = folder / module.replace(".", "/") / "__init__.py"
-    return next((found for found in (path, package) if found.is_file()), None)
+    return next((found for found in (path, package) if os.path.isfile(found)), None)
 
 
 def _is_installed(name: str) -> bool:

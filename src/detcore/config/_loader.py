@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import codecs
 import dataclasses
+import os
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
@@ -344,11 +345,11 @@ def _read_file(path: Path) -> tuple[Source, str]:
         near, hints = _experiment_files(path)
         message = f"cannot read '{path}': {exc.strerror or exc}"
         meant = nearest(path.name, near)
-        if path.is_dir():
+        if os.path.isdir(path):
             message = f"'{path}' is a folder, not an experiment file"
         elif isinstance(exc, FileNotFoundError):
             message = f"no file '{path}'"
-        if meant is not None and not path.is_dir():
+        if meant is not None and not os.path.isdir(path):
             hints = (f"did you mean '{path.with_name(meant)}'?", *hints)
         raise _unreadable(name, message, help=hints, suggestion=meant) from exc
     try:
@@ -379,7 +380,7 @@ def _unreadable(name: str, message: str, **details: Unpack[Further]) -> Experime
 
 def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
     """Return the names of the experiment files near a path, and a line that lists them."""
-    folder = path if path.is_dir() else path.parent
+    folder = path if os.path.isdir(path) else path.parent
     near = sorted(p.name for pattern in ("*.yaml", "*.yml") for p in folder.glob(pattern))
     more = f" and {len(near) - _MOST_FILES} more" if len(near) > _MOST_FILES else ""
     listed = f"experiment files in {folder}: {', '.join(near[:_MOST_FILES])}{more}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -183,7 +184,7 @@ def _files(folders: Iterable[Path], module: str) -> Iterator[Path]:
         for end in range(len(parts) + 1):
             place = folder.joinpath(*parts[:end])
             candidates = [place / "__init__.py", place.with_suffix(".py")] if end else []
-            yield from (path for path in candidates if path.is_file())
+            yield from (path for path in candidates if os.path.isfile(path))
 
 
 class _Uses:

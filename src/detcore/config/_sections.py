@@ -463,7 +463,7 @@ class Resources(Section):
     """Resources of a trial."""
 
     slots_per_trial: int = setting(
-        "Worker processes (and devices) per trial; 0 = one, on the CPU.", 1, ge=0
+        "Worker processes (and devices) per trial; 0 = one, on the CPU.", 1, ge=0, le=65_536
     )
     max_slots: int | None = setting("Slots for all trials together.", None, ge=0)
     weight: float = setting(f"Share of the cluster; {FOR_CLUSTERS}", 1.0, gt=0)

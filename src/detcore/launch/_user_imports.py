@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -88,12 +89,12 @@ def _files(module: str, folder: Path) -> Iterator[Path]:
     path = folder
     for part in module.split("."):
         path = path / part
-        if (path / "__init__.py").is_file():
+        if os.path.isfile(path / "__init__.py"):  # Path.is_file raises if the name is too long
             yield path / "__init__.py"
-        elif path.with_suffix(".py").is_file():
+        elif os.path.isfile(path.with_suffix(".py")):
             yield path.with_suffix(".py")
             return
-        elif not path.is_dir():
+        elif not os.path.isdir(path):
             return
 
 

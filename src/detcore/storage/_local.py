@@ -56,9 +56,11 @@ class LocalStorage:
             root: An absolute path.
 
         Raises:
-            UnsafePathError: If it is not absolute.
+            UnsafePathError: If it is not absolute, or no path.
         """
         self._root = Path(root)
+        if "\0" in str(root):
+            raise UnsafePathError(f"the storage folder {str(root)!r} has a NUL character")
         if not self._root.is_absolute():
             raise UnsafePathError(
                 f"the storage folder {str(root)!r} is not absolute.\n"

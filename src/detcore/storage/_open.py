@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,7 +88,7 @@ def open_folder(host_path: str, storage_path: str | None = None) -> LocalStorage
             f"storage_path {storage_path!r} leads out of host_path {host_path!r}.\n"
             "Give it relative to host_path, or absolute below it."
         )
-    if not host.is_dir():
+    if not os.path.isdir(host):
         raise ConfigError(
             f"the checkpoint storage's folder {host} is not there.\n"
             "It must exist before, so that a file system that is not mounted is noticed.\n"

@@ -52,7 +52,7 @@ Exit codes:
     "-n",
     "--num-workers",
     "num_workers",
-    type=click.IntRange(min=1),
+    type=click.IntRange(min=1, max=65_536),
     metavar="N",
     help="How many workers.  [default with --hosts: all slots]",
 )

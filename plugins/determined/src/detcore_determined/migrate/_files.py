@@ -71,7 +71,7 @@ def find_files(paths: Iterable[Path]) -> Iterator[Path]:
     """
     seen = set()
     for path in paths:
-        for file in _below(path) if path.is_dir() else [path]:
+        for file in _below(path) if os.path.isdir(path) else [path]:
             real = os.path.realpath(file)
             if real not in seen:
                 seen.add(real)
