@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, TypeVar
 
 from detcore._log import decode_document, decode_metrics, is_batches
-from detcore.contract.errors import InvalidArgumentError
+from detcore.contract.errors import DatabaseError, InvalidArgumentError
 from detcore.contract.values import Control, ExperimentState, TrialState
 
 if TYPE_CHECKING:
@@ -523,6 +523,9 @@ def read_rows(
         rows: The rows; a column that they lack gets the default of its field, as NULL does where
             the field may not be None.
         more: Functions of a row that return the fields which rows lack, by name.
+
+    Raises:
+        DatabaseError: If a value cannot be read: the database is damaged.
     """
     found: list[_T] = []
     columns: Sequence[tuple[int, str, bool, Callable[[Any], Any] | None]] | None = None
@@ -530,12 +533,18 @@ def read_rows(
         if columns is None:
             columns = _readers(record, row._fields)
         values = {name: make(row) for name, make in more.items()} if more else {}
-        for index, name, is_optional, convert in columns:
-            value = row[index]
-            if value is not None:
-                values[name] = value if convert is None else convert(value)
-            elif is_optional:
-                values[name] = None
+        try:
+            for index, name, is_optional, convert in columns:
+                value = row[index]
+                if value is not None:
+                    values[name] = value if convert is None else convert(value)
+                elif is_optional:
+                    values[name] = None
+        except (ValueError, TypeError, RecursionError) as error:
+            raise DatabaseError(
+                f"the records are damaged: {name} is {str(value)[:80]!r}: {error}.\n"
+                "No release writes that.\nPut a copy back: detcore database restore FILE"
+            ) from error
         found.append(record(**values))
     return found
 

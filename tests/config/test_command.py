@@ -95,6 +95,12 @@ def test_show_is_yaml_with_secrets_masked() -> None:
     assert shown == json.loads(run("show", "complete.yaml", "--json").stdout)
 
 
+def test_show_does_not_turn_the_text_around_it(tmp_path: Path, constant: str) -> None:
+    path = tmp_path / "exp.yaml"
+    path.write_text(f"{constant}\ndescription: a \u202e b\n")
+    assert r'description: "a \u202e b"' in run("show", path).stdout
+
+
 def test_show_origin_names_all_four_sources() -> None:
     finished = run(
         "show", "constant.yaml", "--origin", "--set", "max_restarts=1",

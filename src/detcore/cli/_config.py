@@ -103,6 +103,7 @@ def show(
 ) -> None:
     """Print the effective values of an experiment file, with defaults and masked secrets."""
     from detcore._secrets import mask_config
+    from detcore.cli._output import printable
     from detcore.config import ExperimentFileError
 
     try:
@@ -121,7 +122,7 @@ def show(
         found = loaded.origins.get(name) if origin else None
         where = "" if found is None else f"  # {_where(found, name, file)}"
         comment = f"{' ' * (width - len(text))}{where}" if where else ""
-        click.echo(f"{text}{comment}")
+        click.echo(printable(f"{text}{comment}"))
 
 
 @config_group.command(epilog=_SCHEMA_EXAMPLES)

@@ -74,7 +74,7 @@ def describe_database(url: str) -> DatabaseInfo:
                 for name in sorted(names)
                 if name.startswith(_VERSION)
             }
-    except SQLAlchemyError as error:
+    except (SQLAlchemyError, UnicodeDecodeError) as error:
         raise DatabaseError(
             f"the database {shown_url(parsed)} cannot be read: {getattr(error, 'orig', error)}"
         ) from error
