@@ -53,6 +53,7 @@ _KNOWN_FORMS = re.compile(
     r"|-----BEGIN [A-Z ]*PRIVATE KEY-----[^-]+-----END [A-Z ]*PRIVATE KEY-----"
 )
 _SHORTEST_SECRET = 6
+_FEW_SECRETS = 50
 _PLAIN_STARS = re.compile(rf"(?m)([:-][ \t]+){re.escape(MASK)}(?=[ \t]*$)")
 _COMMENT = re.compile(r"(?m)(?:^|(?<=\s))#.*")
 _ANCHOR = re.compile(r"&\S+\s+")
@@ -194,11 +195,31 @@ def mask_code(text: str, secrets: Iterable[str]) -> str:
     """
     if len({*_IS_EXPERIMENT_FILE.findall(text)}) == 2:
         text = _mask_yaml(text) or "\n".join(hide_lines(text.split("\n")))
-    given = text
-    for secret in secrets:
-        text = text.replace(secret, MASK)
+    shown = _replace_all(text, sorted({*secrets}, key=len, reverse=True))
     # A plain star begins an alias in YAML: the copy must stay readable.
-    return text if text == given else _PLAIN_STARS.sub(rf'\1"{MASK}"', text)
+    return shown if shown == text else _PLAIN_STARS.sub(rf'\1"{MASK}"', shown)
+
+
+def _replace_all(text: str, secrets: Sequence[str]) -> str:
+    """Return `text` with `MASK` in place of secrets, the longest of which come first."""
+    if len(secrets) < _FEW_SECRETS:
+        for secret in secrets:
+            text = text.replace(secret, MASK)
+        return text
+    # Replacing one after the other takes quadratic time: one file may have all of them.
+    known, lengths = {*secrets}, dict[str, dict[int, None]]()
+    for secret in secrets:
+        lengths.setdefault(secret[:_SHORTEST_SECRET], {})[len(secret)] = None
+    parts, begin, at = [], 0, 0
+    while at < len(text):
+        for length in lengths.get(text[at : at + _SHORTEST_SECRET], ()):
+            if text[at : at + length] in known:
+                parts += [text[begin:at], MASK]
+                begin = at = at + length
+                break
+        else:
+            at += 1
+    return "".join([*parts, text[begin:]])
 
 
 def _mask_yaml(text: str) -> str | None:
