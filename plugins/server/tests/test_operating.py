@@ -142,6 +142,8 @@ def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
         back_up(f"sqlite:///{tmp_path / 'gone.db'}", copy)
     with pytest.raises(ConfigError, match="no folder"):
         back_up(url, tmp_path / "gone" / "copy.db")
+    with pytest.raises(ConfigError, match="cannot be written: File name too long"):
+        back_up(url, tmp_path / ("a" * 250))
     back_up(url, copy)
     with pytest.raises(ConfigError, match=r"copy\.db is there already"):
         back_up(url, copy)

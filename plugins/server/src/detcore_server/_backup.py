@@ -112,12 +112,18 @@ def back_up(url: str, target: Path) -> int:
     target = target.absolute()
     if os.path.lexists(target):
         raise ConfigError(f"{target} is there already.\nName another file, or move it away.")
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise ConfigError(f"there is no folder {target.parent} for the copy")
     temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
     try:
         # Only for this user: experiment files, and users' password hashes, are in it.
         os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except OSError as error:
+        raise ConfigError(
+            f"the copy {target} cannot be written: {error.strerror}.\n"
+            "It appears once it is whole.\nName a file where this user may write."
+        ) from error
+    try:
         with _translated(source, target):
             _copy_file(source, temporary)
             _check_file(temporary)
