@@ -116,6 +116,7 @@ def test_an_experiment_is_only_judged(jobs: JobServer) -> None:
 def test_the_code_is_handed_out_without_secrets(jobs: JobServer) -> None:
     text = yaml.safe_dump(toy_config(data={"nested": {"token": "hunter2-secret"}}))
     files = [_file("const.yaml", text), _file("notes.txt", "as 'hunter2-secret' says")]
+    files += [_file(name, "A=b") for name in (".env", "prod.env", "key.pem")]
     files += [_file("model_def.py", (MODEL_DIR / "model_def.py").read_text())]
     given = {"config": text, "modelDefinition": files}
     made = jobs.server.ask("POST", "/api/v1/experiments", given, jobs.server.token())

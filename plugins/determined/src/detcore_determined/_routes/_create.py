@@ -37,6 +37,8 @@ from detcore_server.routes import (
 __all__ = ["make_router"]
 
 # The code in base 64, names, and the experiment file.
+# Whoever may read experiments gets the code; these hold nothing but secrets.
+_SECRET_FILES = (".env", ".env.*", "*.env", "*.pem")
 _MOST_BODY_BYTES = MOST_CONTEXT_BYTES * 4 // 3 + 16_000_000
 _FILE, _FOLDER = ord(tarfile.REGTYPE), ord(tarfile.DIRTYPE)
 
@@ -121,7 +123,7 @@ def make_router() -> APIRouter:
 
     @router.get("/api/v1/experiments/{experiment_id}/model_def")
     def get_code(state: State, _: Requester, experiment_id: Id) -> Response:
-        """Return the code of a submitted experiment, as a tar archive in base 64."""
+        """Return the code of a submitted experiment without ``.env`` and ``.pem`` files."""
         record = state.database.get_experiment(experiment_id)
         if state.database.get_submission(experiment_id) is None:
             raise NotFoundError(
@@ -145,7 +147,8 @@ def _copy_without_secrets(source: Path, target: Path, mask: Callable[[str], str]
         Path(to).write_bytes(mask(content).encode("utf-8", "surrogateescape"))
         shutil.copymode(path, to)
 
-    shutil.copytree(source, target, symlinks=True, copy_function=copy)
+    left_out = shutil.ignore_patterns(*_SECRET_FILES)
+    shutil.copytree(source, target, symlinks=True, copy_function=copy, ignore=left_out)
     return target
 
 
