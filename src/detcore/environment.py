@@ -171,6 +171,8 @@ def _home(env: Mapping[str, str]) -> Path:
     home = env.get("DETCORE_HOME")
     if home:
         path = Path(home).expanduser().absolute()
+        if ".." in path.parts:  # which no address of a checkpoint may have
+            path = path.resolve()
         try:
             str(path).encode()
         except UnicodeEncodeError as error:

@@ -99,6 +99,17 @@ def test_a_home_may_have_any_name(
     shutil.rmtree(home)
 
 
+def test_a_home_may_be_relative_to_a_folder_above(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "sub").mkdir()
+    monkeypatch.chdir(tmp_path / "sub")
+    use_home(monkeypatch, Path("../home"))
+    uuid, _ = save_checkpoint()
+    result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
+    assert result.exit_code == 0, result.output
+
+
 def test_a_home_that_no_record_can_name_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     use_home(monkeypatch, Path("/tmp/lat\udce9"))
     result = CliRunner().invoke(main, ["experiment", "list"])
