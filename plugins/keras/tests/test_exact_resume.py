@@ -98,6 +98,18 @@ def test_eager_model(tmp_path: Path, thorough: bool) -> None:
     _check_resumes(tmp_path, thorough, model_kind="subclassed", compile_options=options)
 
 
+def test_eager_model_is_saved_before_its_first_step(tmp_path: Path) -> None:
+    variant: dict[str, Any] = {
+        "model_kind": "sequential", "compile_options": {"run_eagerly": True}
+    }  # fmt: skip
+    seed_everything()
+    context = make_context(tmp_path)
+    KerasController(type("Trial", (SmallTrial,), variant)(context), context).save(tmp_path)
+    one, _ = start(tmp_path, until=3, resume=tmp_path, **variant)
+    other, _ = start(tmp_path, until=3, **variant)
+    assert_same(fingerprint(one), fingerprint(other))
+
+
 class Noisy(Subclassed):
     """Draws from TensorFlow's global generator, which operations that are deterministic refuse
     to seed by chance.

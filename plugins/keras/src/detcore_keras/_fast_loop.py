@@ -298,7 +298,8 @@ def without_optionals(data: Any) -> Any:
     if isinstance(data, tf.experimental.Optional):
         return None
     if isinstance(data, tuple | list):
-        return type(data)(without_optionals(part) for part in data)
+        parts = [without_optionals(part) for part in data]
+        return type(data)(*parts) if hasattr(data, "_fields") else type(data)(parts)
     if isinstance(data, dict):
         return {name: without_optionals(part) for name, part in data.items()}
     return data

@@ -162,9 +162,18 @@ def _add_model(found: _Collector, model: Any) -> list[Found]:
     present = [name for name in _COUNTERS if _is_variable(getattr(model, name, None))]
     found.add("counters", [getattr(model, name) for name in present], present)
     found.add_walked(walked, "counters")
-    found.add("weights", model.weights)
+    found.add("weights", _weights(model))
     found.add_walked(walked, "extra")
     return walked
+
+
+def _weights(model: Any) -> Sequence[Any]:
+    """Return a model's weights; none if its first step is still to make them."""
+    try:
+        weights: Sequence[Any] = model.weights
+    except ValueError:  # Keras 2; Keras 3 returns an empty list
+        return []
+    return weights
 
 
 def _seed_variables(model: Any) -> Iterator[Any]:
