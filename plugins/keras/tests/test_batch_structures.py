@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from _fakes import FakeClock, make_context, seed_everything
+from _fakes import FakeClock, OneWorker, make_context, seed_everything
 
 from detcore.errors import InvalidDataTypeError
 from detcore_keras import TFKerasTrial
+from detcore_keras._context import FitOptions
 from detcore_keras._controller import KerasController
-from detcore_keras._keras import keras, tf
+from detcore_keras._evaluation import Evaluation
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 SIZE = 4
 X = np.random.default_rng(2).normal(size=(12, 3)).astype("float32")
 Y = X[:, :1] * 2
 W = np.linspace(0.5, 1.5, 12, dtype="float32")
+
+
+class Named(NamedTuple):
+    """Inputs or a batch with names."""
+
+    a: Any
+    b: Any
+
+
 # As (x, y, sample_weight) or shorter, or the inputs alone.
 STRUCTURES: dict[str, Any] = {
     "x": X,
@@ -31,16 +42,20 @@ STRUCTURES: dict[str, Any] = {
     "x, None": (X, None),
     "x, y, None": (X, Y, None),
     "x, None, weight": (X, None, W),
+    "named": Named(Named(X, Y), Y),
+    "None inside": (X, {"p": Y, "q": Y}, {"p": W, "q": None}),
 }
 KINDS = ("arrays", "tf.data", "Sequence")
 # The rest is seen in turns.
 ALWAYS = {("tf.data", "x"), ("tf.data", "x, None"), ("Sequence", "x"), ("arrays", "x in a tuple")}
+ALWAYS |= {("tf.data", "named")}
 
 
 def cut(structure: Any, rows: slice) -> Any:
     """Return rows of each array of a structure, as batches have them."""
     if isinstance(structure, tuple):
-        return tuple(cut(part, rows) for part in structure)
+        parts = tuple(cut(part, rows) for part in structure)
+        return type(structure)(*parts) if isinstance(structure, Named) else parts
     if isinstance(structure, dict):
         return {name: cut(part, rows) for name, part in structure.items()}
     return None if structure is None else structure[rows]
@@ -157,12 +172,14 @@ def test_batches_of_any_structure(tmp_path: Path, kind: str, name: str) -> None:
     seed_everything()
     plain = Model()
     plain.compile(optimizer=keras.optimizers.Adam(0.1))
-    if kind == "arrays":
+    # Keras 2 refuses None inside of arrays, and Keras 3 inside of items.
+    takes_arrays = KERAS_MAJOR == 3 if name == "None inside" else kind == "arrays"
+    if kind != "tf.data" and takes_arrays:
         names = ("x", "y", "sample_weight")
         parts = structure if isinstance(structure, tuple) else (structure,)
         given = dict(zip(names, parts, strict=False))
         plain.fit(**given, batch_size=SIZE, epochs=2, shuffle=False, verbose=0)
-    elif kind == "Sequence" and isinstance(structure, tuple):  # Keras 3 refuses None in them
+    elif kind != "tf.data" and isinstance(structure, tuple):  # Keras 3 refuses None in them
         end = next((i for i, part in enumerate(structure) if part is None), len(structure))
         plain.fit(Items(structure[:end]), epochs=2, shuffle=False, verbose=0)
     else:
@@ -177,3 +194,47 @@ def test_batches_of_any_structure(tmp_path: Path, kind: str, name: str) -> None:
 def test_what_is_no_batch(tmp_path: Path, kind: str, bad: Any) -> None:
     with pytest.raises(InvalidDataTypeError, match=r"as a batch|no supported kind"):
         make(tmp_path, lambda: in_kind(kind, bad))
+
+
+class Listed(Items):
+    """Items that are given one by one."""
+
+    def __len__(self) -> int:
+        return len(self.structure)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.structure[index]
+
+
+class Size(keras.Model):  # type: ignore[misc]
+    """Adds up the sizes of its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = tf.Variable(0)
+
+    def test_step(self, data: Any) -> Any:
+        parts = tf.nest.flatten(data, expand_composites=True)
+        return {"size": self.total.assign_add(tf.size(parts[0]))}
+
+
+@pytest.mark.parametrize(
+    ("items", "size", "n_records"),
+    [
+        ([np.zeros((2, 3, 1)), np.zeros((2, 5, 1)), np.zeros((1, 4, 1))], 20, 5),
+        ([tf.ragged.constant([[1.0], [2.0, 3.0]]), tf.ragged.constant([[1.0, 2.0]])], 5, 3),
+        ([tf.sparse.from_dense([[1.0], [2.0]]), tf.sparse.from_dense([[0.0]])], 4, 3),
+        ([1.0, 2.0], 2, 2),
+    ],
+    ids=["longer", "ragged", "sparse", "numbers"],
+)
+def test_validation_items_may_differ_in_shape(items: list[Any], size: int, n_records: int) -> None:
+    model = Size()
+    model.compile()
+    evaluation = Evaluation(
+        Listed(items), batch_size=2, options=FitOptions(), wrapped=(), seed=1, test_mode=False,
+        distributed=OneWorker(),  # type: ignore[arg-type]
+    )  # fmt: skip
+    metrics, found = evaluation.run(model)
+    evaluation.close()
+    assert (metrics["size"], found) == (size, n_records)

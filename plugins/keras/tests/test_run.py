@@ -193,6 +193,18 @@ def test_a_graph_of_its_own_is_refused(detcore: Detcore, tmp_path: Path) -> None
     assert "then made a graph (1 operations, the first is 'three')" in finished.stdout
 
 
+@pytest.mark.soak
+def test_a_constructor_that_turns_tensorflow_2_off(detcore: Detcore, tmp_path: Path) -> None:
+    folder = model_dir(tmp_path, "")
+    code = (folder / "model_def.py").read_text()
+    first = "        self.context = context\n"
+    off = f"{first}        tf.compat.v1.disable_v2_behavior()\n"
+    (folder / "model_def.py").write_text(code.replace(first, off, 1))
+    finished = detcore("run", config(detcore, "Dataset"), folder, "--test")
+    assert finished.code == 0, finished.stdout
+    assert "turns TensorFlow 2's behaviour off" in finished.stdout
+
+
 def model_dir(tmp_path: Path, first: str) -> Path:
     """Return a folder of the model with lines before its own."""
     folder = tmp_path / "model"

@@ -24,7 +24,7 @@ from detcore_keras._feeds import make_feed
 from detcore_keras._fit import fit_until_stopped, keras_function
 from detcore_keras._gradients import GradientOptions, share_gradients
 from detcore_keras._host_memory import ArrayFiles, HostMemory
-from detcore_keras._keras import keras, tf
+from detcore_keras._keras import keep_eager, keras, tf
 from detcore_keras._legacy import find_legacy, load_legacy_weights
 from detcore_keras._model import checked_model, model_generators, optimizers_of
 from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
@@ -66,9 +66,12 @@ class KerasController:
         config = context.setup.config
         self._workers = Workers(context)
         self._has_started = False
+        keep_eager()  # the trial's constructor may have turned it off, too
         training_data = trial.build_training_data_loader()
         validation_data = trial.build_validation_data_loader()
-        model = checked_model(trial.build_model(), context)
+        built = trial.build_model()
+        keep_eager()
+        model = checked_model(built, context)
         options = context.fit_options
         self._model = model
         share_gradients(

@@ -38,6 +38,7 @@ __all__ = [
     "leaves",
     "make_loader",
     "not_supported",
+    "packed_as",
     "without_none_specs",
 ]
 
@@ -152,13 +153,13 @@ class ArrayFeed:
     split: Split | None = None
 
     def __init__(self, arrays: Any, sampler: IndexSampler) -> None:
-        self._arrays: list[npt.NDArray[Any]] = tf.nest.flatten(arrays)
+        self._arrays: list[npt.NDArray[Any]] = leaves(arrays)
         self._structure = arrays
         self._sampler = sampler
         self.batches_per_epoch: int | None = sampler.batches_per_epoch
         self.shared_records: int | None = sampler.num_records
         specs = [tf.TensorSpec((None, *a.shape[1:]), _dtype(a)) for a in self._arrays]
-        self.element_spec = tf.nest.pack_sequence_as(arrays, specs)
+        self.element_spec = packed_as(arrays, specs)
         self.inputs_spec = (tuple(specs), tf.TensorSpec((None,), tf.int32))
         self.position = 0
         self.records: int | None = 0
@@ -184,14 +185,14 @@ class ArrayFeed:
         gathered = [array[rows] for array in self._arrays]
         if sum(array.nbytes for array in gathered) <= _KEPT_BYTES:
             self._kept = gathered
-        leaves = tuple(map(floats_as_keras, gathered))
-        return (leaves, tf.convert_to_tensor(self._bounds)), count
+        tensors = tuple(map(floats_as_keras, gathered))
+        return (tensors, tf.convert_to_tensor(self._bounds)), count
 
     def fetch(self, inputs: Any, index: Any) -> Any:
         """Slice one batch out of the block; runs in the graph."""
-        leaves, offsets = inputs
+        tensors, offsets = inputs
         start, stop = offsets[index], offsets[index + 1]
-        return tf.nest.pack_sequence_as(self._structure, [leaf[start:stop] for leaf in leaves])
+        return packed_as(self._structure, [tensor[start:stop] for tensor in tensors])
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Record that `count` batches of the block were trained on."""
@@ -380,13 +381,15 @@ def as_arrays(data: Any, role: str) -> Any:
     # A list may be meant as inputs, or as (x, y).
     if not isinstance(data, tuple | Mapping) and not hasattr(data, "__array__"):
         raise not_supported(data, role)
+    if not leaves(given[0]):
+        raise not_supported(data, role, f"{describe(given[0])} as x")
     parts = tuple(
         _arrays_of(part, role, name) for part, name in zip(_given(given), _PARTS, strict=False)
     )
-    lengths = {len(array) for array in tf.nest.flatten(parts)}
+    lengths = {len(array) for array in leaves(parts)}
     if len(lengths) > 1:
         shapes = ", ".join(
-            f"{name}: {', '.join(str(a.shape) for a in tf.nest.flatten(part))}"
+            f"{name}: {', '.join(str(a.shape) for a in leaves(part))}"
             for name, part in zip(_PARTS, parts, strict=False)
         )
         raise CheckFailedError(
@@ -403,9 +406,11 @@ _PARTS = ("x", "y", "sample_weight")
 
 def _arrays_of(part: Any, role: str, name: str) -> Any:
     if isinstance(part, list | tuple):
-        return tuple(_arrays_of(inner, role, name) for inner in part)
+        return _like(part, [_arrays_of(inner, role, name) for inner in part])
     if isinstance(part, Mapping):
         return {key: _arrays_of(inner, role, name) for key, inner in part.items()}
+    if part is None:  # such as the weights of one of several outputs
+        return None
     if not (hasattr(part, "__array__") and getattr(part, "shape", None)):
         raise not_supported(part, role, f"{describe(part)} as part of {name}")
     return part if isinstance(part, np.ndarray) else np.asarray(part)
@@ -490,19 +495,35 @@ def leaves(structure: Any) -> list[Any]:
     return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
 
 
+def _like(part: Any, inner: Sequence[Any]) -> Any:
+    """Return a tuple, of the same class if it has names."""
+    return type(part)(*inner) if hasattr(part, "_fields") else tuple(inner)
+
+
+def packed_as(structure: Any, flat: Sequence[Any]) -> Any:
+    """Return a structure with other leaves, of which its None are none; see `leaves`."""
+    rest = iter(flat)
+    return tf.nest.map_structure(lambda part: None if part is None else next(rest), structure)
+
+
 def _tensors_of(part: Any) -> Any:
     if isinstance(part, list | tuple):
-        return tuple(_tensors_of(inner) for inner in part)
+        return _like(part, [_tensors_of(inner) for inner in part])
     if isinstance(part, Mapping):
         return {key: _tensors_of(inner) for key, inner in part.items()}
-    if isinstance(part, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
+    if part is None or isinstance(part, tf.Tensor | tf.SparseTensor | tf.RaggedTensor):
         return part
     return floats_as_keras(np.asarray(part))
 
 
 def batch_records(batch: Any) -> Any:
-    """Return the number of records in a batch of tensors; int32 scalar, also in a graph."""
-    first = leaves(batch)[0]
+    """Return the number of records in a batch of tensors; int32 scalar, also in a graph.
+
+    A batch of nothing but single numbers is one record.
+    """
+    first = next((leaf for leaf in leaves(batch) if leaf.shape.rank != 0), None)
+    if first is None:
+        return tf.constant(1)
     if isinstance(first, tf.RaggedTensor):
         return tf.cast(first.nrows(), tf.int32)
     if isinstance(first, tf.SparseTensor):
@@ -514,9 +535,14 @@ def batch_spec(batch: Any) -> Any:
     """Return the specification of batches like this one, of any size."""
 
     def spec(tensor: Any) -> Any:
-        if isinstance(tensor, tf.Tensor):
-            return tf.TensorSpec((None, *tensor.shape[1:]), tensor.dtype)
-        return tf.type_spec_from_value(tensor)
+        if tensor is None:
+            return None
+        shape = (None, *tensor.shape[1:])
+        if isinstance(tensor, tf.RaggedTensor):
+            row_splits = tensor.row_splits.dtype
+            return tf.RaggedTensorSpec(shape, tensor.dtype, tensor.ragged_rank, row_splits)
+        kind = tf.SparseTensorSpec if isinstance(tensor, tf.SparseTensor) else tf.TensorSpec
+        return kind(shape, tensor.dtype)
 
     return tf.nest.map_structure(spec, batch)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,7 +19,9 @@ from detcore_keras._data import (
     batch_spec,
     batch_tensors,
     floats_as_keras,
+    leaves,
     make_loader,
+    packed_as,
     without_none_specs,
 )
 from detcore_keras._fast_loop import replaces_keras
@@ -66,21 +69,25 @@ class Evaluation:
         self._distributed = distributed
         self._passes = 0
         self._loader: Any = None
+        self._items: Callable[[], Generator[Any, None, None]] | None = None
+        self._dataset: Any = None
         self._steps: int | None = 1 if test_mode else None
         self._test_steps: TestSteps | None = None
         sequence = as_sequence(data)
         if isinstance(data, tf.data.Dataset):
             check_dataset(data, wrapped, "validation", may_be_empty=distributed.size > 1)
             self._dataset = data
+            self._spec = without_none_specs(data.element_spec)
             self._steps = self._steps or options.validation_steps
         elif sequence is not None:
             self._loader = make_loader(data, sequence, options, seed)
-            self._dataset = self._from_sequence(sequence.sequence)
+            self._items = self._items_of(sequence.sequence)
         else:
             arrays = as_arrays(data, "validation")
-            mine = self._share(len(tf.nest.flatten(arrays)[0]))
-            arrays = tf.nest.map_structure(lambda leaf: leaf[mine.start : mine.stop], arrays)
-            self._dataset = _from_arrays(arrays, batch_size)
+            mine = self._share(len(leaves(arrays)[0]))
+            shares = [leaf[mine.start : mine.stop] for leaf in leaves(arrays)]
+            self._dataset = _from_arrays(packed_as(arrays, shares), batch_size)
+            self._spec = without_none_specs(self._dataset.element_spec)
 
     def run(self, model: Any, callbacks: Sequence[Any] = ()) -> tuple[dict[str, float], int]:
         """Return the model's metrics under Keras's own names, and their number of records.
@@ -126,7 +133,9 @@ class Evaluation:
             records.assign_add(tf.cast(batch_records(batch), tf.int64))
             return batch
 
-        dataset = self._dataset if self._steps is None else self._dataset.take(self._steps)
+        dataset = self._as_dataset()
+        if self._steps is not None:
+            dataset = dataset.take(self._steps)
         if not iter(dataset).get_next_as_optional().has_value():
             return Tested({}, 0, 0)
         logs = model.evaluate(dataset.map(counted), verbose=0, return_dict=True)
@@ -134,18 +143,20 @@ class Evaluation:
 
     def _evaluate(self, model: Any, callbacks: Sequence[Any]) -> Tested:
         if self._test_steps is None:
-            self._test_steps = TestSteps(model, without_none_specs(self._dataset.element_spec))
+            self._test_steps = TestSteps(model, self._spec)
         steps = self._test_steps
-        iterator = iter(self._dataset)
         limit = self._steps or _NO_LIMIT
         tested: Tested | None = None
 
         def test() -> Mapping[str, Any]:
             nonlocal tested
-            if callbacks or not steps.can_run_all:
-                tested = steps.run_each(iterator, limit, callbacks)
+            if self._items is not None:
+                with contextlib.closing(self._items()) as items:
+                    tested = steps.run_each(items, limit, callbacks)
+            elif callbacks or not steps.can_run_all:
+                tested = steps.run_each(iter(self._dataset), limit, callbacks)
             else:
-                tested = steps.run_all(iterator, limit)
+                tested = steps.run_all(iter(self._dataset), limit)
             return tested.outputs
 
         with replaced_function(model, "test", test):
@@ -160,7 +171,8 @@ class Evaluation:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Repeat the effects of earlier validations on data that reshuffles after each pass."""
         while self._passes < state["passes"]:
-            iter(self._dataset)
+            if self._dataset is not None:
+                iter(self._dataset)
             self._end_pass()
 
     def close(self) -> None:
@@ -173,33 +185,42 @@ class Evaluation:
             self._loader.end_epoch()
         self._passes += 1
 
-    def _from_sequence(self, sequence: Any) -> Any:
-        mine = self._share(len(sequence))
+    def _items_of(self, sequence: Any) -> Callable[[], Generator[Any, None, None]]:
+        """Return a function that yields this worker's items; their shapes may differ."""
+        self._mine = self._share(len(sequence))
         with preserved_rng():
-            spec = batch_spec(batch_tensors(sequence[0], sequence))
+            self._spec = batch_spec(batch_tensors(sequence[0], sequence))
 
-        def items() -> Iterator[Any]:
+        def items() -> Generator[Any, None, None]:
             # Copied: TensorFlow may read a batch after requesting the next one.
-            for item in self._loader.batches(mine, self._passes, copy=True):
-                yield batch_tensors(item, sequence)
+            loaded = self._loader.batches(self._mine, self._passes, copy=True)
+            with contextlib.closing(loaded):
+                for item in loaded:
+                    yield batch_tensors(item, sequence)
 
-        dataset = tf.data.Dataset.from_generator(items, output_signature=spec)
-        return dataset.apply(tf.data.experimental.assert_cardinality(len(mine)))
+        return items
+
+    def _as_dataset(self) -> Any:
+        """Return the data as a dataset, whose batches have one shape."""
+        if self._items is None:
+            return self._dataset
+        dataset = tf.data.Dataset.from_generator(self._items, output_signature=self._spec)
+        return dataset.apply(tf.data.experimental.assert_cardinality(len(self._mine)))
 
 
 def _from_arrays(arrays: Any, batch_size: int) -> Any:
     """Return the arrays as a dataset of batches, sliced from whole tensors in the graph."""
-    leaves = tf.nest.flatten(arrays)
-    num_records = len(leaves[0])
+    parts = leaves(arrays)
+    num_records = len(parts[0])
     num_batches = -(-num_records // batch_size)
-    if sum(leaf.nbytes for leaf in leaves) > _TENSOR_BYTES:
+    if sum(part.nbytes for part in parts) > _TENSOR_BYTES:
         return _from_large_arrays(arrays, batch_size, num_batches)
-    tensors = [floats_as_keras(leaf) for leaf in leaves]
+    tensors = [floats_as_keras(part) for part in parts]
 
     def cut(index: Any) -> Any:
         start = index * batch_size
         stop = tf.minimum(start + batch_size, num_records)
-        return tf.nest.pack_sequence_as(arrays, [tensor[start:stop] for tensor in tensors])
+        return packed_as(arrays, [tensor[start:stop] for tensor in tensors])
 
     batches = tf.data.Dataset.range(num_batches)
     return batches.map(cut).prefetch(1)
@@ -208,7 +229,7 @@ def _from_arrays(arrays: Any, batch_size: int) -> Any:
 def _from_large_arrays(arrays: Any, batch_size: int, num_batches: int) -> Any:
     def cut(index: int) -> Any:
         rows = slice(index * batch_size, (index + 1) * batch_size)
-        return tf.nest.map_structure(lambda leaf: floats_as_keras(leaf[rows]), arrays)
+        return packed_as(arrays, [floats_as_keras(part[rows]) for part in leaves(arrays)])
 
     def batches() -> Iterator[Any]:
         return (cut(index) for index in range(num_batches))
