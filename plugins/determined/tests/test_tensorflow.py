@@ -31,6 +31,11 @@ ESTIMATOR, LEGACY = "tensorflow.estimator", "tensorflow.keras.optimizers.legacy"
         ("from keras.optimizers.legacy import SGD", LEGACY),
         ("from keras import optimizers as o\no.legacy.SGD()", LEGACY),
         ("from tensorflow.keras.optimizers import legacy", LEGACY),
+        ("import tensorflow_estimator as tfe", "tensorflow_estimator"),
+        (
+            "import tensorflow.compat.v1 as tf1\ntf1.layers.dense(x, 1)",
+            "tensorflow.compat.v1.layers",
+        ),
     ],
 )
 def test_what_is_gone_is_named_with_the_tensorflow_that_has_it(source: str, name: str) -> None:
@@ -56,6 +61,25 @@ def test_what_is_gone_is_named_with_the_tensorflow_that_has_it(source: str, name
 def test_imports_of_the_private_keras_are_rewritten(old: str, new: str) -> None:
     migrated = migrate_python(old)
     assert (migrated.text, migrated.findings) == (new, ())
+
+
+def test_keywords_of_the_optimizers() -> None:
+    old = (
+        "from tensorflow.keras import optimizers as o\no.SGD(lr=1), o.Adam(\n 1, decay=2), f(lr=3)"
+    )
+    migrated = migrate_python(old)
+    assert migrated.text == old.replace("SGD(lr", "SGD(learning_rate")
+    (finding,) = migrated.findings
+    assert (finding.line, finding.name) == (3, "decay")
+
+
+def test_what_early_releases_took_is_left() -> None:
+    early = "c = {'max_steps': 2, 'batches_per_step': 3}\n"
+    trial = "class T({}PyTorchTrial):\n    def build_model(self): ...\n    def f(self): ...\n"
+    source = f"import determined as det\n{early}{trial.format('det.pytorch.')}"
+    names = [finding.name for finding in migrate_python(source).findings]
+    assert names == ["max_steps", "batches_per_step", "build_model"]
+    assert migrate_python(early + trial.format("")).findings == ()
 
 
 @pytest.mark.parametrize(
@@ -94,6 +118,11 @@ def test_what_looks_alike(source: str) -> None:
         (
             f"batches_per_step: 50\n{SEARCH}max_steps: 20}}\n",
             f"scheduling_unit: 50\n{SEARCH}max_length: {{batches: 1000}}}}\n",
+        ),
+        (
+            f"batches_per_step: 50\nmin_validation_period: 2\n{SEARCH}target_trial_steps: 20}}\n",
+            f"scheduling_unit: 50\nmin_validation_period: {{batches: 100}}\n"
+            f"{SEARCH}max_length: {{batches: 1000}}}}\n",
         ),
         (
             f"{SEARCH}max_length: {{batches: 1}}}}\ncheckpoint_storage: {{host_path: /x}}\n",

@@ -21,6 +21,13 @@ __all__ = ["migrate_config"]
 
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
 _RENAMED = {"batches_per_step": "scheduling_unit"}
+_IN_STEPS = {
+    "max_steps": "max_length",
+    "min_checkpoint_period": "min_checkpoint_period",
+    "min_validation_period": "min_validation_period",
+    "steps_per_round": "length_per_round",
+    "target_trial_steps": "max_length",
+}
 _OLD_ACCURACIES = ("acc", "val_acc", "validation_acc")
 _ACCURACY = re.compile(r"^[^#\n]*\bmetric:\s*[\"']?((?:val_|validation_)?acc)\b", re.MULTILINE)
 _STORAGE_FIELDS = {"host_path": "shared_fs", "container_path": "directory"}
@@ -65,6 +72,7 @@ def _keys(root: yaml.MappingNode) -> dict[str, yaml.Node]:
 
 def _edits(text: Text, root: yaml.MappingNode) -> Iterator[Edit]:
     keys = _keys(root)
+    yield from _steps(keys, root)
     for key, value in root.value:
         start, end = key.start_mark.index, key.end_mark.index
         new = _RENAMED.get(str(key.value))
@@ -73,21 +81,29 @@ def _edits(text: Text, root: yaml.MappingNode) -> Iterator[Edit]:
         if key.value == "entrypoint":
             yield from _entrypoint(text, value)
         elif key.value == "searcher" and isinstance(value, yaml.MappingNode):
-            yield from _steps(text, keys, value)
+            yield from _steps(keys, value)
         elif key.value == "checkpoint_storage" and isinstance(value, yaml.MappingNode):
             yield from _storage_type(value)
 
 
-def _steps(text: Text, keys: dict[str, yaml.Node], searcher: yaml.MappingNode) -> Iterator[Edit]:
-    """Convert ``max_steps`` of 0.12 to batches: a step had ``batches_per_step`` of them."""
+def _steps(keys: dict[str, yaml.Node], node: yaml.MappingNode) -> Iterator[Edit]:
+    """Convert lengths in steps, of 0.12, to batches: a step had ``batches_per_step`` of them.
+
+    Args:
+        keys: The settings at the top level.
+        node: The top level, or the searcher.
+    """
     given = keys.get("batches_per_step", keys.get("scheduling_unit"))
     per_step = "100" if given is None else str(given.value)
-    if "max_length" in _keys(searcher) or not per_step.isdigit():
+    if not per_step.isdigit():
         return
-    for key, value in searcher.value:
-        if key.value == "max_steps" and str(value.value).isdigit():
+    for key, value in node.value:
+        new = _IN_STEPS.get(str(key.value))
+        is_other = new != key.value and new in _keys(node)
+        if new is not None and not is_other and str(value.value).isdigit():
             length = f"{{batches: {int(value.value) * int(per_step)}}}"
-            yield Edit(key.start_mark.index, key.end_mark.index, "max_length")
+            if new != key.value:
+                yield Edit(key.start_mark.index, key.end_mark.index, new)
             yield Edit(value.start_mark.index, value.end_mark.index, length)
 
 

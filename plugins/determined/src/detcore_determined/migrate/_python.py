@@ -26,9 +26,20 @@ from detcore_determined.migrate._texts import rewrite_texts
 __all__ = ["migrate_python", "needs_old_tensorflow"]
 
 _OLD = '"tensorflow==2.15.*"'
+_ESTIMATOR = "EstimatorTrial works without it; premade Estimators need it"
+_LAYERS = "tf.keras.layers has layers of the same kind"
 _GONE = {
-    "tensorflow.estimator": "EstimatorTrial works without it; premade Estimators need it",
-    "tensorflow.compat.v1.estimator": "EstimatorTrial works without it; premade Estimators need it",
+    "tensorflow.estimator": _ESTIMATOR,
+    "tensorflow.compat.v1.estimator": _ESTIMATOR,
+    "tensorflow.compat.v2.estimator": _ESTIMATOR,
+    "tensorflow_estimator": _ESTIMATOR,
+    "tensorflow.keras.estimator": "train the Keras model itself, as a TFKerasTrial",
+    "tensorflow.compat.v1.layers": _LAYERS,
+    "tensorflow.compat.v1.nn.rnn_cell": _LAYERS,
+    "tensorflow.keras.layers.experimental": _LAYERS,
+    "tensorflow.keras.layers.DenseFeatures": "tf.keras.utils.FeatureSpace takes its place",
+    "tensorflow.keras.experimental": "see the release notes of Keras 3",
+    "tensorflow.keras.optimizers.experimental": "take the optimizer from tf.keras.optimizers",
     "tensorflow.keras.optimizers.legacy": (
         "take the optimizer of the same name from tf.keras.optimizers, or, on the newest "
         "TensorFlow, pip install tf_keras and set TF_USE_LEGACY_KERAS=1"
@@ -45,6 +56,18 @@ _SAME = frozenset(
         "regularizers", "utils",
     }
 )  # fmt: skip
+
+_EARLY_KEYS = {
+    "batches_per_step": "it is called scheduling_unit",
+    "max_steps": "give max_length, such as {'batches': 100 * steps}",
+    "steps_per_round": "give length_per_round, such as {'batches': 100 * steps}",
+    "target_trial_steps": "give max_length, such as {'batches': 100 * steps}",
+}
+_EARLY_METHODS = {
+    "build_model": "wrap_model",
+    "optimizer": "wrap_optimizer",
+    "create_lr_scheduler": "wrap_lr_scheduler",
+}
 
 
 def migrate_python(source: str) -> Migrated:
@@ -96,6 +119,8 @@ def _rewrite(source: str) -> Rewriter:
         rewriter.edits += rewrite_statement(text, node, plans)
     rewrite_texts(rewriter, module)
     rewrite_tensorflow(rewriter, tree)
+    if re.search(r"import[^\n]*\b(?:determined|detcore)|from (?:determined|detcore)", source):
+        _early_releases(rewriter, tree)
     return rewriter
 
 
@@ -144,6 +169,45 @@ def rewrite_tensorflow(rewriter: Rewriter, tree: ast.Module) -> None:
                 _look_at(rewriter, node, _full(alias.name))
         elif isinstance(node, ast.Attribute):
             _look_at(rewriter, node, _dotted(node, names))
+        elif isinstance(node, ast.Call):
+            _look_at_optimizer(rewriter, node, _dotted(node.func, names))
+
+
+def _look_at_optimizer(rewriter: Rewriter, node: ast.Call, name: str) -> None:
+    """Replace the old keyword of Keras's optimizers, which the newest refuse."""
+    if not name.startswith(("tensorflow.keras.optimizers.", f"{_PRIVATE}.optimizers.")):
+        return
+    for keyword in node.keywords:
+        start = rewriter.text.offset(keyword.lineno, keyword.col_offset)
+        if keyword.arg == "lr":
+            rewriter.edits.append(Edit(start, start + len("lr"), "learning_rate"))
+        elif keyword.arg == "decay" and ".legacy." not in name:
+            rewriter.leave(
+                start, "decay", "the optimizers of TensorFlow 2.11 and later do not take it",
+                "pass learning_rate=tf.keras.optimizers.schedules.InverseTimeDecay(...)",
+            )  # fmt: skip
+
+
+def _early_releases(rewriter: Rewriter, tree: ast.Module) -> None:
+    """Report what only releases before 0.13 took: settings in dictionaries, and trial methods."""
+    for node in ast.walk(tree):
+        keys = node.keys if isinstance(node, ast.Dict) else []
+        for key in keys:
+            if isinstance(key, ast.Constant) and key.value in _EARLY_KEYS:
+                name = str(key.value)
+                rewriter.leave(key, name, "no such setting", _EARLY_KEYS[name])
+        if not isinstance(node, ast.ClassDef):
+            continue
+        bases = [base.attr if isinstance(base, ast.Attribute) else base for base in node.bases]
+        is_trial = any(
+            (base.id if isinstance(base, ast.Name) else base) == "PyTorchTrial" for base in bases
+        )
+        for member in node.body if is_trial else ():
+            if isinstance(member, ast.FunctionDef) and member.name in _EARLY_METHODS:
+                rewriter.leave(
+                    member, member.name, "a PyTorchTrial makes its parts in __init__",
+                    f"pass them to self.context.{_EARLY_METHODS[member.name]}(...) there",
+                )  # fmt: skip
 
 
 def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
