@@ -26,6 +26,7 @@ def plugins(tmp_path: Path) -> PluginManager:
         ("s3://bucket", S3Storage, "s3://bucket"),
         ("gs://bucket/a%20b", GcsStorage, "gs://bucket/a b"),
         ({"type": "s3", "bucket": "bucket", "prefix": "/a/b/"}, S3Storage, "s3://bucket/a/b"),
+        ({"type": "s3", "bucket": "bucket", "prefix": "./a//./b/"}, S3Storage, "s3://bucket/a/b"),
         ({"type": "gcs", "bucket": "bucket", "save_trial_best": 2}, GcsStorage, "gs://bucket"),
     ],
 )

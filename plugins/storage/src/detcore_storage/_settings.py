@@ -64,7 +64,7 @@ class _BucketSettings(BaseModel):
 
     Attributes:
         bucket: Name of the bucket, which must exist.
-        prefix: Prefix of all keys; leading and trailing slashes are removed.
+        prefix: Prefix of all keys; empty components and ``.`` are removed.
         endpoint_url: Address of a server other than the cloud's own.
         deadline_s: A request that has not succeeded after this time, including retries, is an
             error; in seconds.
@@ -80,8 +80,8 @@ class _BucketSettings(BaseModel):
     @field_validator("prefix")
     @classmethod
     def _prefix_is_a_key(cls, prefix: str | None) -> str | None:
-        text = (prefix or "").strip("/")
-        return check_key(text) if text else None
+        parts = [part for part in (prefix or "").split("/") if part not in ("", ".")]
+        return check_key("/".join(parts)) if parts else None
 
     @classmethod
     def from_url(cls, url: str) -> Self:
