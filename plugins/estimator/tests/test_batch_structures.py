@@ -24,6 +24,7 @@ STRUCTURES: dict[str, Any] = {
     "nested": ({"a": X, "b": (X, Y)}, (Y, {"q": X})),
     "features, None": (X, None),
     "dict, None": ({"a": X}, None),
+    "None inside": ({"a": X, "b": None}, (Y, {"q": None})),
 }
 
 
@@ -57,10 +58,15 @@ class Structured(Classifier):
 
     def train_data(self) -> Any:
         data = self.data
-        has_none = isinstance(data, tuple) and data[1] is None
-        dataset = tf.data.Dataset.from_tensor_slices(data[0] if has_none else data)
+        parts = tuple(part for part in tf.nest.flatten(data) if part is not None)
+        dataset = tf.data.Dataset.from_tensor_slices(parts)
         dataset = self.context.wrap_dataset(dataset).shuffle(24, seed=3).batch(8)
-        return dataset.map(lambda features: (features, None)) if has_none else dataset
+
+        def packed(*batch: Any) -> Any:
+            rest = iter(batch)
+            return tf.nest.map_structure(lambda part: None if part is None else next(rest), data)
+
+        return dataset.map(packed)
 
     validation_data = train_data
 

@@ -384,7 +384,8 @@ def _with_record_count(data: Any) -> tuple[Mapping[str, Any], Any]:
 
 def _content_hashes(batch: Any) -> Any:
     """Return a 64-bit hash of each record, ``(batch,), int64``; runs in the graph."""
-    parts = [part for part in tf.nest.flatten(batch) if isinstance(part, tf.Tensor)]
+    tensors = [part for part in tf.nest.flatten(batch) if isinstance(part, tf.Tensor)]
+    parts = [part for part in tensors if part.shape.rank != 0]
     if not parts:
         raise LedgerError(
             "data_ledger is on, but the batches of the tf.data.Dataset have no dense tensors.\n"

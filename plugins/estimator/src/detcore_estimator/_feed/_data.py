@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,9 +62,11 @@ class GraphFeed:
     def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
         spec = dataset.element_spec
         is_pair = isinstance(spec, tuple) and len(spec) == 2
-        if is_pair and isinstance(spec[1], type(tf.type_spec_from_value(None))):
+        none = type(tf.type_spec_from_value(None))
+        is_there = [not isinstance(part, none) for part in tf.nest.flatten(spec)]
+        if not all(is_there):
             # Iterators that can be saved know no None.
-            dataset, is_pair = dataset.map(lambda features, _: features), False
+            dataset = dataset.map(lambda *parts: tuple(compress(tf.nest.flatten(parts), is_there)))
         pipeline = inspect_pipeline(dataset)
         self._is_one_iterator = pipeline.has_random_functions
         self._has_chance = pipeline.has_random_functions and pipeline.has_parallel_functions
@@ -80,6 +83,11 @@ class GraphFeed:
                 "Records are distinguished by a hash of their dense parts.\nSet data_ledger: false."
             )
         element = self._reader.element
+        if not all(is_there):
+            rest = iter(element)
+            element = tf.nest.map_structure(
+                lambda part: None if isinstance(part, none) else next(rest), spec
+            )
         self.features: Any = element[0] if is_pair else element
         self.labels: Any = element[1] if is_pair else None
         self.record_ids: Any = ids if with_ledger else None

@@ -56,7 +56,8 @@ def flat_tensors(batch: Any) -> list[Any]:
 
 def content_hashes(batch: Any) -> Any:
     """Return a 64-bit hash of each record, ``(batch,), int64``; None without dense tensors."""
-    parts = [part for part in tf.nest.flatten(batch) if isinstance(part, tf.Tensor)]
+    tensors = [part for part in tf.nest.flatten(batch) if isinstance(part, tf.Tensor)]
+    parts = [part for part in tensors if part.shape.rank != 0]
     if not parts:
         return None
     hashes = tf.concat([tf.fingerprint(part) for part in parts], axis=1)
