@@ -495,12 +495,12 @@ def leaves(structure: Any) -> list[Any]:
     return [leaf for leaf in tf.nest.flatten(structure) if leaf is not None]
 
 
-def _like(part: Any, inner: Sequence[Any]) -> Any:
+def _like(part: object, inner: Sequence[object]) -> object:
     """Return a tuple, of the same class if it has names."""
     return type(part)(*inner) if hasattr(part, "_fields") else tuple(inner)
 
 
-def packed_as(structure: Any, flat: Sequence[Any]) -> Any:
+def packed_as(structure: object, flat: Sequence[object]) -> Any:
     """Return a structure with other leaves, of which its None are none; see `leaves`."""
     rest = iter(flat)
     return tf.nest.map_structure(lambda part: None if part is None else next(rest), structure)

@@ -69,7 +69,7 @@ class Evaluation:
         self._distributed = distributed
         self._passes = 0
         self._loader: Any = None
-        self._items: Callable[[], Generator[Any, None, None]] | None = None
+        self._items: Callable[[], Generator[object, None, None]] | None = None
         self._dataset: Any = None
         self._steps: int | None = 1 if test_mode else None
         self._test_steps: TestSteps | None = None
@@ -185,13 +185,13 @@ class Evaluation:
             self._loader.end_epoch()
         self._passes += 1
 
-    def _items_of(self, sequence: Any) -> Callable[[], Generator[Any, None, None]]:
+    def _items_of(self, sequence: Any) -> Callable[[], Generator[object, None, None]]:
         """Return a function that yields this worker's items; their shapes may differ."""
         self._mine = self._share(len(sequence))
         with preserved_rng():
             self._spec = batch_spec(batch_tensors(sequence[0], sequence))
 
-        def items() -> Generator[Any, None, None]:
+        def items() -> Generator[object, None, None]:
             # Copied: TensorFlow may read a batch after requesting the next one.
             loaded = self._loader.batches(self._mine, self._passes, copy=True)
             with contextlib.closing(loaded):

@@ -167,10 +167,10 @@ def _add_model(found: _Collector, model: Any) -> list[Found]:
     return walked
 
 
-def _weights(model: Any) -> Sequence[Any]:
+def _weights(model: keras.Model) -> Sequence[tf.Variable]:
     """Return a model's weights; none if its first step is still to make them."""
     try:
-        weights: Sequence[Any] = model.weights
+        weights: Sequence[tf.Variable] = model.weights
     except ValueError:  # Keras 2; Keras 3 returns an empty list
         return []
     return weights
