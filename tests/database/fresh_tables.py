@@ -16,7 +16,7 @@ from detcore.database._engine import migrate
 
 
 def migrated_tables() -> str:
-    """Return the statements that make what all migrations together made."""
+    """Return the statements that make the tables of all migrations together."""
     engine = create_engine("sqlite://")
     with engine.begin() as connection:
         migrate(connection)

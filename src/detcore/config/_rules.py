@@ -272,7 +272,7 @@ def _batch_size_fits(facts: Facts) -> Iterator[OwnProblem]:
 
 
 def _batch_sizes_fit(searched: Mapping[str, object]) -> Iterator[OwnProblem]:
-    """Yield what a trial class would refuse of the batch sizes that a search may choose."""
+    """Yield the batch sizes that a search may choose and a trial class would refuse."""
     kind, values = searched.get("type"), searched.get("vals")
     text = "hyperparameters.global_batch_size: expected integers, 1 or more, got "
     if kind in ("double", "log", "loguniform"):

@@ -36,7 +36,7 @@ from detcore_server.routes import (
 
 __all__ = ["make_router"]
 
-# Whoever may read experiments gets the code; these hold nothing but secrets.
+# Every user who may read experiments gets the code; these files hold nothing but secrets.
 _SECRET_FILES = (".env", ".env.*", "*.env", "*.pem")
 # The code in base 64, names, and the experiment file.
 _MOST_BODY_BYTES = MOST_CONTEXT_BYTES * 4 // 3 + 16_000_000
