@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -70,6 +72,7 @@ class Evaluation:
         self._passes = 0
         self._loader: Any = None
         self._items: Callable[[], Generator[object, None, None]] | None = None
+        self._tests_each = False  # items that no dataset of one signature can hold
         self._dataset: Any = None
         self._steps: int | None = 1 if test_mode else None
         self._test_steps: TestSteps | None = None
@@ -133,7 +136,10 @@ class Evaluation:
             records.assign_add(tf.cast(batch_records(batch), tf.int64))
             return batch
 
-        dataset = self._as_dataset()
+        dataset = self._dataset
+        if self._items is not None:
+            dataset = tf.data.Dataset.from_generator(self._items, output_signature=self._spec)
+            dataset = dataset.apply(tf.data.experimental.assert_cardinality(len(self._mine)))
         if self._steps is not None:
             dataset = dataset.take(self._steps)
         if not iter(dataset).get_next_as_optional().has_value():
@@ -145,24 +151,40 @@ class Evaluation:
         if self._test_steps is None:
             self._test_steps = TestSteps(model, self._spec)
         steps = self._test_steps
-        limit = self._steps or _NO_LIMIT
         tested: Tested | None = None
 
         def test() -> Mapping[str, Any]:
             nonlocal tested
-            if self._items is not None:
-                with contextlib.closing(self._items()) as items:
-                    tested = steps.run_each(items, limit, callbacks)
-            elif callbacks or not steps.can_run_all:
-                tested = steps.run_each(iter(self._dataset), limit, callbacks)
-            else:
-                tested = steps.run_all(iter(self._dataset), limit)
+            tested = self._test(steps, callbacks)
             return tested.outputs
 
         with replaced_function(model, "test", test):
             logs = model.evaluate(stand_in(), steps=1, verbose=0, return_dict=True)
         assert tested is not None  # Keras called the function
         return dataclasses.replace(tested, outputs=logs)
+
+    def _test(self, steps: TestSteps, callbacks: Sequence[Any]) -> Tested:
+        limit = self._steps or _NO_LIMIT
+        is_fast = steps.can_run_all and not callbacks
+        if self._items is None:
+            run = (
+                steps.run_all if is_fast else functools.partial(steps.run_each, callbacks=callbacks)
+            )
+            return run(iter(self._dataset), limit)
+        with contextlib.closing(self._items()) as items:
+            if not is_fast or self._tests_each:
+                return steps.run_each(items, limit, callbacks)
+            other: list[object] = []
+            tested = steps.run_all(iter(self._of_one_shape(items, other)), limit)
+            if not other:
+                return tested
+            self._tests_each = True
+            rest = steps.run_each(itertools.chain(other, items), limit - tested.num_batches, ())
+            return Tested(
+                rest.outputs,
+                tested.num_batches + rest.num_batches,
+                tested.n_records + rest.n_records,
+            )
 
     def state_dict(self) -> dict[str, int]:
         """Return JSON values for `load_state`."""
@@ -190,6 +212,7 @@ class Evaluation:
         self._mine = self._share(len(sequence))
         with preserved_rng():
             self._spec = batch_spec(batch_tensors(sequence[0], sequence))
+        self._tests_each = None in tf.nest.flatten(self._spec)
 
         def items() -> Generator[object, None, None]:
             # Copied: TensorFlow may read a batch after requesting the next one.
@@ -200,12 +223,28 @@ class Evaluation:
 
         return items
 
-    def _as_dataset(self) -> Any:
-        """Return the data as a dataset, whose batches have one shape."""
-        if self._items is None:
-            return self._dataset
-        dataset = tf.data.Dataset.from_generator(self._items, output_signature=self._spec)
-        return dataset.apply(tf.data.experimental.assert_cardinality(len(self._mine)))
+    def _of_one_shape(self, items: Iterable[object], other: list[object]) -> Any:
+        """Return items as a dataset of batches of one shape.
+
+        Args:
+            items: The items.
+            other: Gets the first that has another shape, at which the dataset ends.
+        """
+        specs = leaves(self._spec)
+
+        def fitting() -> Iterator[object]:
+            for item in items:
+                if not all(map(_fits, specs, leaves(item))):
+                    other.append(item)
+                    return
+                yield item
+
+        return tf.data.Dataset.from_generator(fitting, output_signature=self._spec)
+
+
+def _fits(spec: Any, tensor: Any) -> bool:
+    fits: bool = spec.is_compatible_with(tensor)
+    return fits
 
 
 def _from_arrays(arrays: Any, batch_size: int) -> Any:
