@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import time
 from pathlib import Path
 from typing import Any
 
@@ -210,6 +211,33 @@ def test_own_train_function_is_used(
     assert "OwnFunction has a custom train function" in caplog.text
     plain, _ = run(tmp_path, model_kind="subclassed", data_kind=data_kind)
     assert_same(fingerprint(own), fingerprint(plain))
+
+
+def test_own_train_function_reads_nothing_ahead(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where operations need not be deterministic, tf.data would: across the end of an epoch."""
+    from tensorflow.python.framework.config import disable_op_determinism
+
+    class Slow(OwnFunction):
+        def make_train_function(self, force: bool = False) -> Any:
+            function = super().make_train_function(force)
+
+            def train_function(iterator: Any) -> Any:
+                outputs = function(iterator)
+                time.sleep(0.02)
+                return outputs
+
+            self.train_function = train_function
+            return train_function
+
+    monkeypatch.setitem(MODELS, "slow", Slow)
+    disable_op_determinism()
+    try:
+        _, clock = run(tmp_path, model_kind="slow", data_kind="sequence")
+    finally:
+        tf.config.experimental.enable_op_determinism()
+    assert len(clock.batches) == 12
 
 
 def test_steps_aside_for_eager_models(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -171,20 +171,19 @@ class Evaluation:
                 steps.run_all if is_fast else functools.partial(steps.run_each, callbacks=callbacks)
             )
             return run(iter(self._dataset), limit)
-        with contextlib.closing(self._items()) as items:
-            if not is_fast or self._tests_each:
-                return steps.run_each(items, limit, callbacks)
-            other: list[object] = []
-            tested = steps.run_all(iter(self._of_one_shape(items, other)), limit)
+        items = self._items()
+        before, other = Tested({}, 0, 0), list[object]()
+        if is_fast and not self._tests_each:
+            before = steps.run_all(iter(self._of_one_shape(items, other)), limit)
             if not other:
-                return tested
+                return before
             self._tests_each = True
-            rest = steps.run_each(itertools.chain(other, items), limit - tested.num_batches, ())
-            return Tested(
-                rest.outputs,
-                tested.num_batches + rest.num_batches,
-                tested.n_records + rest.n_records,
-            )
+        with contextlib.closing(items):
+            limit -= before.num_batches
+            rest = steps.run_each(itertools.chain(other, items), limit, callbacks)
+        return Tested(
+            rest.outputs, before.num_batches + rest.num_batches, before.n_records + rest.n_records
+        )
 
     def state_dict(self) -> dict[str, int]:
         """Return JSON values for `load_state`."""

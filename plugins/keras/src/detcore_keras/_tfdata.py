@@ -29,7 +29,7 @@ from detcore_keras._rng import preserved_rng
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
-__all__ = ["DatasetFeed", "check_dataset", "is_wrapped"]
+__all__ = ["DatasetFeed", "check_dataset", "is_wrapped", "read_on_demand"]
 
 _logger = logging.getLogger("detcore.keras")
 
@@ -309,6 +309,13 @@ def _without_autotuning(dataset: Any) -> Any:
     if "Prefetch" not in type(dataset).__name__:
         # With tuning on, tf.data would add this: batches are prepared in parallel with training.
         dataset = dataset.prefetch(_AHEAD)
+    return dataset.with_options(options)
+
+
+def read_on_demand(dataset: Any) -> Any:
+    """Return the dataset without the element that tf.data would read ahead of the request."""
+    options = tf.data.Options()
+    options.experimental_optimization.inject_prefetch = False
     return dataset.with_options(options)
 
 
