@@ -246,6 +246,10 @@ def test_a_folder_is_not_an_experiment_file(tmp_path: Path) -> None:
     assert "is a folder, not an experiment file" in str(failing(tmp_path))
 
 
+def test_a_device_without_an_end_is_not_an_experiment_file() -> None:
+    assert "/dev/zero has more than 4,000,000 bytes" in str(failing(Path("/dev/zero")))
+
+
 def test_missing_at_the_top_level_points_at_the_top(tmp_path: Path) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text("# comment\nname: x\n")
@@ -586,8 +590,8 @@ def test_other_encodings_are_called_by_their_names(tmp_path: Path, encoding: str
 
 def test_a_file_of_megabytes_is_refused_at_once(tmp_path: Path) -> None:
     path = tmp_path / "exp.yaml"
-    path.write_text("\n".join(f"key{number}: {{a: 1}}" for number in range(600_000)))
-    with pytest.raises(ExperimentFileError, match=r"has 1\d,\d+,\d+ characters, more"):
+    path.write_text("\n".join(f"key{number}: {{a: 1}}" for number in range(70_000)))
+    with pytest.raises(ExperimentFileError, match=r"has 1,\d+,\d+ characters, more"):
         load_config(path)
 
 

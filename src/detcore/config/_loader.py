@@ -44,6 +44,7 @@ __all__ = [
 
 # Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
 _MOST_CHARACTERS = 1_000_000
+_MOST_BYTES = 4 * _MOST_CHARACTERS
 # Upper bound on the experiment files that a message lists.
 _MOST_FILES = 8
 
@@ -224,9 +225,8 @@ def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> Experimen
 
 def _load(text: str, source: Source, path: Path, options: LoadOptions) -> LoadedConfig:
     if len(text) > _MOST_CHARACTERS:
-        message = f"{source.name} has {len(text):,} characters, more than {_MOST_CHARACTERS:,}"
-        hint = "an experiment file holds settings; keep data in separate files"
-        raise _unreadable(source.name, message, help=[hint])
+        size = f"{len(text):,} characters, more than {_MOST_CHARACTERS:,}"
+        raise _too_large(source.name, size)
     overrides, environment = options.get("overrides", {}), options.get("environment", {})
     root, found, is_readable = _read(text, source, overrides, environment)
     config, mistakes = check(root, options)
@@ -340,7 +340,8 @@ def _read_file(path: Path) -> tuple[Source, str]:
         message = "this is Python code; expected an experiment file (YAML)"
         raise _unreadable(name, message, help=[*ways, *_experiment_files(path)[1]])
     try:
-        raw = path.read_bytes()
+        with open(path, "rb") as file:
+            raw = file.read(_MOST_BYTES + 1)  # a device may have no end
     except OSError as exc:
         near, hints = _experiment_files(path)
         message = f"cannot read '{path}': {exc.strerror or exc}"
@@ -352,6 +353,8 @@ def _read_file(path: Path) -> tuple[Source, str]:
         if meant is not None and not os.path.isdir(path):
             hints = (f"did you mean '{path.with_name(meant)}'?", *hints)
         raise _unreadable(name, message, help=hints, suggestion=meant) from exc
+    if len(raw) > _MOST_BYTES:
+        raise _too_large(name, f"more than {_MOST_BYTES:,} bytes")
     try:
         source, text = Source.of_file(name, raw.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
@@ -376,6 +379,11 @@ def _unreadable(name: str, message: str, **details: Unpack[Further]) -> Experime
     """Return the error of a file of which no line is shown."""
     source = Source(name=name, kind="file", lines=())
     return ExperimentFileError([mistake(source.span(width=0), message, **details)], name=name)
+
+
+def _too_large(name: str, size: str) -> ExperimentFileError:
+    hint = "an experiment file holds settings; keep data in separate files"
+    return _unreadable(name, f"{name} has {size}", help=[hint])
 
 
 def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
