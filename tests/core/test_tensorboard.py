@@ -170,13 +170,13 @@ def test_a_record_that_does_not_fit_leaves_the_file_whole(tmp_path: Path) -> Non
 import resource
 from pathlib import Path
 from detcore.core._tensorboard import EventFile
-from detcore.errors import StorageError
+from detcore.errors import StorageFullError
 file = EventFile(Path({str(tmp_path)!r}))
 file.add_scalars(1, {{"loss": 1.0}})
 resource.setrlimit(resource.RLIMIT_FSIZE, (200, resource.RLIM_INFINITY))
 try:
     file.add_scalars(2, {{f"metric-{{index}}": 1.0 for index in range(50)}})
-except StorageError:
+except StorageFullError:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     file.add_scalars(3, {{"loss": 3.0}})
 """

@@ -8,6 +8,7 @@ tensorflow/core/util/event.proto and framework/summary.proto of TensorFlow 2.15.
 from __future__ import annotations
 
 import array
+import errno
 import os
 import socket
 import struct
@@ -15,9 +16,11 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from detcore.contract.errors import StorageError
+from detcore.contract.errors import StorageError, StorageFullError
 
 __all__ = ["EventFile"]
+
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class EventFile:
@@ -38,6 +41,7 @@ class EventFile:
         """Append one event that holds all of the scalars.
 
         Raises:
+            StorageFullError: If there is no room for it.
             StorageError: If it cannot be written.
         """
         event = _double(1, time.time()) + _varint_field(2, step)
@@ -47,7 +51,8 @@ class EventFile:
                 self._fd = self._open()
             self._append(self._fd, event)
         except OSError as error:
-            raise StorageError(
+            kind = StorageFullError if error.errno in _FULL else StorageError
+            raise kind(
                 f"the event file in {self._folder} cannot be written: {error}.\n"
                 "Make room there, or pass tensorboard_mode=TensorboardMode.MANUAL to do without."
             ) from error
