@@ -540,7 +540,7 @@ def read_rows(
                     values[name] = value if convert is None else convert(value)
                 elif is_optional:
                     values[name] = None
-        except (ValueError, TypeError, RecursionError) as error:
+        except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
             raise DatabaseError(
                 f"the records are damaged: {name} is {str(value)[:80]!r}: {error}.\n"
                 "No release writes that.\nPut a copy back: detcore database restore FILE"

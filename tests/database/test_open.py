@@ -159,13 +159,13 @@ def test_a_damaged_database_is_an_error_not_a_wrong_answer(sqlite_store: Store) 
         database.list_experiments()
 
 
-@pytest.mark.parametrize("change", ["state = 'DONE'", "config = '{\"x\": '"])
+@pytest.mark.parametrize("change", ["state = 'DONE'", "config = '{\"x\": '", "created_at = 1e300"])
 def test_a_value_that_no_release_writes_is_damage(sqlite_store: Store, change: str) -> None:
     sqlite_store.database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
     with sqlite3.connect(sqlite_store.file) as connection:
         connection.execute(f"UPDATE experiments SET {change}")
     connection.close()
-    with pytest.raises(DatabaseError, match=f"{change.split()[0]} is '"):
+    with pytest.raises(DatabaseError, match=f"damaged: {change.split()[0]} is "):
         sqlite_store.database.list_experiments()
 
 

@@ -29,7 +29,7 @@ def test_what_a_server_writes_holds_no_secret_also_when_it_fails(tmp_path: Path)
             config={"name": "one"}, config_text=None, model_dir="/m", name="one"
         )
     with sqlite3.connect(home / "detcore.db") as connection:
-        connection.execute("UPDATE experiments SET created_at = 'never'")
+        connection.execute("UPDATE experiments SET name = x'ff'")
     connection.close()
     tokens = []
     with server:

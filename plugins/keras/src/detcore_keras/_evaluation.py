@@ -163,7 +163,7 @@ class Evaluation:
         assert tested is not None  # Keras called the function
         return dataclasses.replace(tested, outputs=logs)
 
-    def _test(self, steps: TestSteps, callbacks: Sequence[Any]) -> Tested:
+    def _test(self, steps: TestSteps, callbacks: Sequence[object]) -> Tested:
         limit = self._steps or _NO_LIMIT
         is_fast = steps.can_run_all and not callbacks
         if self._items is None:
@@ -174,7 +174,7 @@ class Evaluation:
         items = self._items()
         before, other = Tested({}, 0, 0), list[object]()
         if is_fast and not self._tests_each:
-            before = steps.run_all(iter(self._of_one_shape(items, other)), limit)
+            before = steps.run_all(self._of_one_shape(items, other), limit)
             if not other:
                 return before
             self._tests_each = True
@@ -222,28 +222,27 @@ class Evaluation:
 
         return items
 
-    def _of_one_shape(self, items: Iterable[object], other: list[object]) -> Any:
-        """Return items as a dataset of batches of one shape.
+    def _of_one_shape(self, items: Iterable[object], other: list[object]) -> object:
+        """Return an iterator of ``tf.data`` over items of one shape.
 
         Args:
             items: The items.
-            other: Gets the first that has another shape, at which the dataset ends.
+            other: Gets the first that has another shape, at which the iterator ends.
         """
         specs = leaves(self._spec)
 
         def fitting() -> Iterator[object]:
             for item in items:
-                if not all(map(_fits, specs, leaves(item))):
+                parts = leaves(item)
+                fits = len(parts) == len(specs) and all(
+                    spec.is_compatible_with(part) for spec, part in zip(specs, parts, strict=True)
+                )
+                if not fits:
                     other.append(item)
                     return
                 yield item
 
-        return tf.data.Dataset.from_generator(fitting, output_signature=self._spec)
-
-
-def _fits(spec: Any, tensor: Any) -> bool:
-    fits: bool = spec.is_compatible_with(tensor)
-    return fits
+        return iter(tf.data.Dataset.from_generator(fitting, output_signature=self._spec))
 
 
 def _from_arrays(arrays: Any, batch_size: int) -> Any:

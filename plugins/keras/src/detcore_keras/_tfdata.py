@@ -29,7 +29,7 @@ from detcore_keras._rng import preserved_rng
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
-__all__ = ["DatasetFeed", "check_dataset", "is_wrapped", "read_on_demand"]
+__all__ = ["DatasetFeed", "check_dataset", "is_wrapped", "iterate_on_demand"]
 
 _logger = logging.getLogger("detcore.keras")
 
@@ -312,11 +312,11 @@ def _without_autotuning(dataset: Any) -> Any:
     return dataset.with_options(options)
 
 
-def read_on_demand(dataset: Any) -> Any:
-    """Return the dataset without the element that tf.data would read ahead of the request."""
+def iterate_on_demand(dataset: Any) -> object:
+    """Return an iterator that takes no element ahead of the request, as tf.data would."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
-    return dataset.with_options(options)
+    return iter(dataset.with_options(options))
 
 
 def _parts_of(dataset: Any) -> set[str]:

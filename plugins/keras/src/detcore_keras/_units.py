@@ -17,7 +17,7 @@ from detcore_keras._data import RECORD_COUNT, batch_records, leaves
 from detcore_keras._fast_loop import NUM_UPDATES, update_counter
 from detcore_keras._fit import keras_function
 from detcore_keras._keras import tf
-from detcore_keras._tfdata import DatasetFeed, read_on_demand
+from detcore_keras._tfdata import DatasetFeed, iterate_on_demand
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter, StepDigests
@@ -358,7 +358,7 @@ class OwnFunctionUnits(Units):
         if weigh is not None:
             dataset = dataset.map(lambda *data: weigh(data))
         # The feed knows its position only after each step.
-        return iter(read_on_demand(dataset))
+        return iterate_on_demand(dataset)
 
 
 class _Once:
