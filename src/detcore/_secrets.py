@@ -105,12 +105,8 @@ def mask_config(config: JSONValue) -> JSONValue:
         config: The configuration or a part of it, as `ExperimentConfig.model_dump` returns it.
     """
     masked = _masked(config)
-    hidden = {
-        value
-        for _, value in find_hidden(config, masked)
-        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET
-    }
-    return _masked(config, known=hidden) if hidden else masked
+    hidden = _hidden_texts(config, masked)
+    return _masked(config, known={*hidden}) if hidden else masked
 
 
 def _masked(value: JSONValue, *, secret: bool = False, known: Set[str] = frozenset()) -> JSONValue:
@@ -151,19 +147,24 @@ def find_hidden(
         yield list(place), value
 
 
-def secret_values(config: Mapping[str, Any]) -> list[str]:
+def _hidden_texts(value: object, hidden: object) -> list[str]:
+    """Return the texts that `find_hidden` yields and that are long enough to be recognized."""
+    # Shorter values, such as "abc", occur in any text by chance.
+    return [
+        text
+        for _, text in find_hidden(value, hidden)
+        if isinstance(text, str) and len(text) >= _SHORTEST_SECRET and text != MASK
+    ]
+
+
+def secret_values(config: Mapping[str, Any], hidden: object = None) -> list[str]:
     """Return the secrets of a configuration that are long enough to be recognized elsewhere.
 
     Args:
         config: The configuration, with its secrets.
+        hidden: Its masked copy; None: that of `mask_config`.
     """
-    hidden = find_hidden(config, mask_config(dict(config)))
-    # Shorter values, such as "abc", occur in any text by chance.
-    return [
-        value
-        for _, value in hidden
-        if isinstance(value, str) and len(value) >= _SHORTEST_SECRET and value != MASK
-    ]
+    return _hidden_texts(config, mask_config(dict(config)) if hidden is None else hidden)
 
 
 def literal_secrets(text: str) -> Iterator[str]:

@@ -220,9 +220,7 @@ class ScriptOpening(Opening):
         if outcome.record:
             text += f": {outcome.record}"
         if outcome.state is ExperimentState.PAUSED:
-            found = self._database.list_checkpoints(
-                trial_id=self._info.trial_id, states=["COMPLETED"]
-            )
+            found = self._database.latest_checkpoint(self._info.trial_id)
             start = "its latest checkpoint" if found else "the start: it has no checkpoint"
             text += f"; core.init(resume=True) resumes it from {start}"
         _say(self._info, text)

@@ -8,7 +8,6 @@ tensorflow/core/util/event.proto and framework/summary.proto of TensorFlow 2.15.
 from __future__ import annotations
 
 import array
-import errno
 import os
 import socket
 import struct
@@ -19,8 +18,6 @@ from pathlib import Path
 from detcore.contract.errors import StorageError, StorageFullError
 
 __all__ = ["EventFile"]
-
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class EventFile:
@@ -51,7 +48,9 @@ class EventFile:
                 self._fd = self._open()
             self._append(self._fd, event)
         except OSError as error:
-            kind = StorageFullError if error.errno in _FULL else StorageError
+            from detcore.storage import is_full
+
+            kind = StorageFullError if is_full(error) else StorageError
             raise kind(
                 f"the event file in {self._folder} cannot be written: {error}.\n"
                 "Make room there, or pass tensorboard_mode=TensorboardMode.MANUAL to do without."

@@ -191,9 +191,10 @@ def bring_up_to_date(engine: Engine, tables: TablesType | None = None) -> None:
             return  # another process did it while this one waited
         if version is not None and version not in known:
             raise DatabaseError(_too_new(engine, version, tables))
-        if version is None and tables is None:
+        is_new = version is None and tables is None
+        if is_new:
             _require_room(connection)
-        if version is None and tables is None and engine.dialect.name == "sqlite":
+        if is_new and engine.dialect.name == "sqlite":
             _sqlite.create_tables(connection)
         else:
             migrate(connection, tables)

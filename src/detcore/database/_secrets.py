@@ -22,7 +22,6 @@ from detcore.contract.errors import StorageError
 # Trials' hyperparameters are recorded as they are; they are no place for secrets.
 _OPEN = "hyperparameters"
 _STORAGE = "checkpoint_storage"
-_MOST_LIKELY_A_SECRET = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,12 +50,8 @@ def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str,
     if text is None:
         return hidden, None
     # A secret may be where its name is not: behind an anchor, or in a list.
-    secrets = [
-        secret
-        for _, secret in find_hidden(config, hidden)
-        if isinstance(secret, str) and len(secret) >= _MOST_LIKELY_A_SECRET
-    ]
-    shown = "\n".join(hide_lines(mask_code(text, secrets).split("\n")))
+    shown = mask_code(text, secret_values(config, hidden))
+    shown = "\n".join(hide_lines(shown.split("\n")))
     return hidden, shown
 
 

@@ -198,11 +198,8 @@ def _early_releases(rewriter: Rewriter, tree: ast.Module) -> None:
                 rewriter.leave(key, name, "no such setting", _EARLY_KEYS[name])
         if not isinstance(node, ast.ClassDef):
             continue
-        bases = [base.attr if isinstance(base, ast.Attribute) else base for base in node.bases]
-        is_trial = any(
-            (base.id if isinstance(base, ast.Name) else base) == "PyTorchTrial" for base in bases
-        )
-        for member in node.body if is_trial else ():
+        bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+        for member in node.body if "PyTorchTrial" in bases else ():
             if isinstance(member, ast.FunctionDef) and member.name in _EARLY_METHODS:
                 rewriter.leave(
                     member, member.name, "a PyTorchTrial makes its parts in __init__",
