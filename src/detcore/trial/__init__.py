@@ -26,6 +26,7 @@ from detcore.contract.trial import InstanceCheckpoints, Trial, TrialContext, Tri
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
+    from detcore.trial._attributes import AttributeCodec, AttributeTracker
     from detcore.trial._code import copy_code, list_code
     from detcore.trial._loading import checkpoint_folder, made_from_code, read_trial_file
     from detcore.trial._loop import (
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AskedClock",
+    "AttributeCodec",
+    "AttributeTracker",
     "Clock",
     "Decision",
     "ImportEnded",
@@ -97,6 +100,7 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
+        "_attributes": "AttributeCodec AttributeTracker",
         "_code": "copy_code list_code",
         "_loading": "checkpoint_folder code_imported_from made_from_code read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",

@@ -1,0 +1,423 @@
+"""Save and restore what training changes in an object of the user, such as a callback."""
+
+from __future__ import annotations
+
+import collections
+import random
+import struct
+import types
+from collections.abc import Callable, Collection, Iterable, Mapping
+from pathlib import PurePath
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from detcore.contract.errors import InvalidCheckpointError
+
+__all__ = ["AttributeCodec", "AttributeTracker"]
+
+# Marks of values without a form of their own: the only key of a dictionary.
+_TUPLE, _SET, _FROZENSET, _DEQUE, _DICT = "$tuple", "$set", "$frozenset", "$deque", "$dict"
+_BYTES, _PATH, _COUNTER, _ORDERED = "$bytes", "$path", "$counter", "$ordered"
+# Their saved state is put into an object that the user's code has created.
+_OBJECT, _STATE, _GENERATOR, _DEFAULTDICT = "$object", "$state", "$generator", "$defaultdict"
+_IN_PLACE = frozenset({_OBJECT, _STATE, _GENERATOR, _DEFAULTDICT})
+_OPAQUE = "$opaque"
+_MAX_DEPTH = 6
+_MAX_ITEMS = 100_000  # in one container; a larger one is data, not state
+_CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
+_MISSING = object()
+
+
+class AttributeCodec:
+    """Reads and restores the objects of a framework that stand in attributes.
+
+    This one knows no tensors, and objects with ``state_dict`` and ``load_state_dict``.
+    """
+
+    def read_tensor(self, value: Any) -> npt.NDArray[Any] | None:
+        """Return the content of a tensor, to detect changes, or None for any other value."""
+        return None
+
+    def assign_tensor(self, current: Any, saved: Any) -> Any:
+        """Return the tensor to keep in the attribute.
+
+        Args:
+            current: The present value, a tensor or not.
+            saved: The tensor of the checkpoint.
+
+        Returns:
+            ``current``, if ``saved`` could be copied into it; otherwise ``saved``.
+        """
+        return saved
+
+    def get_state(self, value: Any) -> Any:
+        """Return the state of an object that has one, or None."""
+        if callable(getattr(value, "load_state_dict", None)) and hasattr(value, "state_dict"):
+            return value.state_dict()
+        return None
+
+    def set_state(self, value: Any, state: Any) -> None:
+        """Restore a state that `get_state` returned."""
+        value.load_state_dict(state)
+
+
+class AttributeTracker:
+    """Saves the attributes of an object that have changed since the tracker was created.
+
+    Create it before training starts, with the object as the user's code made it. Attributes that
+    training does not change, such as settings, are not saved, so that a new setting takes effect
+    when a run is resumed.
+
+    Args:
+        target: The object.
+        ignored: Names of attributes that belong to the framework, such as ``"model"``.
+        ignored_objects: Objects that are saved elsewhere, such as models and optimizers.
+        codec: Reads the tensors and stateful objects of a framework.
+    """
+
+    def __init__(
+        self,
+        target: object,
+        *,
+        ignored: Collection[str] = (),
+        ignored_objects: Iterable[object] = (),
+        codec: AttributeCodec | None = None,
+    ) -> None:
+        self._target = target
+        self._ignored = frozenset(ignored)
+        self._ignored_objects = {id(each): each for each in ignored_objects}
+        self._codec = codec or AttributeCodec()
+        self._types = {name: type(value) for name, value in self._list_attributes()}
+        self._digests = {
+            name: self._encode(value).digest() for name, value in self._list_attributes()
+        }
+
+    def capture(self) -> dict[str, Any]:
+        """Return the changed attributes, and all random generators, by name.
+
+        Returns:
+            None, bool, int, float, str, NumPy arrays and scalars, tensors, and lists and
+            dictionaries of these. Arrays are copies; tensors are those of the attributes.
+        """
+        values = {}
+        for name, value in self._list_attributes():
+            encoded = self._encode(value)
+            if self._is_restorable(name, value, encoded) and (
+                encoded.has_generator or encoded.digest() != self._digests.get(name)
+            ):
+                values[name] = encoded.value
+        return values
+
+    def list_changed(self) -> list[str]:
+        """Return the names of the attributes that have changed and that `capture` cannot save."""
+        return [
+            name
+            for name, value in self._list_attributes()
+            if not self._is_restorable(name, value, encoded := self._encode(value))
+            and encoded.digest() != self._digests.get(name)
+        ]
+
+    def restore(self, values: Mapping[str, Any]) -> None:
+        """Set attributes to values from `capture`; containers and arrays are changed in place.
+
+        Raises:
+            InvalidCheckpointError: If a value does not fit the object that the attribute holds.
+        """
+        decoder = _Decoder(self._codec)
+        attributes = _attributes_of(self._target)
+        for name, saved in values.items():
+            current = attributes.get(name, _MISSING)
+            try:
+                restored = decoder.decode(saved, current)
+            except (TypeError, ValueError, LookupError, AttributeError, OverflowError) as error:
+                kind = "missing" if current is _MISSING else f"a {type(current).__name__}"
+                raise InvalidCheckpointError(
+                    f"the attribute {name} of {type(self._target).__name__} cannot be restored: "
+                    f"{error}.\nIt is {kind} now, before training starts.\n"
+                    "Create the same object in __init__ as when the checkpoint was saved."
+                ) from error
+            if restored is not current:
+                setattr(self._target, name, restored)
+
+    def _list_attributes(self) -> list[tuple[str, Any]]:
+        return [
+            (name, value)
+            for name, value in _attributes_of(self._target).items()
+            if name not in self._ignored and id(value) not in self._ignored_objects
+        ]
+
+    def _encode(self, value: Any) -> _Encoder:
+        return _Encoder(value, self._codec, self._ignored_objects)
+
+    def _is_restorable(self, name: str, value: Any, encoded: _Encoder) -> bool:
+        return encoded.is_plain and (
+            not encoded.is_in_place or type(value) is self._types.get(name)
+        )
+
+
+def _attributes_of(value: object) -> dict[str, Any]:
+    return getattr(value, "__dict__", {})
+
+
+class _Encoder:
+    """The form of one attribute in a checkpoint.
+
+    Attributes:
+        value: The form; where `is_plain` is false, it identifies the value in this process alone.
+        is_plain: Whether the value can be restored from it.
+        is_in_place: Whether this needs an object that the user's code has created.
+        has_generator: Whether the value holds a random generator.
+    """
+
+    def __init__(self, value: Any, codec: AttributeCodec, ignored: Mapping[int, object]) -> None:
+        self._codec = codec
+        self._ignored = ignored
+        self.is_plain = True
+        self.is_in_place = False
+        self.has_generator = False
+        self.value = self._encode(value, 0)
+
+    def digest(self) -> bytes:
+        """Return a digest of the value and the types in it."""
+        state = xxhash.xxh3_128()
+        _add_to_digest(self.value, state, self._codec)
+        digest: bytes = state.digest()
+        return digest
+
+    def _encode(self, value: Any, depth: int) -> Any:
+        if value is None or type(value) in (bool, int, float, str):
+            return value
+        if id(value) in self._ignored:
+            return self._opaque("ignored")
+        if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
+            return value.copy()
+        if self._codec.read_tensor(value) is not None:
+            return value
+        if depth > _MAX_DEPTH or isinstance(value, _CODE):
+            return self._opaque(id(value))
+        if type(value) in _CONTAINERS:
+            return self._encode_container(value, depth + 1)
+        if type(value) in (bytes, bytearray):
+            return {_BYTES: [value.hex(), type(value) is bytearray]}
+        if isinstance(value, PurePath):
+            return {_PATH: str(value)}
+        return self._encode_object(value, depth + 1)
+
+    def _encode_container(self, value: Any, depth: int) -> Any:
+        if len(value) > _MAX_ITEMS:
+            return self._opaque([id(value), len(value)])
+        if isinstance(value, dict):
+            return self._encode_dict(value, depth)
+        if isinstance(value, set | frozenset):
+            # Sorted, so that equal sets have one form, whatever their order in this process is.
+            items = sorted((self._encode(item, depth) for item in value), key=repr)
+            return {_CONTAINERS[type(value)]: items}
+        items = [self._encode(item, depth) for item in value]
+        if type(value) is list:
+            return items
+        if isinstance(value, collections.deque):
+            return {_DEQUE: [items, value.maxlen]}
+        return {_TUPLE: items}
+
+    def _encode_dict(self, value: Mapping[Any, Any], depth: int) -> Any:
+        pairs = [(key, self._encode(item, depth)) for key, item in value.items()]
+        mark = _CONTAINERS[type(value)]
+        if mark == _DICT and all(type(k) is str and not k.startswith("$") for k, _ in pairs):
+            return dict(pairs)
+        self.is_in_place |= mark == _DEFAULTDICT
+        return {mark: [[self._encode(key, depth), item] for key, item in pairs]}
+
+    def _encode_object(self, value: Any, depth: int) -> Any:
+        state = _read_generator(value)
+        if state is not None:
+            self.has_generator = self.is_in_place = True
+            return {_GENERATOR: self._encode(state, depth)}
+        state = self._codec.get_state(value)
+        if state is not None:
+            self.is_in_place = True
+            return {_STATE: self._encode(state, depth)}
+        if _is_plain_object(value):
+            self.is_in_place = True
+            return {_OBJECT: self._encode_dict(vars(value), depth)}
+        return self._opaque(id(value))
+
+    def _opaque(self, identity: Any) -> Any:
+        self.is_plain = False
+        return {_OPAQUE: identity}
+
+
+_CONTAINERS: Mapping[type, str] = {
+    list: "", tuple: _TUPLE, set: _SET, frozenset: _FROZENSET, collections.deque: _DEQUE,
+    dict: _DICT, collections.OrderedDict: _ORDERED, collections.Counter: _COUNTER,
+    collections.defaultdict: _DEFAULTDICT,
+}  # fmt: skip
+
+
+def _is_plain_object(value: Any) -> bool:
+    """Whether an object's attributes are all of its state: a class written in Python."""
+    return hasattr(value, "__dict__") and all(
+        each is object or (each.__flags__ & _HEAP_TYPE and not vars(each).keys() & _OWN_STORES)
+        for each in type(value).__mro__
+    )
+
+
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: set for classes that a program defines
+_OWN_STORES = frozenset({"__slots__", "__setattr__"})
+
+
+def _read_generator(value: Any) -> Any:
+    if type(value) is random.Random:
+        version, words, gauss = value.getstate()
+        return [version, np.array(words, np.uint64), gauss]
+    if isinstance(value, np.random.Generator):
+        return value.bit_generator.state
+    if isinstance(value, np.random.BitGenerator):
+        return value.state
+    if isinstance(value, np.random.RandomState):
+        return value.get_state(legacy=False)
+    return None
+
+
+def _set_generator(value: Any, state: Any) -> None:
+    if type(value) is random.Random:
+        version, words, gauss = state
+        value.setstate((version, tuple(words.tolist()), gauss))
+    elif isinstance(value, np.random.Generator):
+        value.bit_generator.state = state
+    elif isinstance(value, np.random.BitGenerator):
+        value.state = state
+    elif isinstance(value, np.random.RandomState):
+        value.set_state(state)
+    else:
+        raise TypeError("the checkpoint holds the state of a random generator")
+
+
+class _Decoder:
+    """Restores values of one object; each container is changed in place once at most."""
+
+    def __init__(self, codec: AttributeCodec) -> None:
+        self._codec = codec
+        self._changed: dict[int, object] = {}
+
+    def decode(self, saved: Any, current: Any) -> Any:
+        """Return a saved value, put into the current one where that is possible."""
+        if isinstance(saved, np.ndarray):
+            return self._decode_array(saved, current)
+        if isinstance(saved, np.generic):
+            return saved
+        if isinstance(saved, list):
+            return self._fill_list(current, self._decode_items(saved, current))
+        if isinstance(saved, dict):
+            if len(saved) == 1 and (mark := next(iter(saved))).startswith("$"):
+                return self._decode_marked(mark, saved[mark], current)
+            return self._decode_dict([[key, item] for key, item in saved.items()], current, dict)
+        if self._codec.read_tensor(saved) is not None:
+            return self._codec.assign_tensor(current, saved)
+        return saved
+
+    def _decode_marked(self, mark: str, content: Any, current: Any) -> Any:
+        if mark in _DICT_KINDS:
+            return self._decode_dict(content, current, _DICT_KINDS[mark])
+        if mark in _IN_PLACE:
+            self._fill_object(mark, content, current)
+            return current
+        if mark == _TUPLE:
+            return tuple(self._decode_items(content, current))
+        if mark in (_SET, _FROZENSET):
+            kind: Callable[..., Any] = set if mark == _SET else frozenset
+            return kind(self.decode(item, _MISSING) for item in content)
+        if mark == _DEQUE:
+            return collections.deque(self._decode_items(content[0], current), content[1])
+        if mark == _BYTES:
+            return (bytearray if content[1] else bytes).fromhex(content[0])
+        if mark == _PATH:
+            return (type(current) if isinstance(current, PurePath) else PurePath)(content)
+        raise ValueError(f"{mark} is not known")
+
+    def _fill_object(self, mark: str, content: Any, current: Any) -> None:
+        if mark == _GENERATOR:
+            _set_generator(current, self.decode(content, _MISSING))
+        elif mark == _STATE:
+            self._codec.set_state(current, self.decode(content, _MISSING))
+        elif mark == _DEFAULTDICT and isinstance(current, collections.defaultdict):
+            self._decode_dict(content, current, collections.defaultdict)
+        elif mark == _OBJECT and _is_plain_object(current):
+            pairs = content.items() if isinstance(content, dict) else ()
+            values = {key: self.decode(item, vars(current).get(key)) for key, item in pairs}
+            vars(current).update(values)
+        else:
+            raise TypeError("the checkpoint holds the attributes of an object")
+
+    def _decode_array(self, saved: npt.NDArray[Any], current: Any) -> Any:
+        if (
+            isinstance(current, np.ndarray)
+            and (current.shape, current.dtype) == (saved.shape, saved.dtype)
+            and current.flags.writeable
+            and self._is_unchanged(current)
+        ):
+            np.copyto(current, saved)
+            return current
+        return np.array(saved)
+
+    def _decode_dict(self, pairs: Any, current: Any, kind: type[dict[Any, Any]]) -> Any:
+        values = current if isinstance(current, dict) else {}
+        items: dict[Any, Any] = {}
+        for saved_key, item in pairs:
+            key = self.decode(saved_key, _MISSING)
+            items[key] = self.decode(item, values.get(key, _MISSING))
+        if type(current) is kind and self._is_unchanged(current):
+            current.clear()
+            current.update(items)
+            return current
+        result: dict[Any, Any] = kind()
+        result.update(items)
+        return result
+
+    def _decode_items(self, saved: Any, current: Any) -> list[Any]:
+        items = list(current) if isinstance(current, list | tuple | collections.deque) else []
+        items += [_MISSING] * (len(saved) - len(items))
+        return [self.decode(item, old) for item, old in zip(saved, items, strict=False)]
+
+    def _fill_list(self, current: Any, items: list[Any]) -> list[Any]:
+        if type(current) is list and self._is_unchanged(current):
+            current[:] = items
+            return current
+        return items
+
+    def _is_unchanged(self, current: object) -> bool:
+        """Whether no other attribute was restored into this object; note that one is now."""
+        if id(current) in self._changed:
+            return False
+        self._changed[id(current)] = current
+        return True
+
+
+_DICT_KINDS: Mapping[str, type[dict[Any, Any]]] = {
+    _DICT: dict, _ORDERED: collections.OrderedDict, _COUNTER: collections.Counter,
+}  # fmt: skip
+
+
+class _Digest(Protocol):
+    def update(self, data: Any, /) -> None: ...
+
+
+def _add_to_digest(value: Any, digest: _Digest, codec: AttributeCodec) -> None:
+    if isinstance(value, list | dict):
+        digest.update(f"{type(value).__name__}{len(value)};".encode())
+        for item in value.items() if isinstance(value, dict) else value:
+            _add_to_digest(list(item) if isinstance(value, dict) else item, digest, codec)
+        return
+    if type(value) is float:
+        digest.update(b"float" + struct.pack("<d", value))
+        return
+    if value is None or type(value) in (bool, int, str):
+        digest.update(f"{type(value).__name__}{value!r};".encode("utf-8", "surrogatepass"))
+        return
+    array = value if isinstance(value, np.ndarray | np.generic) else codec.read_tensor(value)
+    array = np.asarray(array)
+    kind = type(value).__name__
+    digest.update(f"{kind}{getattr(value, 'dtype', '')}{getattr(value, 'shape', '')};".encode())
+    digest.update(np.ascontiguousarray(array).view(np.uint8) if array.size else b"")
