@@ -19,7 +19,7 @@ from _fakes import (
 
 from detcore.errors import InvalidCheckpointError
 from detcore_keras._controller import KerasController
-from detcore_keras._keras import keras, tf
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 VARIANTS: dict[str, dict[str, Any]] = {
     "functional": {},
@@ -80,6 +80,58 @@ def test_started_again_it_trains_the_same(tmp_path: Path, variant: dict[str, Any
         runs.append((controller, train(controller, 10)))
     assert_same(fingerprint(runs[0][0]), fingerprint(runs[1][0]))
     assert runs[0][1].batches == runs[1][1].batches
+
+
+class Scaled(keras.optimizers.schedules.LearningRateSchedule):  # type: ignore[misc]
+    """Keeps its rate in a variable, for callbacks to change."""
+
+    def __init__(self, rate: float) -> None:
+        self.rate = tf.Variable(rate)
+
+    def __call__(self, step: Any) -> Any:
+        return self.rate / (1.0 + tf.cast(step, tf.float32))
+
+
+def new_rate(name: str, rate: float) -> Any:
+    """Return an optimizer of a kind whose rate is in a variable, or in a schedule."""
+    optimizers = keras.optimizers
+    if name == "schedule":
+        return optimizers.SGD(optimizers.schedules.ExponentialDecay(rate, 4, 0.5))
+    if name == "own schedule":
+        return optimizers.SGD(Scaled(rate))
+    return optimizers.legacy.Adam(rate) if name == "legacy" else getattr(optimizers, name)(rate)
+
+
+RATES = ["Adam", "schedule", "own schedule", *([] if KERAS_MAJOR == 3 else ["legacy"])]
+
+
+@pytest.mark.parametrize("name", RATES)
+def test_the_new_rate_is_used(tmp_path: Path, name: str) -> None:
+    """A rate of 0 trains nothing, although the source was trained with another rate."""
+    before, after = ({"compile_options": {"optimizer": new_rate(name, r)}} for r in (0.1, 0.0))
+    train(controller_of(tmp_path, **before), 9, tmp_path / "source")
+    started = controller_of(tmp_path, **after)
+    started.start_from(tmp_path / "source" / "step-9")
+    weights = trained_weights(started)
+    train(started, 3)
+    assert iterations(started) == 12
+    assert all(map(np.array_equal, weights, trained_weights(started)))
+
+
+def trained_weights(controller: KerasController) -> list[np.ndarray]:
+    return [variable.numpy().copy() for variable in controller._model.trainable_variables]
+
+
+@pytest.mark.parametrize("names", [("SGD", "schedule"), ("schedule", "SGD")])
+def test_a_rate_and_a_schedule_may_replace_each_other(
+    tmp_path: Path, names: tuple[str, str]
+) -> None:
+    before, after = ({"compile_options": {"optimizer": new_rate(name, 0.1)}} for name in names)
+    train(controller_of(tmp_path, **before), 9, tmp_path / "source")
+    started = controller_of(tmp_path, **after)
+    started.start_from(tmp_path / "source" / "step-9")
+    train(started, 3)
+    assert iterations(started) == 12
 
 
 class Fixed(SmallTrial):

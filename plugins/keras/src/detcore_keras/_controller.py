@@ -296,8 +296,8 @@ class KerasController:
     def start_from(self, directory: Path) -> None:
         """Load weights, optimizer state and counters from another trial's checkpoint.
 
-        From a checkpoint of Determined, only the weights. Callbacks, data and random generators
-        start as in any fresh trial.
+        From a checkpoint of Determined, only the weights. Hyperparameters (the learning rate),
+        callbacks, data and random generators are those of a fresh trial.
 
         Raises:
             InvalidCheckpointError: If it does not fit this model.

@@ -43,12 +43,14 @@ VARIABLES_FILE = "variables.json"
 _VERSION = 1
 _OWN_FILE = "own.json"
 _OWN_ARRAYS = "own.npz"
-# Groups to load from another trial; its random generators and partial sums of metrics are left out.
+# Groups to load from another trial; its hyperparameters, random generators and partial sums of
+# metrics are left out.
 _LEARNED = frozenset({"weights", "extra", "optimizer", "counters"})
 _FILES = {
     "weights": "weights.npz",
     "extra": "weights.npz",
     "optimizer": "optimizer.npz",
+    "hyperparameters": "optimizer.npz",
     "accumulated": "optimizer.npz",
     "seeds": "state.npz",
     "metrics": "state.npz",
@@ -252,7 +254,8 @@ def _is_gradient(item: Found) -> bool:
 def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
     """Load weights, optimizer state and counters from another trial.
 
-    Random generators and metrics stay unchanged.
+    Hyperparameters that are variables (the learning rate), random generators and metrics stay
+    unchanged.
 
     Args:
         model: A model of the same structure; its variables exist.

@@ -26,6 +26,7 @@ _PREFIXES = {
     "extra": "model.",
     "accumulated": "gradient.",
     "optimizer": "optimizer.",
+    "hyperparameters": "optimizer.",
 }
 _ORDER = ("random.", "gradient.", "model.", "optimizer.")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -44,6 +45,8 @@ _GENERATORS: tuple[type, ...] = (
     tf.random.Generator,
     *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
 )
+# Owners of hyperparameters that may be variables.
+_CONFIGURED: tuple[type, ...] = (*_OPTIMIZERS, keras.optimizers.schedules.LearningRateSchedule)
 # Settings that Keras 2 keeps in variables; training never changes them.
 _NOT_STATE = frozenset({"_steps_per_execution"})
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
@@ -55,7 +58,8 @@ class Found:
     """One variable.
 
     Attributes:
-        group: "weights", "seeds", "metrics", "counters", "optimizer", "accumulated" or "extra".
+        group: "weights", "seeds", "metrics", "counters", "optimizer", "hyperparameters",
+            "accumulated" or "extra".
         name: Its name in Keras, or the attributes that lead to it.
         variable: The TensorFlow variable.
         is_generator: Whether it is the state of a random generator.
@@ -79,10 +83,13 @@ def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
     for optimizer in optimizers:
         accumulated = accumulated_variables(optimizer)
         found.add("accumulated", accumulated)
+        reachable = list(_walk(optimizer, "optimizer"))
+        found.add_walked(reachable, "hyperparameters")
         own = optimizer.variables
         found.add("optimizer", own() if callable(own) else own)
-        found.add_walked(_walk(optimizer, "optimizer"), "optimizer")
-    found.add_walked(walked, "optimizer")  # of optimizers that were not registered
+        found.add_walked(reachable, "optimizer")
+    for group in ("hyperparameters", "optimizer"):  # of optimizers that were not registered
+        found.add_walked(walked, group)
     return found.in_order()
 
 
@@ -207,7 +214,7 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
             child = f"{path}/{name}" if path else name
             if _is_variable(value):
                 yield Found(
-                    "counters" if name in _COUNTERS else group,
+                    _group_of(current, name, group),
                     child,
                     raw_variable(value),
                     isinstance(current, _GENERATORS),
@@ -217,7 +224,33 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
             elif isinstance(value, keras.metrics.Metric):
                 pending.append((child, value, "metrics"))
             elif isinstance(value, (list, tuple, dict, *_CONTAINERS)):
-                pending.append((child, value, group))
+                pending.append((child, value, _group_of(current, name, group)))
+
+
+def _group_of(owner: Any, name: str, group: str) -> str:
+    """Return the group of what an attribute holds, given the group of its owner."""
+    if name in _COUNTERS:
+        return "counters"
+    if isinstance(owner, _CONFIGURED) and _is_hyperparameter(type(owner), name):
+        return "hyperparameters"
+    return group
+
+
+def _is_hyperparameter(kind: type, name: str) -> bool:
+    """Whether an attribute of an optimizer or a schedule keeps an argument of its constructor.
+
+    ``_hyper`` is the dictionary of them in Keras 2's legacy optimizers. Its others have
+    ``_current_learning_rate`` for the present value of a schedule.
+    """
+    if name == "_hyper":
+        return True
+    arguments = {
+        argument
+        for base in kind.__mro__
+        if "__init__" in vars(base)
+        for argument in inspect.signature(base.__init__).parameters
+    }
+    return name.removeprefix("_").removeprefix("current_") in arguments
 
 
 def _children(value: Any) -> Iterator[tuple[str, Any]]:

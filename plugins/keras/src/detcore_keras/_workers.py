@@ -25,7 +25,7 @@ __all__ = ["Workers"]
 
 _T = TypeVar("_T")
 # Groups with the chief's values on all workers; generators and metrics belong to each worker.
-_SHARED = frozenset({"weights", "extra", "optimizer", "counters"})
+_SHARED = frozenset({"weights", "extra", "optimizer", "hyperparameters", "counters"})
 
 
 class Workers:
