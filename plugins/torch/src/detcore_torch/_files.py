@@ -10,10 +10,12 @@ from typing import Any
 
 from detcore.errors import InvalidCheckpointError
 from detcore.types import TensorInfo
+from detcore_torch._layouts import Layout, describe_layouts, place_tensors
 
 __all__ = ["StateFiles", "read_json", "read_tensors", "write_json"]
 
-_ALIAS = "same as: "
+_MEMORY = "memory"  # the only key of the header: safetensors writes several in any order
+_DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
 
 @dataclasses.dataclass(slots=True)
@@ -23,11 +25,13 @@ class StateFiles:
     Attributes:
         tensors: Tensors by file and name; they may be the training's own memory.
         aliases: By file, names of tensors that share the memory of another one of the file.
+        layouts: By file, memory layouts of tensors, as from `describe_layouts`.
         documents: JSON values by file.
     """
 
     tensors: dict[str, dict[str, Any]] = dataclasses.field(default_factory=dict)
     aliases: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)
+    layouts: dict[str, dict[str, Layout]] = dataclasses.field(default_factory=dict)
     documents: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def add_tensors(self, file: str, tensors: Mapping[str, Any]) -> None:
@@ -43,6 +47,7 @@ class StateFiles:
             kept[key] = name
             own[name] = tensor
         self.tensors[file] = own
+        self.layouts[file] = describe_layouts(own)
 
     def copied(self) -> StateFiles:
         """Return files that share no memory with the training."""
@@ -50,7 +55,7 @@ class StateFiles:
             file: {name: tensor.to("cpu", copy=True) for name, tensor in table.items()}
             for file, table in self.tensors.items()
         }
-        return StateFiles(tensors, self.aliases, self.documents)
+        return StateFiles(tensors, self.aliases, self.layouts, self.documents)
 
     def write(self, directory: Path) -> None:
         """Write all files."""
@@ -58,8 +63,11 @@ class StateFiles:
 
         for file, table in self.tensors.items():
             plain = _separate(table)
-            aliases = {f"{_ALIAS}{name}": kept for name, kept in self.aliases.get(file, {}).items()}
-            save_file(plain, directory / file, metadata=aliases or None)
+            aliases = self.aliases.get(file, {})
+            layouts = {n: dataclasses.astuple(layout) for n, layout in self.layouts[file].items()}
+            memory = json.dumps({"aliases": aliases, "layouts": layouts})
+            metadata = {_MEMORY: memory} if aliases or layouts else None
+            save_file(plain, directory / file, metadata=metadata)
         for file, value in self.documents.items():
             write_json(directory / file, value)
 
@@ -87,7 +95,9 @@ def _separate(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Read a file of tensors, on the CPU; shared ones come under all their names.
+    """Read a file of tensors, on the CPU, with the memory layouts of the saved ones.
+
+    Tensors that were saved under several names are one tensor again.
 
     Raises:
         InvalidCheckpointError: If it is missing or damaged.
@@ -96,16 +106,18 @@ def read_tensors(path: Path) -> dict[str, Any]:
 
     try:
         with safe_open(path, framework="pt") as file:
-            found = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no dict
-            for key, kept in (file.metadata() or {}).items():
-                if key.startswith(_ALIAS):
-                    found[key.removeprefix(_ALIAS)] = found[kept]
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  # no dict
+            memory = json.loads((file.metadata() or {}).get(_MEMORY, "{}"))
+            layouts = {name: Layout(*each) for name, each in memory.get("layouts", {}).items()}
+            # As read, tensors share memory that is not aligned.
+            found = place_tensors(tensors, layouts)
+            found |= {name: found[kept] for name, kept in memory.get("aliases", {}).items()}
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
             f"the checkpoint has no file {path}.\n"
             "It was copied in part, or the file was removed: download the checkpoint again."
         ) from error
-    except (SafetensorError, OSError, LookupError, ValueError) as error:
+    except (SafetensorError, OSError, *_DAMAGED) as error:
         raise InvalidCheckpointError(
             f"{path} is damaged: {error}.\nRestore an earlier checkpoint, or download it again."
         ) from error
