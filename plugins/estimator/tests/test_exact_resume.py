@@ -290,6 +290,55 @@ def test_a_source_gives_its_variables_and_nothing_else(tmp_path: Path) -> None:
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
+class Rated(Classifier):
+    """Has its learning rate in a variable, as optimizers of Keras do."""
+
+    rate = 0.1
+    kind = "variable"
+
+    def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+        logits = dense(features, 2, "logits")
+        loss = tf1.losses.sparse_softmax_cross_entropy(labels, logits)
+        if mode != "train":
+            return detcore_estimator.EstimatorSpec(mode, loss=loss)
+        optimizer = self.context.wrap_optimizer(self.make_optimizer)
+        train_op = self.train_op(optimizer(), loss)
+        return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    def make_optimizer(self) -> Any:
+        if self.kind == "variable":
+            rate = tf1.get_variable("rate", initializer=self.rate, trainable=False)
+            return tf1.train.GradientDescentOptimizer(rate)
+        optimizers = tf.keras.optimizers
+        return (optimizers.legacy if self.kind == "legacy" else optimizers).SGD(self.rate)
+
+    def train_op(self, optimizer: Any, loss: Any) -> Any:
+        step = tf1.train.get_or_create_global_step()
+        if self.kind == "variable":
+            return optimizer.minimize(loss, global_step=step)
+        weights = tf1.trainable_variables()
+        gradients = tf.gradients(loss, weights)
+        applied = optimizer.apply_gradients(list(zip(gradients, weights, strict=True)))
+        return tf.group(applied, tf1.assign_add(step, 1))
+
+
+@pytest.mark.parametrize("kind", ["variable", *([] if hasattr(tf.keras, "ops") else ["legacy"])])
+def test_the_new_rate_is_used(tmp_path: Path, kind: str) -> None:
+    """A rate of 0 trains nothing, although the source was trained with another rate."""
+    train(type("Source", (Rated,), {"kind": kind}), tmp_path, tmp_path / "source")
+    context = make_context(tmp_path)
+    controller = EstimatorController(
+        type("Started", (Rated,), {"kind": kind, "rate": 0.0})(context), context
+    )
+    controller.start_from(tmp_path / "source" / str(UNTIL))
+    clock = FakeClock(controller, until=3, unit=3, save_every=3, directory=tmp_path / "started")
+    controller.run(clock)
+    controller.close()
+    found, source = variables_in(tmp_path / "started/3"), variables_in(tmp_path / f"source/{UNTIL}")
+    assert found["global_step"] == UNTIL + 3
+    np.testing.assert_array_equal(found["logits/kernel"], source["logits/kernel"])
+
+
 class WarmStarted(Classifier):
     """Starts from a model whose first layer is like its own."""
 

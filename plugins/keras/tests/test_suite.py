@@ -22,6 +22,7 @@ class TestKeras(FrameworkSuite):
     stop_entrypoint = "suite_def:StoppingTrial"
     hyperparameters = {"global_batch_size": 8, "learning_rate": 0.01}
     invalid_hyperparameters = {"learning_rate": -1.0}
+    changed_hyperparameters = {"learning_rate": 0.003}
     batches_per_epoch = 6
     num_validation_records = 50
     callback_kinds = (

@@ -22,6 +22,7 @@ class TestToyFramework(FrameworkSuite):
     stop_entrypoint = "toy_def:StoppingTrial"
     hyperparameters = {"global_batch_size": 8, "learning_rate": 0.05}
     invalid_hyperparameters = {"learning_rate": -1.0}
+    changed_hyperparameters = {"learning_rate": 0.02}
     batches_per_epoch = 12
     declined = {"callbacks": "the toy framework has none"}
     batch_counter = "step"

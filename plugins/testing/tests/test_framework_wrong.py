@@ -43,6 +43,7 @@ class LineSuite(FrameworkSuite):
     stop_entrypoint = "line_def:StoppingTrial"
     hyperparameters = {"global_batch_size": 8, "learning_rate": 0.05}
     invalid_hyperparameters = {"learning_rate": -1.0}
+    changed_hyperparameters = {"learning_rate": 0.02}
     batches_per_epoch = 6
     num_validation_records = 49
     batch_counter = "step"

@@ -24,6 +24,7 @@ class TestTorch(FrameworkSuite):
     broken_entrypoint = "model_def:BrokenTrial"
     stop_entrypoint = "model_def:StoppingTrial"
     invalid_hyperparameters = {"learning_rate": -1.0}
+    changed_hyperparameters = {"learning_rate": 0.02}
     modules = ("torch", "safetensors")
     batches_per_epoch = 6
     num_validation_records = 21

@@ -141,8 +141,10 @@ class SupportsStartFrom(Protocol):
         """Load the model from another trial's checkpoint, as a fresh trial.
 
         Weights, the optimizer's state and counters that belong to the model (a global step, the
-        optimizer's iterations) take their values from the checkpoint. The clock, the position in
-        the data and the random generators stay those of a trial that starts at batch 0.
+        optimizer's iterations) take their values from the checkpoint. Hyperparameters (learning
+        rate, weight decay, momentum) stay those of the new trial, even where the framework saves
+        them with the optimizer's state. The clock, the position in the data and the random
+        generators stay those of a trial that starts at batch 0.
 
         Called instead of `restore`, in every process of the trial that starts before the trial's
         first checkpoint, and must lead to the same training each time.

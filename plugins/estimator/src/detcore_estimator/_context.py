@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -32,7 +33,7 @@ class EstimatorContext(TrialContext):
         experimental: The `EstimatorExperimentalContext`.
         session_config: The ``ConfigProto`` of this process's sessions; None until it is known.
         wrapped_datasets: Results of `wrap_dataset` and of cached datasets.
-        wrapped_optimizers: Results of `wrap_optimizer`.
+        wrapped_optimizers: Results of `wrap_optimizer`, and of the functions among them.
     """
 
     def __init__(self, setup: TrialSetup) -> None:
@@ -122,9 +123,25 @@ class EstimatorContext(TrialContext):
                     "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
                 )
             optimizer = exchanging(optimizer, self.gradients)
+        self._register(optimizer)
+        if callable(optimizer) and not hasattr(optimizer, "apply_gradients"):
+            return self._registering(optimizer)
+        return optimizer
+
+    def _register(self, optimizer: Any) -> None:
         if not any(optimizer is known for known in self.wrapped_optimizers):
             self.wrapped_optimizers.append(optimizer)
-        return optimizer
+
+    def _registering(self, make: Callable[[], Any]) -> Callable[[], Any]:
+        """Return the function with a note of the optimizers that it makes."""
+
+        @functools.wraps(make)
+        def made() -> Any:
+            optimizer = make()
+            self._register(optimizer)
+            return optimizer
+
+        return made
 
     def wrap_dataset(self, dataset: Any, shard_dataset: bool = True) -> Any:
         """Shard a ``tf.data.Dataset`` between the workers, and mark it as ready for training.

@@ -300,11 +300,13 @@ class EstimatorController:
     def start_from(self, directory: Path) -> None:
         """Load only the variables from a checkpoint, of detcore or of Determined.
 
+        Those that hold hyperparameters of optimizers keep this trial's values.
+
         Raises:
             InvalidCheckpointError: If it does not fit this model.
         """
         with self._graph.graph.as_default():
-            self._open_from(directory)
+            self._open_from(directory, keep=self._graph.hyperparameters)
 
     def close(self) -> None:
         """Notify the RunHooks, and close the sessions."""
@@ -359,18 +361,19 @@ class EstimatorController:
         assert self._training is not None
         return self._training
 
-    def _open_from(self, directory: Path) -> TrainingSession:
+    def _open_from(self, directory: Path, keep: Sequence[Any] = ()) -> TrainingSession:
         for hook in self._run_hooks:
             hook.on_checkpoint_load(str(directory))
         if self._training is None:
-            return self._start(directory)
+            return self._start(directory, keep)
         # The graph is finalized, so its session stays.
         self._own_files().read(self._training.session, directory)
+        self._training.session.run([variable.initializer for variable in keep])
         self._training.take_variables()
         return self._training
 
-    def _start(self, directory: Path | None) -> TrainingSession:
-        """Open the training session, with fresh variables or those of a checkpoint."""
+    def _start(self, directory: Path | None, keep: Sequence[Any] = ()) -> TrainingSession:
+        """Open the training session, with fresh variables or, but for some, a checkpoint's."""
         graph, spec, random_ops = self._graph.graph, self._graph.spec, self._graph.random_ops
         rest = None
         with graph.as_default():
@@ -392,6 +395,7 @@ class EstimatorController:
         def restore(session: Any) -> None:
             assert directory is not None
             self._own_files().read(session, directory)
+            session.run([variable.initializer for variable in keep])
 
         training = TrainingSession(
             self._graph,

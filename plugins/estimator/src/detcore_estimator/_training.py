@@ -64,6 +64,7 @@ class TrainingGraph:
 
     Attributes:
         worker_variables: Global variables whose values differ between workers.
+        hyperparameters: Variables with settings of the optimizers, such as learning rates.
 
     Raises:
         DetcoreError: If the input function or the model function breaks a rule.
@@ -112,6 +113,7 @@ class TrainingGraph:
                 tf1.summary.scalar("loss", self.spec.loss)
             self.summary = tf1.summary.merge_all()
         self.worker_variables = self._worker_variables(context, batch)
+        self.hyperparameters = _hyperparameters(context.wrapped_optimizers, self.graph)
 
     def warn_of_unsaved_random_state(self) -> None:
         """Name the random operations whose state no checkpoint can hold, in one warning."""
@@ -265,6 +267,23 @@ def mean_metrics(names: Sequence[str], rows: Sequence[Sequence[float]]) -> dict[
         name: math.fsum(float(row[index]) for row in rows) / count
         for index, name in enumerate(names)
     }
+
+
+def _hyperparameters(optimizers: Sequence[Any], graph: Any) -> list[Any]:
+    """Return the variables of a graph that optimizers keep as settings, not as state.
+
+    Keras 2's legacy optimizers have a dictionary of them; others keep them as attributes, next to
+    counters, which are among the optimizer's own variables.
+    """
+    found: list[Any] = []
+    for optimizer in optimizers:
+        attributes = getattr(optimizer, "__dict__", {})
+        values = [*attributes.values(), *attributes.get("_hyper", {}).values()]
+        variables = [v for v in values if isinstance(v, tf.Variable) and v.graph is graph]
+        if variables:
+            state = {variable.name for variable in optimizer.variables()}
+            found += [variable for variable in variables if variable.name not in state]
+    return found
 
 
 def _check_optimizer(context: EstimatorContext) -> None:

@@ -248,7 +248,7 @@ def _is_hyperparameter(kind: type, name: str) -> bool:
         argument
         for base in kind.__mro__
         if "__init__" in vars(base)
-        for argument in inspect.signature(base.__init__).parameters
+        for argument in inspect.signature(vars(base)["__init__"]).parameters
     }
     return name.removeprefix("_").removeprefix("current_") in arguments
 

@@ -29,6 +29,8 @@ class FrameworkSuite(
         broken_entrypoint: A trial whose training, some batches on, raises an exception with the
             text "broken on purpose".
         invalid_hyperparameters: With these on top, the trial raises `detcore.InvalidHP`.
+        changed_hyperparameters: With these on top, such as another learning rate, the same data
+            trains the same model in another way; empty: not checked.
         stop_entrypoint: A trial that ends training in the framework's own way before all batches
             are done; empty if the framework has no such way.
         worker_entrypoint: The trial for several workers, whose records must not be dealt in an

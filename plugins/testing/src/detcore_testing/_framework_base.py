@@ -49,6 +49,7 @@ class FrameworkBase(Suite):
     smaller_is_better: ClassVar[bool] = True
     broken_entrypoint: ClassVar[str] = ""
     invalid_hyperparameters: ClassVar[Mapping[str, Any]] = {}
+    changed_hyperparameters: ClassVar[Mapping[str, Any]] = {}
     stop_entrypoint: ClassVar[str] = ""
     worker_entrypoint: ClassVar[str] = ""
     modules: ClassVar[tuple[str, ...]] = ()

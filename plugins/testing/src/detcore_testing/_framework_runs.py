@@ -214,11 +214,17 @@ class FrameworkRuns:
     @property
     def continued(self) -> FrameworkRun:
         """A short trial that starts from the last checkpoint of `reference`."""
-        searcher = {
-            **self._searcher(self.suite.unit),
-            "source_checkpoint_uuid": self.reference.last_checkpoint.name,
-        }
-        return self._once("continued", searcher=searcher, perform_initial_validation=True)
+        return self.continue_with({})
+
+    def continue_with(self, changes: Mapping[str, Any]) -> FrameworkRun:
+        """Return such a trial with these hyperparameters on top."""
+        source = {"source_checkpoint_uuid": self.reference.last_checkpoint.name}
+        return self._once(
+            "continued with changes" if changes else "continued",
+            searcher=self._searcher(self.suite.unit) | source,
+            perform_initial_validation=True,
+            hyperparameters={**self.suite.hyperparameters, **changes},
+        )
 
     @property
     def invalid(self) -> FrameworkRun:
@@ -417,14 +423,10 @@ def _by_steps(database: Database, trial: TrialRecord | None, kind: str) -> dict[
 
 # One batch at a time: a stepping controller is then called as often as can be.
 _UNITS: Mapping[str, Any] = {"scheduling_unit": 1}
-
-
 _VALIDATIONS: Mapping[str, Any] = {
     "min_validation_period": {"batches": 3},
     "perform_initial_validation": True,
 }
-
-
 _CHECKPOINTS: Mapping[str, Any] = {"min_checkpoint_period": {"batches": 0}}
 
 

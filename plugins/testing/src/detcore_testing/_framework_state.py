@@ -205,6 +205,25 @@ class CheckpointClauses(FrameworkBase):
         check_completed(self, runs.continued, self.unit)
         self.check_counter(runs.continued.last_checkpoint, self.unit)
 
+    @clause(
+        "start-from-keeps-the-hyperparameters",
+        "a trial that starts from a checkpoint trains with its own hyperparameters, not the other "
+        "trial's",
+        capability="start-from",
+    )
+    def test_start_from_keeps_the_hyperparameters(self, runs: FrameworkRuns) -> None:
+        """Two trials start from one checkpoint and differ in `changed_hyperparameters` alone."""
+        if not self.changed_hyperparameters:
+            pytest.skip("the suite names no changed_hyperparameters")
+        run, other = runs.continue_with(self.changed_hyperparameters), runs.continued
+        check_completed(self, run, self.unit)
+        first, last = (run.validations[steps].metrics for steps in (0, self.unit))
+        assert dict(first) == dict(other.validations[0].metrics), "it begins with another model"
+        assert last[self.metric] != other.validations[self.unit].metrics[self.metric], (
+            f"with {dict(self.changed_hyperparameters)} and without, {self.metric} is "
+            f"{last[self.metric]} after {self.unit} batches"
+        )
+
 
 class ExactClauses(FrameworkBase):
     """Clauses on events and settings that must not change training."""

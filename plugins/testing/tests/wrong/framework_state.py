@@ -415,6 +415,19 @@ class CountsTheOtherTrialsBatches(RightController):
         return {**super().state(), "step": self.first + self.step}
 
 
+class StartsWithTheOtherTrialsRate(RightController):
+    """Restores the learning rate with the weights."""
+
+    clause = "start-from-keeps-the-hyperparameters"
+
+    def state(self) -> dict[str, Any]:
+        return {**super().state(), "rate": self.rate}
+
+    def start_from(self, directory: Path) -> None:
+        super().start_from(directory)
+        self.rate = read_json(directory).get("rate", 0.05)
+
+
 class CannotStartFrom(RightController):
     """Has no such method, and does not say so."""
 
