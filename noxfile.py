@@ -430,12 +430,6 @@ def docs(session: nox.Session) -> None:
         session.run("pytest", "tools/test_built_site.py")
 
 
-@nox.session(venv_backend="none")
-def mutants(session: nox.Session) -> None:
-    """Plant small faults and see which the tests catch; ``-- --help`` shows the commands."""
-    session.run(sys.executable, "tools/mutate.py", *session.posargs)
-
-
 @nox.session
 def lock(session: nox.Session) -> None:
     """Write the lock files anew; run it to move to newer versions, and commit the result."""

@@ -27,7 +27,6 @@ LAYERS = (
         "errors",
         "types",
         "environment",
-        "deprecation",
         "_secrets",
         "_distributions",
     ),
@@ -297,7 +296,7 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
 
 # A worker consists of these; `launch` holds its entry point.
 INSIDE = {
-    "_distributions", "_log", "_secrets", "checkpoint", "contract", "core", "data", "deprecation",
+    "_distributions", "_log", "_secrets", "checkpoint", "contract", "core", "data",
     "distributed", "environment", "errors", "hooks", "lazy", "metrics", "storage", "trial", "types",
 }  # fmt: skip
 WORKER_MODULES = {

@@ -59,7 +59,7 @@ def load_plugin(entry: PluginEntry) -> tuple[Hooks | None, list[PluginProblem]]:
         return None, [*problems, plugin_problem("import-error", entry, fault)]
     if faults:
         return None, problems + faults
-    return hooks, problems + find_deprecated(entry, hooks, manager)
+    return hooks, problems
 
 
 def make_pluggy(hooks: dict[PluginEntry, Hooks]) -> pluggy.PluginManager:
@@ -213,25 +213,6 @@ def find_hooks(
         text = f"{entry.value} implements no hook: it has no function marked detcore.hookimpl"
         faults.append(("no-hooks", text))
     return Hooks(functions), [plugin_problem(kind, entry, text) for kind, text in faults]
-
-
-def find_deprecated(
-    entry: PluginEntry, hooks: Hooks, manager: pluggy.PluginManager
-) -> list[PluginProblem]:
-    """Return the deprecated features that a plugin's hooks use; they work until removed."""
-    from detcore.contract import hooks as specs
-    from detcore.deprecation import deprecations_of_hook
-
-    found = []
-    for name, function in hooks.functions.items():
-        options = manager.parse_hookimpl_opts(hooks, name)
-        hook = (options["specname"] if options else None) or name
-        taken = {"", *inspect.signature(function).parameters}
-        for argument, notice in deprecations_of_hook(getattr(specs, hook)).items():
-            if argument in taken:
-                message = f"{notice.message} ({defined_at(function)})"
-                found.append(plugin_problem("deprecated-hook", entry, message))
-    return found
 
 
 def _check_hook(

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from detcore_testing._framework import FrameworkSuite
     from detcore_testing._framework_runs import FrameworkRun, FrameworkRuns
     from detcore_testing._launcher import LauncherSuite
-    from detcore_testing._overdue import Overdue, find_overdue
     from detcore_testing._ranks import RankError, run_ranks
     from detcore_testing._searcher import SearcherSuite
     from detcore_testing._searcher_simulation import SearchSimulation
@@ -54,7 +53,6 @@ __all__ = [
     "FrameworkRuns",
     "FrameworkSuite",
     "LauncherSuite",
-    "Overdue",
     "RankError",
     "SearchSimulation",
     "SearcherSuite",
@@ -64,7 +62,6 @@ __all__ = [
     "changes_of",
     "clause",
     "file_trees",
-    "find_overdue",
     "hyperparameter_spaces",
     "keys",
     "metrics",
@@ -84,7 +81,6 @@ __getattr__, __dir__ = lazy_names(
         "_framework": "FrameworkSuite",
         "_framework_runs": "FrameworkRun FrameworkRuns",
         "_launcher": "LauncherSuite",
-        "_overdue": "Overdue find_overdue",
         "_ranks": "RankError run_ranks",
         "_searcher": "SearcherSuite",
         "_searcher_simulation": "SearchSimulation",
