@@ -375,6 +375,7 @@ class TopDocument:
     """Checkpoints, the best first."""
 
     metric: Sent[str]
+    value_steps: Sent[int | None]
     smaller_is_better: Sent[bool]
     checkpoints: Sent[list[RankedDocument]]
 

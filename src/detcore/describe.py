@@ -28,6 +28,8 @@ __all__ = [
     "can_resume",
     "describe_experiment",
     "describe_state",
+    "describe_stand_in",
+    "describe_start",
     "describe_trials",
     "duration_s",
     "flatten",
@@ -108,7 +110,31 @@ def trial_state(trial: Mapping[str, Any]) -> str:
     """Return the state of a trial of `describe_trials` for users."""
     if not trial["num_runs"] and trial["state"] == "PAUSED":
         return "not started"
-    return describe_state(trial["state"], trial["is_alive"], trial["host"])
+    state = describe_state(trial["state"], trial["is_alive"], trial["host"])
+    return str(trial["state_detail"] or state)
+
+
+def describe_start(info: TrialInfo) -> str:
+    """Return from where a run of a trial starts, for users."""
+    if info.latest_checkpoint is not None:
+        return f"from batch {info.steps_completed} (checkpoint {info.latest_checkpoint})"
+    if info.source_checkpoint is not None:
+        return (
+            f"from checkpoint {info.source_checkpoint}, with batches counted from 0 (max_length "
+            "is trained in addition to the training in that checkpoint)"
+        )
+    return "from the start"
+
+
+def describe_stand_in(
+    *, metric: str, value: float | None, value_steps: int, trial_id: int, steps_completed: int
+) -> str:
+    """Return the note that a checkpoint does not lie at the best validation of its trial."""
+    return (
+        f"the checkpoint of trial {trial_id} is of step {steps_completed}, but its {metric} of "
+        f"{format_number(value)} is of step {value_steps}. No checkpoint of this trial lies at a "
+        f"step with a value of {metric}. (checkpoint_policy: all saves one at each validation.)"
+    )
 
 
 def searcher_metric(config: Mapping[str, object]) -> tuple[str | None, bool | None]:

@@ -182,6 +182,34 @@ def test_a_searcher_metric_that_no_validation_has_is_an_error(scratch: Records) 
         ]
 
 
+def test_best_is_checkpoint_of_best_trial(scratch: Records) -> None:
+    experiment = scratch.experiment()
+    for value in (0.5, 0.1, 0.9):
+        trial = scratch.trial(experiment)
+        scratch.report(trial, "validation", 5, val_loss=value)
+        for step in (4, 6, 8):
+            scratch.checkpoint(trial, step, f"{value}-{step}-uuid")
+    result = scratch("experiment", "best", str(experiment), "--uuid")
+    assert result.stdout == "0.1-6-uuid\n"
+    assert result.stderr.startswith(
+        f"note: the checkpoint of trial {trial - 1} is of step 6, but its val_loss of 0.1 is of "
+        "step 5. No checkpoint of this trial lies at a step with a value of val_loss."
+    )
+    (row,) = scratch.data("experiment", "best", str(experiment))["checkpoints"]
+    assert (row["value"], row["value_steps"], row["steps_completed"]) == (0.1, 5, 6)
+
+
+def test_best_fails_without_any_value(scratch: Records) -> None:
+    experiment = scratch.experiment()
+    scratch.checkpoint(scratch.trial(experiment), 5, "never-validated-uuid")
+    error = scratch("experiment", "best", str(experiment), "--uuid").exception
+    assert isinstance(error, NotFoundError)
+    assert str(error).splitlines()[1:] == [
+        "Validation metrics there: none yet.",
+        f"List all checkpoints with: detcore checkpoint list --experiment {experiment}",
+    ]
+
+
 @pytest.mark.parametrize("form", ["--json", "--csv"])
 def test_nothing_but_uuids_is_no_json(search: Records, form: str) -> None:
     result = search("experiment", "best", "1", "--uuid", form)

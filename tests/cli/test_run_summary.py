@@ -32,7 +32,7 @@ def test_the_best_trial_of_a_search_is_named_and_ten_are_listed() -> None:
     assert lines[:3] == [
         "experiment 4: completed",
         "best: trial 7, val_loss 0 at batch 7 (rate=0.7, net.width=8)",
-        "its checkpoint:  detcore checkpoint download $(detcore experiment best 4 --uuid)",
+        "best checkpoint:  detcore checkpoint download $(detcore experiment best 4 --uuid)",
     ]
     rows = [line.split(":")[0].strip() for line in lines if line.startswith("  trial")]
     assert rows == [f"trial {number}" for number in (7, 6, 8, 5, 9, 4, 10, 3, 11, 2)]
@@ -61,6 +61,6 @@ def test_the_commands_after_a_run_on_a_server_name_the_server() -> None:
     lines = _summary(result([0.5, 0.75]), " --master http://host:8080")
     best = "$(detcore experiment best 4 --uuid --master http://host:8080)"
     assert lines[2] == (
-        f"its checkpoint:  detcore checkpoint download {best} --master http://host:8080"
+        f"best checkpoint:  detcore checkpoint download {best} --master http://host:8080"
     )
     assert lines[-1] == "look at it:  detcore experiment describe 4 --master http://host:8080"

@@ -79,6 +79,30 @@ def test_checkpoints_are_ranked_by_the_validation_at_their_step(
     assert ranked(three, metric="absent", limit=limit) == absent[:limit]
 
 
+@pytest.mark.parametrize("limit", [None, 1, 2, 4, 300])
+def test_stand_ins_rank_by_best_validation(store: Store, limit: int | None) -> None:
+    for _ in range(3):
+        store.database.create_trial(experiment_id=1, hparams={}, seed=0)
+    for trial, value in ((1, 0.5), (2, 0.1), (3, 0.3)):  # a checkpoint of trial 3 has a value
+        report(store, trial, 25, loss=value)
+        report(store, trial, 15, loss=value + 0.5)
+        for step in (10, 25 if trial == 3 else 20, 30, 40):
+            save(store, trial, step)
+    report(store, 4, 25, loss=0.0)
+    save(store, 4, 20)  # no later checkpoint
+    rows = store.database.top_checkpoints(
+        experiment_id=1, metric="loss", smaller_is_better=True, limit=limit, distinct_trials=True
+    )
+    assert [(row.checkpoint.uuid, row.value, row.value_steps) for row in rows] == [
+        ("t4-20", 0.0, 25), ("t2-30", 0.1, 25), ("t3-25", 0.3, 25), ("t1-30", 0.5, 25)
+    ][:limit]  # fmt: skip
+    assert [row.validation is None for row in rows] == [True, True, False, True][:limit]
+    assert ranked(store, experiment_id=None, trial_id=2)[:2] == ["t2-30", "t2-10"]
+    assert ranked(store, smaller_is_better=False)[:2] == ["t1-20", "t2-20"]
+    store.database.record_checkpoint(CheckpointDamaged(uuid="t2-30"))
+    assert ranked(store, limit=2) == ["t4-20", "t2-40"]
+
+
 def test_values_and_validations_come_with_them(three: Store) -> None:
     rows = three.database.top_checkpoints(experiment_id=1, metric="loss", smaller_is_better=True)
     assert [row.value for row in rows] == [0.1, 0.1, 0.5, 0.9, math.inf, None, None]

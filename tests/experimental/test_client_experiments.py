@@ -143,6 +143,22 @@ def test_missing_metrics_and_nan_come_last(
     assert experiment.top_checkpoint().uuid == best
 
 
+def test_stand_in_is_returned_with_a_warning(client: Determined, store: ClientStore) -> None:
+    number = store.experiment()
+    first, second = store.trial(number), store.trial(number)
+    worse = store.checkpoint(first, 10, {"loss": 0.9})
+    store.report(second, 15, {"loss": 0.5})
+    store.checkpoint(second, 10)
+    later = store.checkpoint(second, 20)
+    experiment = client.get_experiment(number)
+    with pytest.warns(UserWarning, match=r"is of step 20, but its loss of 0\.5 is of step 15"):
+        assert experiment.top_checkpoint().uuid == later
+    with pytest.warns(UserWarning, match="is of step 20"):
+        assert uuids(experiment.top_n_checkpoints(2)) == [later, worse]
+    with pytest.warns(UserWarning, match="is of step 20"):
+        assert client.get_trial(second).select_checkpoint(best=True).uuid == later
+
+
 def spool_validation(store: ClientStore, trial: int, steps: int) -> None:
     """Report as a worker does that is killed before it moves its report to the database."""
     folder = store.database.get_trial(trial).trial_dir

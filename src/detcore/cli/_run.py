@@ -374,5 +374,5 @@ def _best_of(result: ExperimentResult, at: str) -> list[str]:
     ]
     if best.latest_checkpoint:
         uuid = f"$(detcore experiment best {result.experiment_id} --uuid{at})"
-        lines.append(f"its checkpoint:  detcore checkpoint download {uuid}{at}")
+        lines.append(f"best checkpoint:  detcore checkpoint download {uuid}{at}")
     return lines

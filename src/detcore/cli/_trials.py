@@ -22,10 +22,18 @@ from detcore.cli._output import (
     print_json,
     print_line,
     print_table,
+    printable,
 )
 from detcore.cli._records import master_option, open_records, shorten_checkpoints, uuid_shortener
 from detcore.contract.errors import NotFoundError
-from detcore.describe import describe_trials, flatten, metric_value, searcher_metric, trial_state
+from detcore.describe import (
+    describe_stand_in,
+    describe_trials,
+    flatten,
+    metric_value,
+    searcher_metric,
+    trial_state,
+)
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -298,9 +306,11 @@ def best(
     as_json: bool,
     as_csv: bool,
 ) -> None:
-    """List the best checkpoints of an experiment: those that were validated at their step.
+    """List the best checkpoints of an experiment, by the validation at their step.
 
-    Checkpoints without that metric come last, and so do those with NaN.
+    If a trial has no checkpoint at a validated step, the checkpoint nearest after its best
+    validation, else its latest one, stands in. Checkpoints without the metric, or with NaN, come
+    last.
     """
     form = choose_format(as_json, as_csv)
     if only_uuids and form != "table":
@@ -321,7 +331,11 @@ def best(
             limit=number,
         )
         rows = [
-            {**pick(_BEST_FIELDS[:3], row.checkpoint), "value": row.value}
+            {
+                **pick(_BEST_FIELDS[:3], row.checkpoint),
+                "value": row.value,
+                "value_steps": row.value_steps,
+            }
             | pick(_BEST_FIELDS[3:], row.checkpoint)
             for row in ranked
         ]
@@ -330,13 +344,17 @@ def best(
             # Where the name is wrong, any checkpoint would be as good as another.
             known = database.metric_names(experiment_id)
             names = [name for kind, name in known if kind == "validation"]
-            if asked is not None or (names and metric not in names):
-                raise NotFoundError(_explain(experiment_id, metric, names, is_own=asked is None))
+            raise NotFoundError(_explain(experiment_id, metric, names, is_own=asked is None))
     if not rows:
         raise NotFoundError(
             f"experiment {experiment_id} has no whole checkpoint (yet).\n"
             f"See what there is: detcore checkpoint list --experiment {experiment_id}"
         )
+    for row in rows:
+        if row["value_steps"] not in (None, row["steps_completed"]):
+            fields = ("trial_id", "steps_completed", "value", "value_steps")
+            note = describe_stand_in(metric=metric, **{name: row[name] for name in fields})
+            click.echo(printable(f"note: {note}"), err=True)
     if only_uuids:
         click.echo("\n".join(row["uuid"] for row in rows))
     elif form == "json":
@@ -353,7 +371,9 @@ def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool)
         f"no checkpoint of experiment {experiment_id} has a validation metric {metric!r} that is "
         f"a number.\nValidation metrics there: {', '.join(names) or 'none yet'}."
     )
-    if is_own:
+    if not names:
+        text += f"\nList all checkpoints with: detcore checkpoint list --experiment {experiment_id}"
+    elif is_own and metric not in names:
         text += f"\nName one of them: detcore experiment best {experiment_id} --metric {names[0]}"
     return text
 

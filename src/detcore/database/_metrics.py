@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, Select, and_, exists, func, insert, or_, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
+from sqlalchemy.sql.expression import FromClause
 
 from detcore._log import encode_metrics
 from detcore._records import EventRecord, MetricRecord, read_rows
@@ -179,21 +180,22 @@ def select_best(
     )
 
 
-def is_current(*, is_last: bool = False) -> ColumnElement[bool]:
+def is_current(report: FromClause = metrics, *, is_last: bool = False) -> ColumnElement[bool]:
     """Return the condition that no later run reported the same step.
 
     Args:
+        report: The table `metrics`, or an alias of it.
         is_last: Whether the same run must not have reported it later, either.
     """
     later = metrics.alias("later")
-    after = later.c.run_id > metrics.c.run_id
+    after = later.c.run_id > report.c.run_id
     if is_last:
-        again = and_(later.c.run_id == metrics.c.run_id, later.c.id > metrics.c.id)
+        again = and_(later.c.run_id == report.c.run_id, later.c.id > report.c.id)
         after = or_(after, again)
     return ~exists().where(
-        later.c.trial_id == metrics.c.trial_id,
-        later.c.kind == metrics.c.kind,
-        later.c.steps_completed == metrics.c.steps_completed,
+        later.c.trial_id == report.c.trial_id,
+        later.c.kind == report.c.kind,
+        later.c.steps_completed == report.c.steps_completed,
         after,
     )
 

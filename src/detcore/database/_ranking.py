@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, RowMapping, Select, Table, and_, func, select
+from sqlalchemy import Connection, Select, Table, and_, exists, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._records import CheckpointRecord, MetricRecord, TrialRecord, read_rows
@@ -33,12 +33,15 @@ class RankedCheckpoint:
     """A checkpoint in the order of a metric.
 
     Attributes:
-        value: The metric at its step; None if it is missing, NaN or not a number.
+        value: The value that it ranks by, or None.
+        value_steps: The step of the validation with that value, or None. It differs from the step
+            of the checkpoint if its trial has no checkpoint at a step with a value.
         validation: The validation at its step, or None.
     """
 
     checkpoint: CheckpointRecord
     value: float | None
+    value_steps: int | None
     validation: MetricRecord | None
 
 
@@ -90,9 +93,11 @@ class RankingQueries(Queries):
     ) -> list[RankedCheckpoint]:
         """Return COMPLETED checkpoints, the best first.
 
-        A checkpoint ranks by the validation at its own step, from the last run that reported it.
-        Those whose metric is missing, NaN or not a number are last; of equal ones that of the
-        earlier trial, then that of fewer steps, comes first.
+        A checkpoint ranks by the validation at its own step, from the last run that reported it. If
+        a trial has no checkpoint at a step with a value, one of its checkpoints ranks by the best
+        validation of the trial: the nearest later checkpoint, else the latest one. Checkpoints
+        without a value come last: their metric is missing, NaN or not a number. Of equal
+        checkpoints, the one of the earlier trial, then the one of fewer steps, comes first.
 
         Args:
             experiment_id: Those of this experiment; either this or `trial_id`.
@@ -111,13 +116,17 @@ class RankingQueries(Queries):
                 require(connection, experiments, experiment_id)
             else:
                 require(connection, trials, trial_id)
-            ranked = _rank(
-                connection,
-                _valued(experiment_id, trial_id, metric, smaller_is_better),
-                _all_whole(experiment_id, trial_id),
-                limit,
-                checkpoints.c.trial_id if distinct_trials else checkpoints.c.uuid,
+            key = checkpoints.c.trial_id if distinct_trials else checkpoints.c.uuid
+            valued = _valued(experiment_id, trial_id, metric, smaller_is_better)
+            ranked: list[Mapping[str, Any]] = _rank(connection, valued, limit, key)
+            owner = _owned_by(validation_values, experiment_id, trial_id)
+            stand_ins = _find_stand_ins(
+                connection, owner, metric, smaller_is_better, limit=limit, ranked=ranked
             )
+            ranked = sorted([*ranked, *stand_ins], key=lambda row: _order(row, smaller_is_better))[
+                :limit
+            ]
+            ranked = _rank(connection, _all_whole(experiment_id, trial_id), limit, key, ranked)
             uuids = [row["uuid"] for row in ranked]
             records = {
                 record.uuid: record
@@ -131,6 +140,7 @@ class RankingQueries(Queries):
             RankedCheckpoint(
                 checkpoint=records[row["uuid"]],
                 value=row.get("value"),
+                value_steps=row.get("value_steps"),
                 validation=validations.get(row["uuid"]),
             )
             for row in ranked
@@ -187,7 +197,8 @@ class RankingQueries(Queries):
         )
         with self._read() as connection:
             require(connection, experiments, experiment_id)
-            ranked = _rank(connection, valued, rest, limit, trials.c.id)
+            ranked = _rank(connection, valued, limit, trials.c.id)
+            ranked = _rank(connection, rest, limit, trials.c.id, ranked)
             records = {
                 trial.id: trial
                 for condition in among(trials.c.id, [row["id"] for row in ranked])
@@ -261,7 +272,12 @@ def _valued(
     """Return the query of whole checkpoints that have a value, the best first."""
     value = validation_values.c.value
     return (
-        select(checkpoints.c.uuid, checkpoints.c.trial_id, value)
+        select(
+            checkpoints.c.uuid,
+            checkpoints.c.trial_id,
+            value,
+            metrics.c.steps_completed.label("value_steps"),
+        )
         .select_from(validation_values)
         .join(metrics, metrics.c.id == validation_values.c.metric_id)
         .join(
@@ -287,6 +303,90 @@ def _valued(
     )
 
 
+def _find_stand_ins(
+    connection: Connection,
+    owner: ColumnElement[bool],
+    metric: str,
+    smaller_is_better: bool,
+    *,
+    limit: int | None,
+    ranked: Sequence[Mapping[str, Any]],
+) -> list[Mapping[str, Any]]:
+    """Return checkpoints of the best trials that have none at a step with a value.
+
+    Args:
+        connection: The connection.
+        owner: A condition on `validation_values`.
+        metric: The metric.
+        smaller_is_better: Whether a smaller value is better.
+        limit: Maximum number of results; None = all.
+        ranked: The best checkpoints with a value; a result is better, unless these are too few.
+    """
+    value, steps = validation_values.c.value, metrics.c.steps_completed
+    query = (
+        select(validation_values.c.trial_id, value, steps.label("value_steps"))
+        .join(metrics, metrics.c.id == validation_values.c.metric_id)
+        .where(
+            owner,
+            validation_values.c.name == metric,
+            is_current(is_last=True),
+            _has_whole_checkpoint(),
+            ~_has_whole_checkpoint(_has_value(metric)),
+        )
+        .order_by(
+            value.asc() if smaller_is_better else value.desc(), validation_values.c.trial_id, steps
+        )
+    )
+    if limit is not None and len(ranked) == limit:
+        bound = ranked[-1]["value"]
+        query = query.where(value <= bound if smaller_is_better else value >= bound)
+    return [
+        {**row, "uuid": _find_nearest(connection, row["trial_id"], row["value_steps"])}
+        for row in _rank(connection, query, limit, validation_values.c.trial_id)
+    ]
+
+
+def _find_nearest(connection: Connection, trial_id: int, steps: int) -> str:
+    """Return the UUID of a trial's nearest later whole checkpoint, else of its latest one."""
+    whole = select(checkpoints.c.uuid).where(
+        checkpoints.c.trial_id == trial_id, checkpoints.c.state == COMPLETED
+    )
+    later = whole.where(checkpoints.c.steps_completed > steps).order_by(
+        checkpoints.c.steps_completed, checkpoints.c.committed_at.desc(), checkpoints.c.uuid.desc()
+    )
+    uuid: str | None = connection.execute(later.limit(1)).scalar()
+    if uuid is None:
+        latest = select_latest(select(checkpoints.c.uuid), checkpoints.c.trial_id == trial_id)
+        uuid = connection.execute(latest).scalar_one()
+    return uuid
+
+
+def _has_whole_checkpoint(*conditions: ColumnElement[bool]) -> ColumnElement[bool]:
+    return exists().where(
+        checkpoints.c.trial_id == validation_values.c.trial_id,
+        checkpoints.c.state == COMPLETED,
+        *conditions,
+    )
+
+
+def _has_value(metric: str) -> ColumnElement[bool]:
+    """Return the condition that a checkpoint lies at a step with a value."""
+    report, value = metrics.alias("report"), validation_values.alias("value_of_report")
+    return exists().where(
+        report.c.trial_id == checkpoints.c.trial_id,
+        report.c.kind == "validation",
+        report.c.steps_completed == checkpoints.c.steps_completed,
+        value.c.metric_id == report.c.id,
+        value.c.name == metric,
+        is_current(report, is_last=True),
+    )
+
+
+def _order(row: Mapping[str, Any], smaller_is_better: bool) -> tuple[float, int, int]:
+    value = row["value"] if smaller_is_better else -row["value"]
+    return value, row["trial_id"], row["value_steps"]
+
+
 def _owned_by(table: Table, experiment_id: int | None, trial_id: int | None) -> ColumnElement[bool]:
     """Return the condition that a row is of an experiment, or of one trial."""
     if trial_id is None:
@@ -310,30 +410,30 @@ def _all_whole(experiment_id: int | None, trial_id: int | None) -> Select[Any]:
 
 def _rank(
     connection: Connection,
-    valued: Select[Any],
-    rest: Select[Any],
+    query: Select[Any],
     limit: int | None,
     key: ColumnElement[Any],
-) -> list[RowMapping]:
-    """Return the first rows of `valued` and then of `rest`, each value of `key` once.
+    first: Sequence[Mapping[str, Any]] = (),
+) -> list[Mapping[str, Any]]:
+    """Return the rows `first` and then those of a query, each value of `key` once.
 
-    Rows of `rest` lack what makes the order of `valued`. A trial may have many rows before the next
-    trial's first one, so each query for few leaves out the keys that are found.
+    A trial may have many rows before the next trial's first one, so each page of the query leaves
+    out the keys that are found.
     """
-    found: dict[Any, RowMapping] = {}
-    for query in (valued, rest):
-        while limit is None or len(found) < limit:
-            page, num_rows, asked = query, 0, 0
-            if limit is not None and limit <= _FEW:
-                asked = 2 * (limit - len(found)) + 2
-                page = query.where(key.not_in(list(found))).limit(asked)
-            for row in connection.execute(page):
-                num_rows += 1
-                found.setdefault(row._mapping[str(key.key)], row._mapping)
-                if len(found) == limit:
-                    return list(found.values())
-            if asked == 0 or num_rows < asked:
-                break
+    name = str(key.key)
+    found: dict[Any, Mapping[str, Any]] = {row[name]: row for row in first}
+    while limit is None or len(found) < limit:
+        page, num_rows, asked = query, 0, 0
+        if limit is not None and limit <= _FEW:
+            asked = 2 * (limit - len(found)) + 2
+            page = query.where(key.not_in(list(found))).limit(asked)
+        for row in connection.execute(page):
+            num_rows += 1
+            found.setdefault(row._mapping[name], dict(row._mapping))
+            if len(found) == limit:
+                return list(found.values())
+        if asked == 0 or num_rows < asked:
+            break
     return list(found.values())
 
 

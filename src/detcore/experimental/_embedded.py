@@ -216,6 +216,7 @@ class EmbeddedTransport:
         )
         for document, found in zip(documents, ranked, strict=True):
             document["value"] = found.value
+            document["value_steps"] = found.value_steps
         return {
             "metric": metric,
             "smaller_is_better": smaller_is_better,

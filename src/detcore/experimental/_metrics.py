@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import importlib
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from detcore.contract.errors import NoCheckpointError, PluginNotFoundError
+from detcore.describe import describe_stand_in
 from detcore.experimental._arguments import check_text
 from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._transport import Connected
@@ -87,6 +89,9 @@ class Ranked(Connected):
     ) -> Checkpoint:
         """Return the checkpoint with the best validation metric.
 
+        If a trial has no checkpoint at a validated step, the checkpoint nearest after its best
+        validation, else its latest one, stands in. A `UserWarning` says so.
+
         Args:
             sort_by: Name of the validation metric; default: the searcher's.
             smaller_is_better: Whether smaller values are better; default: as the experiment's
@@ -112,6 +117,18 @@ class Ranked(Connected):
         if not documents or documents[0]["value"] is None:
             owner = f"{self._kind} {self.id}"
             raise NoCheckpointError(_explain(owner, answer["metric"], documents))
+        for document in documents:
+            if document["value_steps"] not in (None, document["steps_completed"]):
+                warnings.warn(
+                    describe_stand_in(
+                        metric=answer["metric"],
+                        value=document["value"],
+                        trial_id=document["trial_id"],
+                        value_steps=document["value_steps"],
+                        steps_completed=document["steps_completed"],
+                    ),
+                    stacklevel=3,
+                )
         return [self._checkpoint(document) for document in documents]
 
     def _rank_checkpoints(
@@ -143,7 +160,7 @@ def _explain(owner: str, metric: str, documents: list[Document]) -> str:
     there = (
         f"Validation metrics there: {', '.join(known)}."
         if known
-        else "None of them was validated at its step."
+        else "None of the trials was validated."
     )
     return (
         f"no checkpoint of {owner} has a number for the validation metric {metric!r}, so none is "

@@ -191,7 +191,7 @@ def _one(state: ServerState, trial_id: int) -> Document:
         best = database.top_checkpoints(
             trial_id=trial_id, metric=metric, smaller_is_better=smaller_is_better, limit=1
         )
-        if best:
+        if best and best[0].value is not None:
             document["bestCheckpoint"] = checkpoint_workload(best[0].checkpoint)
     return document
 
