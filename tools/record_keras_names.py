@@ -16,8 +16,7 @@ from pathlib import Path
 import tensorflow
 
 _FILE = (
-    Path(__file__).parents[1]
-    / "plugins/determined/src/detcore_determined/migrate/keras_names.json"
+    Path(__file__).parents[1] / "plugins/determined/src/detcore_determined/migrate/keras_names.json"
 )
 
 

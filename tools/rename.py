@@ -41,7 +41,7 @@ SOURCE_FOLDERS = (
     "benchmarks",
 )  # fmt: skip
 # Packages of detcore by their names alone.
-TABLES_OF_ROOMS = {"tests/architecture/test_layers.py": "LAYERS", "tools/mutate.py": "ROOM_TESTS"}
+TABLES_OF_ROOMS = {"tests/architecture/test_layers.py": "LAYERS"}
 HISTORY = ("CHANGELOG.md",)
 _PYTHON_BLOCK = re.compile(r"(^```(?:python|py)\b[^\n]*\n)(.*?)(^```)", re.M | re.S)
 
