@@ -16,6 +16,7 @@ from detcore.errors import (
 )
 from detcore.trial import TrialContext
 from detcore_torch._group import WorkerGroup, settle_buckets
+from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._reducers import FunctionReducer, MetricReducer, WrappedReducer
 from detcore_torch._schedulers import LRScheduler
 from detcore_torch._torch import torch
@@ -31,6 +32,7 @@ class PyTorchTrialContext(TrialContext):
 
     Attributes:
         models: The models that were passed to `wrap_model`, in order.
+        attributes: What training changes in the models besides their ``state_dict``.
         optimizers: The optimizers, in order.
         lr_schedulers: The schedulers, in order, with when they are stepped.
         scalers: The gradient scalers, in order.
@@ -50,6 +52,7 @@ class PyTorchTrialContext(TrialContext):
         self.scalers: list[Any] = []
         self.reducers: list[WrappedReducer] = []
         self.group = WorkerGroup(setup.distributed)
+        self.attributes = ModelAttributes([])
         self._wrapped: list[Any] = []
         self._batch_index: int | None = None
         self._epoch_length: int | None = None
@@ -323,6 +326,7 @@ class PyTorchTrialContext(TrialContext):
         Raises:
             InvalidExperimentError: If no model or no optimizer was wrapped.
         """
+        self.attributes = ModelAttributes(self.models)
         for what, found in (("model", self.models), ("optimizer", self.optimizers)):
             if not found:
                 raise InvalidExperimentError(

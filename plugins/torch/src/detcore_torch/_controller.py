@@ -81,8 +81,9 @@ class TorchController:
     def run(self, clock: Clock) -> None:
         """Train until the clock ends training."""
         self._announce_start()
-        for model in self._context.models:
-            model.train()
+        if not self._batches:  # a resumed trial has frozen modules as they were
+            for model in self._context.models:
+                model.train()
         with self._preserved_if_resumed():
             self._callbacks.call("on_training_start")
         with lost_peers_raised(self._place):

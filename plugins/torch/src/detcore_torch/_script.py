@@ -16,11 +16,12 @@ from detcore.errors import InvalidExperimentError
 from detcore.trial import open_clock, resumed_from
 from detcore_torch._callbacks import Callbacks
 from detcore_torch._files import StateFiles, read_json, read_tensors
+from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._schedulers import LRScheduler
 from detcore_torch._seeding import capture_generators, restore_generators
-from detcore_torch._state import capture_shared, load_models, restore_shared
+from detcore_torch._state import capture_shared, load_buffers, load_models, restore_shared
 from detcore_torch._tree import decode, encode
-from detcore_torch._worker_state import WorkerState, capture_worker
+from detcore_torch._worker_state import StatefulCallbacks, WorkerState, capture_worker
 
 if TYPE_CHECKING:
     from detcore.trial import AskedClock
@@ -37,6 +38,7 @@ __all__ = [
     "hyperparameters",
     "open_run",
     "read_document",
+    "restore_callbacks",
 ]
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
@@ -110,6 +112,7 @@ class ScriptRun:
         checkpoint: The folder of the checkpoint from which it resumes, until `release`; or None.
         release: Gives the folder back, once the state is restored.
         length: Steps that the experiment trains at most; None if only the search method knows.
+        is_managed: Whether ``detcore run`` started the script, and the experiment file decides.
     """
 
     context: core.Context
@@ -117,6 +120,7 @@ class ScriptRun:
     checkpoint: Path | None
     release: Callable[[], None]
     length: int | None
+    is_managed: bool
 
     def finish(self, steps_completed: int) -> None:
         """Check that training ended because the clock said so.
@@ -182,6 +186,7 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
                 checkpoint=checkpoint,
                 release=stack.close,
                 length=_length(settings, context, steps_per_epoch),
+                is_managed=is_managed,
             )
 
 
@@ -235,21 +240,28 @@ class ScriptState:
     """The state of a script's objects; a `detcore.trial.SavesState` with snapshots.
 
     Attributes:
-        models: Models, without the wrappers of a process group.
+        attributes: Attributes of the models, which are without the wrappers of a process group.
         optimizers: Their optimizers.
         schedulers: Learning rate schedulers.
         scalers: Gradient scalers.
-        rank: Index of this worker; others than the chief save only their random generators.
+        rank: Index of this worker; others than the chief save only what each worker has.
+        callbacks: The callbacks' states, which each worker has; see `restore_callbacks`.
         extra: Adds the framework's own files on the chief, or None.
     """
 
-    models: Sequence[Any]
+    attributes: ModelAttributes
     optimizers: Sequence[Any] = ()
     schedulers: Sequence[Any] = ()
     scalers: Sequence[Any] = ()
     rank: int = 0
+    callbacks: StatefulCallbacks = dataclasses.field(default_factory=lambda: Callbacks({}))
     extra: Callable[[StateFiles], None] | None = None
     _tensors: Sequence[TensorInfo] = ()
+
+    @property
+    def models(self) -> Sequence[Any]:
+        """The models."""
+        return self.attributes.models
 
     @property
     def lr_schedulers(self) -> list[LRScheduler]:
@@ -269,7 +281,7 @@ class ScriptState:
         return self._tensors
 
     def restore(self, checkpoint: Path) -> None:
-        """Restore everything but the random generators.
+        """Restore everything but the random generators and the callbacks.
 
         Raises:
             InvalidCheckpointError: If it does not fit.
@@ -283,6 +295,32 @@ class ScriptState:
             InvalidCheckpointError: If they do not fit.
         """
         load_models(self.models, checkpoint)
+        load_buffers(self.models, checkpoint)
+
+    def check_objects(self, created: Sequence[str]) -> None:
+        """Check that the next start of the script can restore the state.
+
+        Args:
+            created: The result of `list_objects` when training started.
+
+        Raises:
+            InvalidExperimentError: If it cannot.
+        """
+        objects = self.list_objects()
+        if objects != created:
+            raise InvalidExperimentError(
+                f"training started with {', '.join(created) or 'nothing'}, and the script has "
+                f"{', '.join(objects) or 'nothing'} now.\n"
+                "A checkpoint could not be restored: the next start of the script has the objects "
+                "of before when it restores them.\n"
+                "Create all optimizers and schedulers before training, and change the parameter "
+                "groups of an optimizer instead of the optimizer."
+            )
+
+    def list_objects(self) -> list[str]:
+        """Return the classes of all optimizers, schedulers and scalers."""
+        objects = (*self.optimizers, *self.schedulers, *self.scalers)
+        return [type(each).__name__ for each in objects]
 
     def _capture(self) -> StateFiles:
         files = StateFiles()
@@ -290,7 +328,7 @@ class ScriptState:
             capture_shared(self, files)
             if self.extra is not None:
                 self.extra(files)
-        capture_worker(files, models=(), callbacks=Callbacks({}), batches=0)
+        capture_worker(files, models=(), callbacks=self.callbacks, batches=0)
         self._tensors = files.infos()
         return files
 
@@ -320,6 +358,14 @@ def read_document(checkpoint: Path, name: str) -> dict[str, Any]:
         document.get("state"), read_tensors(path) if path.exists() else {}
     )
     return found
+
+
+def restore_callbacks(clock: AskedClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:
+    """Give this worker's callbacks their states.
+
+    With another number of workers than in the checkpoint, they get those of the chief.
+    """
+    WorkerState(clock.own_folder(checkpoint) or checkpoint).restore_callbacks(callbacks)
 
 
 def generators_in(clock: AskedClock, checkpoint: Path) -> Callable[[], None]:

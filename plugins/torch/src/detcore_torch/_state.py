@@ -4,25 +4,40 @@
 | --- | --- |
 | ``model.safetensors``, ``model-1.safetensors``, ... | a model's ``state_dict``, by its names |
 | ``optimizer.safetensors``, ... | the tensors of an optimizer's state |
-| ``others.safetensors`` | tensors of schedulers and scalers, if there are any |
+| ``others.safetensors`` | tensors of schedulers and scalers, and buffers that are not persistent |
 | ``torch.json`` | everything else, with the names of the tensors in their places |
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from detcore.errors import InvalidCheckpointError
 from detcore_torch._files import StateFiles, read_json, read_tensors
+from detcore_torch._model_attributes import (
+    ModelAttributes,
+    restore_attributes,
+    restore_buffers,
+)
+from detcore_torch._parameter_groups import name_groups, restore_groups, select_moments
 from detcore_torch._torch import torch
 from detcore_torch._tree import decode, encode
 
 if TYPE_CHECKING:
     from detcore_torch._schedulers import LRScheduler
 
-__all__ = ["Wrapped", "capture_shared", "load_models", "restore_shared", "start_from_other"]
+__all__ = [
+    "Wrapped",
+    "attributes_in",
+    "capture_shared",
+    "load_buffers",
+    "load_models",
+    "restore_shared",
+    "start_from_other",
+]
 
 _FILE = "torch.json"
 _OTHERS = "others.safetensors"
@@ -35,6 +50,10 @@ class Wrapped(Protocol):
     @property
     def models(self) -> Sequence[torch.nn.Module]:
         """Models."""
+
+    @property
+    def attributes(self) -> ModelAttributes:
+        """Attributes of the models."""
 
     @property
     def optimizers(self) -> Sequence[torch.optim.Optimizer]:
@@ -50,22 +69,33 @@ class Wrapped(Protocol):
 
 
 def capture_shared(context: Wrapped, files: StateFiles) -> None:
-    """Add the state of every object that the trial wrapped; tensors may share its memory."""
+    """Add the state of every object that the trial wrapped; tensors may share its memory.
+
+    Raises:
+        InvalidExperimentError: If the state could not be restored.
+    """
     others: dict[str, Any] = {}
     document: dict[str, Any] = {"version": _VERSION, "models": [], "optimizers": []}
+    attributes = context.attributes.capture()
     for index, model in enumerate(context.models):
         state = model.state_dict()
         tensors = {name: v for name, v in state.items() if isinstance(v, torch.Tensor)}
         files.add_tensors(_name("model", index), tensors)
         extra = {name: value for name, value in state.items() if name not in tensors}
-        document["models"].append(
-            {"class": type(model).__name__, "extra": encode(extra, others, f"model.{index}")}
-        )
+        document["models"].append({
+            "class": type(model).__name__,
+            "extra": encode(extra, others, f"model.{index}"),
+            "attributes": encode(attributes[index], others, f"model.{index}.attributes"),
+        })  # fmt: skip
     for index, optimizer in enumerate(context.optimizers):
         tensors = {}
         encoded = encode(optimizer.state_dict(), tensors, "optimizer")
         files.add_tensors(_name("optimizer", index), tensors)
-        document["optimizers"].append({"class": type(optimizer).__name__, "state": encoded})
+        document["optimizers"].append({
+            "class": type(optimizer).__name__,
+            "parameters": name_groups(optimizer, context.models),
+            "state": encoded,
+        })  # fmt: skip
     document["schedulers"] = [
         encode(_plain_part(each.scheduler.state_dict()), others, f"scheduler.{index}")
         for index, each in enumerate(context.lr_schedulers)
@@ -91,7 +121,9 @@ def restore_shared(context: Wrapped, directory: Path) -> None:
     schedulers = _states(document, "schedulers", len(context.lr_schedulers), others)
     scalers = _states(document, "scalers", len(context.scalers), others)
     load_models(context.models, directory)
-    for optimizer, state in zip(context.optimizers, optimizers, strict=True):
+    attributes_in(context.models, directory)()
+    for optimizer, (names, state) in zip(context.optimizers, optimizers, strict=True):
+        restore_groups(optimizer, names, context.models)
         _load(optimizer.load_state_dict, state, directory)
     for each, state in zip(context.lr_schedulers, schedulers, strict=True):
         _load(each.scheduler.load_state_dict, state, directory)
@@ -108,9 +140,9 @@ def start_from_other(context: Wrapped, directory: Path) -> None:
     document = read_json(directory / _FILE, _VERSION)
     optimizers = _read_optimizers(context, directory, document)
     load_models(context.models, directory)
-    for optimizer, state in zip(context.optimizers, optimizers, strict=True):
+    for optimizer, (names, state) in zip(context.optimizers, optimizers, strict=True):
         # Learning rates and their like are hyperparameters of this trial.
-        own = {**state, "param_groups": optimizer.state_dict()["param_groups"]}
+        own = select_moments(optimizer, state, names, context.models)
         _load(optimizer.load_state_dict, own, directory)
 
 
@@ -132,6 +164,37 @@ def load_models(models: Sequence[Any], directory: Path) -> None:
         states.append(state)
     for model, state in zip(models, states, strict=True):
         _load(model.load_state_dict, state, directory)
+
+
+def load_buffers(models: Sequence[Any], directory: Path) -> None:
+    """Restore the buffers of models that are not part of their ``state_dict``.
+
+    Raises:
+        InvalidCheckpointError: If they do not fit, or are damaged.
+    """
+    for model, state in zip(models, _read_attributes(models, directory), strict=True):
+        _load(functools.partial(restore_buffers, model), state, directory)
+
+
+def attributes_in(models: Sequence[Any], directory: Path) -> Callable[[], None]:
+    """Read the attributes of models; return a function that restores them.
+
+    Raises:
+        InvalidCheckpointError: If they are damaged; the function also if they do not fit.
+    """
+    states = _read_attributes(models, directory)
+
+    def restore() -> None:
+        for model, state in zip(models, states, strict=True):
+            _load(functools.partial(restore_attributes, model), state, directory)
+
+    return restore
+
+
+def _read_attributes(models: Sequence[Any], directory: Path) -> list[Any]:
+    records = _list(read_json(directory / _FILE, _VERSION), "models", len(models))
+    others = _read_others(directory)
+    return [decode(record.get("attributes"), others) for record in records]
 
 
 def _check_fit(model: torch.nn.Module, state: Mapping[str, Any], file: Path) -> None:
@@ -166,7 +229,7 @@ def _read_optimizers(context: Wrapped, directory: Path, document: Mapping[str, A
                 "Use the optimizer that the checkpoint was made with, or start a new trial."
             )
         tensors = read_tensors(directory / _name("optimizer", index))
-        found.append(decode(record.get("state"), tensors))
+        found.append((record.get("parameters"), decode(record.get("state"), tensors)))
     return found
 
 

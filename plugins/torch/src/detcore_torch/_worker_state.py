@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from detcore.errors import InvalidCheckpointError
 from detcore_torch._files import StateFiles, read_json, read_tensors
 from detcore_torch._seeding import capture_generators, restore_generators
 from detcore_torch._tree import decode, encode
 
-if TYPE_CHECKING:
-    from detcore_torch._callbacks import Callbacks
-
-__all__ = ["WorkerState", "capture_worker"]
+__all__ = ["StatefulCallbacks", "WorkerState", "capture_worker"]
 
 _FILE = "worker.json"
 _TENSORS = "worker.safetensors"
@@ -23,8 +20,18 @@ _RANDOM = "random."
 _GRADIENT = "gradient."
 
 
+class StatefulCallbacks(Protocol):
+    """The callbacks of a trial or a library, such as `Callbacks`."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the callbacks' states by name."""
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Give the callbacks their states."""
+
+
 def capture_worker(
-    files: StateFiles, *, models: Sequence[Any], callbacks: Callbacks, batches: int
+    files: StateFiles, *, models: Sequence[Any], callbacks: StatefulCallbacks, batches: int
 ) -> None:
     """Add the state of this worker.
 
@@ -82,7 +89,7 @@ class WorkerState:
         }
         restore_generators(self._document.get("random") or {}, found)
 
-    def restore_callbacks(self, callbacks: Callbacks) -> None:
+    def restore_callbacks(self, callbacks: StatefulCallbacks) -> None:
         """Give the callbacks their states."""
         callbacks.load_state_dict(decode(self._document.get("callbacks") or {}, self._tensors))
 

@@ -26,6 +26,7 @@ from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
 from detcore_torch._files import StateFiles
 from detcore_torch._group import settle_buckets
+from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._resumable import ResumableLoader, resumable_loader
 from detcore_torch._script import (
     Plan,
@@ -39,6 +40,7 @@ from detcore_torch._script import (
     read_document,
 )
 from detcore_torch._seeding import preserved_generators
+from detcore_torch._state import attributes_in
 from detcore_torch._torch import torch
 from detcore_torch._versions import supported
 
@@ -158,7 +160,7 @@ class Training:
         self._clock = run.clock
         self._step = run.clock.steps_completed
         self._metrics: dict[str, list[Any]] = {}
-        self._resume_generators: Callable[[], None] | None = None
+        self._resume: list[Callable[[], None]] = []
         self.original = train_loader.base_dataloader
         chiefs_seed = run.context.distributed.broadcast(torch.initial_seed())
         is_resumed = run.checkpoint is not None
@@ -169,13 +171,21 @@ class Training:
         train_loader.base_dataloader = self._data
         for wrapper in _wrappers(accelerator):
             settle_buckets(wrapper)
+        self._attributes = ModelAttributes([
+            accelerator.unwrap_model(model) for model in accelerator._models
+        ])  # fmt: skip
         if run.checkpoint is not None:
             document = read_document(run.checkpoint, _FRAMEWORK)
             self._state({}).restore(run.checkpoint)
             self._load_registered(document["registered"])
             self._data.seek(document["position"])
-            self._resume_generators = generators_in(self._clock, run.checkpoint)
+            # The script may change modes or draw numbers before it takes the first batch.
+            self._resume = [
+                attributes_in(self._attributes.models, run.checkpoint),
+                generators_in(self._clock, run.checkpoint),
+            ]
         run.release()
+        self._created = self._state({}).list_objects()
 
     @property
     def step(self) -> int:
@@ -190,13 +200,13 @@ class Training:
     def __iter__(self) -> Iterator[Any]:
         """Yield batches until training ends; between them, do the work that is due."""
         if self._finish_step():  # such as a validation for which there was no time
-            self._restore_generators()
+            self._restore_rest()
             return
         while True:
             self._loader.set_epoch(self._data.loader.epoch)
             for batch in self._loader:
                 self._data.take()
-                self._restore_generators()
+                self._restore_rest()
                 yield batch
                 if self._accelerator.sync_gradients:
                     self._step += 1
@@ -215,11 +225,10 @@ class Training:
             self._clock.request_stop()
             self._finish_step()
 
-    def _restore_generators(self) -> None:
-        """Restore the generators of the checkpoint, once."""
-        if self._resume_generators is not None:
-            self._resume_generators()
-            self._resume_generators = None
+    def _restore_rest(self) -> None:
+        """Restore the attributes of models and the generators of the checkpoint, once."""
+        while self._resume:
+            self._resume.pop(0)()
 
     def _finish_step(self) -> bool:
         """Do the work that is due; return whether training ends here."""
@@ -231,7 +240,9 @@ class Training:
             elif decision.step is Step.CHECKPOINT:
                 registered = [each.state_dict() for each in self._accelerator._custom_objects]
                 rest = {"registered": registered, "position": self._data.position}
-                self._clock.save(self._state(rest))
+                state = self._state(rest)
+                state.check_objects(self._created)
+                self._clock.save(state)
             else:
                 if self._clock.stopped == "preempted":
                     self._run.finish(self._step)  # exits
@@ -262,7 +273,7 @@ class Training:
             add_document(files, _FRAMEWORK, rest)
 
         return ScriptState(
-            models=[accelerator.unwrap_model(model) for model in accelerator._models],
+            attributes=self._attributes,
             optimizers=[each.optimizer for each in accelerator._optimizers],
             schedulers=[each.scheduler for each in accelerator._schedulers],
             scalers=[] if accelerator.scaler is None else [accelerator.scaler],

@@ -35,6 +35,7 @@ from detcore_torch._lightning_settings import (
     validation_period,
 )
 from detcore_torch._lightning_validation import exact_validation, logged_metrics, unwrapped_model
+from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._resumable import ResumableLoader, resumable_loader
 from detcore_torch._script import (
     Plan,
@@ -203,7 +204,9 @@ def _restore_ended(
     trainer.fit_loop.max_epochs = trainer.num_sanity_val_steps = 0
     trainer.fit(model, **sources)  # trains nothing, but makes optimizers and schedulers
     schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
-    state = ScriptState(models=[model], optimizers=trainer.optimizers, schedulers=schedulers)
+    state = ScriptState(
+        attributes=ModelAttributes([model]), optimizers=trainer.optimizers, schedulers=schedulers
+    )
     state.restore(run.checkpoint)
     generators_in(run.clock, run.checkpoint)()
 
@@ -277,7 +280,7 @@ class _StateIO:
         if not (folder / f"{_FRAMEWORK}.json").is_file():
             return self.original.load_checkpoint(path, *args, **kw)
         model = self._trainer.lightning_module
-        ScriptState(models=[model]).restore_models(folder)
+        ScriptState(attributes=ModelAttributes([model])).restore_models(folder)
         parts = {"state_dict": model.state_dict(), "optimizer_states": [], "lr_schedulers": []}
         return {**read_document(folder, _FRAMEWORK)["trainer"], **parts}
 
@@ -324,10 +327,12 @@ class _ClockCallback:
         self._generators: Callable[[], None] | None = None
         self._resumed_generators: Callable[[], None] | None = None
         self._unwrapped = contextlib.ExitStack()
+        self._attributes = ModelAttributes([])
         data.boundary = self._boundary
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take over the limit, which Lightning would obey before the boundary."""
+        self._attributes = ModelAttributes([pl_module])
         trainer.fit_loop.epoch_loop.max_steps = -1
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -438,7 +443,7 @@ class _ClockCallback:
     def _state(self, rest: Mapping[str, object]) -> ScriptState:
         trainer = self._trainer
         return ScriptState(
-            models=[trainer.lightning_module],
+            attributes=self._attributes,
             optimizers=trainer.optimizers,
             schedulers=[config.scheduler for config in trainer.lr_scheduler_configs],
             rank=self._run.context.distributed.rank,

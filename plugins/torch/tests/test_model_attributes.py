@@ -1,0 +1,136 @@
+"""What training changes in models and optimizers besides the numbers in their ``state_dict``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from _lab import Lab, LineTrial
+from torch.nn import functional
+
+from detcore.errors import DetcoreError, InvalidExperimentError
+
+
+class Counting(torch.nn.Module):  # type: ignore[misc]  # PyTorch has no types here
+    """Scales by a mean that it keeps in a buffer which is not persistent."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(5), persistent=False)
+        self.register_buffer("last", None, persistent=False)
+        self.gain = 1.0
+
+    def forward(self, x: Any) -> Any:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(0)
+            self.last = x.detach()[: len(x) // 2].sum(0)
+        return self.gain * x - self.mean - 0.1 * (0 if self.last is None else self.last)
+
+
+class FineTuned(LineTrial):
+    """Freezes, unfreezes and adjusts layers at some batches, as tutorials on fine-tuning do."""
+
+    def build_model(self) -> Any:
+        model = torch.nn.Sequential(
+            torch.nn.Linear(3, 5), torch.nn.BatchNorm1d(5), Counting(), torch.nn.Dropout(0.4),
+            torch.nn.Linear(5, 1),
+        )  # fmt: skip
+        model[0].requires_grad_(False)
+        return model
+
+    def build_optimizer(self, parameters: Any) -> Any:
+        return torch.optim.Adam([each for each in parameters if each.requires_grad], 0.05)
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        if batch_idx == 3:
+            self.model[1].eval()
+            self.model[3].p = 0.1
+            self.model[2].gain = 0.5
+            self.model[4].bias.requires_grad = False
+        if batch_idx == 5:
+            self.model[0].requires_grad_(True)
+            group = {"params": self.model[0].parameters(), "lr": 0.01}
+            self.optimizer.add_param_group(group)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
+@pytest.mark.parametrize("cut", [2, 4, 6, 9])
+def test_fine_tuning_is_resumed(tmp_path: Path, cut: int) -> None:
+    whole = Lab(FineTuned).train(3, 12)
+    Lab(FineTuned).train(cut).save(tmp_path)
+    later = Lab(FineTuned, steps_completed=cut).restore(tmp_path).train(12)
+    assert later.state() == whole.state()
+    assert torch.equal(later.trial.model[2].mean, whole.trial.model[2].mean)
+    groups = [
+        [{**group, "params": len(group["params"])} for group in lab.trial.optimizer.param_groups]
+        for lab in (later, whole)
+    ]
+    assert groups[0] == groups[1]
+    assert len(groups[0]) == 2
+    assert later.controller.validate() == whole.controller.validate()
+
+
+def test_another_trial_gets_the_moments_of_its_own_parameters(tmp_path: Path) -> None:
+    class Reversed(FineTuned):
+        def build_optimizer(self, parameters: Any) -> Any:
+            return torch.optim.Adam([*parameters][:1:-1], 0.05)
+
+    first = Lab(FineTuned).train(7)
+    first.save(tmp_path)
+    other = Lab(Reversed)
+    other.controller.start_from(tmp_path)
+    for optimizer in (first.trial.optimizer, other.trial.optimizer):
+        assert len(optimizer.state) >= 4
+    for parameter, moments in other.trial.optimizer.state.items():
+        name = next(n for n, p in other.trial.model.named_parameters() if p is parameter)
+        theirs = dict(first.trial.model.named_parameters())[name]
+        assert torch.equal(moments["exp_avg"], first.trial.optimizer.state[theirs]["exp_avg"])
+    assert len(other.trial.optimizer.param_groups) == 1
+
+
+def test_parameters_of_no_model_are_named_at_the_first_checkpoint() -> None:
+    class Stray(LineTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            if batch_idx == 0:
+                self.weight = torch.nn.Parameter(torch.ones(7, dtype=torch.float64))
+                self.optimizer.add_param_group({"params": [self.weight]})
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    lab = Lab(Stray).train(1)
+    with pytest.raises(InvalidExperimentError, match=r"group 1 of Adam belong to no.*\(7,\)"):
+        lab.controller.snapshot(Path())
+
+
+def test_a_checkpoint_with_parameters_that_the_model_lacks_is_refused(tmp_path: Path) -> None:
+    class Other(LineTrial):
+        def build_model(self) -> Any:
+            model = torch.nn.Linear(3, 1)
+            model.weight = torch.nn.Parameter(model.weight.detach())
+            model.register_buffer("bias", model._parameters.pop("bias").detach())
+            return model
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            return functional.mse_loss(self.model(batch[0]), batch[1])
+
+    Lab().train(2).save(tmp_path)
+    with pytest.raises(DetcoreError, match=r"Adam of the checkpoint trains model-0\.bias"):
+        Lab(Other).restore(tmp_path)
+
+
+def test_a_buffer_that_cannot_be_saved_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Sparse(LineTrial):
+        def build_model(self) -> Any:
+            model = super().build_model()
+            model.register_buffer("edges", torch.eye(3).to_sparse(), persistent=False)
+            return model
+
+    lab = Lab(Sparse).train(1)
+    lab.save(tmp_path)
+    lab.save(tmp_path)
+    (message,) = [each.getMessage() for each in caplog.records if "buffer" in each.getMessage()]
+    assert "do not contain the buffer edges of Linear" in message
+    Lab(Sparse).restore(tmp_path).train(2)
