@@ -20,6 +20,7 @@ from detcore._secrets import (
 from detcore.contract.values import searcher_metric as configured_metric
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
     from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
 
 __all__ = [
@@ -27,9 +28,9 @@ __all__ = [
     "best_of",
     "can_resume",
     "describe_experiment",
-    "describe_state",
     "describe_stand_in",
     "describe_start",
+    "describe_state",
     "describe_trials",
     "duration_s",
     "flatten",
@@ -41,6 +42,7 @@ __all__ = [
     "metric_value",
     "searcher_metric",
     "sort_key",
+    "split_length",
     "summarize_config",
     "took_s",
     "trial_state",
@@ -273,17 +275,70 @@ def describe_trials(
         trial_ids=[trial.id for trial in trials],
     )
     alive = database.runs_alive(trial.id for trial in trials if trial.state.value == "RUNNING")
+    details = _state_details(database, trials, summaries)
     return [
-        _describe_trial(trial, summaries[trial.id], alive.get(trial.id, False)) for trial in trials
+        _describe_trial(
+            trial, summaries[trial.id], alive.get(trial.id, False), details.get(trial.id)
+        )
+        for trial in trials
     ]
 
 
+def _state_details(
+    database: Database, trials: Sequence[TrialRecord], summaries: Mapping[int, TrialSummary]
+) -> dict[int, str]:
+    """Return, by trial, the part of a search trial's state that its recorded state leaves out.
+
+    A PAUSED trial may wait for a promotion. A COMPLETED trial may have ended before the longest
+    length of the search.
+    """
+    config = database.get_experiment(trials[0].experiment_id).config
+    unit, max_length = split_length((config.get("searcher") or {}).get("max_length"))
+    details: dict[int, str] = {}
+    undecided = []
+    for trial in trials:
+        if trial.search_index is None or trial.length is None or not summaries[trial.id].num_runs:
+            continue
+        if trial.state.value == "PAUSED":
+            undecided.append(trial)
+        elif trial.state.value == "COMPLETED":
+            if trial.length < max_length:
+                text = f"stopped by the search at {trial.length} of {max_length} {unit}"
+                details[trial.id] = text
+            elif unit == "batches" and summaries[trial.id].steps_completed < trial.length:
+                undecided.append(trial)
+    if not undecided:
+        return details
+    reached = {
+        (event["trial"], event["length"])
+        for event in database.list_search_events(trials[0].experiment_id)
+        if event is not None and event["type"] == "validated"
+    }
+    for trial in undecided:
+        has_reached = (trial.search_index, trial.length) in reached
+        if trial.state.value == "COMPLETED" and not has_reached:
+            steps = summaries[trial.id].steps_completed
+            details[trial.id] = f"ended by its own code at {steps} of {trial.length} {unit}"
+        elif trial.state.value == "PAUSED" and has_reached:
+            details[trial.id] = "waiting for promotion"
+    return details
+
+
+def split_length(length: object) -> tuple[str, int]:
+    """Return the unit and the number of a configured length; 0 without one."""
+    if isinstance(length, Mapping):
+        length = {unit: count for unit, count in length.items() if count}
+        return next(iter(length.items()), ("batches", 0))
+    return "batches", length if isinstance(length, int) else 0
+
+
 def _describe_trial(
-    trial: TrialRecord, summary: TrialSummary, is_alive: bool | None
+    trial: TrialRecord, summary: TrialSummary, is_alive: bool | None, state_detail: str | None
 ) -> dict[str, Any]:
     return {
         "id": trial.id,
         "state": trial.state.value,
+        "state_detail": state_detail,
         "is_alive": is_alive,
         "host": trial.host,
         "error": trial.error,
@@ -339,12 +394,10 @@ def summarize_config(config: Mapping[str, Any]) -> dict[str, str]:
 
 def _length(value: object) -> str | None:
     """Return ``{"epochs": 5}`` as ``5 epochs``; None for a missing or zero length."""
-    if isinstance(value, Mapping):
-        for unit, count in value.items():
-            if count:
-                return f"{count} {_ONE.get(unit, unit) if count == 1 else unit}"
-        return None
-    return str(value) if value else None
+    unit, count = split_length(value)
+    if isinstance(value, Mapping) and count:
+        return f"{count} {_ONE.get(unit, unit) if count == 1 else unit}"
+    return str(count) if count else None
 
 
 class Redactor:

@@ -118,7 +118,7 @@ def test_resuming_needs_the_secrets_of_the_file_or_the_environments(
         entrypoint="model_def:Raises", checkpoint_storage=spec(weed_url, "resumed"),
         max_restarts=0, scheduling_unit=5, min_checkpoint_period={"batches": 5},
     )  # fmt: skip
-    mistake, resumed = "own mistake at batch 7", "going on from batch 5"
+    mistake, resumed = "own mistake at batch 7", "from batch 5"
     assert mistake in detcore("run", config, MODEL_DIR).stdout
     again = detcore("run", "--resume", 1).stdout
     assert resumed in again

@@ -18,7 +18,7 @@ from terminal import on_a_terminal, without_colour
 from detcore.cli._groups import CommandGroup, import_command
 from detcore.cli._main import COMMANDS, DISTRIBUTION_OF_COMMAND
 from detcore.cli._output import print_csv
-from detcore.database import TrialLog
+from detcore.database import TrialDraft, TrialLog, TrialTarget
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState, TrialState
 from detcore_registry import RegistryDatabase
@@ -208,6 +208,31 @@ def test_best_fails_without_any_value(scratch: Records) -> None:
         "Validation metrics there: none yet.",
         f"List all checkpoints with: detcore checkpoint list --experiment {experiment}",
     ]
+
+
+def test_lists_tell_a_wait_from_a_pause(scratch: Records) -> None:
+    database = scratch.database
+    searcher = {"name": "adaptive_asha", "metric": "val_loss", "max_length": {"batches": 16}}
+    experiment = scratch.experiment(config={"entrypoint": "m:T", "searcher": searcher})
+    drafts = [TrialDraft(search_index=index, hparams={}, seed=0) for index in range(3)]
+    targets = [TrialTarget(search_index=index, length=4) for index in range(3)]
+    ids = database.add_search_event(
+        experiment, number=0, event=None, created=drafts, targets=targets
+    )
+    event = {"type": "validated", "trial": 0, "length": 4, "metric": 0.5}
+    database.add_search_event(experiment, number=1, event=event)
+    for index, steps in ((0, 4), (1, 2), (2, 4)):
+        database.start_run(ids[index])
+        scratch.report(ids[index], "validation", steps, val_loss=0.5)
+        database.set_trial_state(ids[index], TrialState.PAUSED)
+    database.set_trial_state(ids[2], TrialState.COMPLETED)
+    rows = scratch.csv("experiment", "trials", str(experiment))
+    assert [(row["state"], row["state_detail"]) for row in rows] == [
+        ("PAUSED", "waiting for promotion"),
+        ("PAUSED", ""),
+        ("COMPLETED", "stopped by the search at 4 of 16 batches"),
+    ]
+    assert "waiting for promotion" in scratch("trial", "describe", str(ids[0])).stdout
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv"])

@@ -53,7 +53,7 @@ def test_larger_may_be_better_and_nothing_may_be_best() -> None:
 
 def test_a_failed_run_is_to_be_mended_first() -> None:
     failed = dataclasses.replace(result([0.5]), state=ExperimentState.ERROR, error="KeyError: 'x'")
-    last = "mend the cause, then go on from the latest checkpoint:  detcore run --resume 4"
+    last = "fix the cause, then resume from the latest checkpoint:  detcore run --resume 4"
     assert _summary(failed, "")[-1] == last
 
 

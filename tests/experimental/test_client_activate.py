@@ -71,7 +71,7 @@ def test_pause_and_go_on(
     assert process.returncode == 75, stderr
     assert experiment.state == "PAUSED"
     experiment.activate()
-    wait_for(lambda: "going on from batch" in log.read_text())
+    wait_for(lambda: "from batch" in log.read_text())
     experiment.pause()
     experiment.activate()  # it is being paused just now
     assert experiment.state == "RUNNING"
@@ -87,7 +87,7 @@ def test_pause_and_go_on(
     assert best.training.validation_metrics["val_loss"] == least
     assert len(best.load()["weights"]) == 3
     assert best.load("model", scale=0.0)["weights"] == [0.0, 0.0, 0.0]
-    assert log.read_text().count("going on from batch") == 2
+    assert log.read_text().count("from batch") == 2
     with pytest.raises(RunError, match="is complete"):
         experiment.activate()
 

@@ -183,7 +183,7 @@ def test_what_fails_raises_and_an_interrupt_can_be_resumed(detcore: Detcore) -> 
     assert process.returncode == 75, output + stderr
     assert "told: experiment 1 failed: " in output
     assert "ZeroDivisionError: the user's own mistake" in output
-    assert "experiment 2 was interrupted; go on with it: detcore run --resume 2" in output
+    assert "experiment 2 was interrupted; resume with: detcore run --resume 2" in output
 
 
 def test_the_script_of_a_run_is_its_trial(detcore: Detcore) -> None:

@@ -120,4 +120,4 @@ def test_ctrl_c_twice_ends_it_meanwhile(
     done = detcore("run", "--resume", 1, "--json")
     assert done.code == 0, done.output
     assert done.summary["state"] == "COMPLETED"
-    assert "going on from batch 10" in done.output
+    assert "from batch 10" in done.output

@@ -131,7 +131,7 @@ def test_a_script_that_ignores_its_checkpoint_is_warned_once(
     finished = detcore("run", detcore.config(entrypoint="python3 train.py", max_restarts=1), folder)
     assert finished.code == 0, finished.stdout + finished.stderr
     assert "It starts again from its latest checkpoint (restart 1 of 1)" in finished.stdout
-    assert "going on from batch 5 (checkpoint " in finished.stdout
+    assert "from batch 5 (checkpoint " in finished.stdout
     told = "restored no checkpoint and reports batch 1: it trains from the start again"
     assert finished.stdout.count(told) == (0 if restores else 1)
     line = "with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:"

@@ -128,7 +128,7 @@ def _control(
     else:
         click.echo(f"experiment {experiment_id}: {state.lower()}")
         if state == "PAUSED" and is_here:
-            click.echo(f"go on with it:  detcore experiment resume {experiment_id}")
+            click.echo(f"resume with:  detcore experiment resume {experiment_id}")
 
 
 def _wait(obj: CliContext, experiment_id: int, what: str) -> None:

@@ -22,6 +22,7 @@ from detcore.cli._progress import (
     format_checkpoint,
     format_metrics,
 )
+from detcore.describe import describe_start
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
@@ -36,6 +37,7 @@ _SEARCH_INTERVAL_S, _INTERVAL_GROWTH, _LONGEST_INTERVAL_S = 10.0, 1.2, 600.0
 # Lines of a trial's standard error in a search: shown at once, and held in case it fails.
 _MOST_ERROR_LINES, _MOST_HELD_LINES = 3, 50
 _MOST_KNOWN_LINES = 1000
+_MAX_REMEMBERED_LINES = 100
 _TRACEBACK = "Traceback (most recent call last):"
 _MOST_ROWS = 20
 # Header, title of the table, the line about omitted rows, and some lines of earlier output.
@@ -44,8 +46,9 @@ _OTHER_LINES = 7
 _HPARAMS, _RUNG = 2, 4
 _LEAST_WIDTH = 15
 _BEST = "*"  # marks the best trial, also where there are no colours
+_WAITING = "waiting for promotion"
 # In the order in which they are counted in the header.
-_STATES = ("running", "completed", "error", "canceled", "not started", "waits", "interrupted")
+_STATES = ("running", "completed", "error", "canceled", "not started", _WAITING, "interrupted")
 
 
 class _Display:
@@ -54,6 +57,11 @@ class _Display:
     def __init__(self, console: Console) -> None:
         self._console = console
         self._progress = RunProgress()
+        self._shown: deque[str] = deque(maxlen=_MAX_REMEMBERED_LINES)
+
+    def has_shown(self, text: str) -> bool:
+        """Whether one of the last lines contains a text."""
+        return any(text in line for line in list(self._shown))
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """Begin to show an experiment."""
@@ -181,6 +189,7 @@ class PlainDisplay(_Display):
         """Nothing to put away."""
 
     def _show(self, text: str) -> None:
+        self._shown.append(text)
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _show_held_errors(self, status: TrialStatus) -> None:
@@ -261,11 +270,13 @@ class LiveDisplay(_Display):
         """Show a line that a worker printed."""
         with self._lock:
             text = printable(self._with_source(info, line, rank), keep_colours=True)
+            self._shown.append(text)
             self._console.print(Text.from_ansi(text), soft_wrap=True)
 
     def notice(self, text: str) -> None:
         """Show a message of the runner."""
         with self._lock:
+            self._shown.append(printable(text))
             self._console.print(Text(printable(text), style="dim"), soft_wrap=True)
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
@@ -310,19 +321,20 @@ def _draw_trial(trial: TrialProgress) -> Group:
 
 
 def _opening(info: TrialInfo, pid: int) -> str:
-    start = (
-        f"going on from batch {info.steps_completed} (checkpoint {info.latest_checkpoint})"
-        if info.latest_checkpoint
-        else "from the start"
-    )
-    return f"experiment {info.experiment_id}, trial {info.trial_id}: {start}; process {pid}"
+    name = f"experiment {info.experiment_id}, trial {info.trial_id}"
+    return f"{name}: {describe_start(info)}; process {pid}"
 
 
 def _ending(trial: TrialProgress, progress: RunProgress) -> str:
     best = "" if trial.best is None else f", best {progress.metric} {format_number(trial.best)}"
     hparams = progress.hparams(trial)
+    state = state_of(trial)
+    if trial.status is not None and state == "completed":
+        length = trial.status.length
+        if length < progress.max_length:
+            state = f"stopped by the search at {length} of {progress.max_length} {progress.unit}"
     return (
-        f"trial {trial.trial_id}: {state_of(trial)}{best}"
+        f"trial {trial.trial_id}: {state}{best}"
         f"{f' with {hparams}' if hparams else ''}; {progress.done:.0%} of the search is done"
     )
 
@@ -373,7 +385,7 @@ def state_of(trial: TrialProgress) -> str:
         return "running"
     if status.state.value == "PAUSED":
         if status.is_waiting:
-            return "waits"
+            return _WAITING
         return "not started" if trial.info is None and not status.rung else "interrupted"
     return status.state.value.lower()
 

@@ -56,7 +56,7 @@ _COMMANDS = {
     "plot": Lazy(None, "Draw learning curves and hyperparameters."),
     "wait": Lazy("detcore.cli._control:wait", "Wait until an experiment has ended."),
     "pause": Lazy("detcore.cli._control:pause", "Checkpoint all trials and stop, for now."),
-    "resume": Lazy("detcore.cli._control:resume", "Go on with an experiment in this terminal."),
+    "resume": Lazy("detcore.cli._control:resume", "Resume an experiment in this terminal."),
     "cancel": Lazy("detcore.cli._control:cancel", "Checkpoint all trials and end it for good."),
     "kill": Lazy("detcore.cli._control:kill", "End all trials at once."),
     "archive": Lazy("detcore.cli._experiment:archive", "Leave an experiment out of lists."),
@@ -308,4 +308,4 @@ def _print_trials(
     shown = best["trial_id"] if best else trials[0]["id"]
     print_line(f"metrics and a plot:  detcore trial describe {shown}", style="dim")
     if can_resume(config, row["state"], row["is_alive"]):
-        print_line(f"go on with it:  detcore run --resume {row['id']}", style="dim")
+        print_line(f"resume with:  detcore run --resume {row['id']}", style="dim")

@@ -65,12 +65,15 @@ _STATE_STYLES = {
     "damaged": "red",
     "deleted": "dim",
     "deleting": "dim",
+    "ended": "green",
     "error": "red",
     "interrupted": "yellow",
     "not": "dim",  # not started
     "partially_deleted": "yellow",
     "paused": "yellow",
     "running": "cyan",
+    "stopped": "green",
+    "waiting": "yellow",
 }
 SHORT_UUID = 8  # characters of a UUID that a terminal shows, where no other one has them
 _PROCESS_GONE = "(process gone)"

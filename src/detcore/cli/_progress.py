@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.cli._output import SHORT_UUID, format_bytes, format_number, printable
 from detcore.contract.values import searcher_metric
+from detcore.describe import split_length
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
@@ -109,6 +110,7 @@ class RunProgress:
         done: How much of the search is done, 0 to 1.
         planned_length: How far all trials train together, in `unit`; 0: not known.
         unit: Unit of lengths.
+        max_length: The longest length of a trial; 0: not known.
     """
 
     def __init__(self) -> None:
@@ -120,6 +122,7 @@ class RunProgress:
         self.done = 0.0
         self.planned_length = 0
         self.unit = "batches"
+        self.max_length = 0
         self.varied: list[tuple[Any, ...]] = []
         self._history: deque[tuple[float, float]] = deque()
         self._names: dict[tuple[Any, ...], str] = {}
@@ -132,8 +135,7 @@ class RunProgress:
         self.searcher, self.metric = searcher["name"], searcher["metric"]
         self.smaller_is_better = searcher_metric(config)[1]
         self.is_search = self.searcher != "single"
-        length = searcher.get("max_length")
-        self.unit = next(iter(length)) if isinstance(length, Mapping) and length else "batches"
+        self.unit, self.max_length = split_length(searcher.get("max_length"))
         self.varied = [place for place, _ in ranges(config.get("hyperparameters") or {})]
         last = [place[-1] for place in self.varied]
         # Of nested groups the last name is enough, where it is the only one.

@@ -31,7 +31,7 @@ Examples:
   detcore run const.yaml --set searcher.max_length.epochs=2
   detcore run const.yaml --slots 2            in two worker processes
   detcore run adaptive.yaml --max-slots 4     a search, with up to four slots in use
-  detcore run --resume 3                      go on with experiment 3
+  detcore run --resume 3                      resume experiment 3
   detcore run --resume 3 --set searcher.metric=val_loss
   detcore run const.yaml --master URL         hand it in to a server, and follow it
 
@@ -56,7 +56,7 @@ Exit codes:
     type=click.Path(path_type=Path, file_okay=False, exists=True),
     metavar="[MODEL_DIR]",
 )
-@click.option("--resume", type=EXPERIMENT_ID, metavar="ID", help="Go on with an experiment.")
+@click.option("--resume", type=EXPERIMENT_ID, metavar="ID", help="Resume an experiment.")
 @click.option(
     "--test", "test_mode", is_flag=True, help="One batch, one validation, one checkpoint."
 )
@@ -215,7 +215,7 @@ def run(
                 launcher=launcher,
                 changes=parse_set_flags(settings),
             )
-    _conclude(result, as_json=as_json)
+    _conclude(result, display, as_json=as_json)
     raise SystemExit(_exit_code(result))
 
 
@@ -287,7 +287,7 @@ def _run_at(
         display.close()
         raise
     display.close()
-    _conclude(result, as_json=as_json, at=f" --master {session.url}")
+    _conclude(result, display, as_json=as_json, at=f" --master {session.url}")
     raise SystemExit(_exit_code(result))
 
 
@@ -313,7 +313,7 @@ def _exit_code(result: ExperimentResult) -> int:
     return codes.get(result.state.value, EXIT_ERROR)
 
 
-def _conclude(result: ExperimentResult, *, as_json: bool, at: str = "") -> None:
+def _conclude(result: ExperimentResult, display: Any, *, as_json: bool, at: str = "") -> None:
     if as_json:
         # Last of all, so that a program finds it on the last line.
         summary = {
@@ -324,13 +324,14 @@ def _conclude(result: ExperimentResult, *, as_json: bool, at: str = "") -> None:
         }
         click.echo(json.dumps(summary))
         return
-    for line in _summary(result, at):
+    is_shown = result.error is not None and display.has_shown(printable(result.error))
+    for line in _summary(result, at, is_error_shown=is_shown):
         click.echo(printable(line))
 
 
-def _summary(result: ExperimentResult, at: str) -> list[str]:
+def _summary(result: ExperimentResult, at: str = "", *, is_error_shown: bool = False) -> list[str]:
     lines = [f"experiment {result.experiment_id}: {result.state.value.lower()}"]
-    if result.error:
+    if result.error and not is_error_shown:
         lines[0] += f": {result.error}"
     if len(result.trials) > 1:
         lines += _best_of(result, at)
@@ -345,19 +346,26 @@ def _summary(result: ExperimentResult, at: str) -> list[str]:
         lines.append(f"  and {len(result.trials) - _MOST_TRIALS} more")
     state = result.state.value
     if state == "PAUSED":
-        lines.append(f"go on with it:  detcore run --resume {result.experiment_id}{at}")
+        lines.append(f"resume with:  detcore run --resume {result.experiment_id}{at}")
     elif state == "ERROR":
         has_any = any(trial.latest_checkpoint for trial in result.trials)
-        what = (
-            "mend the cause, then go on from the latest checkpoint"
-            if has_any
-            else "mend the cause, then try it again"
-        )
+        what = "resume from the latest checkpoint" if has_any else "try again"
         lines.append("a resumed experiment keeps its configuration; an edited file is a new run")
-        lines.append(f"{what}:  detcore run --resume {result.experiment_id}{at}")
+        command = f"detcore run --resume {result.experiment_id}{at}{_correction(result)}"
+        lines.append(f"fix the cause, then {what}:  {command}")
     elif state == "COMPLETED":
         lines.append(f"look at it:  detcore experiment describe {result.experiment_id}{at}")
     return lines
+
+
+def _correction(result: ExperimentResult) -> str:
+    """Return the option that corrects ``searcher.metric``, if its name is the error."""
+    if "searcher.metric" not in (result.error or "") or not result.reported_metrics:
+        return ""
+    from detcore.contract.errors import near_name
+
+    name = near_name(result.metric, result.reported_metrics) or result.reported_metrics[0]
+    return f" --set searcher.metric={name}"
 
 
 def _best_of(result: ExperimentResult, at: str) -> list[str]:

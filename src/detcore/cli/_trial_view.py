@@ -33,12 +33,13 @@ from detcore.cli._records import master_option, open_records, uuid_shortener
 from detcore.contract.errors import NotFoundError
 from detcore.describe import (
     can_resume,
-    describe_state,
+    describe_trials,
     flatten,
     format_bytes,
     format_number,
     format_time,
     searcher_metric,
+    trial_state,
 )
 
 if TYPE_CHECKING:
@@ -142,12 +143,14 @@ class _Facts:
     """All that is shown of a trial.
 
     Attributes:
+        state: For users, as `trial_state` returns it.
         num_reports: Number of reports of each kind. Of many, `validations` and `training` have
             the newest and some of the others.
     """
 
     trial: TrialRecord
     experiment: ExperimentRecord
+    state: str
     is_alive: bool | None
     num_reports: Mapping[str, int]
     validations: Sequence[MetricRecord]
@@ -212,6 +215,7 @@ def _read_facts(database: Database, trial_id: int, whole: Sequence[str]) -> _Fac
     best = None
     if metric is not None:
         best = database.trial_best_validation(trial_id, metric, smaller_is_better=bool(smaller))
+    (row,) = describe_trials(database, [trial], metric=None, smaller_is_better=bool(smaller))
     num_reports = {kind: database.count_metrics(trial_id, kind) for kind in _KINDS}
     validations, training = (
         _read_reports(database, trial_id, kind, kind in whole or num_reports[kind] <= _MANY)
@@ -220,13 +224,14 @@ def _read_facts(database: Database, trial_id: int, whole: Sequence[str]) -> _Fac
     return _Facts(
         trial=trial,
         experiment=experiment,
-        is_alive=database.run_is_alive(trial_id) if trial.state.value == "RUNNING" else False,
+        state=trial_state(row),
+        is_alive=row["is_alive"],
         num_reports=num_reports,
         validations=validations,
         training=training,
         best=best,
         checkpoints=database.list_checkpoints(trial_id=trial_id),
-        num_runs=len(database.list_runs(trial_id)),
+        num_runs=row["num_runs"],
         num_damaged=len(database.events(trial_id, "damaged")),
     )
 
@@ -326,11 +331,8 @@ def _print_trial(facts: _Facts) -> None:
         f"trial {trial.id} of experiment {trial.experiment_id}: {facts.experiment.name}",
         style="bold",
     )
-    state = "not started"
-    if trial.run_id or trial.state.value != "PAUSED":
-        state = describe_state(trial.state.value, facts.is_alive, trial.host)
     fields = {
-        "state": f"{state}: {trial.error}" if trial.error else state,
+        "state": f"{facts.state}: {trial.error}" if trial.error else facts.state,
         "steps": str(facts.steps_completed),
     }
     if facts.num_runs > 1:
@@ -501,4 +503,4 @@ def _print_plot(series: _Series, facts: _Facts, draw: Callable[..., list[str]] |
 def _print_hint(facts: _Facts) -> None:
     if can_resume(facts.experiment.config, facts.trial.state.value, facts.is_alive):
         click.echo()
-        print_line(f"go on with it:  detcore run --resume {facts.trial.experiment_id}", style="dim")
+        print_line(f"resume with:  detcore run --resume {facts.trial.experiment_id}", style="dim")

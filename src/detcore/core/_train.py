@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -68,6 +69,7 @@ class TrainContext:
         self._digests: StepDigests | None = None  # of a loop that records them
         self.early_exit_reason: EarlyExitReason | None = None
         self.stops_at_nan = bool(info.config.get("stop_at_nan"))
+        self._may_warn_of_nan = not self.stops_at_nan
 
     def report_training_metrics(
         self,
@@ -257,6 +259,22 @@ class TrainContext:
             where = f"the {kind} report at batch {steps}"
             for each in (*(batches or ()), metrics):
                 NotANumberError.refuse(each, where)
+        elif self._may_warn_of_nan:
+            self._warn_of_nan(kind, steps, metrics)
+
+    def _warn_of_nan(self, kind: str, steps: int, metrics: Mapping[str, Any]) -> None:
+        """Warn of the first metric that is NaN, and name the setting that ends a trial there."""
+        for name, value in metrics.items():
+            if isinstance(value, float) and math.isnan(value):
+                import logging
+
+                self._may_warn_of_nan = False
+                logging.getLogger("detcore").warning(
+                    "%s is NaN in the %s report at batch %d, and training continues. "
+                    "With stop_at_nan: true in the configuration, a trial ends at its first NaN.",
+                    name, kind, steps,
+                )  # fmt: skip
+                return
 
     def _warn_of_ignored_checkpoint(self, steps: int) -> None:
         """Warn if the first report of a resumed trial shows that it starts from the beginning."""

@@ -78,7 +78,7 @@ def raise_unless_complete(
     if result.state == "COMPLETED":
         return
     if result.state == "PAUSED":
-        text = f"{name} was {was}; go on with it: {again}"
+        text = f"{name} was {was}; resume with: {again}"
         if is_interactive():
             raise RunError(text)
         print(text, flush=True)
@@ -87,7 +87,7 @@ def raise_unless_complete(
         raise RunError(f"{name} was canceled.\nIts checkpoints stay.")
     raise RunError(
         f"{name} failed: {result.error or 'no trial was completed'}\n"
-        f"What its trials printed is above; mend the cause, then resume the experiment: {again}"
+        f"Its trials' output is above. Fix the cause, then resume the experiment: {again}"
     )
 
 

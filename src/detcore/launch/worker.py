@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from detcore._signals import find_stop_signals
 from detcore.contract.errors import (
     ConfigError,
     InvalidExperimentError,
@@ -233,7 +234,7 @@ def _tell_error(error: Exception, info: TrialInfo, *, has_begun: bool) -> int:
     if any(map(_is_out_of_memory, error_chain(error))):
         print(_out_of_memory_hint(info), file=sys.stderr)
         return EXIT_CONFIG
-    if isinstance(error, NotANumberError):
+    if isinstance(error, NotANumberError | ConfigError):
         return EXIT_CONFIG
     return EXIT_CONFIG if not has_begun and isinstance(error, _CANNOT_HEAL) else EXIT_ERROR
 
@@ -263,7 +264,7 @@ def _run_script(entrypoint: str | list[str]) -> int:
     path = f"{Path(sys.executable).parent}{os.pathsep}{environment.search_path}"
     command = _split_command(entrypoint, path) if isinstance(entrypoint, str) else list(entrypoint)
     process = subprocess.Popen(command, pass_fds=keep, env=child_environment({"PATH": path}))
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in find_stop_signals():
         signal.signal(number, lambda received, _frame: process.send_signal(received))
     code = process.wait()
     return code if code >= 0 else 128 - code

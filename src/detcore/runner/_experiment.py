@@ -423,6 +423,11 @@ class _Run:
             metric=searcher.metric,
             smaller_is_better=searcher.smaller_is_better,
             error=conclusion.error if conclusion else None,
+            reported_metrics=tuple(
+                name
+                for kind, name in self._database.metric_names(self._experiment_id)
+                if kind == "validation"
+            ),
             was_cut_short=conclusion.was_cut_short if conclusion else False,
         )
 

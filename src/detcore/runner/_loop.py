@@ -13,6 +13,7 @@ from detcore._log.events import CheckpointDamaged
 from detcore.contract.errors import DetcoreError
 from detcore.contract.values import TrialState
 from detcore.database import DatabaseAway, Patience
+from detcore.describe import flatten
 from detcore.hooks.delivery import tell_end_of_killed
 from detcore.runner._listener import TrialStatus
 from detcore.runner._named import find_failure_action
@@ -40,6 +41,7 @@ from detcore.runner._supervisor import (
 from detcore.search import Create
 
 if TYPE_CHECKING:
+    from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner._interrupts import Interrupts, Requests
     from detcore.runner._search_log import SearchLog
@@ -91,6 +93,8 @@ class SearchLoop:
         self._percent = 0
         self._told_progress = -1.0
         self._is_metric_checked = False
+        self._digests: dict[str, TrialInfo] = {}  # of reports, with the first such trial
+        self._has_warned_of_equal = False
         self._tick_at = 0.0
         self._inexact: set[str] = set()  # frameworks that were reported as such
 
@@ -196,6 +200,22 @@ class SearchLoop:
                 "Correct the name in the file, or report a metric of that name."
             )
 
+    def _check_reports(self, trial: RunningTrial) -> None:
+        """Warn once if trials with different hyperparameters report the same metrics."""
+        digest = trial.reports_digest
+        if digest is None or self._has_warned_of_equal:
+            return
+        first = self._digests.setdefault(digest, trial.info)
+        before, after = flatten(first.hparams), flatten(trial.info.hparams)
+        names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
+        if names:
+            self._has_warned_of_equal = True
+            self._listener.notice(
+                f"trials {first.trial_id} and {trial.info.trial_id} differ in {', '.join(names)}, "
+                "but report exactly the same metrics at the same steps. Check that the code uses "
+                "these hyperparameters."
+            )
+
     def _end(self, trial: RunningTrial) -> None:
         del self._running[trial.index]
         self._ended = trial
@@ -205,6 +225,10 @@ class SearchLoop:
             self._database.record_checkpoint(CheckpointDamaged(uuid=trial.damaged[0]))
         if trial.ending in (Ending.CRASHED, Ending.DAMAGED):
             latest = self._database.latest_checkpoint(trial.info.trial_id)
+        if trial.early_end and not self._state.trials[trial.index].was_told_end:
+            trial.output.say(trial.early_end)
+        if trial.ending is Ending.WELL:
+            self._check_reports(trial)
         end = trial.describe_end(latest, now=time.monotonic())
         # A signal to this process may also have ended the workers, so it is handled first.
         self._happen(*self._interrupts.observe(), end)

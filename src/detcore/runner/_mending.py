@@ -133,6 +133,8 @@ def _refused(
         latest = max(checkpoints, key=lambda each: (each.steps_completed, each.started_at))
         sets = {"searcher.source_checkpoint_uuid": latest.uuid, **sets}
         origin = " from its latest checkpoint"
+        if any(each.startswith(_LENGTH) for each in changes):
+            origin += " (it counts from 0, so searcher.max_length is the length to add)"
     flags = " ".join(_flag(key, value) for key, value in sets.items())
     return (
         f"{name} of experiment {record.id} cannot be changed: {reason}.\n"

@@ -47,6 +47,7 @@ class ExperimentResult:
         metric: Name of the searcher's metric.
         smaller_is_better: Its direction.
         error: The error in one line, or None.
+        reported_metrics: Names of the metrics that validations reported.
         was_cut_short: Whether a second Ctrl-C ended it without a checkpoint.
     """
 
@@ -56,6 +57,7 @@ class ExperimentResult:
     metric: str
     smaller_is_better: bool = True
     error: str | None = None
+    reported_metrics: tuple[str, ...] = ()
     was_cut_short: bool = False
 
     @property

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import re
 import signal
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detcore._log import SpoolDamagedError, read_records, spool_path
 from detcore._log.events import CheckpointCommitted, Event, TrainingMetrics, ValidationMetrics
@@ -45,6 +48,7 @@ _LONGEST_LOOK_S = 1.0
 # for a command that is not executable or does not exist. Others may mean a lost machine.
 _NOT_BEGUN = frozenset({1, 2, 126, 127})
 _LONGEST_REASON = 200
+_NUM_SHOWN_LINES = 50
 
 
 class TrialOutput:
@@ -66,6 +70,7 @@ class TrialOutput:
         self._notices = [list(map(re.compile, notice.split(r"\n"))) for notice in notices]
         self._rest: dict[int, list[re.Pattern[str]]] = {}  # of a notice that a rank has begun
         self.last_errors: dict[int, str] = {}
+        self._shown: deque[str] = deque(maxlen=_NUM_SHOWN_LINES)
         self._lock = threading.Lock()
         self._log: TrialLog | None = TrialLog(Path(info.trial_dir), info.run_id)
 
@@ -75,6 +80,7 @@ class TrialOutput:
         if stream == "stderr":
             if self._is_notice(rank, line):
                 return
+            self._shown.append(line)
             if any(map(str.isalnum, line)):
                 self.last_errors[rank] = line.strip()[:_LONGEST_REASON]
         self._listener.output(self._info, stream, line, rank=rank)
@@ -85,6 +91,10 @@ class TrialOutput:
                 self._rest[rank] = notice[1:]
                 return True
         return False
+
+    def has_shown(self, error: str) -> bool:
+        """Whether one of the last lines on standard error contains an error."""
+        return any(error in line for line in list(self._shown))
 
     def say(self, text: str) -> None:
         """Write a message about the trial to its log and to the listener."""
@@ -174,6 +184,8 @@ class RunningTrial:
         self.damaged: tuple[str, str] | None = None
         self.progress: float | None = None
         self.validated: set[str] = set()
+        self._validations: list[Mapping[str, Any]] = []
+        self._last_training: Mapping[str, Any] = {}
         self._searcher_length = info.searcher_length or 1
         self._length = _length_in_batches(info)  # workers of a trial class say it
         self._told_error: str | None = None
@@ -236,6 +248,9 @@ class RunningTrial:
             self._progressed(event.fields["steps_completed"], self._length)
         if event.type == "validation":
             self.validated |= event.fields["metrics"].keys()
+            self._validations.append(event.fields)
+        elif event.type == "training":
+            self._last_training = event.fields
         if event.type == "finished":
             self._told_error = event.fields.get("error") or self._told_error
             self._told_state = event.fields.get("state")
@@ -311,6 +326,7 @@ class RunningTrial:
             why_certain=self._why_certain,
             made_progress=latest is not None and latest.steps_completed > info.steps_completed,
             origin=origin,
+            is_error_shown=bool(error) and self.output.has_shown(error),
         )
 
     def describe_failure(
@@ -333,6 +349,29 @@ class RunningTrial:
             checkpoint=latest.uuid if latest else None,
             checkpoint_steps=latest.steps_completed if latest else 0,
             is_hang=self._is_hang,
+        )
+
+    @property
+    def reports_digest(self) -> str | None:
+        """A digest of all validations and of the last training metrics; None without validation."""
+        if not self._validations:
+            return None
+        reports = json.dumps([self._validations, self._last_training], sort_keys=True)
+        return hashlib.sha256(reports.encode()).hexdigest()
+
+    @property
+    def early_end(self) -> str | None:
+        """How far a script came that ended well before its length in batches, or None.
+
+        A trial class logs this itself.
+        """
+        is_early = 0 < self._steps_completed < self._length
+        is_script = not is_trial_class(self.info.config["entrypoint"])
+        if not (is_early and is_script and self.ending is Ending.WELL):
+            return None
+        return (
+            f"trial {self.info.trial_id}: the script ended at batch {self._steps_completed} of "
+            f"{self._length}, before searcher.max_length"
         )
 
     @property

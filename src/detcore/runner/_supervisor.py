@@ -141,6 +141,7 @@ class WorkersEnded(NamedTuple):
     why_certain: str | None = None  # why the next start would fail in the same way
     made_progress: bool = False  # there is a later checkpoint than the one they started from
     origin: str | None = None  # where the next start continues, in words; None: nowhere
+    is_error_shown: bool = False  # by the workers themselves
 
 
 class Signaled(NamedTuple):
@@ -548,7 +549,10 @@ def _restart(turn: _Turn, ended: WorkersEnded) -> None:
     turn.record(index, TrialState.PAUSED, error)
     when = f" in {pause_s:.0f} s" if pause_s else ""
     again = f"It starts again{when} {ended.origin} (restart {num_restarts} of {most})"
-    turn.act(Say(in_one_line(f"trial {trial.id} failed: {error}", again), index))
+    # The lines of a search's trials may be hidden.
+    is_shown = ended.is_error_shown and len(turn.state.trials) == 1
+    failed = f"trial {trial.id} failed" if is_shown else f"trial {trial.id} failed: {error}"
+    turn.act(Say(in_one_line(failed, again), index))
 
 
 def _fail(turn: _Turn, index: int, error: str, reason: ExitReason) -> None:

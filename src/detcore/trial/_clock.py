@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.controllers import AskedClock, Clock, Decision, Step, ValidationResult
-from detcore.contract.errors import CheckpointTimeoutError, MetricError, NotANumberError, near_name
+from detcore.contract.errors import (
+    CheckpointTimeoutError,
+    ConfigError,
+    MetricError,
+    NotANumberError,
+    near_name,
+)
 from detcore.contract.values import Length, Unit
 from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
 from detcore.trial._schedule import Schedule, SchedulePlan, plan_from_settings
@@ -78,7 +84,7 @@ class ScheduledAskedClock(AskedClock):
         self._agreement = Agreement(core.distributed, average=settings.average_training_metrics)
         self.steps_completed = context.setup.steps_completed
         self.next_boundary = self._schedule.next_boundary
-        self.stopped: str | None = None
+        self.stopped: str | None = "completed" if info and info.is_complete else None
         context.planned_batches = plan.length
 
     def _plan(self, operation: SearcherOperation) -> SchedulePlan:
@@ -244,11 +250,11 @@ class ScheduledAskedClock(AskedClock):
         if name not in metrics:
             near = near_name(name, metrics)
             meant = f" Did you mean {near!r}?" if near else ""
-            raise MetricError(
+            raise ConfigError(
                 f"searcher.metric is {name!r}, but the validation at step {self.steps_completed} "
                 f"gave: {', '.join(sorted(metrics)) or 'no metrics'}.{meant}\n"
-                "Name one of these under searcher.metric: in the experiment file, for a new run, "
-                f"or when you resume this one, with --set searcher.metric={near or 'NAME'}."
+                "Name one of these under searcher.metric in the experiment file. To resume this "
+                f"experiment, add --set searcher.metric={near or 'NAME'}."
             )
         try:
             value = float(metrics[name])

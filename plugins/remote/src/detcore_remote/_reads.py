@@ -33,6 +33,7 @@ READS = frozenset(
         "list_experiments",
         "list_models",
         "list_runs",
+        "list_search_events",
         "list_trials",
         "list_versions",
         "metric_curves",
