@@ -28,6 +28,7 @@ LAYERS = (
         "types",
         "environment",
         "_secrets",
+        "_signals",
         "_distributions",
     ),
     ("_log",),
@@ -296,7 +297,7 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
 
 # A worker consists of these; `launch` holds its entry point.
 INSIDE = {
-    "_distributions", "_log", "_secrets", "checkpoint", "contract", "core", "data",
+    "_distributions", "_log", "_secrets", "_signals", "checkpoint", "contract", "core", "data",
     "distributed", "environment", "errors", "hooks", "lazy", "metrics", "storage", "trial", "types",
 }  # fmt: skip
 WORKER_MODULES = {

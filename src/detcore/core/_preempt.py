@@ -11,6 +11,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from detcore._signals import find_stop_signals, leave_closed_terminal
 from detcore.contract.errors import ContextStateError
 from detcore.core._modes import PreemptMode
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Grace", "PreemptContext", "find_grace"]
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 # Slurm's KillWait: from SIGTERM to SIGKILL, at the end of the time limit and on scancel.
 # Source: slurm.conf(5), Slurm 24.05.
 _SLURM_KILL_WAIT_S = 30.0
@@ -34,8 +34,9 @@ _LEAST_MARGIN_S = 1.5
 class PreemptContext:
     """Reports to training code whether to save a checkpoint and end.
 
-    While the context is open, SIGINT, SIGTERM and SIGUSR1 set a flag and do nothing more; a second
-    SIGINT raises KeyboardInterrupt. The former handlers come back when the context closes.
+    While the context is open, SIGINT, SIGTERM, SIGUSR1 and SIGHUP set a flag and do nothing more; a
+    second SIGINT raises KeyboardInterrupt. SIGHUP stays ignored if it was (nohup). The former
+    handlers come back when the context closes.
 
     Attributes:
         is_requested: Whether a stop was requested in this process; a plain attribute, cheap enough
@@ -90,7 +91,7 @@ class PreemptContext:
             raise ContextStateError("the preempt context was started twice; it listens already")
         self._is_started = True
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
+            for number in find_stop_signals():
                 self._before[number] = signal.signal(number, self._on_signal)
         return self
 
@@ -144,6 +145,8 @@ class PreemptContext:
             if self._sigint_seen:
                 raise KeyboardInterrupt
             self._sigint_seen = True
+        elif number == signal.SIGHUP:
+            leave_closed_terminal()
         self._note_time(number)
         self.is_requested = True
 

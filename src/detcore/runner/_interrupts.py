@@ -7,6 +7,7 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
+from detcore._signals import find_stop_signals, leave_closed_terminal
 from detcore.database import DatabaseAway
 from detcore.runner._supervisor import Requested, Signaled
 
@@ -19,16 +20,14 @@ _LOOK_EVERY_S = 0.4
 
 
 class Interrupts:
-    """SIGINT, SIGTERM and SIGUSR1 are noted; the runner's loop passes them on.
+    """SIGINT, SIGTERM, SIGUSR1 and SIGHUP are noted; the runner's loop passes them on.
 
-    A second SIGINT ends the workers without waiting for their checkpoints. Outside of the main
-    thread there are no signals.
+    A second SIGINT ends the workers without waiting for their checkpoints. SIGHUP stays ignored if
+    it was (nohup). Outside of the main thread there are no signals.
 
     Attributes:
         is_urgent: Whether there was a second SIGINT.
     """
-
-    _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
     def __init__(self) -> None:
         self._received: list[int] = []
@@ -38,7 +37,7 @@ class Interrupts:
 
     def __enter__(self) -> Interrupts:
         if threading.current_thread() is threading.main_thread():
-            for number in self._NUMBERS:
+            for number in find_stop_signals():
                 self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -48,6 +47,8 @@ class Interrupts:
 
     def _note(self, number: int, _frame: object) -> None:
         self.is_urgent = self.is_urgent or (number == signal.SIGINT and bool(self._received))
+        if number == signal.SIGHUP:
+            leave_closed_terminal()
         if number not in self._received:
             self._received.append(number)
 

@@ -40,7 +40,9 @@ def serve(
     *,
     make: Callable[[ServerSettings], FastAPI] = make_app,
 ) -> None:
-    """Serve until SIGINT or SIGTERM arrives; requests in progress are still answered.
+    """Serve until SIGINT, SIGTERM or SIGHUP arrives; requests in progress are still answered.
+
+    SIGHUP stays ignored if it was (nohup).
 
     Args:
         settings: Settings of the server.
@@ -50,7 +52,7 @@ def serve(
 
     Raises:
         KeyboardInterrupt: After SIGINT.
-        SystemExit: With code 0, after SIGTERM.
+        SystemExit: With code 0, after SIGTERM or SIGHUP.
         DatabaseError: If the database cannot be opened.
     """
     configure_logging(settings.log_level)
@@ -72,6 +74,8 @@ def serve(
     )
     # uvicorn sends the signal again after its shutdown: to end by SIGTERM is no failure.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:
+        signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
     if announce is not None:
         announce()
     _Server(config, app.state.detcore.ending).run(sockets=[listener])

@@ -6,7 +6,6 @@ import contextlib
 import functools
 import html
 import os
-import signal
 import socket
 import tempfile
 import threading
@@ -64,9 +63,6 @@ def ui(obj: CliContext, /, no_browser: bool) -> None:
             if not no_browser:
                 _open_browser(stack.enter_context(_kept_in_file(link)))
 
-        if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # nohup ignores it
-            # A terminal that closes ends the page as SIGTERM does: the file is removed.
-            signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGTERM))
         with contextlib.suppress(KeyboardInterrupt):
             serve(settings, listener, announce, make=functools.partial(make_ui_app, visit=visit))
         click.echo("The page has ended.")

@@ -33,7 +33,7 @@ def main(arguments: str) -> None:
     startup = Startup(**json.loads(arguments))
     # Sent to the whole process group, these signals ask the parent to checkpoint, for which it may
     # still need items. Server and workers end with the parent, through the leash.
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     # Preparing data must not use the memory of a GPU that trains.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -1,0 +1,42 @@
+"""Signals that ask a process to save its work and end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import stat
+import termios
+
+__all__ = ["find_stop_signals", "leave_closed_terminal"]
+
+
+def find_stop_signals() -> tuple[signal.Signals, ...]:
+    """Return SIGINT, SIGTERM, SIGUSR1 and, unless it is ignored (nohup), SIGHUP."""
+    always = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+    is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    return always if is_ignored else (*always, signal.SIGHUP)
+
+
+def leave_closed_terminal() -> None:
+    """Send the output of this process to the null device if its terminal has been closed.
+
+    Otherwise the next print after SIGHUP would fail, before the checkpoint is saved. The output of
+    a pipe goes there, too: its reader, such as ``tee``, ends with the terminal.
+    """
+    closed = [fd for fd in (0, 1, 2) if _is_closed_terminal(fd)]
+    if not closed:
+        return
+    null = os.open(os.devnull, os.O_WRONLY)
+    for fd in (1, 2):
+        if fd in closed or stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.dup2(null, fd)
+    os.close(null)
+
+
+def _is_closed_terminal(fd: int) -> bool:
+    try:
+        termios.tcgetattr(fd)
+    except termios.error as error:
+        return bool(error.args[0] == errno.EIO)
+    return False
