@@ -308,6 +308,39 @@ def test_a_hook_that_asks_to_stop_ends_training_after_a_checkpoint(tmp_path: Pat
     assert (tmp_path / "checkpoints" / "7" / "checkpoint").exists()
 
 
+@pytest.mark.parametrize("place", ["eval_spec", "model_fn"])
+def test_a_stop_requested_in_a_validation_ends_the_trial(tmp_path: Path, place: str) -> None:
+    class Stopper(tf1.train.SessionRunHook):  # type: ignore[misc]
+        """As if it had seen in the second validation that the first was not improved on."""
+
+        validations = 0
+
+        def begin(self) -> None:
+            self.validations += 1
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            if self.validations == 2:
+                run_context.request_stop()
+
+    stopper = Stopper()
+
+    class Hooked(Classifier):
+        eval_hooks = (stopper,) if place == "eval_spec" else ()
+
+        def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+            spec = super().model_fn(features, labels, mode)
+            if mode == "eval" and place == "model_fn":
+                spec = spec._replace(evaluation_hooks=[stopper])
+            return spec
+
+    _, clock = run(Hooked, tmp_path, until=100, validate_every=5)
+    assert stopper.validations == 2
+    assert [step for step, _ in clock.validations] == [5, 10]
+    assert 10 <= clock.steps_completed <= 11
+    assert clock.context is not None
+    assert clock.context.get_stop_requested()
+
+
 class Listener(tf1.train.CheckpointSaverListener):  # type: ignore[misc]
     def __init__(self, *, stop_at: int = 0) -> None:
         self.calls: list[tuple[str, int]] = []

@@ -93,7 +93,8 @@ class Evaluation:
     def run(self, training: TrainingSession) -> EvaluationResult:
         """Evaluate this worker's part of the data; return the result over that of all workers.
 
-        Nothing is exchanged between workers before all batches are done.
+        Nothing is exchanged between workers before all batches are done. A hook that requests a
+        stop ends the evaluation after the batch, as in TensorFlow, and requests the trial's end.
 
         Raises:
             DataError: If there was no batch to evaluate on any worker.
@@ -112,6 +113,8 @@ class Evaluation:
             if cause is not None:
                 raise cause from None  # TensorFlow wraps it in pages of text
             raise
+        if hooks.should_stop:
+            self._context.set_stop_requested(True)
         if grows:
             _logger.info("an evaluation hook adds to the graph: it is built for each validation")
             self._drop()
