@@ -36,6 +36,7 @@ __all__ = [
     "flatten",
     "format_bytes",
     "format_duration",
+    "format_hparam",
     "format_number",
     "format_time",
     "is_loss",
@@ -54,6 +55,7 @@ _SCORE = re.compile(r"acc|auc|f1|precision|recall|score|bleu|iou|dice|r2", re.IG
 _ONE = {"batches": "batch", "epochs": "epoch", "records": "record"}
 _PASSWORD_IN_URL = re.compile(r"://[^/@:\s'\"]*:([^/@\s'\"{}$%]+)@|[?&]sig=([^&\s'\"{}$%]+)")
 _SHORTEST_SECRET = 6
+_MAX_HPARAM_LENGTH = 80
 
 
 def format_number(value: object) -> str:
@@ -63,6 +65,15 @@ def format_number(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.6g}" if abs(value) >= 1000 else f"{value:.4g}"
     return str(value)
+
+
+def format_hparam(value: object) -> str:
+    """Return a hyperparameter's value, its middle left out if it is long."""
+    text = str(value)
+    if len(text) <= _MAX_HPARAM_LENGTH:
+        return text
+    half = _MAX_HPARAM_LENGTH // 2
+    return f"{text[:half]}...{text[-half:]} ({len(text)} characters)"
 
 
 def format_bytes(size: int | None) -> str:

@@ -31,7 +31,9 @@ def lazy_names(
     def find(name: str) -> object:
         home = home_of.get(name)
         if home is None:
-            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+            # With the module, Python suggests the closest name.
+            text = f"module {package!r} has no attribute {name!r}"
+            raise AttributeError(text, name=name, obj=sys.modules[package])
         if home.startswith("detcore_"):
             from detcore._distributions import import_distribution
 

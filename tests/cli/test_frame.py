@@ -147,6 +147,8 @@ def test_a_command_of_another_group_is_found() -> None:
     result = CliRunner().invoke(main, ["trial", "archive", "1"], prog_name="detcore")
     assert result.exit_code == 2
     assert "has no command 'archive'.\nDid you mean 'detcore experiment archive'" in result.output
+    result = CliRunner().invoke(main, ["trial", "list"], prog_name="detcore")
+    assert result.output.endswith("Did you mean 'detcore experiment trials'?\n")
 
 
 def test_an_unknown_option() -> None:

@@ -15,6 +15,7 @@ import pytest
 from recorded import Records
 from terminal import on_a_terminal, without_colour
 
+from detcore._log.events import CheckpointDeleted
 from detcore.cli._groups import CommandGroup, import_command
 from detcore.cli._main import COMMANDS, DISTRIBUTION_OF_COMMAND
 from detcore.cli._output import print_csv
@@ -208,6 +209,24 @@ def test_best_fails_without_any_value(scratch: Records) -> None:
         "Validation metrics there: none yet.",
         f"List all checkpoints with: detcore checkpoint list --experiment {experiment}",
     ]
+
+
+def test_deleted_checkpoints_and_long_values_are_left_out(scratch: Records) -> None:
+    experiment = scratch.experiment()
+    trial = scratch.trial(experiment, prompt="x" * 20_000, rate=0.1)
+    for step in (1, 2, 3):
+        scratch.checkpoint(trial, step, f"{step}-left-out")
+    for uuid in ("1-left-out", "2-left-out"):
+        scratch.database.record_checkpoint(CheckpointDeleted(uuid=uuid, resources={}))
+    described = scratch("trial", "describe", str(trial)).stdout
+    assert "1-left-out" not in described
+    assert "3-left-out" in described
+    assert "2 deleted: --all shows them" in described
+    assert "1-left-out" in scratch("trial", "describe", str(trial), "--all").stdout
+    listed = scratch("experiment", "trials", str(experiment)).stdout
+    for text in (described, listed):
+        assert "xxx (20000 characters)" in text
+        assert max(map(len, text.splitlines())) < 300
 
 
 def test_lists_tell_a_wait_from_a_pause(scratch: Records) -> None:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 PROGRAMS = Path(__file__).parent / "programs"
 SOURCE = Path(_schema.__file__).parent
-OF_THE_SERVER = ("users", "tokens", "submissions")
 
 
 def test_the_pragmas_are_set(sqlite_store: Store) -> None:
@@ -49,12 +48,17 @@ def test_the_file_is_for_its_owner_only(sqlite_store: Store) -> None:
         assert path.stat().st_mode & 0o777 == 0o600, path
 
 
-def test_migrations_make_the_tables_that_the_code_uses(store: Store) -> None:
+def test_dangling_link_in_place_of_the_home_is_named(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("missing")
+    message = f"{tmp_path}/link is a symbolic link to missing, which is missing"
+    with pytest.raises(DatabaseError, match=re.escape(message)):
+        Database.open(f"sqlite:///{tmp_path}/link/home/detcore.db")
+
+
+def test_new_database_has_the_tables_of_the_schema(store: Store) -> None:
     descending = "ix_validation_values_largest"
 
-    def is_compared(_object: object, name: str | None, kind: str, *_rest: object) -> bool:
-        if kind == "table" and name in OF_THE_SERVER:
-            return False
+    def is_compared(_object: object, name: str | None, *_: object) -> bool:
         # SQLAlchemy cannot read the direction of SQLite's indices.
         return not (store.is_sqlite and name == descending)
 
@@ -79,9 +83,7 @@ def test_the_newest_migration_is_the_version_that_the_code_knows() -> None:
     assert tuple(reversed(known)) == _engine.revisions()
 
 
-def test_no_alembic_for_an_up_to_date_or_a_new_sqlite_database(
-    store: Store, tmp_path: Path
-) -> None:
+def test_new_database_needs_no_alembic(store: Store, tmp_path: Path) -> None:
     urls = [store.url, *([f"sqlite:///{tmp_path}/new.db"] if store.is_sqlite else [])]
     code = (
         "import sys; from detcore.database import Database\n"
@@ -96,16 +98,24 @@ def test_no_alembic_for_an_up_to_date_or_a_new_sqlite_database(
 
 def test_a_database_of_a_newer_release_is_refused(store: Store) -> None:
     with store.database._write() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(DatabaseError, match="has schema 9999, which is newer than detcore"):
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999_9_9'")
+    with pytest.raises(DatabaseError, match="has schema 9999_9_9, which is newer than detcore"):
         Database.open(store.url)
     with pytest.raises(DatabaseError, match=r"pip install --upgrade detcore"):
         Database.open(store.url)
 
 
+@pytest.mark.parametrize("version", ["0001", "0009"])
+def test_database_of_a_development_version_is_refused(store: Store, version: str) -> None:
+    with store.database._write() as connection:
+        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{version}'")
+    with pytest.raises(DatabaseError, match=r"(?s)made by a development version.*Move it away"):
+        Database.open(store.url)
+
+
 def test_a_database_that_is_refused_is_closed(sqlite_store: Store) -> None:
     with sqlite_store.database._write() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999_9_9'")
     sqlite_store.database.close()
     with pytest.raises(DatabaseError, match="newer than detcore") as refused:
         Database.open(sqlite_store.url)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -43,3 +44,24 @@ def test_a_class_without_one_of_its_methods(tmp_path: Path, name: str, told: str
     assert import_trial_class("lacking.py:Whole", tmp_path).__name__ == "Whole"
     with pytest.raises(InvalidExperimentError, match=told):
         import_trial_class(f"lacking.py:{name}", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "from detcore.report import Chart",
+            "there is no module 'detcore.report'. Did you mean 'detcore_report'?",
+        ),
+        (
+            "from detcore_testing import FrameworkSiute",
+            "detcore_testing has no name 'FrameworkSiute'. Did you mean 'FrameworkSuite'?",
+        ),
+    ],
+)
+def test_wrong_import_of_a_plugin_names_the_closest(
+    tmp_path: Path, line: str, message: str
+) -> None:
+    (tmp_path / "wrong_import.py").write_text(line)
+    with pytest.raises(InvalidExperimentError, match=re.escape(message)):
+        import_trial_class("wrong_import.py:Trial", tmp_path)

@@ -1,8 +1,7 @@
-"""``detcore plugins deliver``: send observers, or a server, the events that they missed."""
+"""``detcore plugins deliver``: send observers the events that they missed."""
 
 from __future__ import annotations
 
-import contextlib
 import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["deliver"]
 
-_NUMBERS = ("delivered", "forgotten", "waiting", "sent_bytes", "waiting_bytes")
+_TITLES = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "note")
+_NUMBERS = ("delivered", "forgotten", "waiting")
 _EPILOG = """
 \b
 Exit codes:
@@ -44,11 +44,6 @@ Exit codes:
     metavar="PLUGIN",
     help="Drop what waits for this plugin, such as one that was uninstalled.",
 )
-@click.option(
-    "--master",
-    metavar="URL",
-    help="Send this server (detcore serve) the reports that its trials left here, instead.",
-)
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON list on stdout.")
 @click.pass_context
 def deliver(
@@ -57,26 +52,18 @@ def deliver(
     experiment_id: int | None,
     dry_run: bool,
     forgotten: str | None,
-    master: str | None,
     as_json: bool,
 ) -> None:
     """Send plugins that observe trials the events that they missed.
 
     Events that a plugin could not deliver, because its service was unreachable, wait in the folders
     of the trials. The runner of an experiment delivers the events of its running trials.
-
-    With --master, send a server the reports that trials could not send it: metrics, checkpoints and
-    all else that waits in spools of this machine. The server records each report once.
     """
     if dry_run and forgotten is not None:
         raise click.UsageError("give --dry-run or --forget, not both")
-    if master is not None and forgotten is not None:
-        raise click.UsageError("give --master or --forget, not both")
     obj: CliContext = ctx.obj
     if experiment_id is not None:
         _require_folder(obj.environment.home, experiment_id)
-    if master is not None:
-        ctx.exit(_send(obj, master, experiment_id, dry_run=dry_run, as_json=as_json))
     by_plugin: dict[str, list[Mailbox]] = {}
     for mailbox in find_mailboxes(obj.environment.home, experiment_id=experiment_id):
         by_plugin.setdefault(mailbox.plugin, []).append(mailbox)
@@ -92,8 +79,7 @@ def deliver(
             _deliver(name, mailboxes, observers.get(name), dry_run=dry_run)
             for name, mailboxes in sorted(by_plugin.items())
         ]
-    titles = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "note")
-    _show(rows, titles, as_json=as_json)
+    _show(rows, as_json=as_json)
     ctx.exit(1 if any(row["waiting"] for row in rows) else 0)
 
 
@@ -105,31 +91,6 @@ def _require_folder(home: Path, experiment_id: int) -> None:
             f"{home / 'experiments'} has no folder of that name.\n"
             "What waits lies there; without --experiment all of it is delivered."
         )
-
-
-def _send(
-    obj: CliContext, master: str, experiment_id: int | None, *, dry_run: bool, as_json: bool
-) -> int:
-    """Send a server the reports that wait for it; return the exit code."""
-    from detcore.remote import open_session, send_spools
-
-    session = open_session(master, environment=obj.environment)
-    with contextlib.closing(session):
-        found = list(
-            send_spools(session, obj.environment.home, experiment_id=experiment_id, dry_run=dry_run)
-        )
-    rows = [
-        {
-            "trial": _trial_of(spool.path.parent),
-            "spool": spool.path.name,
-            "sent_bytes": spool.sent_bytes,
-            "waiting_bytes": spool.left_bytes,
-            "note": spool.problem,
-        }
-        for spool in found
-    ]
-    _show(rows, ("trial", "spool", "sent_bytes", "waiting_bytes", "note"), as_json=as_json)
-    return 1 if any(spool.left_bytes or spool.problem for spool in found) else 0
 
 
 def _deliver(
@@ -177,7 +138,7 @@ def _trial_of(trial_dir: Path) -> int | str:
     return int(trial_dir.name) if trial_dir.name.isdigit() else trial_dir.name
 
 
-def _show(rows: list[dict[str, Any]], titles: tuple[str, ...], *, as_json: bool) -> None:
+def _show(rows: list[dict[str, Any]], *, as_json: bool) -> None:
     if as_json:
         print_json(rows)
     elif not rows:
@@ -185,9 +146,9 @@ def _show(rows: list[dict[str, Any]], titles: tuple[str, ...], *, as_json: bool)
     else:
         columns = [
             Column(title, align="right" if title in _NUMBERS else "left", wrap=title == "note")
-            for title in titles
+            for title in _TITLES
         ]
-        print_table(columns, [[_cell(title, row[title]) for title in titles] for row in rows])
+        print_table(columns, [[_cell(title, row[title]) for title in _TITLES] for row in rows])
 
 
 def _cell(title: str, value: Any) -> str:

@@ -89,7 +89,10 @@ class CommandGroup(click.Group):
         if isinstance(root.command, CommandGroup):
             for group_name in root.command.lazy_commands:
                 group = root.command.get_command(root, group_name)
-                if isinstance(group, click.Group) and name in group.list_commands(ctx):
+                commands = group.list_commands(ctx) if isinstance(group, click.Group) else ()
+                if name == "list" and f"{self.name}s" in commands:  # such as `experiment trials`
+                    return f"Did you mean 'detcore {group_name} {self.name}s'?"
+                if name in commands:
                     elsewhere.append(f"'detcore {group_name} {name}'")
         near = near_name(name, names)
         if near and not elsewhere:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.cli._output import SHORT_UUID, format_bytes, format_number, printable
 from detcore.contract.values import searcher_metric
-from detcore.describe import split_length
+from detcore.describe import format_hparam, split_length
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
@@ -212,7 +212,7 @@ class RunProgress:
             value: Any = found
             for name in place:
                 value = value.get(name, "-") if isinstance(value, Mapping) else "-"
-            text = format_number(value) if isinstance(value, float) else str(value)
+            text = format_number(value) if isinstance(value, float) else format_hparam(value)
             parts.append(printable(f"{self._names[place]} {text}"))
         return "  ".join(parts)
 

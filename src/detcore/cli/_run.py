@@ -370,12 +370,13 @@ def _correction(result: ExperimentResult) -> str:
 
 def _best_of(result: ExperimentResult, at: str) -> list[str]:
     """Return lines on the best trial of a search, and on how to get its checkpoint."""
-    from detcore.describe import flatten
+    from detcore.describe import flatten, format_hparam
 
     best = result.ranked[0]
     if best.best_validation is None:
         return []
-    shown = ", ".join(f"{name}={value}" for name, value in flatten(best.hparams).items())
+    hparams = flatten(best.hparams).items()
+    shown = ", ".join(f"{name}={format_hparam(value)}" for name, value in hparams)
     lines = [
         f"best: trial {best.trial_id}, {result.metric} {best.best_validation:.4g} at batch "
         f"{best.best_steps}{f' ({shown})' if shown else ''}"

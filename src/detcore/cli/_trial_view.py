@@ -36,6 +36,7 @@ from detcore.describe import (
     describe_trials,
     flatten,
     format_bytes,
+    format_hparam,
     format_number,
     format_time,
     searcher_metric,
@@ -79,7 +80,12 @@ Examples:
 @click.command("describe", epilog=_EXAMPLES)
 @click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 @click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
-@click.option("--all", "show_all", is_flag=True, help=f"Show all rows, not the last {_SHOWN}.")
+@click.option(
+    "--all",
+    "show_all",
+    is_flag=True,
+    help=f"Show all validations, not the last {_SHOWN}, and deleted checkpoints.",
+)
 @format_options
 @master_option
 @click.pass_obj
@@ -112,7 +118,7 @@ def describe_trial(
     _print_trial(facts)
     _print_validations(facts, show_all=show_all)
     _print_training(facts)
-    _print_checkpoints(facts, short)
+    _print_checkpoints(facts, short, show_all=show_all)
     if series is not None:
         _print_plot(series, facts, _find_drawing())
     _print_hint(facts)
@@ -340,9 +346,10 @@ def _print_trial(facts: _Facts) -> None:
         fields["runs"] = f"{facts.num_runs} (the trial was resumed{crashes})"
     if trial.rung is not None:
         fields["rung"] = str(trial.rung)
-    hparams = flatten(trial.hparams)
+    hparams = flatten(trial.hparams).items()
     if hparams:
-        fields["hyperparameters"] = " ".join(f"{key}={value}" for key, value in hparams.items())
+        shown = " ".join(f"{name}={format_hparam(value)}" for name, value in hparams)
+        fields["hyperparameters"] = shown
     fields["seed"] = str(trial.seed)
     if trial.labels:
         fields["labels"] = ", ".join(trial.labels)
@@ -437,11 +444,21 @@ def _print_training(facts: _Facts) -> None:
     print_fields(fields, indent=2)
 
 
-def _print_checkpoints(facts: _Facts, short: Callable[[str], str]) -> None:
+def _print_checkpoints(facts: _Facts, short: Callable[[str], str], *, show_all: bool) -> None:
     print_heading("Checkpoints")
+    shown = [row for row in facts.checkpoints if show_all or row.state != "DELETED"]
+    num_hidden = len(facts.checkpoints) - len(shown)
     if not facts.checkpoints:
         print_line("none yet")
-        return
+    if shown:
+        _print_checkpoint_table(shown, short)
+    if num_hidden:
+        print_line(f"{num_hidden} deleted: --all shows them", style="dim")
+
+
+def _print_checkpoint_table(
+    checkpoints: Sequence[CheckpointRecord], short: Callable[[str], str]
+) -> None:
     print_table(
         [
             Column("UUID"),
@@ -458,7 +475,7 @@ def _print_checkpoints(facts: _Facts, short: Callable[[str], str]) -> None:
                 format_bytes(row.size_bytes),
                 format_time(row.committed_at),
             ]
-            for row in facts.checkpoints
+            for row in checkpoints
         ],
     )
 

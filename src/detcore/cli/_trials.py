@@ -30,6 +30,7 @@ from detcore.describe import (
     describe_stand_in,
     describe_trials,
     flatten,
+    format_hparam,
     metric_value,
     searcher_metric,
     trial_state,
@@ -156,7 +157,8 @@ def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
     """Print trials as a table, below the hyperparameters that all of them share."""
     same, varied = split_hparams(rows)
     if same:
-        print_line("all with " + " ".join(f"{name}={value}" for name, value in same.items()))
+        shown = " ".join(f"{name}={format_hparam(value)}" for name, value in same.items())
+        print_line(f"all with {shown}")
     columns, cells = _table(rows, metric, varied)
     print_table(columns, cells)
 
@@ -212,9 +214,10 @@ def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
     short = {name: flat[name] for name in names if name in flat}
     for name, text in short.items():
         try:
-            short[name] = format_number(float(text)) if "." in text or "e" in text else text
+            is_float = "." in text or "e" in text
+            short[name] = format_number(float(text)) if is_float else format_hparam(text)
         except ValueError:
-            continue
+            short[name] = format_hparam(text)
     return " ".join(f"{name}={text}" for name, text in short.items())
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from detcore.contract.errors import InvalidExperimentError, PluginNotFoundError
+from detcore.contract.errors import InvalidExperimentError, PluginNotFoundError, near_name
 from detcore.contract.trial import Trial
 from detcore.contract.values import Framework
 
@@ -26,6 +27,7 @@ __all__ = [
 # Prefix of the packages that users import, one per plugin distribution.
 _PLUGIN_PREFIX = "detcore_"
 _OLD_NAME = "determined"
+_MISSING_NAME = re.compile(r"cannot import name '(\w+)'")
 
 
 class ImportEnded(BaseException):
@@ -70,6 +72,8 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
             module = importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         raise _explain_missing(error, entrypoint, model_dir) from error
+    except ImportError as error:
+        raise _explain_missing_name(error, entrypoint) from error
     except ImportEnded as ended:
         if ended.module is None or not hasattr(ended.module, class_name):
             raise InvalidExperimentError(
@@ -147,7 +151,14 @@ def _import_file(path: Path, entrypoint: str) -> ModuleType:
 
 
 def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Path) -> Exception:
-    missing = (error.name or "").partition(".")[0]
+    missing, _, submodule = (error.name or "").partition(".")
+    if missing == "detcore" and submodule:
+        missing = f"{_PLUGIN_PREFIX}{submodule.partition('.')[0]}"
+        if importlib.util.find_spec(missing) is not None:
+            return InvalidExperimentError(
+                f"entrypoint {entrypoint!r}: there is no module {error.name!r}. "
+                f"Did you mean {missing!r}?"
+            )
     if missing.startswith(_PLUGIN_PREFIX) and importlib.util.find_spec(missing) is None:
         distribution = missing.replace("_", "-")
         return PluginNotFoundError(
@@ -170,6 +181,20 @@ def _explain_missing(error: ModuleNotFoundError, entrypoint: str, model_dir: Pat
             "Give the folder of your code as the second argument: detcore run CONFIG MODEL_DIR"
         )
     return error
+
+
+def _explain_missing_name(error: ImportError, entrypoint: str) -> Exception:
+    """Return an error that names the closest public name of a plugin's package."""
+    found = _MISSING_NAME.match(str(error))
+    if found is None or not (error.name or "").startswith(_PLUGIN_PREFIX):
+        return error
+    near = near_name(found[1], dir(sys.modules[error.name or ""]))
+    if near is None:
+        return error
+    return InvalidExperimentError(
+        f"entrypoint {entrypoint!r}: {error.name} has no name {found[1]!r}. "
+        f"Did you mean {near!r}?"
+    )
 
 
 def find_framework(trial_class: type[Trial], frameworks: Mapping[str, Framework]) -> Framework:

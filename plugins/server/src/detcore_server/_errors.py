@@ -78,7 +78,8 @@ def install(app: FastAPI) -> None:
         if isinstance(error, errors.LogInThrottledError):
             headers["Retry-After"] = str(error.retry_after_s)
         details = {name: vars(error)[name] for name in _DETAILS if name in vars(error)}
-        return _answer(request, status, _public_name(error), str(error), headers, details)
+        message = _hide_database(request, str(error))
+        return _answer(request, status, _public_name(error), message, headers, details)
 
     @app.exception_handler(HTTPException)
     async def answer_http(request: Request, error: HTTPException) -> Response:
@@ -132,6 +133,15 @@ def _public_name(error: errors.DetcoreError) -> str:
         for kind in type(error).__mro__
         if getattr(errors, kind.__name__, None) is kind
     )
+
+
+def _hide_database(request: Request, message: str) -> str:
+    """Return a message with the server's address in place of its database and the file's path."""
+    state = request.app.state.detcore
+    url = state.database.url
+    for place in (url, url.removeprefix("sqlite:///")):
+        message = message.replace(place, state.settings.url)
+    return message
 
 
 def _answer(
