@@ -101,14 +101,15 @@ QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 SECOND_CHANCES = 3
 
 NEXT_STEPS = """
-What just happened: a {trial} (examples/{example}/model_def.py) was trained on scans of
-handwritten digits, validated as it went, and saved in checkpoints.
+A {trial} (examples/{example}/model_def.py) was trained on scans of handwritten digits,
+validated during training, and saved in checkpoints. The first line of its output names the
+experiment and the trial.
 
-What to type next (detcore is installed in {bin}):
+Next commands (detcore is installed in {bin}):
 
   export PATH={bin}:$PATH
   detcore experiment list                   what was run
-  detcore trial describe 1                  its metrics, with a plot
+  detcore trial describe TRIAL              its metrics, with a plot
   detcore run examples/{example}/const.yaml
                                             again; press Ctrl-C in the middle,
                                             then: detcore run --resume ID
