@@ -97,7 +97,6 @@ TABLES = (
     Table("decisions", "decisions.py", BARE),
     Table("observers", "observers.py", BARE, "--rounds 8"),
     Table("reporting", "reporting.py", BARE),
-    Table("server", "server.py", BARE, "--rounds 2 --seconds 15", "--mlflow-python"),
 )  # fmt: skip
 
 

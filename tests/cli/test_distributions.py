@@ -209,7 +209,6 @@ SERVER = "http://127.0.0.1:9"
         ("experiment", "list", "--master", SERVER),
         ("experiment", "pause", "1", "--master", SERVER),
         ("logs", "1", "--master", SERVER),
-        ("plugins", "deliver", "--master", SERVER),
         ("run", "const.yaml", "--master", SERVER),
         ("run", "--resume", "1", "--master", SERVER),
     ],

@@ -7,7 +7,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-import sqlalchemy
 from click.testing import CliRunner
 
 from detcore import core
@@ -48,42 +47,6 @@ def test_a_home_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         assert record.storage_url == (moved / "checkpoints").as_uri()
         assert trial.trial_dir == str(moved / "experiments/1/trials/1")
     assert save_checkpoint(resume=True)[1] == uuid
-
-
-@pytest.mark.parametrize("is_moved_before", [False, True])
-def test_a_home_of_an_earlier_release_can_be_moved(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_moved_before: bool
-) -> None:
-    home = tmp_path / "home"
-    use_home(monkeypatch, home)
-    uuid, _ = save_checkpoint()
-    engine = sqlalchemy.create_engine(f"sqlite:///{home / 'detcore.db'}")
-    with engine.begin() as connection:  # as it was recorded there
-        url = (home / "checkpoints").as_uri()
-        for statement in (
-            f"UPDATE checkpoints SET storage_url = '{url}'",
-            f"UPDATE trials SET trial_dir = '{home}/experiments/1/trials/1'",
-            "ALTER TABLE experiments DROP COLUMN notes",
-            "ALTER TABLE trials DROP COLUMN notes",
-            "ALTER TABLE trials DROP COLUMN labels",
-            "DROP INDEX ix_trials_experiment_id_control",
-            "ALTER TABLE trials DROP COLUMN control",
-            "UPDATE alembic_version SET version_num = '0006'",
-            f"UPDATE experiments SET config = json_set(config, '$.checkpoint_storage', '{url}')",
-        ):
-            connection.exec_driver_sql(statement)
-    engine.dispose()
-    if is_moved_before:
-        home = home.rename(tmp_path / "between")
-        use_home(monkeypatch, home)
-    result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
-    assert result.exit_code == 0, result.output
-    moved = home.rename(tmp_path / "moved")
-    use_home(monkeypatch, moved)
-    result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
-    assert result.exit_code == 0, result.output
-    with Database.open(read_environment().database_url) as database:
-        assert database.list_trials(1)[0].trial_dir == str(moved / "experiments/1/trials/1")
 
 
 @pytest.mark.parametrize("name", ["q?u", "a#b", "50%", "%3F", "a b", "é+&=;", "home:"])

@@ -353,23 +353,3 @@ def test_a_search_method_of_a_plugin(searches: Searches) -> None:
         finished = searches.detcore("run", searches.config(searcher={"name": name}), searches.code)
         assert finished.code == 1
         assert message in finished.stderr
-
-
-def test_an_experiment_of_an_earlier_release_goes_on(searches: Searches) -> None:
-    single = {"name": "single"}
-    searches.order(t1={"hold": True})
-    config = searches.config(searcher=single, hyperparameters={"rate": 0.5})
-    config.write_text(config.read_text().replace("  max_trials: 3\n", ""))
-    process = searches.detcore.start("run", config, searches.code)
-    searches.detcore.wait_for(searches.holding)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    from sqlalchemy import text
-
-    with searches.database() as database, database._engine.begin() as connection:
-        connection.execute(text("DELETE FROM search_events"))
-        connection.execute(text("UPDATE trials SET search_index = NULL, length = NULL"))
-    (searches.code / "go").touch()
-    summary = searches.resume()
-    assert summary["state"] == "COMPLETED"
-    assert [start["from"] for start in searches.starts()] == [0, 1]

@@ -55,28 +55,15 @@ class Strangers:
             ada = database.list_users()[0].id
             bob = database.create_user("mallory", password_hash="none")
             later, now = time.time() + 3600, time.time()
-            experiment = database.create_experiment(
-                config={}, config_text=None, model_dir="/code", name="other"
-            )
-            trials = [
-                database.create_trial(experiment_id=experiment, hparams={}, seed=0)
-                for _ in range(2)
-            ]
-            # The routes are asked for the first trial.
-            self.another_trials = self._add(database, ada, later, trial_id=trials[1])
             self.of_who_may_nothing = self._add(database, bob.id, later)
             database.update_user("mallory", is_active=False)
             self.expired = self._add(database, ada, now - 1)
             self.good = server.token()
 
     @staticmethod
-    def _add(
-        database: ServerDatabase, user_id: int, expires_at: float, *, trial_id: int | None = None
-    ) -> str:
+    def _add(database: ServerDatabase, user_id: int, expires_at: float) -> str:
         token = new_token()
-        database.add_token(
-            token_digest(token), user_id=user_id, expires_at=expires_at, trial_id=trial_id
-        )
+        database.add_token(token_digest(token), user_id=user_id, expires_at=expires_at)
         return token
 
 
@@ -109,12 +96,6 @@ def test_no_route_answers_a_stranger(
     tokens = {"nobody": "", "made_up": new_token()}
     token = tokens.get(who) if who in tokens else getattr(strangers, who)
     assert_refused(routes, http, token=token or "", status=401)
-
-
-def test_no_route_answers_the_workers_of_another_trial(
-    routes: list[tuple[str, str]], http: PlainHttp, strangers: Strangers
-) -> None:
-    assert_refused(routes, http, token=strangers.another_trials, status=403)
 
 
 def test_only_pages_take_a_cookie_and_only_the_rest_a_bearer(

@@ -11,7 +11,6 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import create_engine
 
-from detcore.database import Database
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import ExperimentState
 from detcore_server._database import ServerDatabase, new_token, token_digest
@@ -24,18 +23,10 @@ if TYPE_CHECKING:
 HOUR_S = 3600.0
 
 
-def add_token(
-    database: ServerDatabase,
-    user_id: int,
-    *,
-    expires_in_s: float = HOUR_S,
-    trial_id: int | None = None,
-) -> str:
+def add_token(database: ServerDatabase, user_id: int, *, expires_in_s: float = HOUR_S) -> str:
     """Note a token; return its digest."""
     digest = token_digest(new_token())
-    assert database.add_token(
-        digest, user_id=user_id, expires_at=time.time() + expires_in_s, trial_id=trial_id
-    )
+    assert database.add_token(digest, user_id=user_id, expires_at=time.time() + expires_in_s)
     return digest
 
 
@@ -62,9 +53,7 @@ def test_a_token_proves_its_user(database: ServerDatabase) -> None:
     digest = add_token(database, user.id)
     found = database.find_token(digest)
     assert found is not None
-    assert (found.user_id, found.user_name, found.is_admin, found.trial_id) == (
-        user.id, "ada", True, None
-    )  # fmt: skip
+    assert (found.user_id, found.user_name, found.is_admin) == (user.id, "ada", True)
     assert database.find_token(token_digest("another")) is None
     database.remove_token(digest)
     database.remove_token(digest)
@@ -112,21 +101,6 @@ def test_a_log_in_with_a_password_that_was_just_changed_gets_no_token(
     assert database.find_token(digest) is None
     assert database.add_token(digest, user_id=user.id, expires_at=expires_at, password_hash="other")
     assert database.find_token(digest) is not None
-
-
-def test_the_tokens_of_a_trial_go_with_it(database: ServerDatabase) -> None:
-    user = database.create_user("ada", password_hash="kept")
-    experiment_id = database.create_experiment(
-        config={}, config_text=None, model_dir="/m", name="n"
-    )
-    trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=1)
-    worker, own = add_token(database, user.id, trial_id=trial_id), add_token(database, user.id)
-    found = database.find_token(worker)
-    assert found is not None
-    assert found.trial_id == trial_id
-    database.delete_experiment(experiment_id)
-    assert database.find_token(worker) is None
-    assert database.find_token(own) is not None
 
 
 CONFIG = {"name": "n", "labels": ["x"], "data": {"api_token": "secret-of-mine"}}
@@ -242,19 +216,9 @@ def test_one_that_goes_on_again_does_not_end(database: ServerDatabase, user_id: 
     assert known.phase == "ENDED"
 
 
-@pytest.mark.parametrize("are_there", [True, False])
-def test_the_tables_are_adopted_or_made(places: Places, are_there: bool) -> None:
+def test_tables_are_those_of_the_schema(places: Places) -> None:
     url = places.new()
-    with Database.open(url) as records, records.transaction(write=True) as connection:
-        connection.exec_driver_sql("DROP TABLE IF EXISTS alembic_version_server")
-        if are_there:
-            row = "INSERT INTO users (name, is_admin, is_active, created_at) VALUES"
-            connection.exec_driver_sql(f"{row} ('ada', true, true, 1.0)")
-        for table in () if are_there else ("submissions", "tokens", "users"):
-            connection.exec_driver_sql(f"DROP TABLE {table}")
-    for _ in range(2):
-        with ServerDatabase.open(url) as database:
-            assert [user.name for user in database.list_users()] == ["ada"] * are_there
+    ServerDatabase.open(url).close()
     engine = create_engine(url)
     with engine.connect() as connection:
         context = MigrationContext.configure(

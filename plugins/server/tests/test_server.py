@@ -77,7 +77,6 @@ def test_who_asks_in_another_way_is_told_which_there_are(shared_server: RunningS
     for path, methods in (
         ("/api/detcore/v1/users", "GET, POST"),
         ("/api/detcore/v1/login", "POST"),
-        ("/api/detcore/v1/trials/1/runs/1/spool", "GET, POST"),
     ):
         answer = http.ask("DELETE", path)
         assert (answer.status, answer.headers["allow"]) == (405, methods)

@@ -114,15 +114,11 @@ class NotASpoolError(ValueError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpoolHeader:
-    """Whose spool it is, and where its records begin.
-
-    Logs of the first release also name the server that they are for, if any.
-    """
+    """The run whose spool it is, and where its records begin."""
 
     trial_id: int
     run_id: int
     records_at: int
-    server: str | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -255,10 +251,4 @@ def read_header(file: BinaryIO, path: Path) -> SpoolHeader | None:
         raise NotASpoolError(
             f"{path} does not begin like a spool of version {_VERSION}: {line[:60]!r}"
         )
-    server = header.get("server")
-    return SpoolHeader(
-        header["trial_id"],
-        header["run_id"],
-        len(line),
-        server if isinstance(server, str) else None,
-    )
+    return SpoolHeader(header["trial_id"], header["run_id"], len(line))

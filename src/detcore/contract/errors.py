@@ -18,7 +18,7 @@ __all__ = [
     "ExperimentPausedError", "ForbiddenError", "InvalidArgumentError", "InvalidCheckpointError",
     "InvalidConfigurationException", "InvalidDataTypeError", "InvalidDataTypeException",
     "InvalidExperimentError", "InvalidExperimentException", "InvalidHP", "InvalidModelError",
-    "InvalidModelException", "LedgerError", "LogInThrottledError", "MasterNotSupportedError",
+    "InvalidModelException", "LedgerError", "LogInThrottledError",
     "MetricError", "MetricTypeError", "NoCheckpointError", "NotANumberError", "NotFoundError",
     "PeerLostError", "PluginConflictError", "PluginError", "PluginNotFoundError", "RunError",
     "ScheduleError", "SearchError", "ShardError", "StorageError", "StorageFullError",
@@ -259,10 +259,6 @@ class NoCheckpointError(CheckpointNotFoundError, NotFoundError, AssertionError, 
 
 class ExperimentPausedError(RunError, ValueError):
     """An experiment that is waited for, but does not run."""
-
-
-class MasterNotSupportedError(ConfigError, NotImplementedError):
-    """Not raised any more: earlier releases refused the address of a master with it."""
 
 
 class UnauthenticatedError(DetcoreError, PermissionError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib
+import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 _POOL = {"pool_size": 2, "max_overflow": 8, "pool_pre_ping": True}
 MIGRATIONS = Path(__file__).parent / "migrations"
 _OWN_VERSION = "alembic_version"
+_DEVELOPMENT_VERSION = re.compile(r"\d{4}")  # of homes made before 0.1.0
 # Execution option of connections: how their next transaction begins.
 _MODE = "detcore_mode"
 _READS = {"write": False, "migrates": False}
@@ -190,14 +192,12 @@ def bring_up_to_date(engine: Engine, tables: TablesType | None = None) -> None:
         if version == known[-1]:
             return  # another process did it while this one waited
         if version is not None and version not in known:
-            raise DatabaseError(_too_new(engine, version, tables))
-        is_new = version is None and tables is None
-        if is_new:
+            raise DatabaseError(_unknown_version(engine, version, tables))
+        if version is None and tables is None:
             _require_room(connection)
-        if is_new and engine.dialect.name == "sqlite":
-            _sqlite.create_tables(connection)
+            _create_tables(connection)
         else:
-            migrate(connection, tables)
+            _migrate(connection, tables)
     engine.dispose()
 
 
@@ -205,12 +205,22 @@ def bring_up_to_date(engine: Engine, tables: TablesType | None = None) -> None:
 def revisions() -> tuple[str, ...]:
     """Return the versions of the records' tables that this code can migrate, oldest first.
 
-    It works with the last one. Each has a file of its own in ``migrations/versions``.
+    It works with the last one. Each version is a file in ``migrations/versions``.
     """
-    return tuple(sorted(path.name[:4] for path in (MIGRATIONS / "versions").glob("[0-9]*.py")))
+    return tuple(sorted(path.stem for path in (MIGRATIONS / "versions").glob("[0-9]*.py")))
 
 
-def migrate(connection: Connection, tables: TablesType | None = None, *, to: str = "head") -> None:
+def _create_tables(connection: Connection) -> None:
+    """Create the tables of a new database, which needs no Alembic, and record their version."""
+    metadata.create_all(connection, checkfirst=False)
+    key = f"CONSTRAINT {_OWN_VERSION}_pkc PRIMARY KEY (version_num)"
+    connection.execute(
+        text(f"CREATE TABLE {_OWN_VERSION} (version_num VARCHAR(32) NOT NULL, {key})")
+    )
+    connection.execute(text(f"INSERT INTO {_OWN_VERSION} VALUES ('{revisions()[-1]}')"))
+
+
+def _migrate(connection: Connection, tables: TablesType | None) -> None:
     """Apply the migrations that a database lacks.
 
     The caller's transaction holds the write lock, so that a killed migration leaves nothing.
@@ -218,7 +228,6 @@ def migrate(connection: Connection, tables: TablesType | None = None, *, to: str
     Args:
         connection: Of a transaction that writes.
         tables: Those of a plugin; None: those of the records.
-        to: The last migration.
     """
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
@@ -231,9 +240,9 @@ def migrate(connection: Connection, tables: TablesType | None = None, *, to: str
     context = MigrationContext.configure(connection, opts=options)
     since = context.get_current_revision() or "base"
     with Operations.context(context):
-        for script in reversed(list(scripts.iterate_revisions(to, since))):
+        for script in reversed(list(scripts.iterate_revisions("head", since))):
             script.module.upgrade()
-    context.stamp(scripts, to)
+    context.stamp(scripts, "head")
 
 
 def read_version(connection: Connection, tables: TablesType | None = None) -> str | None:
@@ -286,9 +295,15 @@ def _require_room(connection: Connection) -> None:
         _postgresql.require_unicode(connection)
 
 
-def _too_new(engine: Engine, version: str, tables: TablesType | None) -> str:
+def _unknown_version(engine: Engine, version: str, tables: TablesType | None) -> str:
     from detcore import __version__
 
+    if tables is None and _DEVELOPMENT_VERSION.fullmatch(version):
+        return (
+            f"the database {shown_url(engine.url)} has schema {version}, made by a development "
+            f"version of detcore, which {__version__} cannot read.\n"
+            "Move it away: rename DETCORE_HOME, or set DETCORE_HOME (or DETCORE_DB) to a new place."
+        )
     if tables is not None:
         return (
             f"the database {shown_url(engine.url)} has version {version} of the tables of the "

@@ -1,8 +1,6 @@
 """The tables: a column for each field of a record, and those that records do not show.
 
-A change here, or of a record, needs a migration. The migrations also make the tables ``users``,
-``tokens`` and ``submissions``, which belong to the server now (`detcore_server`): earlier releases
-of detcore expect them in every database.
+From 0.1.0 on, a change here or of a record needs a migration.
 
 Times are seconds since 1970 (UTC). JSON is kept as text that `detcore._log.lines` reads, so
 that every database holds the same bytes and NaN survives.

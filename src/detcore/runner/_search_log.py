@@ -71,11 +71,10 @@ class SearchLog:
         self._exits: dict[int, ExitReason] = {}
         self.best: dict[int, float] = {}
         self.search = Search(make_method(), seed=seed)
-        recorded = database.list_trials(experiment_id)
-        # An experiment of an earlier release has its one trial, and no log.
         self.trial_ids = {
-            place if trial.search_index is None else trial.search_index: trial.id
-            for place, trial in enumerate(recorded)
+            trial.search_index: trial.id
+            for trial in database.list_trials(experiment_id)
+            if trial.search_index is not None
         }
         self.entries.append(LogEntry(None, self.search.first))
         logged = database.list_search_events(experiment_id)

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
-from sqlalchemy import Engine, create_engine, event
+from sqlalchemy import create_engine
 
 from detcore._log import Spool
 from detcore.database import Database, LogFollower
@@ -46,21 +46,8 @@ def report(command: dict[str, Any]) -> None:
             follower.flush(30)
 
 
-def die_at(statement: int) -> None:
-    """Have this process killed once it has sent so many statements to a database."""
-    left = statement
-
-    def count(*_: object) -> None:
-        nonlocal left
-        left -= 1
-        if left == 0:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    event.listen(Engine, "after_cursor_execute", count)
-
-
 def main() -> None:
-    create_engine("postgresql+psycopg://")  # for the same reason: it imports the driver
+    create_engine("postgresql+psycopg://")  # imports the driver once, for all children
     print("ready", flush=True)
     inherited: Database | None = None
     for text in sys.stdin:
@@ -72,9 +59,6 @@ def main() -> None:
         if child == 0:
             if command["do"] == "report":
                 report(command)
-            elif command["do"] == "upgrade":
-                die_at(command["statement"])
-                Database.open(command["url"]).close()
             elif command["do"] == "open":
                 Database.open(command["url"]).close()
             elif inherited is not None:

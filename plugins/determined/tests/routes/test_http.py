@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import gzip
-import hashlib
 import http.client
 import io
 import json
@@ -82,21 +81,6 @@ def test_nothing_is_told_without_a_token(served: RunningServer, token: str) -> N
     assert said.startswith("detcore does not have GET /resources/allocation/raw of Determined")
     empty = "/api/v1/experiments/1/labels/"
     assert _refused(served, "PUT", empty, token=token)[0] in (400, 404, 422)
-
-
-def test_the_workers_of_a_trial_are_refused(
-    served: RunningServer, filled: Filled, token: str
-) -> None:
-    worker = "of-a-worker"
-    with ServerDatabase.open(f"sqlite:///{filled.store.home}/detcore.db") as database:
-        database.add_token(
-            hashlib.sha256(worker.encode()).hexdigest(),
-            user_id=1,
-            expires_at=2**40,
-            trial_id=filled.trials[0],
-        )
-    for path in ("/api/v1/me", f"/api/v1/trials/{filled.trials[0]}", "/api/v1/none"):
-        assert _refused(served, "GET", path, token=worker)[0] == 403
 
 
 @pytest.mark.parametrize("is_hashed", [True, False])

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     )
     from detcore_remote._reads import answer_read
     from detcore_remote._session import ServerAway, ServerRefused, Session
-    from detcore_remote._spools import send_spools
     from detcore_remote._submit import (
         Detached,
         HandIn,
@@ -80,7 +79,6 @@ __all__ = [
     "password_option",
     "read_events",
     "read_new_password",
-    "send_spools",
     "spell_document",
     "spell_metrics",
     "submit",
@@ -99,7 +97,6 @@ __getattr__, __dir__ = lazy_names(
         "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
         "_reads": "answer_read",
         "_session": "ServerAway ServerRefused Session",
-        "_spools": "send_spools",
         "_submit": "Detached HandIn activate follow hand_in read_events submit",
         "_transport": "HttpTransport ServerRecords connect",
         "_user_commands": "password_option read_new_password",

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import importlib
-import re
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
 from fastapi import APIRouter, Depends, FastAPI
-from starlette.exceptions import HTTPException
-from starlette.requests import Request
 
 from detcore import __version__
 from detcore.errors import RunError
@@ -20,26 +17,18 @@ from detcore_server import (
     _errors,
     _job_routes,
     _page,
-    _record_routes,
     _user_routes,
 )
-from detcore_server._auth import USER, Requester, find_token, require_user
+from detcore_server._auth import Requester, require_user
 from detcore_server._front import Front
 from detcore_server._limits import BodyLimits
-from detcore_server._record_routes import take_in
 from detcore_server._state import ServerState
 
 if TYPE_CHECKING:
-    from starlette.types import ASGIApp, Receive, Scope, Send
-
     from detcore.hooks import PluginManager, RoutesType
-    from detcore_server._database import TokenRecord
     from detcore_server._settings import ServerSettings
 
 __all__ = ["make_app"]
-
-_PATH = re.compile(r"/api/detcore/v1/trials/([1-9][0-9]{0,8})/runs/([1-9][0-9]{0,8})/spool")
-_QUERY = re.compile(rb"offset=([0-9]{1,18})&first=([0-9]{1,18})")
 
 
 def make_app(settings: ServerSettings) -> FastAPI:
@@ -71,10 +60,9 @@ def make_app(settings: ServerSettings) -> FastAPI:
     )
     app.state.detcore = state
     _errors.install(app)
-    app.add_middleware(Shortcut, state=state)
     app.add_middleware(BodyLimits, state=state)
     app.add_middleware(Front)
-    for routes in (_user_routes, _client_routes, _job_routes, _record_routes):
+    for routes in (_user_routes, _client_routes, _job_routes):
         app.include_router(routes.make_router())
 
     app.include_router(_page.make_router())
@@ -122,41 +110,3 @@ def _load(routes: RoutesType) -> APIRouter:
     if not isinstance(router, APIRouter):
         raise TypeError(f"it returned {router!r}, which is no fastapi.APIRouter")
     return router
-
-
-class Shortcut:
-    """Answers reports that come with a valid token; passes all other requests on."""
-
-    def __init__(self, app: ASGIApp, state: ServerState) -> None:
-        self._app = app
-        self._state = state
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer a request, or pass it on."""
-        if scope["type"] == "http" and scope["method"] == "POST":
-            path = _PATH.fullmatch(scope["path"])
-            query = _QUERY.fullmatch(scope["query_string"])
-            if path and query:
-                trial_id, run_id = int(path[1]), int(path[2])
-                known = await self._known(scope)
-                if known is not None and known.trial_id in (None, trial_id):
-                    scope[USER] = known.user_name
-                    response = await take_in(
-                        Request(scope, receive),
-                        (trial_id, run_id),
-                        start=int(query[1]),
-                        first=int(query[2]),
-                    )
-                    await response(scope, receive, send)
-                    return
-        await self._app(scope, receive, send)
-
-    async def _known(self, scope: Scope) -> TokenRecord | None:
-        """Return the record of a request's token; None leaves the refusal to the route."""
-        given = [value for name, value in scope["headers"] if name == b"authorization"]
-        if len(given) != 1 or not given[0].startswith(b"Bearer "):
-            return None
-        try:
-            return await find_token(self._state, given[0][7:].decode("latin-1"))
-        except HTTPException:
-            return None

@@ -5,7 +5,6 @@ guard                 lets through
 ====================  ==============================================================
 `Requester`           any user who has logged in (a bearer token)
 `Admin`               a user who has logged in and may manage users
-`Worker`              the workers of the trial in the path (``{trial_id}``); any user
 `PageUser`            a browser that has logged in (a cookie); others see the log-in form
 ====================  ==============================================================
 """
@@ -35,7 +34,6 @@ __all__ = [
     "SameOrigin",
     "State",
     "Token",
-    "Worker",
     "address_of",
     "clear_cookie",
     "cookie_of",
@@ -109,7 +107,8 @@ async def _token(
 Token = Annotated[str, Depends(_token)]
 
 
-async def _known(request: Request, state: State, token: Token) -> TokenRecord:
+async def require_user(request: Request, state: State, token: Token) -> TokenRecord:
+    """Return the valid token that a request came with."""
     if not token:
         raise UnauthenticatedError(
             "this needs a token, and came without one.\nLog in: detcore user login URL"
@@ -124,18 +123,6 @@ async def _known(request: Request, state: State, token: Token) -> TokenRecord:
     return found
 
 
-_Known = Annotated[TokenRecord, Depends(_known)]
-
-
-async def require_user(known: _Known) -> TokenRecord:
-    """Return the token of a request, which is a user's."""
-    if known.trial_id is not None:
-        raise ForbiddenError(
-            f"this token is for the workers of trial {known.trial_id}, and good for nothing else."
-        )
-    return known
-
-
 Requester = Annotated[TokenRecord, Depends(require_user)]
 
 
@@ -148,17 +135,6 @@ async def _admin(requester: Requester) -> TokenRecord:
 
 
 Admin = Annotated[TokenRecord, Depends(_admin)]
-
-
-async def _worker(known: _Known, trial_id: Id) -> TokenRecord:
-    if known.trial_id not in (None, trial_id):
-        raise ForbiddenError(
-            f"this token is for the workers of trial {known.trial_id}, not of trial {trial_id}."
-        )
-    return known
-
-
-Worker = Annotated[TokenRecord, Depends(_worker)]
 
 
 async def _same_origin(request: Request, state: State) -> None:
@@ -192,7 +168,7 @@ def _origin(url: str) -> str:
 async def _page_user(request: Request, state: State, _: Annotated[None, SameOrigin]) -> TokenRecord:
     token = cookie_of(request, state)
     found = await find_token(state, token) if token else None
-    if found is None or found.trial_id is not None:
+    if found is None:
         is_safe = request.method in _SAFE_METHODS
         query = f"?{request.url.query}" if request.url.query else ""
         raise LogInFirst(f"{request.url.path}{query}" if is_safe else "")

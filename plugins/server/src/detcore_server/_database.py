@@ -17,27 +17,20 @@ from sqlalchemy import (
     Select,
     delete,
     insert,
-    or_,
     select,
-    tuple_,
     update,
 )
 from sqlalchemy.exc import IntegrityError
 
 from detcore.database import (
-    Position,
     ProcessIdentity,
-    SpoolPart,
-    add_parts,
     checked_texts,
-    metadata,
-    parse_part,
     replace_labels,
 )
-from detcore.errors import DatabaseError, DetcoreError, NotFoundError
+from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import Control, ExperimentState
 from detcore_registry import RegistryDatabase
-from detcore_server._tables import experiments, submissions, tokens, trials, users
+from detcore_server._tables import experiments, submissions, tokens, users
 from detcore_server.plugin import detcore_register_tables
 
 __all__ = [
@@ -51,7 +44,6 @@ __all__ = [
 
 # Lets tools that search logs and repositories for secrets recognize a token.
 _PREFIX = "detcore_"
-_RUNS, _SPOOLS = metadata.tables["runs"], metadata.tables["spools"]
 _QUEUED = "QUEUED"
 _ENDED = "ENDED"
 _QUEUED_AGAIN = (ExperimentState.PAUSED, ExperimentState.ERROR, ExperimentState.CANCELED)
@@ -79,18 +71,15 @@ class UserRecord:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TokenRecord:
-    """The user that a token authenticates, and its scope.
+    """The user that a token authenticates.
 
     Attributes:
-        trial_id: The only trial whose workers may use it; None: good for everything that the user
-            may do.
         expires_at: Until when; seconds since 1970.
     """
 
     user_id: int
     user_name: str
     is_admin: bool
-    trial_id: int | None
     expires_at: float
 
 
@@ -130,62 +119,10 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
-def _started(connection: Connection, owners: set[tuple[int, int]]) -> set[tuple[int, int]]:
-    """Return those of some trials and runs that are recorded."""
-    which = tuple_(_RUNS.c.trial_id, _RUNS.c.run_id).in_(sorted(owners))
-    rows = connection.execute(select(_RUNS.c.trial_id, _RUNS.c.run_id).where(which))
-    return {(row.trial_id, row.run_id) for row in rows}
-
-
-def _unknown_run(owner: tuple[int, int]) -> NotFoundError:
-    return NotFoundError(
-        f"trial {owner[0]} has no run {owner[1]}, or there is no such trial.\n"
-        "Reports belong to a run that was started here; it may have been deleted."
-    )
-
-
-def _refused(owner: tuple[int, int], start: int, error: IntegrityError) -> DatabaseError:
-    return DatabaseError(
-        f"cannot take in reports of trial {owner[0]}, run {owner[1]}, from byte "
-        f"{start} on: {error.orig}.\nThey are there already, or contradict what is."
-    )
-
-
 class ServerDatabase(RegistryDatabase):
     """The records, with the users of a server, their tokens and the submitted experiments."""
 
     tables = detcore_register_tables()
-
-    def spool_position(self, trial_id: int, run_id: int) -> Position:
-        """Return how far the spool of a run was taken in.
-
-        Raises:
-            NotFoundError: If the run was never started.
-        """
-        columns = (_SPOOLS.c.byte_offset, _SPOOLS.c.last_seq)
-        of_spool = (_SPOOLS.c.trial_id == trial_id, _SPOOLS.c.run_id == run_id)
-        with self.transaction(write=False) as connection:
-            row = connection.execute(select(*columns).where(*of_spool)).first()
-            if row is None and not _started(connection, {(trial_id, run_id)}):
-                raise _unknown_run((trial_id, run_id))
-        return Position() if row is None else Position(row.byte_offset, row.last_seq)
-
-    def add_spool_lines(self, given: Sequence[SpoolPart]) -> list[Position | Exception]:
-        """Add the records of whole lines, those of all spools in one transaction.
-
-        Lines that begin elsewhere than at their spool's position add nothing. If the database
-        refuses any lines, each spool's are added in a separate transaction, so that only the
-        refused ones fail.
-
-        Args:
-            given: In this order, also those of one spool.
-
-        Returns:
-            For each element the position of its spool now; or a NotFoundError if its run was never
-            started, a DatabaseError if its records contradict those in the database, or any other
-            error that these lines cause.
-        """
-        return self._add([parse_part(lines) for lines in given])
 
     def describe_experiment(
         self,
@@ -239,25 +176,6 @@ class ServerDatabase(RegistryDatabase):
             text = json.dumps(config, separators=(",", ":"))
             connection.execute(update(experiments).where(this).values(config=text, **texts))
             return after
-
-    def _add(self, parts: Sequence[Any]) -> list[Position | Exception]:
-        try:
-            with self.transaction(write=True) as connection:
-                started = _started(connection, {part.owner for part in parts})
-                added = add_parts(connection, [part for part in parts if part.owner in started])
-        except DetcoreError:
-            raise  # the database is unreachable or full, for all parts
-        except Exception as error:  # noqa: BLE001  (returned to the sender of the lines)
-            if len(parts) > 1:
-                return [answer for part in parts for answer in self._add([part])]
-            [part] = parts
-            if isinstance(error, IntegrityError):
-                return [_refused(part.owner, part.start, error)]
-            return [error]
-        found = iter(added)
-        return [
-            next(found) if part.owner in started else _unknown_run(part.owner) for part in parts
-        ]
 
     def create_user(
         self, name: str, *, password_hash: str | None, is_admin: bool = False
@@ -330,7 +248,6 @@ class ServerDatabase(RegistryDatabase):
         *,
         user_id: int,
         expires_at: float,
-        trial_id: int | None = None,
         password_hash: str | None = None,
     ) -> bool:
         """Note a token, and forget those that have expired; return whether it was noted.
@@ -339,7 +256,6 @@ class ServerDatabase(RegistryDatabase):
             digest: SHA-256 of the token, in hexadecimal digits.
             user_id: The user that it authenticates.
             expires_at: Until when; seconds since 1970.
-            trial_id: The only trial whose workers may use it.
             password_hash: The hash that the password was compared with: the token is not noted if
                 the user's hash has changed since.
         """
@@ -352,7 +268,6 @@ class ServerDatabase(RegistryDatabase):
                 insert(tokens).values(
                     digest=digest,
                     user_id=user_id,
-                    trial_id=trial_id,
                     created_at=time.time(),
                     expires_at=expires_at,
                 )
@@ -362,22 +277,18 @@ class ServerDatabase(RegistryDatabase):
     def find_token(self, digest: str) -> TokenRecord | None:
         """Return a token that has not expired, with its user, or None.
 
-        Return None also if the user is not active, or if the token is for a trial that was deleted.
+        Return None also if the user is not active.
         """
-        is_trial_there = or_(
-            tokens.c.trial_id.is_(None), tokens.c.trial_id.in_(select(trials.c.id))
-        )
         query = (
             select(
                 tokens.c.user_id,
                 users.c.name.label("user_name"),
                 users.c.is_admin,
-                tokens.c.trial_id,
                 tokens.c.expires_at,
             )
             .join(users, users.c.id == tokens.c.user_id)
             .where(tokens.c.digest == digest, tokens.c.expires_at >= time.time())
-            .where(users.c.is_active, is_trial_there)
+            .where(users.c.is_active)
         )
         with self.transaction(write=False) as connection:
             row = connection.execute(query).fetchone()

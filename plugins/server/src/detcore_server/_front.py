@@ -33,10 +33,7 @@ _log = logging.getLogger(LOGGER)
 
 
 class Front:
-    """Logs requests, adds headers, and answers faults with a number to find in the log.
-
-    Trials report many times a second: successful reports are logged at the level ``debug``.
-    """
+    """Logs requests, adds headers, and answers faults with a number to find in the log."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -72,15 +69,14 @@ class Front:
             if not status:
                 await _answer(scope, number, send_on)
         finally:
-            level = logging.INFO if status >= 400 or not _is_report(scope) else logging.DEBUG
-            if _log.isEnabledFor(level):
+            if _log.isEnabledFor(logging.INFO):
                 duration_ms = (time.perf_counter() - since) * 1e3
                 client = scope.get("client")
                 address = client[0] if client else "-"
                 user = ascii(scope.get(USER, "-")).strip("'")
                 line = "%s %s %s %s %d %.1f ms"
                 shown = _shown(scope)
-                _log.log(level, line, address, user, scope["method"], shown, status, duration_ms)
+                _log.info(line, address, user, scope["method"], shown, status, duration_ms)
 
 
 async def _answer(scope: Scope, number: str, send: Send) -> None:
@@ -92,11 +88,6 @@ async def _answer(scope: Scope, number: str, send: Send) -> None:
     ]
     await send({"type": "http.response.start", "status": 500, "headers": headers})
     await send({"type": "http.response.body", "body": body})
-
-
-def _is_report(scope: Scope) -> bool:
-    path: str = scope["path"]
-    return path.endswith("/spool")
 
 
 def _shown(scope: Scope) -> str:

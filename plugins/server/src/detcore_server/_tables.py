@@ -1,8 +1,6 @@
 """The tables of the server: users, their tokens, and submitted experiments.
 
-The migrations of detcore made them before the server was a distribution of its own, and still do,
-because earlier releases expect them in every database. A change here needs a migration, and its
-name in `detcore_server.plugin`.
+A change here needs a migration, and its name in `detcore_server.plugin`.
 """
 
 from __future__ import annotations
@@ -25,12 +23,11 @@ from sqlalchemy import (
 from detcore.database import PlainText
 from detcore.database import metadata as records
 
-__all__ = ["MIGRATIONS", "experiments", "metadata", "submissions", "tokens", "trials", "users"]
+__all__ = ["MIGRATIONS", "experiments", "metadata", "submissions", "tokens", "users"]
 
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 experiments = records.tables["experiments"]
-trials = records.tables["trials"]
 
 metadata = MetaData(naming_convention=records.naming_convention)
 
@@ -53,8 +50,6 @@ tokens = Table(
     metadata,
     Column("digest", String(64), primary_key=True),
     Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
-    # Set: good only for the requests of this trial's workers.
-    Column("trial_id", Integer),
     Column("created_at", Float(53), nullable=False),
     Column("expires_at", Float(53), nullable=False, index=True),
 )

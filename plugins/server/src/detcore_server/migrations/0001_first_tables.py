@@ -1,4 +1,4 @@
-"""Adopt the tables that the migrations of detcore have made, or make them."""
+"""Create the first tables."""
 
 from __future__ import annotations
 
@@ -12,24 +12,20 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Make the tables, unless they are there."""
-    there = sa.inspect(op.get_bind()).get_table_names()
-    if "users" not in there:
-        op.create_table(
-            "users",
-            sa.Column("id", sa.Integer, nullable=False),
-            sa.Column("name", sa.Text, nullable=False),
-            sa.Column("password_hash", sa.Text),
-            sa.Column("is_admin", sa.Boolean, nullable=False),
-            sa.Column("is_active", sa.Boolean, nullable=False),
-            sa.Column("created_at", sa.Float(53), nullable=False),
-            sa.PrimaryKeyConstraint("id", name="pk_users"),
-            sa.UniqueConstraint("name", name="uq_users_name"),
-        )
-    if "tokens" not in there:
-        _create_tokens()
-    if "submissions" not in there:
-        _create_submissions()
+    """Create the tables."""
+    op.create_table(
+        "users",
+        sa.Column("id", sa.Integer, nullable=False),
+        sa.Column("name", sa.Text, nullable=False),
+        sa.Column("password_hash", sa.Text),
+        sa.Column("is_admin", sa.Boolean, nullable=False),
+        sa.Column("is_active", sa.Boolean, nullable=False),
+        sa.Column("created_at", sa.Float(53), nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_users"),
+        sa.UniqueConstraint("name", name="uq_users_name"),
+    )
+    _create_tokens()
+    _create_submissions()
 
 
 def _create_tokens() -> None:
@@ -37,7 +33,6 @@ def _create_tokens() -> None:
         "tokens",
         sa.Column("digest", sa.String(64), nullable=False),
         sa.Column("user_id", sa.Integer, nullable=False),
-        sa.Column("trial_id", sa.Integer),
         sa.Column("created_at", sa.Float(53), nullable=False),
         sa.Column("expires_at", sa.Float(53), nullable=False),
         sa.PrimaryKeyConstraint("digest", name="pk_tokens"),
