@@ -103,7 +103,8 @@ class ExperimentRecord:
     Attributes:
         config: The configuration, defaults applied.
         config_text: The experiment file as it was written, or None.
-        process: The process that runs it, or ran it last, or None.
+        process: The process that runs it, or ran it last, or None. A script that has ended as its
+            author intended has none.
         control: The request to its runner, or None.
         progress: How much of its search is done, 0 to 1, or None.
         archived: Whether lists leave it out.
@@ -125,6 +126,11 @@ class ExperimentRecord:
     ended_at: Sent[datetime.datetime | None]
     control: Control | None = None
     notes: str = ""
+
+    @property
+    def script_call(self) -> int:
+        """Which call of `core.init` in its script it belongs to, from 1."""
+        return int((self.config.get("script_start") or {}).get("call", 1))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -369,13 +375,13 @@ class RankedDocument(CheckpointDocument):
     """A checkpoint, with the value it is ranked by."""
 
     value: Sent[Annotated[float | None, Json(decode_metrics, "metrics")]]
+    value_steps: Sent[int | None]
 
 
 class TopDocument:
     """Checkpoints, the best first."""
 
     metric: Sent[str]
-    value_steps: Sent[int | None]
     smaller_is_better: Sent[bool]
     checkpoints: Sent[list[RankedDocument]]
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from forked import call_in_child
 
 from detcore import core
 from detcore.checkpoint import verify_checkpoint
@@ -366,9 +367,12 @@ def test_a_script_that_goes_on_says_from_where(
         "experiment 1, trial 1: paused; "
         "core.init(resume=True) resumes it from its latest checkpoint"
     )
-    with alone(resume=True):
-        pass
-    assert said(capsys)[0].startswith(
+
+    def resume() -> list[str]:
+        with alone(resume=True):
+            return said(capsys)
+
+    assert call_in_child(resume)[0].startswith(
         f"experiment 1, trial 1: from batch 7 (checkpoint {uuid}); records in "
     )
 

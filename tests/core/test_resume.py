@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
+from forked import call_in_child
 
 from detcore import core
 from detcore.core._resume import InterruptedScripts
@@ -117,15 +118,23 @@ Open = Callable[..., core.Context]
 
 
 def leave(context: core.Context, ending: BaseException | None = None) -> tuple[int, int]:
-    """Save a checkpoint and end in some way; return the experiment and where it started."""
-    with pytest.raises(type(ending)) if ending is not None else _nothing(), context:
-        assert context.info is not None
-        found = context.info.experiment_id, context.info.steps_completed
-        with context.checkpoint.store_path({"steps_completed": found[1] + 5}) as (path, _):
-            (path / "w").write_text("w")
-        if ending is not None:
-            raise ending
-    return found
+    """In a process of its own, save a checkpoint and end in some way.
+
+    Returns:
+        The experiment, and the step where it started.
+    """
+
+    def run() -> tuple[int, int]:
+        with pytest.raises(type(ending)) if ending is not None else _nothing(), context:
+            assert context.info is not None
+            found = context.info.experiment_id, context.info.steps_completed
+            with context.checkpoint.store_path({"steps_completed": found[1] + 5}) as (path, _):
+                (path / "w").write_text("w")
+            if ending is not None:
+                raise ending
+        return found
+
+    return call_in_child(run)
 
 
 def _nothing() -> Any:

@@ -68,6 +68,11 @@ class Spool:
         """The file."""
         return self._path
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether it has no record yet."""
+        return self._seq == 0
+
     def append(self, kind: str, payload: object) -> int:
         """Add a record.
 

@@ -336,6 +336,8 @@ class TrialInfo:
         settings: The training settings in `config`, typed; None for a script by itself.
         code_dir: Folder with a copy of the user's code without secrets, for checkpoints; None: they
             copy `model_dir`.
+        is_complete: Whether an earlier start of a script by itself completed this run:
+            `latest_checkpoint` has its final state, and nothing is left to train.
     """
 
     experiment_id: int
@@ -356,6 +358,7 @@ class TrialInfo:
     best_validation: float | None = None
     settings: TrialSettings | None = None
     code_dir: str | None = None
+    is_complete: bool = False
 
     def __post_init__(self) -> None:
         if isinstance(self.settings, Mapping):  # read from JSON

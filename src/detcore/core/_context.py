@@ -71,11 +71,11 @@ def init(
         max_length: How far a script by itself trains, such as ``{"batches": 1000}`` (or records,
             or epochs); the length of its one operation. In a process that ``detcore run``
             started, the experiment file decides.
-        resume: Whether a script by itself that was paused or killed, or that failed, continues its
-            experiment instead of recording a new one: the newest of the same script with the same
-            settings (`max_length` may differ), unless it is complete. ``info.latest_checkpoint``
-            says from where. Ignored in a process that ``detcore run`` started, because the runner
-            decides.
+        resume: Whether a script by itself continues its last start if that did not finish. The n-th
+            call then continues the n-th run, which must have the same settings (`max_length` may
+            differ); ``info.latest_checkpoint`` contains the checkpoint. A run that was complete is
+            restored, and ``info.is_complete`` is true. Ignored in a process that ``detcore run``
+            started, because the runner decides.
         checkpoint_exit_timeout_s: How long leaving the context waits for a checkpoint that is
             being saved behind the training, in seconds; >= 0. Default: that of the experiment
             file, else 3600.
@@ -213,6 +213,8 @@ class Context:
 
         Raises:
             ContextStateError: If it was started before.
+            RunError: If the run to continue has other settings, or cannot be determined; or if this
+                trial of ``detcore run`` has opened a context before.
             DetcoreError: If the records or the storage cannot be opened.
             SystemExit: With code 130, if the runner of this trial is interrupted meanwhile.
         """

@@ -121,6 +121,15 @@ class Opening:
         info, storage, channel = self._identify()
         spool = open_log(info)
         self._stack.callback(spool.close)
+        if not spool.is_empty:
+            raise RunError(
+                f"trial {info.trial_id} of detcore run has opened a context before.\n"
+                "A trial is one run with one length and one latest checkpoint, so a second run in "
+                "it would be mixed up with the first one.\n"
+                "Open one context in each trial: make each run a trial of its own, for example "
+                "with a hyperparameter fold: {type: categorical, vals: [0, 1, 2]} and "
+                "searcher.name: grid. Or start the script by itself, without detcore run."
+            )
         records = TrialRecords(info, spool, channel)
         self._stack.callback(self._finish, records)
         self._follow(spool.path)

@@ -11,11 +11,12 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.contract.errors import DetcoreError
+from detcore.contract.errors import DetcoreError, RunError
 from detcore.contract.values import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment
+    from detcore.core._script_calls import ScriptCall
     from detcore.database import Database, ExperimentRecord, TrialRecord
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
@@ -66,45 +67,142 @@ class InterruptedScripts:
             if is_script and is_over and database.experiment_is_alive(experiment_id) is False:
                 self._try_settle(experiment, uuids=uuids)
 
-    def claim(self, script: ScriptExperiment, *, storage_url: str) -> TrialRecord | None:
-        """Take over the newest experiment of the same script with the same settings.
+    def claim(
+        self, script: ScriptExperiment, call: ScriptCall, *, storage_url: str
+    ) -> TrialRecord | None:
+        """Take over the run that a call of the script continues.
 
-        The same are: name, folder, configuration (with the storage), hyperparameters and seed. The
-        length may differ, so that an interrupted script can be trained longer. Experiments that are
-        running are skipped. Processes that start at the same time take different experiments.
+        The first call of a start continues the newest start whose first call had the same settings,
+        unless that start finished. The same are: name, folder, configuration (with the storage),
+        hyperparameters and seed. The length may differ, so that an interrupted script can be
+        trained longer. Starts that are in progress are skipped, and processes that start
+        concurrently take different ones. The n-th call continues the n-th run of that start.
 
         Args:
             script: The experiment to record, with its name, folder and whole configuration.
+            call: The call.
             storage_url: Where its checkpoints are. Earlier releases recorded it where the script
                 itself named no storage.
 
         Returns:
-            Its trial; None where a new one begins: no such experiment exists, or the newest is
-            complete, canceled, or had hyperparameters that the script rejected.
+            The trial of the run, which may be complete. None where a new run begins: there is
+            none, or the last one was canceled or had hyperparameters that the script rejected.
+
+        Raises:
+            RunError: If the run to continue has other settings, or cannot be determined.
         """
-        database = self._database
-        wanted = _identity(script, storage_url)
-        for experiment in database.list_experiments(
-            name=str(script.name), archived=False, newest_first=True
-        ):
-            if experiment.name != script.name:
+        if call.first is not None:
+            return self._claim_later_run(script, call, storage_url)
+        matches = self._list_matches(script, storage_url)
+        for experiment, trial in matches:
+            if experiment.script_call != 1:
                 continue
-            trial = _only_trial(database, experiment)
-            if trial is None or _recorded(experiment, trial, storage_url) != wanted:
-                continue
+            experiment = self._wait_and_settle(experiment)
             if experiment.state is ExperimentState.RUNNING:
-                _wait_until_settled(database, experiment.id)
-                self._settle_if_killed(experiment.id)
-                experiment = database.get_experiment(experiment.id)
-            state = experiment.state
-            if state is ExperimentState.RUNNING:
                 continue
-            is_rejected = (experiment.error or "").startswith(_INVALID_HP)
-            if state not in (ExperimentState.PAUSED, ExperimentState.ERROR) or is_rejected:
+            if _is_rejected(experiment):
                 return None
-            if database.claim_experiment(experiment.id):
+            later = self._database.list_script_runs(experiment.id)[1:]
+            is_complete = experiment.state is ExperimentState.COMPLETED
+            if is_complete and (call.session or experiment.process is None):
+                return None
+            if (is_complete or later) and self._is_in_progress(experiment, later):
+                continue
+            _refuse_ambiguous(experiment, matches)
+            if self._take_over(experiment):
                 return trial
+        if not call.session:
+            self._refuse_other_order(matches)
         return None
+
+    def _list_matches(
+        self, script: ScriptExperiment, storage_url: str
+    ) -> list[tuple[ExperimentRecord, TrialRecord]]:
+        """Return the experiments of scripts with the same settings, newest first."""
+        wanted = _identity(script, storage_url)
+        found = self._database.list_experiments(
+            name=str(script.name), archived=False, newest_first=True
+        )
+        pairs = [
+            (experiment, _only_trial(self._database, experiment))
+            for experiment in found
+            if experiment.name == script.name
+        ]
+        return [
+            (experiment, trial)
+            for experiment, trial in pairs
+            if trial is not None and _recorded(experiment, trial, storage_url) == wanted
+        ]
+
+    def _claim_later_run(
+        self, script: ScriptExperiment, call: ScriptCall, storage_url: str
+    ) -> TrialRecord | None:
+        """Take over the run of a call after the first one."""
+        runs = self._database.list_script_runs(call.first)
+        former = [run for run in runs if run.script_call == call.number and not run.archived]
+        trial = _only_trial(self._database, former[-1]) if former else None
+        if trial is None:
+            return None
+        experiment = self._wait_and_settle(former[-1])
+        wanted, recorded = _identity(script, storage_url), _recorded(experiment, trial, storage_url)
+        if experiment.name != script.name or wanted != recorded:
+            changes = _describe_changes([experiment.name, *recorded], [script.name, *wanted])
+            raise RunError(
+                f"call {call.number} of core.init() would continue experiment {experiment.id}, "
+                f"which has other settings: {changes}.\n"
+                f"This start of the script continues the start that began with experiment "
+                f"{call.first} and did not finish. Its n-th call continues the n-th run.\n"
+                "Make the same calls in the same order. To train all runs again instead: "
+                f"detcore experiment archive {call.first}"
+            )
+        return trial if not _is_rejected(experiment) and self._take_over(experiment) else None
+
+    def _take_over(self, experiment: ExperimentRecord) -> bool:
+        """Take over a run that has ended; return whether no other process did so before."""
+        database = self._database
+        if experiment.state is not ExperimentState.COMPLETED:
+            return database.claim_experiment(experiment.id)
+        process = experiment.process
+        return process is not None and database.adopt_complete_experiment(experiment.id, process)
+
+    def _wait_and_settle(self, experiment: ExperimentRecord) -> ExperimentRecord:
+        """Settle the run if its script was killed; return its record."""
+        if experiment.state is not ExperimentState.RUNNING:
+            return experiment
+        _wait_until_settled(self._database, experiment.id)
+        self._settle_if_killed(experiment.id)
+        return self._database.get_experiment(experiment.id)
+
+    def _is_in_progress(self, first: ExperimentRecord, later: list[ExperimentRecord]) -> bool:
+        """Whether the process of a start may open further runs."""
+        is_alive = first.process is not None and self._database.process_is_alive(first.process)
+        if is_alive is not None:
+            return is_alive
+        # The process was on another machine. A run that stopped early shows that it has ended.
+        return [first, *later][-1].state in (ExperimentState.RUNNING, ExperimentState.COMPLETED)
+
+    def _refuse_other_order(self, matches: list[tuple[ExperimentRecord, TrialRecord]]) -> None:
+        """Check that the first call was not a later one in a start that did not finish.
+
+        Raises:
+            RunError: If it was.
+        """
+        for experiment, _ in matches:
+            if experiment.script_call == 1:
+                continue
+            runs = self._database.list_script_runs(experiment.config["script_start"]["first"])
+            first = runs[0]
+            if first.archived or first.process is None:
+                continue
+            if not self._is_in_progress(first, runs[1:]):
+                raise RunError(
+                    f"the first call of core.init() has the settings of call "
+                    f"{experiment.script_call} (experiment {experiment.id}) in the last start of "
+                    "this script, which did not finish.\n"
+                    "The n-th call continues the n-th run, so the calls no longer correspond.\n"
+                    "Make the same calls in the same order. To train all runs again instead: "
+                    f"detcore experiment archive {first.id}"
+                )
 
     def _settle_if_killed(self, experiment_id: int) -> None:
         """Settle the experiment of a script that was killed, unless another process does so now."""
@@ -114,9 +212,8 @@ class InterruptedScripts:
         if is_alive is not False or experiment.state is not ExperimentState.RUNNING:
             return
         # One of those that start now.
-        if database.adopt_experiment(experiment_id) and not self._try_settle(
-            experiment, error=_KILLED
-        ):
+        if database.adopt_experiment(experiment_id):
+            self._try_settle(experiment, error=_KILLED)
             assert experiment.process is not None  # it was adopted from one
             database.disown_experiment(experiment_id, experiment.process)
 
@@ -198,6 +295,52 @@ def _only_trial(database: Database, experiment: ExperimentRecord) -> TrialRecord
     return trials[0] if trials and trials[0].trial_dir is not None else None
 
 
+def _is_rejected(experiment: ExperimentRecord) -> bool:
+    """Whether a run was canceled, or its script rejected its hyperparameters."""
+    is_invalid = (experiment.error or "").startswith(_INVALID_HP)
+    return experiment.state is ExperimentState.CANCELED or is_invalid
+
+
+def _refuse_ambiguous(
+    experiment: ExperimentRecord, matches: list[tuple[ExperimentRecord, TrialRecord]]
+) -> None:
+    """Check that no other run of the same session has the settings of a run.
+
+    Raises:
+        RunError: If one has.
+    """
+    start = experiment.config.get("script_start") or {}
+    if not start.get("session"):
+        return
+    same = sorted(
+        match.id for match, _ in matches if (match.config.get("script_start") or {}) == start
+    )
+    if len(same) > 1:
+        numbers = ", ".join(str(number) for number in same)
+        raise RunError(
+            f"experiments {numbers} have the same settings, and it is unknown which of them "
+            "continues here.\n"
+            "They ran in child processes of one script, or in one interactive session, where calls "
+            "of core.init() have no fixed order.\n"
+            'Give each run a hyperparameter of its own, such as hparams={"fold": 0}. To train '
+            f"again instead: detcore experiment archive {same[-1]}"
+        )
+
+
+def _describe_changes(recorded: list[Any], wanted: list[Any]) -> str:
+    """Return the settings that differ, with both values."""
+    names = ("name", "folder", "config", "hparams", "seed")
+    before, now = dict(zip(names, recorded, strict=True)), dict(zip(names, wanted, strict=True))
+    for name in ("config", "hparams"):
+        for values in (before, now):
+            values |= {f"{name}.{key}": value for key, value in values.pop(name).items()}
+    return ", ".join(
+        f"{name} is {now.get(name)!r} instead of {before.get(name)!r}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    )
+
+
 def _identity(script: ScriptExperiment, storage_url: str) -> list[Any]:
     from detcore.database import hide_secrets
 
@@ -212,12 +355,14 @@ def _recorded(experiment: ExperimentRecord, trial: TrialRecord, storage_url: str
 
 
 def _comparable(config: Mapping[str, Any], storage_url: str) -> dict[str, Any]:
-    """Return a configuration without its length, and with one form for the default storage."""
+    """Return a configuration without its length and its call, with one form for the storage."""
     spec = config.get("checkpoint_storage")
     searcher = dict(config.get("searcher") or {})
     searcher.pop("max_length", None)
     default = None if spec == storage_url else spec
-    return {**config, "checkpoint_storage": default, "searcher": searcher}
+    plain = {**config, "checkpoint_storage": default, "searcher": searcher}
+    plain.pop("script_start", None)
+    return plain
 
 
 def _plain(values: list[Any]) -> list[Any]:

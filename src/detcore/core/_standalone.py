@@ -11,11 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import StorageFullError
-from detcore.contract.values import ExperimentState, TrialInfo
+from detcore.contract.values import ExperimentState, TrialInfo, TrialState
 from detcore.core._channel import Channel
 from detcore.core._modes import script_file
 from detcore.core._opening import Opening
 from detcore.core._resume import InterruptedScripts
+from detcore.core._script_calls import ScriptCall, record_end_at_exit
 
 if TYPE_CHECKING:
     from detcore.core._modes import ScriptExperiment
@@ -38,12 +39,14 @@ class ScriptOpening(Opening):
 
     _info: TrialInfo
     _database: Database
+    _channel: Channel
     _storage_url = ""
     _delivery: LateDelivery | None = None
 
     def _identify(self) -> tuple[TrialInfo, StorageBackend, Channel]:
         """Record an experiment with one trial, or resume one that was interrupted."""
         from detcore.database import Database
+        from detcore.describe import describe_start
 
         environment = self._environment
         self._database = self._stack.enter_context(Database.open(environment.database_url))
@@ -59,15 +62,18 @@ class ScriptOpening(Opening):
         interrupted.settle()
         info = self._info = self._record(storage, interrupted)
         self._storage_url = storage.url
-        start = "from the start"
-        if info.latest_checkpoint is not None:
-            start = f"from batch {info.steps_completed} (checkpoint {info.latest_checkpoint})"
+        start = describe_start(info)
+        if info.is_complete:
+            start = (
+                f"completed by an earlier start of this script, restored {start}, not trained again"
+            )
         _say(
             info,
             f"{start}; records in {self._database.url}; look at it: "
             f"detcore trial describe {info.trial_id}",
         )
-        return info, storage, Channel(None, answerer=self._answer)
+        self._channel = Channel(None, answerer=self._answer)
+        return info, storage, self._channel
 
     def _record(self, storage: StorageBackend, interrupted: InterruptedScripts) -> TrialInfo:
         from detcore.core._source import find_source
@@ -82,6 +88,7 @@ class ScriptOpening(Opening):
             environment=self._environment,
             plugins=self._plugins,
         )
+        call = ScriptCall.find(database)
         file = script_file()
         name = script.name or (file.name if file is not None else "interactive")
         model_dir = script.model_dir or (file.parent if file is not None else Path.cwd())
@@ -91,21 +98,28 @@ class ScriptOpening(Opening):
             "is_standalone": True,
             # Not the URL of the default, which changes when the home is moved.
             "checkpoint_storage": None if spec is None else _plain(spec),
+            "script_start": call.record,
         }
         if source is not None:
             config["searcher"] |= source.pinned
         script = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
         trial = None
         if self._settings.resume:
-            trial = interrupted.claim(script, storage_url=storage.url)
+            trial = interrupted.claim(script, call, storage_url=storage.url)
         if trial is None:
             trial = self._create(script)
+        if call.session is None:
+            record_end_at_exit(self._environment.database_url)
         latest = self._settled(storage, trial)
         steps_completed = latest.steps_completed if latest else 0
+        is_complete = self._open_complete(trial, config, steps_completed if latest else None)
+        run_id = database.start_run(trial.id)
+        if is_complete:
+            database.set_trial_state(trial.id, TrialState.COMPLETED)
         return TrialInfo(
             experiment_id=trial.experiment_id,
             trial_id=trial.id,
-            run_id=database.start_run(trial.id),
+            run_id=run_id,
             trial_seed=script.seed,
             hparams=script.hparams,
             config=config,
@@ -117,7 +131,44 @@ class ScriptOpening(Opening):
             source_checkpoint=source.checkpoint if source else None,
             source_storage=source.storage if source else None,
             best_validation=database.best_until(trial.id, config, steps_completed),
+            is_complete=is_complete,
         )
+
+    def _open_complete(
+        self, trial: TrialRecord, config: Mapping[str, Any], steps_completed: int | None
+    ) -> bool:
+        """Return whether a run that was taken over is complete and stays so.
+
+        A complete run is trained further if it lacks a checkpoint of its last step, or if the
+        script has another length now.
+
+        Args:
+            trial: Its trial.
+            config: The present configuration.
+            steps_completed: Steps of its latest checkpoint; None without one.
+        """
+        database, number = self._database, trial.experiment_id
+        record = database.get_experiment(number)
+        before, now = (
+            (each.get("searcher") or {}).get("max_length") for each in (record.config, config)
+        )
+        if before != now:
+            searcher = {**(record.config.get("searcher") or {}), "max_length": now}
+            database.change_config(
+                number,
+                config={**record.config, "searcher": searcher},
+                changes={"searcher.max_length": [before, now]},
+            )
+        if record.state is not ExperimentState.COMPLETED:
+            return False
+        summaries = database.summarize_trials(number, metric=None, trial_ids=[trial.id])
+        has_end = (
+            steps_completed is not None and steps_completed >= summaries[trial.id].steps_completed
+        )
+        if has_end and before == now:
+            return True
+        database.claim_experiment(number, states=[ExperimentState.COMPLETED])
+        return False
 
     def _create(self, script: ScriptExperiment) -> TrialRecord:
         """Record an experiment with one trial, which has its own folder."""
@@ -189,8 +240,10 @@ class ScriptOpening(Opening):
         info, outcome = self._info, self.outcome
         database = self._database.patient(Patience(logging.getLogger("detcore").warning))
         try:
-            database.set_trial_state(info.trial_id, outcome.state, error=outcome.record)
-            database.set_experiment_state(info.experiment_id, outcome.state, error=outcome.record)
+            if not info.is_complete:  # else it stays so, also if its code fails now
+                error = outcome.record
+                database.set_trial_state(info.trial_id, outcome.state, error=error)
+                database.set_experiment_state(info.experiment_id, outcome.state, error=error)
         except StorageFullError as full:
             how = f"{outcome.label}: {outcome.error}" if outcome.error else outcome.label
             raise StorageFullError(
@@ -222,8 +275,27 @@ class ScriptOpening(Opening):
         if outcome.state is ExperimentState.PAUSED:
             found = self._database.latest_checkpoint(self._info.trial_id)
             start = "its latest checkpoint" if found else "the start: it has no checkpoint"
-            text += f"; core.init(resume=True) resumes it from {start}"
+            how = "core.init(resume=True) resumes it"
+            if self._settings.resume:
+                how = "start the script again: it resumes"
+            text += f"; {how} from {start}"
+        elif outcome.state is ExperimentState.COMPLETED:
+            text += self._describe_early_end()
         _say(self._info, text)
+
+    def _describe_early_end(self) -> str:
+        """Return how far a script came that ended before its length in batches, or ""."""
+        from detcore.describe import split_length
+
+        unit, length = split_length((self._info.config.get("searcher") or {}).get("max_length"))
+        summaries = self._database.summarize_trials(
+            self._info.experiment_id, metric=None, trial_ids=[self._info.trial_id]
+        )
+        steps = summaries[self._info.trial_id].steps_completed
+        has_completed = self._channel.has_sent("searcher_completed")
+        if has_completed or unit != "batches" or not 0 < steps < length:
+            return ""
+        return f" at batch {steps} of {length}: the script ended before max_length"
 
     def _delivery_wait_s(self) -> float:
         """Return how long the end waits for observers; less if the process is soon killed."""

@@ -21,6 +21,7 @@ from detcore.database._drain import Position, add_parts, parse_part
 from detcore.database._engine import make_engine, revisions
 from detcore.database._experiments import note_last_id, replace_labels
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
+from detcore.database._process import identify_process
 from detcore.database._queries import checked_metadata, checked_texts, unused_id
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial, TrialSummary
@@ -64,6 +65,7 @@ __all__ = [
     "checked_metadata",
     "checked_texts",
     "hide_secrets",
+    "identify_process",
     "ingest_reports",
     "ingest_spools",
     "keep_secrets",

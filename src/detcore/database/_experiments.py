@@ -308,15 +308,74 @@ class ExperimentQueries(Queries):
             return change_where(connection, experiments, *which, process=mine)
 
     def disown_experiment(self, experiment_id: int, process: ProcessIdentity) -> None:
-        """Give an adopted experiment back that could not be looked after: another one may try.
+        """Give an adopted experiment back: this process has not run it.
 
         Args:
             experiment_id: Which.
             process: The one it was adopted from, which is gone.
         """
-        which = (*_runs(experiment_id), experiments.c.process == this_process())
+        which = (experiments.c.id == experiment_id, experiments.c.process == this_process())
         with self._write() as connection:
             change_where(connection, experiments, *which, process=process_document(process))
+
+    def list_script_runs(self, first_id: int | None = None) -> list[ExperimentRecord]:
+        """Return the experiments that one start of a script recorded, in the order of its calls.
+
+        Args:
+            first_id: The experiment of the first call. None: the start is the calling process, and
+                the experiments are those that it has opened so far.
+        """
+        mine = experiments.c.process == this_process()
+        which = mine if first_id is None else experiments.c.id >= first_id
+        query = select(experiments).where(which).order_by(experiments.c.id)
+        found = [
+            record
+            for record in self._read_all(ExperimentRecord, query)
+            if record.config.get("is_standalone")
+            and (
+                first_id in (None, record.id)
+                or (record.config.get("script_start") or {}).get("first") == first_id
+            )
+        ]
+        return sorted(found, key=lambda record: record.script_call)
+
+    def adopt_complete_experiment(self, experiment_id: int, process: ProcessIdentity) -> bool:
+        """Open a COMPLETED experiment of a script again, in the calling process.
+
+        The experiment stays COMPLETED. If several processes try concurrently, exactly one succeeds.
+
+        Args:
+            experiment_id: The experiment.
+            process: The process that ran it last.
+
+        Returns:
+            Whether the calling process has adopted it.
+        """
+        is_complete = experiments.c.state == ExperimentState.COMPLETED.value
+        is_held = experiments.c.process == process_document(process)
+        with self._write() as connection:
+            return change_where(
+                connection,
+                experiments,
+                experiments.c.id == experiment_id,
+                is_complete,
+                is_held,
+                process=this_process(),
+            )
+
+    def finish_script(self) -> None:
+        """Record that the calling process, a script, has ended as its author intended.
+
+        Without effect unless all experiments that it opened are COMPLETED. They have no process
+        afterwards, so that the next start of the script does not continue this one.
+        """
+        found = self.list_script_runs()
+        if any(record.state is not ExperimentState.COMPLETED for record in found):
+            return
+        which = experiments.c.id.in_([record.id for record in found])
+        with self._write() as connection:
+            is_mine = experiments.c.process == this_process()
+            change_where(connection, experiments, which, is_mine, process=None)
 
     def delete_experiment(self, experiment_id: int) -> None:
         """Remove an experiment and all records that belong to it; files are the caller's business.

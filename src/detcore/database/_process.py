@@ -12,7 +12,12 @@ from detcore._records import ProcessIdentity
 
 def identify_this_process() -> ProcessIdentity:
     """Return the identity of the calling process."""
-    pid, machine = os.getpid(), _read(Path("/etc/machine-id"))
+    return identify_process(os.getpid())
+
+
+def identify_process(pid: int) -> ProcessIdentity:
+    """Return the identity of a process that shares the caller's machine and PID namespace."""
+    machine = _read(Path("/etc/machine-id"))
     # The machine's name itself is meant to stay on it; databases travel.
     digest = hashlib.sha256(f"detcore {machine}".encode()).hexdigest()[:16] if machine else None
     return ProcessIdentity(
