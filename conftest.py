@@ -43,12 +43,12 @@ NOT_PRELOADED = ("__main__", "detcore_testing", "testing", "templates", "migrati
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("detcore")
     group.addoption(
-        "--soak", default="all", metavar="K/N",
-        help="which tests marked soak run: all, none, the K-th of N shares; only: nothing else",
+        "--soak", default="all", choices=("all", "none", "only"),
+        help="none: the tests of 'nox -s tests'; only: the others, those of 'nox -s soak'",
     )  # fmt: skip
     group.addoption(
-        "--half", default="all", metavar="K/2",
-        help="which tests of a plugin run with this version of its framework: all, 0/2 or 1/2",
+        "--half", default="all", choices=("all", "0/2", "1/2"),
+        help="the half of a plugin's tests that 'nox -s tests' runs with this TensorFlow",
     )  # fmt: skip
     group.addoption("--cold", action="store_true", help="start all processes as users do")
     group.addoption("--durations-file", help="append how long each test took, as lines of JSON")
@@ -62,11 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
         warm_python.install([*PRELOAD, *_own_modules()])
     config.addinivalue_line(
         "markers",
-        "soak(together=None): takes long for what one run adds, so each commit runs a tenth of "
-        "these; those of one name run on the same commits",
+        "soak: takes long for what it adds, so 'nox -s soak' runs it, and 'nox -s tests' does not",
     )
     config.addinivalue_line(
-        "markers", "each_version: runs with each version of its framework on each commit"
+        "markers", "each_version: 'nox -s tests' runs it with each version of its framework"
     )
     config.addinivalue_line(
         "markers", "cold: starts its processes as users do, instead of forking a warm one"
@@ -80,13 +79,16 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of other commits and versions, and deal the long tests out.
+    """Leave out the tests of the other set, and deal the long tests out.
 
     xdist gives each worker one stretch of the list to begin with.
     """
     soak, half = config.getoption("soak"), config.getoption("half")
     left_out = [
-        item for item in items if not (_is_in_share(item, soak) and _is_in_half(item, half))
+        item
+        for item in items
+        if (soak == "none" and not _is_usual(item, half))
+        or (soak == "only" and _is_usual(item, half))
     ]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -113,31 +115,21 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [*dealt, *short]
 
 
-def _is_in_share(item: pytest.Item, share: str) -> bool:
-    mark = item.get_closest_marker("soak")
-    if share in ("none", "only"):
-        return (mark is not None) == (share == "only")
-    if share == "all" or mark is None:
-        return True
-    return _is_in_part(mark.kwargs.get("together", item.nodeid), share)
+def _is_usual(item: pytest.Item, half: str) -> bool:
+    """Whether ``nox -s tests`` runs a test with this version of its framework.
 
-
-def _is_in_half(item: pytest.Item, half: str) -> bool:
-    """Whether a test runs here rather than with the other version of its framework.
-
-    Soak tests have a share anyway, and a test with ``skipif`` may run nowhere else.
+    Half of a plugin's tests run with each version of TensorFlow; a test with ``skipif`` may run
+    nowhere else. The choice depends on the name of the test alone.
     """
-    exempt = any(item.get_closest_marker(name) for name in ("each_version", "skipif", "soak"))
-    if half == "all" or exempt or "plugins" not in item.path.parts:
+    if item.get_closest_marker("soak"):
+        return False
+    is_exempt = item.get_closest_marker("each_version") or item.get_closest_marker("skipif")
+    if half == "all" or is_exempt or "plugins" not in item.path.parts:
         return True
     mark = item.get_closest_marker("long")
     shares_work = mark is not None and "together" in mark.kwargs
-    return _is_in_part(str(item.path) if shares_work else item.nodeid, half)
-
-
-def _is_in_part(name: str, part: str) -> bool:
-    index, count = map(int, part.split("/"))
-    return zlib.crc32(name.encode()) % count == index % count
+    name = str(item.path.relative_to(ROOT)) if shares_work else item.nodeid
+    return zlib.crc32(name.encode()) % 2 == int(half[0])
 
 
 def pytest_collection_finish() -> None:

@@ -65,8 +65,6 @@ NOT_BARE = (
 )  # fmt: skip
 DURATIONS = Path("build/durations")
 NUM_SLOWEST = 30
-# Ten commits in a row run all of the tests marked soak.
-NUM_SHARES = 10
 # What tests start that is on no package index of Python's: a browser, and a proxy.
 DEBIAN_PROGRAMS = {"chromium": "chromium", "nginx": "nginx-light"}
 # More than there are cores, since tests wait for processes; a process that is done takes tests
@@ -155,7 +153,7 @@ def run_tests(
     durations.unlink(missing_ok=True)
     options = ["-o", f"cache_dir={cache}", f"--durations-file={durations}", *arguments]
     if not any(argument.startswith("--soak") for argument in arguments):
-        options.append(f"--soak={num_commits() % NUM_SHARES}/{NUM_SHARES}")
+        options.append("--soak=none")
     with temporary_folder() as folder:
         run_twice(session, options, cache, {"TMPDIR": folder, **(env or {})}, log)
 
@@ -207,18 +205,13 @@ def temporary_folder() -> Iterator[str]:
         yield folder
 
 
-def num_commits() -> int:
-    """Return the number of commits up to this one, which chooses the tests that take turns."""
-    command = ["git", "rev-list", "--count", "HEAD"]
-    return int(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-
-
-def half(session: nox.Session, turn: int) -> str:
+def half(session: nox.Session, index: int) -> str:
     """Return the option that divides the tests of a plugin between two versions of TensorFlow.
 
-    Each test runs with one of them, and on the next commit with the other.
+    ``nox -s tests`` runs each test with one of them, and ``nox -s soak`` with the other.
     """
-    return "--half=all" if session.posargs else f"--half={(num_commits() + turn) % 2}/2"
+    is_chosen = session.posargs and "--soak=only" not in session.posargs
+    return "--half=all" if is_chosen else f"--half={index}/2"
 
 
 def install_pytorch(session: nox.Session) -> None:
@@ -287,7 +280,7 @@ def prepared(session: nox.Session) -> None:
 
 @nox.session(venv_backend="none")
 def soak(session: nox.Session) -> None:
-    """All soak tests: storms, kills at every point, damage of every kind, wrong plugins."""
+    """All that ``tests`` leaves out: storms, kills at every point, the other TensorFlow."""
     for name in ENVIRONMENTS:
         session.notify(name, posargs=["--soak=only", *session.posargs])
     session.notify("slowest")
