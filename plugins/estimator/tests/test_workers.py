@@ -41,7 +41,7 @@ pytestmark = [pytest.mark.timeout(900), pytest.mark.each_version]
 def marks_of(num_workers: int, name: str) -> list[pytest.MarkDecorator]:
     long = pytest.mark.long(together=f"{num_workers} workers")
     if num_workers != 2:
-        return [long, pytest.mark.soak(together=f"estimator, {num_workers} workers")]
+        return [long, pytest.mark.soak]
     return [long] if name in ALWAYS else [long, pytest.mark.soak]
 
 
