@@ -177,6 +177,29 @@ def _make_loop() -> list[Any]:
     return loop
 
 
+def test_objects_of_a_start_hook_are_restored() -> None:
+    class Starting:
+        meter: Meter | None = None
+        optimizer: object = None
+
+        def start(self) -> AttributeTracker:
+            tracker = track(self)
+            self.meter, self.optimizer = Meter(), Stateful()
+            tracker.note_objects(ignored_objects=[self.optimizer])
+            return tracker
+
+    callback, restored = Starting(), Starting()
+    tracker = callback.start()
+    assert callback.meter is not None
+    callback.meter.total = 2.0
+    values = tracker.capture()
+    restored.start().restore(values)
+    assert values.keys() == {"meter"}
+    assert restored.meter is not None
+    assert restored.meter.total == 2.0
+    assert tracker.list_changed() == []
+
+
 def test_objects_that_are_saved_elsewhere_are_skipped() -> None:
     callback = Callback()
     tracker = AttributeTracker(callback, ignored_objects=[callback.stateful, callback.meter])

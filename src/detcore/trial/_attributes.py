@@ -88,12 +88,24 @@ class AttributeTracker:
     ) -> None:
         self._target = target
         self._ignored = frozenset(ignored)
-        self._ignored_objects = {id(each): each for each in ignored_objects}
+        self._ignored_objects = _by_id(ignored_objects)
         self._codec = codec or AttributeCodec()
-        self._types = {name: type(value) for name, value in self._list_attributes()}
         self._digests = {
             name: self._encode(value).digest() for name, value in self._list_attributes()
         }
+        self.note_objects()
+
+    def note_objects(self, ignored_objects: Iterable[object] = ()) -> None:
+        """Note which objects the attributes hold, so that their states can be restored into them.
+
+        Call it again after the hook that the framework calls when training starts, which may create
+        such objects, and before `restore`.
+
+        Args:
+            ignored_objects: Further objects that are saved elsewhere, which exist only by now.
+        """
+        self._ignored_objects |= _by_id(ignored_objects)
+        self._types = {name: type(value) for name, value in self._list_attributes()}
 
     def capture(self) -> dict[str, Any]:
         """Return the changed attributes, and all random generators, by name.
@@ -156,6 +168,11 @@ class AttributeTracker:
         return encoded.is_plain and (
             not encoded.is_in_place or type(value) is self._types.get(name)
         )
+
+
+def _by_id(objects: Iterable[object]) -> dict[int, object]:
+    """Return objects by their identity, which None and other shared constants do not have."""
+    return {id(each): each for each in objects if each is not None}
 
 
 def _attributes_of(value: object) -> dict[str, Any]:
