@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +12,7 @@ from _killed_scripts import Script
 from loop_runs import LoopRuns
 
 from detcore.database import Database
-from detcore.errors import DetcoreError, InvalidExperimentError
+from detcore.errors import DetcoreError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_torch"
 ARGUMENTS = (
@@ -104,10 +103,6 @@ def test_arguments_that_cannot_be_resumed_are_refused(
     rows = [{"input_ids": torch.zeros(2, dtype=torch.long)}]
     # In one test, since each process that runs one of them imports transformers for seconds.
     for changes, name in (
-        (
-            {"load_best_model_at_end": True, "eval_strategy": "steps", "save_strategy": "steps"},
-            "load_best_model_at_end=True",
-        ),
         ({"ignore_data_skip": True}, "ignore_data_skip=True"),
         ({"auto_find_batch_size": True}, "auto_find_batch_size=True"),
         ({"dataloader_in_order": False, "dataloader_num_workers": 1}, "in_order=False"),
@@ -209,47 +204,6 @@ def test_the_loader_of_the_trainer_keeps_its_batches(
     settings = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
     found = trained(Trainer, settings, "home-workers")
     assert {epoch for batch in found.seen for _, epoch in batch} == {0, 1, 2}
-
-
-class _Stream(torch.utils.data.IterableDataset[dict[str, torch.Tensor]]):
-    """Eight batches without a length."""
-
-    def __iter__(self) -> Iterator[dict[str, torch.Tensor]]:
-        return (_Rows()[index % 37] for index in range(40))
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_stream_that_ends_before_the_checkpoint_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import Trainer, TrainerCallback, TrainerState, TrainingArguments
-
-    from detcore_torch.for_transformers import train
-
-    class Interrupted(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
-        def on_step_end(
-            self, args: object, state: TrainerState, control: object, **_: object
-        ) -> None:
-            if state.global_step == 15:
-                raise RuntimeError("interrupted")
-
-    def start() -> None:
-        args = TrainingArguments(
-            str(tmp_path), report_to="none", use_cpu=True, save_steps=2, disable_tqdm=True,
-            remove_unused_columns=False, per_device_train_batch_size=5, max_steps=20,
-        )  # fmt: skip
-        train(
-            Trainer(
-                _Network(), args, train_dataset=_Stream(), eval_dataset=_Rows(),
-                data_collator=_collated, callbacks=[Interrupted()],
-            )
-        )  # fmt: skip
-
-    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
-    with pytest.raises(RuntimeError, match="interrupted"):
-        start()
-    with pytest.raises(InvalidExperimentError, match=r"before the place of step 1[0-4]"):
-        start()
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -23,12 +23,12 @@ from detcore_torch._fetch import (
 )
 from detcore_torch._loader import check_loader, options_of
 from detcore_torch._loading_generators import LoadingGenerators
-from detcore_torch._seeding import seed_from, seed_generators
+from detcore_torch._seeding import find_generators, seed_from, seed_generators, seed_owned
 from detcore_torch._torch import torch
 from detcore_torch._tree import decode, encode
 from detcore_torch._webdataset import ShardStream
 
-__all__ = ["StreamFeed"]
+__all__ = ["EpochStream", "StreamFeed"]
 
 _logger = logging.getLogger("detcore.torch")
 
@@ -299,7 +299,11 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         """Begin to read; return the number of the next batch, and the amount read again."""
         dataset = self._dataset
         with self._training:
-            seed_generators(seed_from(self._seed, self._rank, self._epoch, me))
+            seed = seed_from(self._seed, self._rank, self._epoch, me)
+            seed_generators(seed)
+            if not self._has_state:
+                # A new copy of the dataset would have them in their first state.
+                seed_owned(seed, find_generators(dataset))
             if isinstance(dataset, ShardStream):
                 dataset.begin_epoch(self._seed, self._epoch)
             elif hasattr(dataset, "set_epoch"):
@@ -358,6 +362,44 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
         if torch.utils.data.get_worker_info() is None:
             return _Live
         return self._dataset.state_dict()
+
+
+class EpochStream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no types here
+    """The batches of whole epochs of an ``IterableDataset``, which are the same when read again.
+
+    For a library that returns to its place by reading again. All random numbers follow from the
+    seed, the epoch and the number of the batch, and the generators of training stay as they are.
+
+    Args:
+        loader: The user's loader. On several ranks that read the data, it reads the same on each.
+        seed: Seed of the order and of random records.
+    """
+
+    def __init__(self, loader: Any, *, seed: int) -> None:
+        self._loader = loader
+        self._seed = seed
+        self._stream = _Stream(loader, 0, None, has_state=False)
+        self.set_epoch(0)
+
+    def __len__(self) -> int:
+        """Return the number of batches; raises a TypeError if the dataset has no length."""
+        return len(self._loader)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch of the next iteration."""
+        parts = [_Part() for _ in range(max(1, int(self._loader.num_workers)))]
+        self._stream.start(self._seed, epoch, parts, 0)
+
+    def init_worker(self, worker: int) -> None:
+        """Call the user's ``worker_init_fn``."""
+        self._stream.init_worker(worker)
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in self._stream:
+            if not isinstance(item, _Item):  # the error of a worker process
+                yield item
+            elif item.is_batch:
+                yield item.batch
 
 
 def _has_shuffle_buffer(dataset: Any) -> bool:

@@ -1,0 +1,120 @@
+"""The arguments of a `Trainer`: those that a trial sets, and those that cannot be resumed."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from transformers import Trainer
+
+from detcore.errors import InvalidExperimentError
+
+if TYPE_CHECKING:
+    from transformers import TrainingArguments
+
+__all__ = ["apply_hyperparameters", "check_arguments"]
+
+# Fields that a trainer reads when it trains, so that they can be set after it was created. All
+# other fields were read before: by `TrainingArguments.__post_init__` or `Trainer.__init__`.
+APPLIED_FIELDS = frozenset({
+    "adam_beta1", "adam_beta2", "adam_epsilon", "average_tokens_across_devices", "data_seed",
+    "dataloader_drop_last", "dataloader_num_workers", "dataloader_persistent_workers",
+    "dataloader_prefetch_factor", "eval_accumulation_steps", "gradient_accumulation_steps",
+    "include_num_input_tokens_seen", "learning_rate", "logging_nan_inf_filter",
+    "lr_scheduler_kwargs", "lr_scheduler_type", "max_grad_norm", "optim", "optim_args",
+    "per_device_eval_batch_size", "per_device_train_batch_size", "torch_empty_cache_steps",
+    "train_sampling_strategy", "warmup_steps", "weight_decay",
+})  # fmt: skip
+# Fields in whose place the experiment file decides, and its setting.
+_SCHEDULED_FIELDS = {
+    "eval_on_start": "perform_initial_validation",
+    "eval_steps": "min_validation_period",
+    "eval_strategy": "min_validation_period",
+    "logging_steps": "scheduling_unit",
+    "logging_strategy": "scheduling_unit",
+    "max_steps": "searcher.max_length",
+    "num_train_epochs": "searcher.max_length",
+    "save_steps": "min_checkpoint_period",
+    "save_strategy": "min_checkpoint_period",
+}
+# Schedules that use a metric, which `TrainingArguments.__post_init__` chooses.
+_METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
+
+
+def apply_hyperparameters(trainer: Trainer, hparams: Mapping[str, object]) -> None:
+    """Set the training arguments that hyperparameters of the trial name.
+
+    Raises:
+        InvalidExperimentError: If the trainer has read the argument already, and has another value.
+    """
+    args = trainer.args
+    names = {field.name for field in dataclasses.fields(args)}
+    for name, value in hparams.items():
+        if name not in names or _is_equal(getattr(args, name), value):
+            continue
+        if name in _SCHEDULED_FIELDS:
+            raise InvalidExperimentError(
+                f"the hyperparameter {name!r} is {value!r}, and TrainingArguments has "
+                f"{getattr(args, name)!r}.\n"
+                "In a trial, the experiment file decides about it.\n"
+                f"Set {_SCHEDULED_FIELDS[name]} in the experiment file."
+            )
+        if not _is_applicable(args, name, value):
+            raise InvalidExperimentError(
+                f"the hyperparameter {name!r} is {value!r}, and TrainingArguments has "
+                f"{getattr(args, name)!r}.\n"
+                "The trainer has read this argument already, so setting it now has no effect.\n"
+                "Write in the script:  "
+                f'TrainingArguments(..., {name}=hyperparameters({name}=...)["{name}"])'
+            )
+        kind = type(getattr(args, name))
+        setattr(args, name, kind(value) if issubclass(kind, enum.Enum) else value)
+    trainer._train_batch_size = args.train_batch_size  # a copy that the trainer made
+
+
+def _is_equal(current: Any, value: Any) -> bool:
+    """Whether an argument has a value, in the form that ``__post_init__`` has given it."""
+    if isinstance(current, list) and not isinstance(value, list):
+        return bool(current == ([] if value == "none" else [value]))  # report_to
+    return bool(current == value)
+
+
+def _is_applicable(args: TrainingArguments, name: str, value: object) -> bool:
+    if name == "lr_scheduler_type" and value in _METRIC_SCHEDULES:
+        return args.metric_for_best_model is not None
+    return name in APPLIED_FIELDS
+
+
+def check_arguments(trainer: Trainer) -> None:
+    """Refuse arguments with which training could not be resumed.
+
+    Raises:
+        InvalidExperimentError: The message names the argument.
+    """
+    args = trainer.args
+    if trainer.is_deepspeed_enabled or trainer.is_fsdp_enabled:
+        raise InvalidExperimentError(
+            "the trainer shards the model with DeepSpeed or FSDP, which this adapter cannot save.\n"
+            "Train on one device or with DistributedDataParallel."
+        )
+    if args.ignore_data_skip:
+        raise InvalidExperimentError(
+            "TrainingArguments has ignore_data_skip=True: a resumed run would read the first "
+            "batches of the epoch again.\nRemove it."
+        )
+    if args.auto_find_batch_size:
+        raise InvalidExperimentError(
+            "TrainingArguments has auto_find_batch_size=True, so the steps of an epoch are not "
+            "known before training.\nSet per_device_train_batch_size instead."
+        )
+    makes_own = any(
+        getattr(type(trainer), name) is not getattr(Trainer, name)
+        for name in ("get_eval_dataloader", "evaluate")
+    )
+    if trainer.eval_dataset is None and not makes_own:
+        raise InvalidExperimentError(
+            "the trainer has no eval_dataset, and training ends with a validation, whose metric "
+            "chooses the best checkpoint.\nGive Trainer an eval_dataset."
+        )

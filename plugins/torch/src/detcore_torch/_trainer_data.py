@@ -1,0 +1,132 @@
+"""The training data of a `Trainer`, with random numbers that depend on the batch alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sized
+from typing import TYPE_CHECKING, Any
+
+from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
+
+from detcore.errors import InvalidExperimentError
+from detcore_torch._fetch import unchanged
+from detcore_torch._loader import check_loader, described, options_of
+from detcore_torch._resumable import EpochRequests
+from detcore_torch._stream import EpochStream
+from detcore_torch._torch import torch
+
+if TYPE_CHECKING:
+    from transformers import Trainer
+
+    from detcore_torch._order import BatchOrder
+    from detcore_torch._script import ScriptRun
+
+__all__ = ["EpochData", "check_training_loader", "count_steps_per_epoch"]
+
+
+class EpochData:
+    """The trainer's batches, with random numbers that depend on the number of the batch alone.
+
+    The trainer reads batches ahead, and skips those of before a checkpoint. With its own loader,
+    random augmentations would not be those of a run without an interruption.
+    """
+
+    def __init__(self, trainer: Trainer, run: ScriptRun) -> None:
+        self._trainer = trainer
+        self._make_original = trainer.get_train_dataloader
+        args = trainer.args
+        self._seed = int(args.seed if args.data_seed is None else args.data_seed)
+        self._order: BatchOrder | None = None
+        self._set_epoch: Callable[[int], None] | None = None
+        self._requests = EpochRequests(run.context.distributed.rank)
+
+    def make_loader(self) -> DataLoaderShard | DataLoaderDispatcher:
+        """Return the loader of the trainer, with a seed for each of its batches."""
+        loader = self._make_original()
+        if _is_iterable(loader):
+            return self._stream_loader(loader)
+        description = described(_without_accelerate(loader))
+        if hasattr(loader, "base_dataloader") and hasattr(loader.dataset, "set_epoch"):
+            self._set_epoch = loader.dataset.set_epoch  # Accelerate's loader would call it
+            # Processes that stay would keep the epoch in which they were started.
+            description.options["persistent_workers"] = False
+        self._order = description.order(seed=self._seed)
+        self.set_epoch(0)
+        size = getattr(loader, "total_batch_size", None)  # Accelerate's, for all processes
+        if size is not None:  # batches of one size
+            self._requests.batch_size = size
+        made = description.fetching_loader(self._requests)
+        return DataLoaderShard(
+            made.dataset,
+            device=getattr(loader, "device", None),
+            batch_size=None,
+            sampler=self._requests,
+            collate_fn=unchanged,
+            generator=made.generator,
+            **options_of(made),
+        )
+
+    def set_epoch(self, epoch: int) -> None:
+        """Choose the epoch that the loader iterates over next."""
+        if self._order is not None:
+            self._requests.ask(self._order, self._seed, epoch, 0, is_noted=False)
+        if self._set_epoch is not None:
+            self._set_epoch(epoch)
+
+    def _stream_loader(self, loader: Any) -> DataLoaderShard | DataLoaderDispatcher:
+        """Return a loader of an `IterableDataset`, whose epochs can be read again."""
+        stream = EpochStream(_without_accelerate(loader), seed=self._seed)
+        self._set_epoch = stream.set_epoch
+        options = {
+            **options_of(loader),
+            "batch_size": None,
+            "collate_fn": unchanged,
+            "worker_init_fn": stream.init_worker,
+            "generator": torch.Generator().manual_seed(self._seed),
+            # Processes that stay would keep the epoch in which they were started.
+            "persistent_workers": False,
+        }
+        if isinstance(loader, DataLoaderDispatcher):
+            return DataLoaderDispatcher(
+                stream, split_batches=loader.split_batches, _drop_last=loader._drop_last, **options
+            )
+        return DataLoaderShard(stream, device=getattr(loader, "device", None), **options)
+
+
+def check_training_loader(trainer: Trainer, loader: object) -> None:
+    """Refuse a loader with which training could not be resumed.
+
+    Raises:
+        InvalidDataTypeError: If it iterates in an unknown way.
+        DataError: If its batches come in the order in which its processes finish.
+        InvalidExperimentError: If the first process loads the batches of all.
+    """
+    if _is_iterable(loader):
+        check_loader(_without_accelerate(loader))
+        return
+    described(_without_accelerate(loader))
+    if isinstance(loader, DataLoaderDispatcher) and trainer.args.world_size > 1:
+        raise InvalidExperimentError(
+            "TrainingArguments has accelerator_config with dispatch_batches=True, with which the "
+            "first process loads the batches of all; detcore's loader has each process load its "
+            "own.\nRemove it."
+        )
+
+
+def count_steps_per_epoch(trainer: Trainer, loader: Sized) -> int | None:
+    """Return the steps in one pass over the data; None for a stream without a length."""
+    try:
+        batches = len(loader)
+    except TypeError:  # an iterable data set without a length
+        return None
+    accumulated: int = trainer.args.gradient_accumulation_steps
+    return max(1, math.ceil(batches / accumulated))
+
+
+def _is_iterable(loader: object) -> bool:
+    return isinstance(getattr(loader, "dataset", None), torch.utils.data.IterableDataset)
+
+
+def _without_accelerate(loader: object) -> Any:
+    """Return the loader of PyTorch's that Accelerate's wraps, if it is one of Accelerate's."""
+    return getattr(loader, "base_dataloader", loader)

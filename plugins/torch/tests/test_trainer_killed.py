@@ -1,0 +1,96 @@
+"""Features of the `Trainer` of transformers in scripts that are killed at three moments."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from _killed_scripts import Script
+
+SCRIPT = Path(__file__).parent / "scripts" / "trainer_cases.py"
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("libraries")]
+
+
+@pytest.fixture(autouse=True)
+def _imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Import the library before processes are forked, and never ask its servers."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    from transformers import GPT2LMHeadModel, Trainer  # noqa: F401
+
+
+def train_with_kills(
+    folder: Path, case: str, kills: Sequence[int], arguments: Sequence[str] = ()
+) -> tuple[Script, Script]:
+    """Return a script that was not killed, and one that was killed before some of its steps."""
+    options = [f"--case={case}", *arguments]
+    whole, broken = (Script(SCRIPT, folder / name, options) for name in ("whole", "broken"))
+    assert whole.run() == 0, whole.output()
+    for kill in kills:
+        assert broken.run(kill) == -signal.SIGKILL, broken.output()
+    assert broken.run() == 0, broken.output()
+    return whole, broken
+
+
+def check_equal(whole: Script, broken: Script) -> None:
+    assert broken.result() == whole.result()
+    assert broken.metrics("validation") == whole.metrics("validation")
+
+
+def check_equal_to_library(whole: Script, case: str) -> None:
+    """Check that detcore changes nothing; it draws other numbers from PyTorch's generator."""
+    alone = Script(SCRIPT, whole.folder.parent / "alone", [f"--case={case}", "--alone"])
+    assert alone.run() == 0, alone.output()
+    expected = {name: digest for name, digest in alone.result().items() if name != "torch"}
+    assert expected.items() <= whole.result().items()
+
+
+@pytest.mark.parametrize(
+    ("case", "kills"),
+    [
+        ("early_stopping", [2, 3, 3]),
+        pytest.param("best_at_end", [3, 7, 9], marks=pytest.mark.soak),
+        pytest.param("save_best", [7, 8, 9], marks=pytest.mark.soak),
+        ("callbacks", [2, 4, 4]),
+    ],
+)
+def test_trainer_ends_as_the_library_alone(tmp_path: Path, case: str, kills: list[int]) -> None:
+    """Early stopping, the best model, and attributes of callbacks."""
+    whole, broken = train_with_kills(tmp_path, case, kills)
+    check_equal(whole, broken)
+    check_equal_to_library(whole, case)
+    assert "cannot hold" not in whole.output()
+
+
+@pytest.mark.soak
+def test_plateau_schedule_continues(tmp_path: Path) -> None:
+    check_equal(*train_with_kills(tmp_path, "plateau", [3, 7, 9]))
+
+
+@pytest.mark.parametrize(
+    "workers", [0, pytest.param(2, marks=pytest.mark.soak)], ids=lambda value: f"{value}-workers"
+)
+def test_shuffled_stream_continues(tmp_path: Path, workers: int) -> None:
+    """An IterableDataset with a length, whose order and noise come from the generators."""
+    from detcore_replay import verify_ledger
+
+    whole, broken = train_with_kills(tmp_path, "stream", [3, 7, 9], [f"--workers={workers}"])
+    check_equal(whole, broken)
+    ledger = verify_ledger(broken.folder)
+    assert ledger.is_proved, ledger.sentence()
+
+
+def test_short_stream_is_refused(tmp_path: Path) -> None:
+    """A stream without a length, which ends before the place of the checkpoint."""
+    script = Script(SCRIPT, tmp_path / "run", ["--case=short_stream"])
+    assert script.run(13) == -signal.SIGKILL, script.output()
+    assert script.run() == 3
+    assert "the training data ended before the place of step" in script.output()
+
+
+def test_unsaved_attributes_are_named(tmp_path: Path) -> None:
+    script = Script(SCRIPT, tmp_path / "run", ["--case=unsaved", "--epochs=1"])
+    assert script.run() == 0, script.output()
+    assert script.output().count("the callback Writer has changed file, which a checkpoint") == 1
