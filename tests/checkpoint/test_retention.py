@@ -266,6 +266,16 @@ def test_the_metric_is_that_of_the_last_run_at_the_step(experiment: Experiment) 
     assert first in plan.deleted
 
 
+def test_missing_checkpoints_do_not_count(experiment: Experiment) -> None:
+    older = [experiment.save(0, step) for step in (10, 20, 30)]
+    missing = [experiment.save(0, step) for step in (40, 50)]
+    for uuid in missing:
+        experiment.desk.storage.delete_tree(uuid)
+    plan = experiment.prune(policy=policy(0, 0, 1))
+    assert set(plan.kept) == {older[2]}
+    assert plan.deleted == tuple(older[:2])
+
+
 def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
     database = experiment.database
     registered, source, gone = (experiment.save(0, step) for step in (10, 20, 30))

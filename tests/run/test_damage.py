@@ -116,3 +116,34 @@ def test_none_left_is_an_error_and_repair_takes_back_what_is_whole_again(detcore
     assert not (checkpoints[0] / "a note").exists()
     finished = detcore("run", "--resume", 1)
     assert finished.code == 0, finished.stdout + finished.stderr
+
+
+SCRIPT = """
+from detcore import core
+with core.init() as context:
+    steps = 0
+    if context.info.latest_checkpoint is not None:
+        with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
+            steps = int((path / "steps").read_text())
+    print("from", steps, flush=True)
+    while steps < 3:
+        steps += 1
+        context.train.report_training_metrics(steps, {"loss": 1.0})
+        with context.checkpoint.store_path({"steps_completed": steps}) as (path, _):
+            (path / "steps").write_text(str(steps))
+    raise SystemExit(75)
+"""
+
+
+def test_a_script_falls_back_as_a_trial_class_does(detcore: Detcore) -> None:
+    folder = detcore.tmp_path / "scripts"
+    folder.mkdir()
+    (folder / "train.py").write_text(SCRIPT)
+    config = detcore.config(entrypoint="python3 train.py", max_restarts=0)
+    assert detcore("run", config, folder).code == 75
+    newest, before, *_ = newest_first(detcore)
+    shutil.rmtree(newest)
+    resumed = detcore("run", "--resume", 1)
+    assert resumed.code == 75, resumed.stdout + resumed.stderr
+    assert f". Going on from the one before: {before.name}" in resumed.stdout
+    assert "from 2" in resumed.stdout

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     )
     from detcore.checkpoint._recover import (
         Repair,
+        find_whole_checkpoint,
         recover_checkpoints,
         repair_checkpoint,
         settle_checkpoints,
@@ -54,6 +55,7 @@ __all__ = [
     "delete_checkpoint",
     "describe_checkpoint",
     "download_checkpoint",
+    "find_whole_checkpoint",
     "has_manifest",
     "is_whole_copy",
     "list_committed",
@@ -72,7 +74,9 @@ __getattr__, __dir__ = lazy_names(
         "_delete": "delete_checkpoint",
         "_restore": "DownloadMode copy_checkpoint download_checkpoint is_whole_copy",
         "_manifest": "MANIFEST_FILE Manifest has_manifest list_committed read_manifest",
-        "_recover": ("Repair recover_checkpoints repair_checkpoint settle_checkpoints"),
+        "_recover": (
+            "Repair find_whole_checkpoint recover_checkpoints repair_checkpoint settle_checkpoints"
+        ),
         "_retention": "apply_retention",
         "_verify": "Fault verify_checkpoint",
         "detcore._log.events": "CheckpointDamaged",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +14,13 @@ from detcore.checkpoint._fields import check_metadata
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._restore import DownloadMode, download_shared, restored
 from detcore.checkpoint._save import Background, Saver, Snapshot, Tensors
-from detcore.contract.errors import ContextStateError, InvalidCheckpointError, UnavailableError
+from detcore.contract.errors import (
+    CheckpointCorruptError,
+    CheckpointNotFoundError,
+    ContextStateError,
+    InvalidCheckpointError,
+    UnavailableError,
+)
 
 if TYPE_CHECKING:
     from detcore.checkpoint._commit import CheckpointRecords
@@ -47,6 +53,7 @@ class CheckpointContext(BackgroundSaves):
         parent: str | None = None,
         behind: Background | None = None,
         observer: TransferObserver | None = None,
+        on_damage: Callable[[str, str], object] | None = None,
     ) -> None:
         """Set up saving for a trial.
 
@@ -58,6 +65,8 @@ class CheckpointContext(BackgroundSaves):
             parent: UUID of the checkpoint that the trial resumed from, or None.
             behind: Clock and threads of asynchronous saves; default: this machine's.
             observer: Receives the progress of transfers that the caller waits for, or None.
+            on_damage: Called with UUID and error if the checkpoint that the trial resumed from
+                turns out to be missing or damaged.
         """
         behind = behind or Background()
         saver = Saver(
@@ -73,6 +82,8 @@ class CheckpointContext(BackgroundSaves):
         self._distributed = distributed
         self._database = database
         self._observer = observer
+        self._parent = parent
+        self._on_damage = on_damage
         self.versions = saver.versions
         self.has_restored = False
 
@@ -142,14 +153,16 @@ class CheckpointContext(BackgroundSaves):
             CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
-        download_shared(
-            self._storage,
-            storage_id,
-            Path(ckpt_dir),
-            self._sharing(storage_id, download_mode),
-            selector=selector,
-            observer=self._observer,
-        )
+        sharing = self._sharing(storage_id, download_mode)
+        with self._reporting_damage(storage_id):
+            download_shared(
+                self._storage,
+                storage_id,
+                Path(ckpt_dir),
+                sharing,
+                selector=selector,
+                observer=self._observer,
+            )
 
     @contextlib.contextmanager
     def store_path(
@@ -269,10 +282,17 @@ class CheckpointContext(BackgroundSaves):
             CheckpointCorruptError: If a file is missing or has changed; the message names it.
         """
         sharing = self._sharing(storage_id, download_mode)
-        storage = storage or self._storage
-        with restored(
-            storage, storage_id, sharing, selector=selector, observer=self._observer
-        ) as path:
+        with contextlib.ExitStack() as stack:
+            with self._reporting_damage(storage_id):
+                path = stack.enter_context(
+                    restored(
+                        storage or self._storage,
+                        storage_id,
+                        sharing,
+                        selector=selector,
+                        observer=self._observer,
+                    )
+                )
             yield path
 
     def get_metadata(self, storage_id: str) -> dict[str, Any]:
@@ -292,7 +312,8 @@ class CheckpointContext(BackgroundSaves):
             CheckpointCorruptError: If its manifest is damaged.
         """
         self._settle(storage_id)
-        return read_manifest(self._storage, storage_id)
+        with self._reporting_damage(storage_id):
+            return read_manifest(self._storage, storage_id)
 
     def delete(self, storage_id: str, globs: Iterable[str] | None = None) -> dict[str, int]:
         """Delete a checkpoint, or the files in it that match patterns, and record the deletion.
@@ -325,6 +346,19 @@ class CheckpointContext(BackgroundSaves):
 
             logging.getLogger("detcore").warning("%s", away)
             return self.get_manifest(storage_id).resources()
+
+    @contextlib.contextmanager
+    def _reporting_damage(self, storage_id: str) -> Iterator[None]:
+        """Report an error of the checkpoint that the trial resumed from, so that it can fall back.
+
+        Whoever starts the trial again continues from the checkpoint before.
+        """
+        try:
+            yield
+        except (CheckpointCorruptError, CheckpointNotFoundError) as error:
+            if storage_id == self._parent and self._on_damage is not None:
+                self._on_damage(storage_id, str(error))
+            raise
 
     def _sharing(self, storage_id: str, mode: DownloadMode) -> DistributedContext | None:
         """Return the workers that share a download, or None; wait until it can begin."""

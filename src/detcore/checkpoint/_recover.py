@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Repair",
+    "find_whole_checkpoint",
     "recover_checkpoints",
     "repair_checkpoint",
     "settle_checkpoints",
@@ -105,6 +106,63 @@ def _check_present(storage: StorageBackend) -> None:
             "An interrupted checkpoint of this trial has to be looked at first, and it may be "
             "whole.\nMount it, or put the folder back, then start again."
         )
+
+
+def find_whole_checkpoint(
+    database: Database, storage: StorageBackend, trial_id: int
+) -> CheckpointRecord | None:
+    """Return the checkpoint that a trial resumes from: the newest that is whole.
+
+    Newer checkpoints that are damaged or missing are recorded as DAMAGED, with a warning. Files on
+    this machine are read. In other storages, only names and sizes are compared, because a restore
+    reads the files anyway.
+
+    Args:
+        database: Records of the checkpoints.
+        storage: The trial's storage. Checkpoints recorded elsewhere are taken as they are.
+        trial_id: The trial; no process works on it.
+
+    Returns:
+        The checkpoint; None if the trial has none.
+
+    Raises:
+        CheckpointCorruptError: If none of the trial's checkpoints is whole. Nothing is recorded,
+            because the storage itself may be missing.
+    """
+    damaged: list[tuple[str, Fault]] = []
+    for record in database.list_resume_checkpoints(trial_id):
+        faults: list[Fault] = []
+        if record.storage_url == storage.url:
+            reads_files = storage.direct_path(record.uuid) is not None
+            found = verify_checkpoint(storage, record.uuid, reads_files=reads_files)
+            faults = [fault for fault in found if not fault.is_stray]
+        if not faults:
+            _record_damaged(database, damaged, record)
+            return record
+        damaged.append((record.uuid, faults[0]))
+    if not damaged:
+        return None
+    uuid, fault = damaged[0]
+    raise CheckpointCorruptError(
+        f"trial {trial_id} cannot resume: none of its {len(damaged)} checkpoints in {storage.url} "
+        f"is whole. The newest is {uuid}: {fault}.\n"
+        "Bring the files back and start again, or archive the experiment to train from the start:\n"
+        "  detcore experiment archive ID"
+    )
+
+
+def _record_damaged(
+    database: Database, damaged: Sequence[tuple[str, Fault]], whole: CheckpointRecord
+) -> None:
+    """Record damaged checkpoints, and name the older one that is used instead."""
+    for uuid, fault in damaged:
+        import logging
+
+        database.record_checkpoint(events.CheckpointDamaged(uuid=uuid))
+        logging.getLogger("detcore").warning(
+            "checkpoint %s is damaged: %s. The trial resumes from the one before: %s, %d batches",
+            uuid, fault, whole.uuid, whole.steps_completed,
+        )  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

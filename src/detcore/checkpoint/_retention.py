@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from detcore.checkpoint._delete import delete_checkpoint
+from detcore.checkpoint._verify import verify_checkpoint
 from detcore.contract.errors import CheckpointStateError
 from detcore.database import RetentionPlan, plan_retention
 
@@ -26,8 +27,9 @@ def apply_retention(
 ) -> RetentionPlan:
     """Delete the checkpoints of an experiment that the policy does not keep.
 
-    It may be killed at any moment: each deletion is recorded before files are touched, and the
-    next run continues it. A second run changes nothing. Checkpoints in other storages stay.
+    A checkpoint whose files are missing does not count. The process may be killed at any moment:
+    each deletion is recorded before files are touched, and the next run continues it. A second run
+    changes nothing. Checkpoints in other storages stay.
 
     Args:
         database: The records; call `detcore.database.ingest_spools` first.
@@ -43,7 +45,15 @@ def apply_retention(
         NotFoundError: If the experiment does not exist.
         StorageError: If something could not be deleted; the next run finishes the deletion.
     """
-    plan = plan_retention(database, experiment_id, policy=policy, storage_url=storage.url)
+    missing: set[str] = set()
+    while True:
+        plan = plan_retention(
+            database, experiment_id, policy=policy, storage_url=storage.url, missing=missing
+        )
+        lost = _find_missing(database, storage, plan)
+        if not lost:
+            break
+        missing |= lost
     kept, deleted = dict(plan.kept), []
     for uuid in plan.deleted:
         try:
@@ -55,3 +65,19 @@ def apply_retention(
         if on_deleted is not None:
             on_deleted(uuid)
     return RetentionPlan(kept, tuple(deleted))
+
+
+def _find_missing(database: Database, storage: StorageBackend, plan: RetentionPlan) -> set[str]:
+    """Return the kept checkpoints whose files are missing, of the trials that lose others."""
+    losing = {database.get_checkpoint(uuid).trial_id for uuid in plan.deleted}
+    records = (database.get_checkpoint(uuid) for uuid in plan.kept) if losing else ()
+    return {
+        record.uuid
+        for record in records
+        if record.trial_id in losing
+        and record.storage_url == storage.url
+        and any(
+            not fault.is_stray
+            for fault in verify_checkpoint(storage, record.uuid, reads_files=False)
+        )
+    }

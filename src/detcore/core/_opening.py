@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import faulthandler
+import functools
 import json
 import signal
 import sys
@@ -173,6 +174,12 @@ class Opening:
                 "again: %s", storage.url, in_one_line(away),
             )  # fmt: skip
 
+    def _report_damage(
+        self, records: TrialRecords | None, channel: Channel, uuid: str, error: str
+    ) -> None:
+        """Notify the runner that the trial cannot resume from a checkpoint."""
+        channel.send("damaged", uuid=uuid, error=error)
+
     def _open_worker(self) -> Parts:
         """Open the parts of a worker other than the chief: no records, no runner that listens."""
         info: TrialInfo = self._distributed.broadcast(None)  # type: ignore[assignment]  # the chief's
@@ -194,6 +201,7 @@ class Opening:
             database=records,
             parent=info.latest_checkpoint,
             observer=self._make_observer(),
+            on_damage=functools.partial(self._report_damage, records, channel),
         )
         train = TrainContext(
             info,

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._log.events import CheckpointDamaged
 from detcore.contract.errors import StorageFullError
 from detcore.contract.values import ExperimentState, TrialInfo, TrialState
 from detcore.core._channel import Channel
@@ -189,6 +190,7 @@ class ScriptOpening(Opening):
 
     def _settled(self, storage: StorageBackend, trial: TrialRecord) -> CheckpointRecord | None:
         """Settle the earlier runs of a trial; return the checkpoint that it resumes from."""
+        from detcore.checkpoint import find_whole_checkpoint
         from detcore.core._source import recover_trial
         from detcore.database import ingest_spools
 
@@ -197,7 +199,7 @@ class ScriptOpening(Opening):
             return None
         ingest_spools(self._database, self._environment.home, trial_id=trial.id)
         recover_trial(self._database, storage, trial)
-        return self._database.latest_checkpoint(trial.id)
+        return find_whole_checkpoint(self._database, storage, trial.id)
 
     def _follow(self, log: Path) -> None:
         """Start to move the log into the records, and to notify observers."""
@@ -225,6 +227,18 @@ class ScriptOpening(Opening):
         return answer_question(
             self._database, self._environment.home, self._info.trial_id, question, fields
         )
+
+    def _report_damage(
+        self, records: TrialRecords | None, channel: Channel, uuid: str, error: str
+    ) -> None:
+        """Record that the next start resumes from the checkpoint before."""
+        if records is not None:
+            records.record_checkpoint(CheckpointDamaged(uuid=uuid))
+            _say(
+                self._info,
+                f"checkpoint {uuid} is recorded as damaged. Start the script again: it resumes "
+                "from the one before",
+            )
 
     def _settle_own_storage(self, records: TrialRecords, storage: StorageBackend) -> None:
         """Do nothing: earlier runs are settled before the trial is made."""

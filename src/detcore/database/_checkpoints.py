@@ -152,6 +152,11 @@ class CheckpointQueries(Queries):
         query = select_latest(select(checkpoints), checkpoints.c.trial_id == trial_id)
         return self._read_first(CheckpointRecord, query)
 
+    def list_resume_checkpoints(self, trial_id: int) -> list[CheckpointRecord]:
+        """Return the COMPLETED checkpoints of a trial, that of `latest_checkpoint` first."""
+        query = select_latest(select(checkpoints), checkpoints.c.trial_id == trial_id)
+        return self._read_all(CheckpointRecord, query.limit(None))
+
     def checkpoint_metrics(self, experiment_id: int, metric: str) -> dict[str, float]:
         """Return a validation metric of each checkpoint that was validated at its step, by UUID.
 

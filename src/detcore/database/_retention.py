@@ -141,6 +141,7 @@ def plan_retention(
     *,
     policy: RetentionPolicy | None = None,
     storage_url: str | None = None,
+    missing: Collection[str] = (),
 ) -> RetentionPlan:
     """Choose which checkpoints of an experiment to keep, without changing anything.
 
@@ -156,6 +157,7 @@ def plan_retention(
         experiment_id: The experiment.
         policy: How many to keep; default: the policy in the experiment's configuration.
         storage_url: Delete only checkpoints in this storage; None for all storages.
+        missing: Checkpoints whose files are missing; they are neither kept nor deleted.
 
     Raises:
         NotFoundError: If the experiment does not exist.
@@ -165,7 +167,11 @@ def plan_retention(
     records = database.list_checkpoints(experiment_id=experiment_id)
     metrics = database.checkpoint_metrics(experiment_id, metric) if metric else {}
     unfinished = _unfinished(database, experiment)
-    saved = [_saved(record, metrics) for record in records if record.state == "COMPLETED"]
+    saved = [
+        _saved(record, metrics)
+        for record in records
+        if record.state == "COMPLETED" and record.uuid not in missing
+    ]
     plan = choose_checkpoints(
         saved,
         policy or RetentionPolicy.from_config(experiment.config),

@@ -21,7 +21,6 @@ from detcore.contract.controllers import (
     SupportsStateTensors,
 )
 from detcore.contract.errors import (
-    CheckpointCorruptError,
     CheckpointNotFoundError,
     InvalidCheckpointError,
     InvalidExperimentError,
@@ -413,7 +412,7 @@ def _restore(core: Context, controller: Controller, framework: Framework) -> dic
 def resumed_from(core: Context) -> Iterator[Path | None]:
     """Provide the folder of the checkpoint from which a trial resumes; None at its first start.
 
-    The runner is notified of a damaged checkpoint, and then resumes from the previous one.
+    A trial whose checkpoint is damaged resumes from the previous one at its next start.
 
     Args:
         core: The trial's open context. Several workers all enter the block.
@@ -426,12 +425,8 @@ def resumed_from(core: Context) -> Iterator[Path | None]:
     if uuid is None:
         yield None
         return
-    try:
-        with core.checkpoint.restore_path(uuid) as path:
-            yield Path(path)
-    except (CheckpointCorruptError, CheckpointNotFoundError) as error:
-        core.channel.send("damaged", uuid=uuid, error=str(error))
-        raise
+    with core.checkpoint.restore_path(uuid) as path:
+        yield Path(path)
 
 
 def _start_from_source(core: Context, controller: object, framework: Framework) -> None:
