@@ -43,12 +43,12 @@ def _is_package(module: types.ModuleType) -> bool:
     return hasattr(module, "__path__")
 
 
-def main() -> int:
+def main(arguments: list[str]) -> int:
     """Compare the record with the installed TensorFlow, or write it with ``--write``."""
     release = "2.15" if tensorflow.__version__.startswith("2.15.") else "newest"
     record = json.loads(_FILE.read_text()) if _FILE.exists() else {}
     names = list_names()
-    if "--write" in sys.argv[1:]:
+    if "--write" in arguments:
         record = dict(sorted({**record, release: names}.items()))
         _FILE.write_text(json.dumps(record, indent=0) + "\n")
         return 0
@@ -59,4 +59,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(main(sys.argv[1:]))

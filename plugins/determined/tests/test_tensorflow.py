@@ -13,7 +13,7 @@ from detcore_determined.migrate import (
     migrate_file,
     migrate_python,
 )
-from detcore_determined.migrate._python import needs_old_tensorflow
+from detcore_determined.migrate._tensorflow import needs_old_tensorflow
 
 SEARCH = "entrypoint: model_def:T\nsearcher: {name: single, metric: loss, "
 ESTIMATOR, LEGACY = "tensorflow.estimator", "tensorflow.keras.optimizers.legacy"
@@ -56,21 +56,145 @@ def test_what_is_gone_is_named_with_the_tensorflow_that_has_it(source: str, name
             "from tensorflow.keras.layers import Dense, Dropout  # x",
         ),
         ("from tensorflow.python.keras import layers", "from tensorflow.keras import layers"),
+        ("from tensorflow.python import keras", "from tensorflow import keras"),
+        ("import tensorflow.python.keras as k\nk.layers", "import tensorflow.keras as k\nk.layers"),
+        (
+            "from tensorflow.python.keras.utils.data_utils import Sequence, get_file",
+            "from tensorflow.keras.utils import Sequence, get_file",
+        ),
+        (
+            "from tensorflow.python.keras.utils import data_utils\ndata_utils.get_file('x')",
+            "from tensorflow.keras import utils as data_utils\ndata_utils.get_file('x')",
+        ),
+        (
+            "import tensorflow.python.keras.layers.core as core\ncore.Dense(1), core.Dropout.call",
+            "import tensorflow.keras.layers as core\ncore.Dense(1), core.Dropout.call",
+        ),
+        (
+            "from tensorflow.python.keras.engine.training import Model as M",
+            "from tensorflow.keras import Model as M",
+        ),
+        (
+            "from tensorflow.python.keras.optimizer_v2.adam import Adam",
+            "from tensorflow.keras.optimizers import Adam",
+        ),
+        (
+            "from keras.utils.np_utils import to_categorical",
+            "from keras.utils import to_categorical",
+        ),
+        ("from keras.utils import np_utils\nnp_utils.normalize(x)",
+         "from keras import utils as np_utils\nnp_utils.normalize(x)"),
     ],
-)
-def test_imports_of_the_private_keras_are_rewritten(old: str, new: str) -> None:
+)  # fmt: skip
+def test_import_becomes_the_public_name_of_keras(old: str, new: str) -> None:
     migrated = migrate_python(old)
     assert (migrated.text, migrated.findings) == (new, ())
 
 
-def test_keywords_of_the_optimizers() -> None:
-    old = (
-        "from tensorflow.keras import optimizers as o\no.SGD(lr=1), o.Adam(\n 1, decay=2), f(lr=3)"
-    )
-    migrated = migrate_python(old)
-    assert migrated.text == old.replace("SGD(lr", "SGD(learning_rate")
+@pytest.mark.parametrize("package", ["tensorflow.python.keras", "keras", "tensorflow.keras"])
+def test_function_without_a_public_name_is_imported_with_a_note(package: str) -> None:
+    migrated = migrate_python(f"from {package}.datasets.cifar import load_batch\n")
+    assert migrated.text == "from keras.src.datasets.cifar import load_batch\n"
+    (note,) = migrated.findings
+    assert (note.kind, note.name) == ("note", "keras.src.datasets.cifar.load_batch")
+
+
+@pytest.mark.parametrize(
+    ("source", "advice"),
+    [
+        ("from tensorflow.python.keras.engine import data_adapter", "copy the code"),
+        ("from tensorflow.python.keras.layers import *", "write tensorflow.keras.layers"),
+        ("import tensorflow.python.keras.layers", "write tensorflow.keras.layers"),
+        ("import tensorflow as t\nt.python.keras.layers.Dense", "write tensorflow.keras.layers.D"),
+        (
+            "from tensorflow.python.keras import layers\nlayers.core.Dense(1)",
+            "write tensorflow.keras.layers.Dense",
+        ),
+        (
+            "from tensorflow.python.keras.utils import losses_utils as u\nu.reduce(x)",
+            "no public module has 'reduce'",
+        ),
+        (
+            "from tensorflow.python.keras.engine import x\nx.mse(1)",
+            "write tensorflow.keras.losses.mse or tensorflow.keras.metrics.mse",
+        ),
+        (
+            "from tensorflow.python.keras import utils\ndef f(utils): utils.get_file",
+            "write tensorflow.keras.utils.get_file",
+        ),
+        ("from keras.layers.recurrent import Cell", "no public module has 'Cell'"),
+        ("import keras.layers.core", "no public module has 'core'"),
+        (
+            "from tensorflow import keras\nkeras.backend.set_session(s)",
+            "write tf.compat.v1.keras.backend.set_session",
+        ),
+        ("import tensorflow as tf\ntf.keras.utils.np_utils.x", "no public module has 'np_utils'"),
+    ],
+)  # fmt: skip
+def test_import_without_a_certain_replacement_is_left(source: str, advice: str) -> None:
+    migrated = migrate_python(source)
+    assert migrated.text == source
+    (finding,) = migrated.findings
+    assert finding.kind == "left"
+    assert advice in finding.advice
+    assert not needs_old_tensorflow(finding)
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import tensorflow as tf\ntf.keras.layers.LocallyConnected1D(1, 1)", "LocallyConnected1D"),
+        ("from tensorflow.keras.layers.experimental import preprocessing", "experimental"),
+        ("from tensorflow.keras.layers import DenseFeatures", "DenseFeatures"),
+    ],
+)
+def test_name_of_the_older_keras_only_is_reported(source: str, name: str) -> None:
+    (finding,) = migrate_python(source).findings
+    assert finding.name == f"tensorflow.keras.layers.{name}"
+    assert needs_old_tensorflow(finding)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("from tensorflow.keras import optimizers as o\no.SGD(lr=1), f(lr=3)",
+         "from tensorflow.keras import optimizers as o\no.SGD(learning_rate=1), f(lr=3)"),
+        ("import tensorflow as tf\ntf.keras.optimizers.Adam(\n    1,\n    decay=d(2),\n)",
+         "import tensorflow as tf\ntf.keras.optimizers.Adam(\n    tf.keras.optimizers.schedules."
+         "InverseTimeDecay(1, decay_steps=1, decay_rate=d(2)),\n)"),
+        ("from keras.optimizers import (\n    SGD,\n    Adam as A,\n)\n"
+         "A(beta_1=0, lr=r, decay=2), A(decay=0, lr=1)",
+         "from keras.optimizers import (\n    SGD,\n    Adam as A, schedules,\n)\n"
+         "A(beta_1=0, learning_rate=schedules.InverseTimeDecay(r, decay_steps=1, decay_rate=2)), "
+         "A(decay=0, learning_rate=1)"),
+        ("from tensorflow.python.keras.optimizer_v2 import adam\nadam.Adam(lr=1, decay=2)",
+         "from tensorflow.keras import optimizers as adam\n"
+         "adam.Adam(learning_rate=adam.schedules.InverseTimeDecay(1, decay_steps=1, "
+         "decay_rate=2))"),
+        ("from tensorflow.keras.optimizers.legacy import SGD\nSGD(lr=1, decay=2)",
+         "from tensorflow.keras.optimizers.legacy import SGD\nSGD(learning_rate=1, decay=2)"),
+    ],
+)  # fmt: skip
+def test_keyword_of_an_optimizer_is_replaced(old: str, new: str) -> None:
+    assert migrate_python(old).text == new
+
+
+def test_arguments_of_compile_get_names() -> None:
+    source = "import tensorflow as tf\nm.compile(o, l, ['a'], [1]), m.compile(o, l, metrics=[]), "
+    source += "re.compile('x', 0), m.compile(*a)"
+    migrated = migrate_python(source)
+    assert "m.compile(o, l, metrics=['a'], loss_weights=[1]), " in migrated.text
+    assert migrated.text.endswith("m.compile(o, l, metrics=[]), re.compile('x', 0), m.compile(*a)")
+    assert migrate_python(f"x\n{source.partition(chr(10))[2]}").num_changes == 0
+
+
+def test_decay_is_reported_if_the_schedule_cannot_be_imported() -> None:
+    source = "from keras.optimizers import SGD\nschedules = []\nSGD(0.1, decay=rate)"
+    migrated = migrate_python(source)
+    assert migrated.text == source
     (finding,) = migrated.findings
     assert (finding.line, finding.name) == (3, "decay")
+    assert "schedules.InverseTimeDecay(0.1, decay_steps=1, decay_rate=rate)" in finding.advice
 
 
 def test_what_early_releases_took_is_left() -> None:
@@ -85,26 +209,13 @@ def test_what_early_releases_took_is_left() -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "from tensorflow.python.keras.engine import data_adapter",
-        "import tensorflow.python.keras.layers",
-        "import tensorflow.python.keras as keras",
-        "from tensorflow.python import keras",
-    ],
-)
-def test_what_only_the_private_keras_has_is_left(source: str) -> None:
-    migrated = migrate_python(source)
-    assert migrated.text == source
-    (finding,) = migrated.findings
-    assert "private to TensorFlow" in finding.problem
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
         "import tensorflow as tf\ntf.keras.optimizers.Adam(1e-3)",
         "estimator = 1\nestimator.x",
         "class A:\n    estimator = 1\ntf = A()\ntf.estimator",
         "from sklearn import estimator",
+        "from keras import layers\nlayers = [1]\nlayers.append(2)",
+        "import keras\nkeras.__version__, keras.layers.Dense.mine, keras.src.x",
+        "from .keras import utils\nutils.mine",
     ],
 )
 def test_what_looks_alike(source: str) -> None:

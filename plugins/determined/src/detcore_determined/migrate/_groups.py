@@ -71,7 +71,7 @@ class Rewriter:
             elif hit.name:
                 is_kept = self._leave_members(binding, group.references)
                 self._plan(binding, *([] if is_kept else [_piece(hit, binding)]), keep=is_kept)
-                self._note(_alias(binding), ".".join(binding.path), hit.note)
+                self.note(_alias(binding), ".".join(binding.path), hit.note)
         if has_modules:
             self._rewrite_module(group, hits[group.bindings[0].path])
 
@@ -79,14 +79,15 @@ class Rewriter:
         """Plan the change of ``from ... import *``."""
         if isinstance(hit, Target) and not hit.name:
             self.plans[node, 0] = Plan(pieces=[Piece(hit.module, "*")])
-            self._note(node.names[0], f"{old}.*", f"{hit.module} may lack names that {old} had")
+            self.note(node.names[0], f"{old}.*", f"{hit.module} may lack names that {old} had")
 
     def leave(self, node: ast.AST | int, name: str, reason: str, advice: str) -> None:
         """Report a place that is not rewritten."""
         line, column = self._place(node)
         self.findings.append(Finding(line, column, name, reason, advice, "left"))
 
-    def _note(self, node: ast.AST | int, name: str, note: str) -> None:
+    def note(self, node: ast.AST | int, name: str, note: str) -> None:
+        """Report a place that is rewritten and should be checked; an empty note reports nothing."""
         if note:
             line, column = self._place(node)
             self.findings.append(Finding(line, column, name, note, "", "note"))
@@ -141,7 +142,7 @@ class Rewriter:
             start, end = hit.reference.start, hit.reference.ends[hit.length - 1]
             if "".join(self.text.text[start:end].split()) != new:
                 self.edits.append(Edit(start, end, new))
-            self._note(start, ".".join(hit.reference.parts[: hit.length]), hit.target.note)
+            self.note(start, ".".join(hit.reference.parts[: hit.length]), hit.target.note)
         more = [Piece(module) for module in needed if not self.module.is_imported(module)]
         if is_plain:
             self._plan_plain(group, more, keep=unknown)

@@ -116,6 +116,8 @@ MOVED = {
     "determined.keras.ArrayLike": "typing:Any",
     "determined.keras.DeterminedCallback": "detcore_keras:DetcoreCallback",
     "determined.keras.InputData": "typing:Any",
+    "determined.keras.KerasDataAdapter": "detcore_keras:SequenceAdapter",
+    "determined.keras.KerasInputData": "typing:Any",
     "determined.keras.TFKerasContext": "detcore_keras:TFKerasTrialContext",
     "determined.keras.TensorBoard": "detcore_keras.callbacks:TensorBoard",
     "determined.pytorch.TorchData": "typing:Any",
@@ -143,12 +145,17 @@ NOTES = {
     "determined.keras.DeterminedCallback": (
         "its arguments are others: DetcoreCallback(context); see docs/keras.md"
     ),
+    "determined.keras.KerasDataAdapter": "its argument data is called sequence",
 }
 """Advice for names that were rewritten."""
 
 _NO_CLUSTER = "detcore needs no cluster and no master"
 _HPARAMS = (
     "write it as a dictionary, such as {'type': 'log', 'base': 10, 'minval': -4, 'maxval': 0}"
+)
+_ARRAYS = (
+    "return the arrays (data, labels) themselves: detcore splits them into batches of "
+    "context.get_per_slot_batch_size() records"
 )
 _LENGTHS = "lengths are given in the experiment file, such as {batches: 100}"
 _WORKSPACE = "workspace and project are only fields of the experiment file"
@@ -293,7 +300,8 @@ GONE = {
         "Checkpoint.load finds the class of a checkpoint; else put the folder into sys.path"
     ),
     "determined.ipc": _INTERNAL,
-    "determined.keras.InMemorySequence": "return the arrays (x, y) themselves",
+    "determined.keras.InMemorySequence": _ARRAYS,
+    "determined.keras._ArrayLikeAdapter": _ARRAYS,
     "determined.keras.TFKerasTrainConfig": "use context.configure_fit",
     "determined.keras.TFKerasTrialController": _PLUGIN,
     "determined.keras.adapt_keras_data": "return the data itself; see docs/keras.md",

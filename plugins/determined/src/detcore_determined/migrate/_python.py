@@ -12,7 +12,6 @@ import dataclasses
 import re
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
 
 from detcore_determined.migrate._groups import Group, Rewriter
 from detcore_determined.migrate._lookup import Unknown, look_up
@@ -20,42 +19,11 @@ from detcore_determined.migrate._references import Reference, references
 from detcore_determined.migrate._report import Finding, Migrated
 from detcore_determined.migrate._scopes import Module, examine
 from detcore_determined.migrate._statements import rewrite_statement
+from detcore_determined.migrate._tensorflow import rewrite_tensorflow
 from detcore_determined.migrate._text import Edit, Text
 from detcore_determined.migrate._texts import rewrite_texts
 
-__all__ = ["migrate_python", "needs_old_tensorflow"]
-
-_OLD = '"tensorflow==2.15.*"'
-_ESTIMATOR = "EstimatorTrial works without it; premade Estimators need it"
-_LAYERS = "tf.keras.layers has layers of the same kind"
-_GONE = {
-    "tensorflow.estimator": _ESTIMATOR,
-    "tensorflow.compat.v1.estimator": _ESTIMATOR,
-    "tensorflow.compat.v2.estimator": _ESTIMATOR,
-    "tensorflow_estimator": _ESTIMATOR,
-    "tensorflow.keras.estimator": "train the Keras model itself, as a TFKerasTrial",
-    "tensorflow.compat.v1.layers": _LAYERS,
-    "tensorflow.compat.v1.nn.rnn_cell": _LAYERS,
-    "tensorflow.keras.layers.experimental": _LAYERS,
-    "tensorflow.keras.layers.DenseFeatures": "tf.keras.utils.FeatureSpace takes its place",
-    "tensorflow.keras.experimental": "see the release notes of Keras 3",
-    "tensorflow.keras.optimizers.experimental": "take the optimizer from tf.keras.optimizers",
-    "tensorflow.keras.optimizers.legacy": (
-        "take the optimizer of the same name from tf.keras.optimizers, or, on the newest "
-        "TensorFlow, pip install tf_keras and set TF_USE_LEGACY_KERAS=1"
-    ),
-}
-"""Names, with advice for code that runs without TensorFlow 2.15."""
-_PRIVATE = "tensorflow.python.keras"
-_PUBLIC = "tensorflow.keras"
-# Modules of TensorFlow's private Keras that the public Keras has under the same name.
-_SAME = frozenset(
-    {
-        "activations", "applications", "backend", "callbacks", "constraints", "datasets",
-        "initializers", "layers", "losses", "metrics", "models", "optimizers", "preprocessing",
-        "regularizers", "utils",
-    }
-)  # fmt: skip
+__all__ = ["migrate_python"]
 
 _EARLY_KEYS = {
     "batches_per_step": "it is called scheduling_unit",
@@ -152,42 +120,6 @@ def _refused(source: str, line: int | None, column: int | None, problem: str) ->
     return Migrated(source, 0, (finding,), (finding,))
 
 
-def needs_old_tensorflow(finding: Finding) -> bool:
-    """Whether a finding is about code that runs on TensorFlow 2.15 but not on the newest."""
-    return _OLD in finding.advice
-
-
-def rewrite_tensorflow(rewriter: Rewriter, tree: ast.Module) -> None:
-    """Replace imports of TensorFlow's private Keras, and report names that are gone."""
-    names = dict(_imported(tree))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                _look_at(rewriter, node, f"{_full(node.module)}.{alias.name}")
-        elif isinstance(node, ast.Import):
-            for alias in node.names:
-                _look_at(rewriter, node, _full(alias.name))
-        elif isinstance(node, ast.Attribute):
-            _look_at(rewriter, node, _dotted(node, names))
-        elif isinstance(node, ast.Call):
-            _look_at_optimizer(rewriter, node, _dotted(node.func, names))
-
-
-def _look_at_optimizer(rewriter: Rewriter, node: ast.Call, name: str) -> None:
-    """Replace the old keyword of Keras's optimizers, which the newest refuse."""
-    if not name.startswith(("tensorflow.keras.optimizers.", f"{_PRIVATE}.optimizers.")):
-        return
-    for keyword in node.keywords:
-        start = rewriter.text.offset(keyword.lineno, keyword.col_offset)
-        if keyword.arg == "lr":
-            rewriter.edits.append(Edit(start, start + len("lr"), "learning_rate"))
-        elif keyword.arg == "decay" and ".legacy." not in name:
-            rewriter.leave(
-                start, "decay", "the optimizers of TensorFlow 2.11 and later do not take it",
-                "pass learning_rate=tf.keras.optimizers.schedules.InverseTimeDecay(...)",
-            )  # fmt: skip
-
-
 def _early_releases(rewriter: Rewriter, tree: ast.Module) -> None:
     """Report what only releases before 0.13 took: settings in dictionaries, and trial methods."""
     for node in ast.walk(tree):
@@ -205,62 +137,3 @@ def _early_releases(rewriter: Rewriter, tree: ast.Module) -> None:
                     member, member.name, "a PyTorchTrial makes its parts in __init__",
                     f"pass them to self.context.{_EARLY_METHODS[member.name]}(...) there",
                 )  # fmt: skip
-
-
-def _imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the local names of modules, with their full names."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                full = alias.name if alias.asname else alias.name.partition(".")[0]
-                yield alias.asname or full, _full(full)
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            for alias in node.names:
-                full = f"{_full(node.module)}.{alias.name}"
-                yield alias.asname or alias.name, full
-
-
-def _full(name: str) -> str:
-    """Return the full name below TensorFlow: the package ``keras`` equals ``tf.keras``."""
-    return f"tensorflow.{name}" if f"{name}.".startswith("keras.") else name
-
-
-def _dotted(node: ast.expr, names: dict[str, str]) -> str:
-    parts: list[str] = []
-    while isinstance(node, ast.Attribute):
-        parts.append(node.attr)
-        node = node.value
-    if not isinstance(node, ast.Name) or node.id not in names:
-        return ""
-    return ".".join([names[node.id], *reversed(parts)])
-
-
-def _look_at(rewriter: Rewriter, node: ast.stmt | ast.expr, name: str) -> None:
-    is_import = isinstance(node, ast.stmt)
-    for gone, advice in _GONE.items():
-        # Longer attributes are visited separately, so an exact match reports the name once.
-        if name == gone or (is_import and name.startswith(f"{gone}.")):
-            rewriter.leave(
-                node, gone, "the newest TensorFlow does not have it", f"install {_OLD}; {advice}"
-            )
-    if not (is_import and (name == _PRIVATE or name.startswith(f"{_PRIVATE}."))):
-        return
-    below = name.removeprefix(_PRIVATE).lstrip(".").split(".")
-    if below[0] in _SAME and isinstance(node, ast.ImportFrom):
-        rewriter.edits += [edit for edit in _edits(rewriter, node) if edit not in rewriter.edits]
-    else:
-        rewriter.leave(
-            node, name, "it is private to TensorFlow, and not the Keras that detcore trains",
-            "take the public name, below tensorflow.keras",
-        )  # fmt: skip
-
-
-def _edits(rewriter: Rewriter, node: ast.stmt) -> Iterator[Edit]:
-    assert node.end_lineno is not None  # ast gives all statements an end
-    assert node.end_col_offset is not None
-    start = rewriter.text.offset(node.lineno, node.col_offset)
-    end = rewriter.text.offset(node.end_lineno, node.end_col_offset)
-    for found in re.compile(r"\btensorflow\.python\.keras\b").finditer(
-        rewriter.text.text, start, end
-    ):
-        yield Edit(*found.span(), _PUBLIC)

@@ -1,0 +1,106 @@
+"""Replace arguments that newer releases of Keras refuse or read differently."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from detcore_determined.migrate._groups import Rewriter
+from detcore_determined.migrate._text import Edit
+
+__all__ = ["rewrite_compile", "rewrite_optimizer"]
+
+_MODULE = "tensorflow.keras.optimizers."
+_DECAY = "TensorFlow 2.15 refuses it, and newer releases ignore it"
+_SCHEDULE = "schedules.InverseTimeDecay"
+
+
+def rewrite_compile(rewriter: Rewriter, node: ast.Call) -> None:
+    """Name the arguments after the loss in ``model.compile``, whose order Keras 3 has changed."""
+    is_compile = isinstance(node.func, ast.Attribute) and node.func.attr == "compile"
+    if not is_compile or any(isinstance(argument, ast.Starred) for argument in node.args):
+        return
+    for argument, name in zip(node.args[2:], ("metrics", "loss_weights"), strict=False):
+        start, _ = _span(rewriter, argument)
+        rewriter.edits.append(Edit(start, start, f"{name}="))
+
+
+def rewrite_optimizer(rewriter: Rewriter, tree: ast.Module, node: ast.Call, name: str) -> None:
+    """Replace ``lr``, and ``decay`` by the schedule that computes the same learning rates.
+
+    Args:
+        rewriter: The changes of the module.
+        tree: The module.
+        node: A call.
+        name: The full public name of what it calls.
+    """
+    if not name.startswith(_MODULE):
+        return
+    keywords = {keyword.arg: keyword for keyword in node.keywords}
+    lr = keywords.get("lr")
+    if lr is not None:
+        start = rewriter.text.offset(lr.lineno, lr.col_offset)
+        rewriter.edits.append(Edit(start, start + len("lr"), "learning_rate"))
+    bound = list(_list_imports(tree, ast.unparse(node.func)))
+    modules = [name, *(statement.module or "" for statement, _ in bound)]
+    if "decay" not in keywords or any("legacy" in module.split(".") for module in modules):
+        return
+    rate = keywords.get("learning_rate", lr)
+    rate_value = rate.value if rate is not None else next(iter(node.args), None)
+    edits = [] if rate_value is None else list(_replace_decay(rewriter, tree, node, rate_value))
+    rewriter.edits += edits
+    if not edits:
+        rate_text = "LEARNING_RATE" if rate_value is None else ast.unparse(rate_value)
+        rewriter.leave(
+            keywords["decay"], "decay", _DECAY,
+            f"pass learning_rate=tf.keras.optimizers.{_SCHEDULE}({rate_text}, decay_steps=1, "
+            f"decay_rate={ast.unparse(keywords['decay'].value)})",
+        )  # fmt: skip
+
+
+def _replace_decay(
+    rewriter: Rewriter, tree: ast.Module, node: ast.Call, rate: ast.expr
+) -> Iterator[Edit]:
+    """Yield the changes that move ``decay`` into a schedule; none if they are not certain."""
+    text = rewriter.text
+    decay = next(keyword for keyword in node.keywords if keyword.arg == "decay")
+    arguments: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
+    spans = [_span(rewriter, argument) for argument in arguments]
+    start, end = _span(rewriter, decay)
+    before = max((span[1] for span in spans if span[1] <= start), default=None)
+    value = text.text[slice(*_span(rewriter, decay.value))]
+    is_edited = any(edit.start < end and edit.end > start for edit in rewriter.edits)
+    if before is None or is_edited or text.text[before:start].strip() != ",":
+        return
+    if isinstance(node.func, ast.Attribute):
+        schedule = f"{ast.unparse(node.func.value)}.{_SCHEDULE}"
+        imports: list[Edit] = []
+    else:
+        schedule = _SCHEDULE
+        bound = list(_list_imports(tree, ast.unparse(node.func)))
+        names = {inner.id for inner in ast.walk(tree) if isinstance(inner, ast.Name)}
+        if len(bound) != 1 or "schedules" in names or list(_list_imports(tree, "schedules")):
+            return
+        _, import_end = _span(rewriter, bound[0][1])
+        imports = [Edit(import_end, import_end, ", schedules")]
+    rate_start, rate_end = _span(rewriter, rate)
+    yield from imports
+    yield Edit(rate_start, rate_start, f"{schedule}(")
+    yield Edit(rate_end, rate_end, f", decay_steps=1, decay_rate={value})")
+    yield Edit(before, end, "")
+
+
+def _list_imports(tree: ast.Module, local: str) -> Iterator[tuple[ast.ImportFrom, ast.alias]]:
+    """Yield the ``from`` imports that bind a local name."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                if (alias.asname or alias.name) == local:
+                    yield node, alias
+
+
+def _span(rewriter: Rewriter, node: ast.expr | ast.keyword | ast.alias) -> tuple[int, int]:
+    assert node.end_lineno is not None  # ast gives all these nodes an end
+    assert node.end_col_offset is not None
+    offset = rewriter.text.offset
+    return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
