@@ -195,6 +195,19 @@ Path(f"child-{rank}").write_text(str(child.pid))
     assert wait_until_gone(pids, timeout_s=30) == []
 
 
+@pytest.mark.cold
+def test_worker_ends_when_it_kills_the_launcher_as_it_starts(launch: Launch) -> None:
+    source = "kill -9 $PPID; echo $$ > pid.part; mv pid.part pid; sleep 600"
+    process = launch.start("-n", 1, "--", "sh", "-c", source)
+    process.communicate()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and not (launch.tmp_path / "pid").exists():
+        if not any(source in line for line in all_command_lines()):
+            return
+        time.sleep(0.05)
+    assert wait_until_gone([int((launch.tmp_path / "pid").read_text())], timeout_s=30) == []
+
+
 def test_lines_of_four_workers_stay_whole(launch: Launch) -> None:
     source = """
 import os, sys

@@ -2,13 +2,17 @@
 
 ``detcore launch`` starts programs that know nothing of detcore; if it is killed itself, this small
 process, run by its path, is what ends them. Commands come on standard input: ``+PID`` watches the
-group of a process, ``-PID`` forgets it; at the end of the input all watched groups are killed.
+group of a process, ``-PID`` forgets it, and ``=KEY`` names the key of the job. At the end of the
+input all watched groups are killed, and all processes that have the key in their environment: the
+launcher may have been killed between the start of a worker and the command that names it.
 """
 
 import contextlib
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from pathlib import Path
 from typing import IO
 
 __all__ = ["watch"]
@@ -17,15 +21,26 @@ __all__ = ["watch"]
 def watch(commands: IO[str]) -> None:
     """Follow the commands to their end, then kill the process groups that are still watched."""
     watched: set[int] = set()
+    key = ""
     for line in commands:
-        pid = int(line[1:])
-        if line.startswith("+"):
-            watched.add(pid)
+        if line.startswith("="):
+            key = line[1:].strip()
+        elif line.startswith("+"):
+            watched.add(int(line[1:]))
         else:
-            watched.discard(pid)
-    for pid in watched:
+            watched.discard(int(line[1:]))
+    for group in (*watched, *(_find_groups(key) if key else ())):
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+            os.killpg(group, signal.SIGKILL)
+
+
+def _find_groups(key: str) -> Iterator[int]:
+    """Yield the groups of the processes of a job; none on systems without ``/proc``."""
+    variable = f"\0DETCORE_JOB_KEY={key}\0".encode()
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        with contextlib.suppress(OSError):
+            if variable in b"\0" + path.read_bytes():
+                yield os.getpgid(int(path.parent.name))
 
 
 if __name__ == "__main__":

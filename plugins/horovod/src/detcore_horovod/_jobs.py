@@ -81,7 +81,9 @@ def run_workers(
             if port is not None:
                 mine = {**torch_variables(place, _LOOPBACK, port), **mine}
             keep_open = trials_own if rank == 0 else ()
-            guard(f"+{workers.start(command, job.environment(rank, mine), keep_open=keep_open)}")
+            started = job.environment(rank, mine)
+            guard(f"={started['DETCORE_JOB_KEY']}")
+            guard(f"+{workers.start(command, started, keep_open=keep_open)}")
         return _follow(
             workers, printer, signals, notice, lambda rank: guard(f"-{workers.pids[rank]}")
         )
@@ -234,4 +236,4 @@ def _guarded() -> Iterator[Callable[[str], None]]:
         yield tell
     finally:
         with guard, suppress(BrokenPipeError):
-            pass
+            tell("=")
