@@ -14,21 +14,25 @@ from detcore.errors import InvalidExperimentError
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-__all__ = ["apply_hyperparameters", "check_arguments"]
+__all__ = [
+    "APPLIED_FIELDS",
+    "SCHEDULED_FIELDS",
+    "apply_hyperparameters",
+    "check_arguments",
+]
 
 # Fields that a trainer reads when it trains, so that they can be set after it was created. All
 # other fields were read before: by `TrainingArguments.__post_init__` or `Trainer.__init__`.
 APPLIED_FIELDS = frozenset({
     "adam_beta1", "adam_beta2", "adam_epsilon", "average_tokens_across_devices", "data_seed",
     "dataloader_drop_last", "dataloader_num_workers", "dataloader_persistent_workers",
-    "dataloader_prefetch_factor", "eval_accumulation_steps", "gradient_accumulation_steps",
-    "include_num_input_tokens_seen", "learning_rate", "logging_nan_inf_filter",
-    "lr_scheduler_kwargs", "lr_scheduler_type", "max_grad_norm", "optim", "optim_args",
-    "per_device_eval_batch_size", "per_device_train_batch_size", "torch_empty_cache_steps",
-    "train_sampling_strategy", "warmup_steps", "weight_decay",
+    "eval_accumulation_steps", "gradient_accumulation_steps", "learning_rate",
+    "logging_nan_inf_filter", "lr_scheduler_kwargs", "lr_scheduler_type", "max_grad_norm", "optim",
+    "optim_args", "per_device_eval_batch_size", "per_device_train_batch_size",
+    "torch_empty_cache_steps", "train_sampling_strategy", "warmup_steps", "weight_decay",
 })  # fmt: skip
 # Fields in whose place the experiment file decides, and its setting.
-_SCHEDULED_FIELDS = {
+SCHEDULED_FIELDS = {
     "eval_on_start": "perform_initial_validation",
     "eval_steps": "min_validation_period",
     "eval_strategy": "min_validation_period",
@@ -54,12 +58,12 @@ def apply_hyperparameters(trainer: Trainer, hparams: Mapping[str, object]) -> No
     for name, value in hparams.items():
         if name not in names or _is_equal(getattr(args, name), value):
             continue
-        if name in _SCHEDULED_FIELDS:
+        if name in SCHEDULED_FIELDS:
             raise InvalidExperimentError(
                 f"the hyperparameter {name!r} is {value!r}, and TrainingArguments has "
                 f"{getattr(args, name)!r}.\n"
                 "In a trial, the experiment file decides about it.\n"
-                f"Set {_SCHEDULED_FIELDS[name]} in the experiment file."
+                f"Set {SCHEDULED_FIELDS[name]} in the experiment file."
             )
         if not _is_applicable(args, name, value):
             raise InvalidExperimentError(
