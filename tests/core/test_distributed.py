@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from detcore import core
+from detcore.distributed import check_assigned
 from detcore.errors import DistributedError
 
 ONE = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0, "cross_size": 1}
@@ -99,3 +100,30 @@ def test_init_in_one_of_several_workers_needs_the_others(
     monkeypatch.setenv("DETCORE_SIZE", "2")
     with pytest.raises(DistributedError, match=r"one of 2 workers.*\n.*\nPass distributed=core\."):
         core.init()
+
+
+DETCORE_NAMES = tuple(f"DETCORE_{name.upper()}" for name in ONE)
+TORCHRUN_NAMES = (
+    "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"
+)  # fmt: skip
+RANK_1_OF_2 = (1, 2, 1, 2, 0, 1)
+
+
+@pytest.mark.parametrize("names", [DETCORE_NAMES, TORCHRUN_NAMES], ids=["detcore", "torchrun"])
+def test_a_rank_that_was_not_assigned_is_refused(
+    names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, number in zip(names, RANK_1_OF_2, strict=True):
+        monkeypatch.setenv(name, str(number))
+    claimed = dict(zip(ONE, (0, 2, 0, 2, 0, 1), strict=True))
+    with pytest.raises(DistributedError, match=r"rank 0 of 2 was claimed .* as rank 1 of 2"):
+        core.DistributedContext(**claimed)
+    with pytest.raises(DistributedError, match=r"rank 0 of 1 was claimed .* as rank 1 of 2"):
+        core.init(distributed=core.DistributedContext())
+
+
+def test_a_single_worker_may_start_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    for names, numbers in ((DETCORE_NAMES, ONE.values()), (TORCHRUN_NAMES, RANK_1_OF_2)):
+        for name, number in zip(names, numbers, strict=True):
+            monkeypatch.setenv(name, str(number))
+    check_assigned(*RANK_1_OF_2)

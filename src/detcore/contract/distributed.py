@@ -80,14 +80,17 @@ class DistributedContext:
             connect_timeout_s: How long to wait for all workers to join, in seconds.
 
         Raises:
-            DistributedError: If the numbers are incomplete or contradict each other, if a port
-                is in use, or if not all workers join in time.
+            DistributedError: If the numbers are incomplete or contradict each other or those that
+                a launcher has assigned, if a port is in use, or if not all workers join in time.
             PeerLostError: If a worker dies while the workers join.
         """
         from detcore.distributed import _launchers as launchers
 
+        numbers = launchers.complete(rank, size, local_rank, local_size, cross_rank, cross_size)
+        if numbers.size > 1:
+            launchers.check_assigned(*numbers)
         self._open(
-            launchers.complete(rank, size, local_rank, local_size, cross_rank, cross_size),
+            numbers,
             launchers.Settings(
                 chief_ip=chief_ip,
                 port=pub_port,

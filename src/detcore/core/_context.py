@@ -22,7 +22,7 @@ from detcore.core._opening import Opening, Parts, Settings
 from detcore.core._outcome import WorkerFault, is_failure, outcome_of
 from detcore.core._preempt import Grace, PreemptContext, find_grace
 from detcore.core._searcher import with_length
-from detcore.distributed import DistributedContext
+from detcore.distributed import DistributedContext, check_assigned
 from detcore.environment import Environment, read_environment
 
 if TYPE_CHECKING:
@@ -84,7 +84,8 @@ def init(
 
     Raises:
         ConfigError: If an argument is of the wrong kind.
-        DistributedError: If `detcore` started several workers and `distributed` is not given.
+        DistributedError: If a launcher started several workers, and `distributed` is not given or
+            has other numbers than the launcher assigned.
     """
     if distributed is not None and not isinstance(distributed, DistributedContext):
         raise ConfigError(
@@ -100,6 +101,11 @@ def init(
             "its own.\nPass distributed=core.DistributedContext.from_env() (or from_horovod(hvd), "
             "from_torch_distributed())."
         )
+    place = distributed or DistributedContext()
+    check_assigned(
+        place.rank, place.size, place.local_rank, place.local_size, place.cross_rank,
+        place.cross_size,
+    )  # fmt: skip
     _check_choice("preempt_mode", preempt_mode, PreemptMode)
     _check_choice("tensorboard_mode", tensorboard_mode, TensorboardMode)
     _check_seconds("checkpoint_exit_timeout_s", checkpoint_exit_timeout_s, is_zero_fine=True)
@@ -110,7 +116,7 @@ def init(
     return Context(
         Settings(
             environment=environment,
-            distributed=distributed or DistributedContext(),
+            distributed=place,
             checkpoint_storage=checkpoint_storage,
             preempt_mode=preempt_mode,
             tensorboard_mode=tensorboard_mode,

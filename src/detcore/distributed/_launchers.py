@@ -18,6 +18,7 @@ __all__ = [
     "Numbers",
     "Place",
     "Settings",
+    "check_assigned",
     "check_numbers",
     "complete",
     "find_place",
@@ -210,6 +211,34 @@ def find_place() -> Place | None:
     )
 
 
+def check_assigned(*given: int) -> None:
+    """Check numbers that user code gives against those that a launcher has assigned.
+
+    Args:
+        *given: The six numbers of a worker.
+
+    Raises:
+        DistributedError: If this process was started as another worker.
+    """
+    numbers = Numbers(*given)
+    claimed = Place(numbers)
+    for launcher in _ASSIGNING:
+        names, read = _LAUNCHERS[launcher]
+        try:
+            assigned = read(read_variables(names))
+        except (KeyError, ValueError):
+            continue  # this launcher has not started the process
+        if assigned is None or assigned.numbers.size == 1 or claimed.agrees(assigned):
+            return
+        raise DistributedError(
+            f"rank {numbers.rank} of {numbers.size} was claimed in a process that {launcher} "
+            f"started as rank {assigned.numbers.rank} of {assigned.numbers.size}.\n"
+            "Two workers with one rank would record each report twice and wait for each other.\n"
+            "Pass distributed=core.DistributedContext.from_env(), or start the script without "
+            f"{launcher}."
+        )
+
+
 def launcher_variables() -> frozenset[str]:
     """Return the names of all variables from which a worker learns its ranks."""
     return frozenset(name for names, _ in _LAUNCHERS.values() for name in names)
@@ -282,6 +311,8 @@ def _jax(values: Mapping[str, str]) -> Place:
     return Place(Numbers(rank, size, 0, 1, rank, size), host or None)
 
 
+# Launchers whose ranks are those of the trial. Slurm and Open MPI may start independent scripts.
+_ASSIGNING = ("detcore", "torchrun", "DeepSpeed", "Horovod")
 _Reader = Callable[[Mapping[str, str]], "Place | None"]
 # The innermost first: the launcher of this process comes before the launcher of its parent.
 _LAUNCHERS: Mapping[str, tuple[tuple[str, ...], _Reader]] = {
