@@ -200,6 +200,19 @@ class Kill:
         torch.Tensor.backward = counted  # type: ignore[method-assign]
 
 
+@dataclasses.dataclass(frozen=True)
+class KillAtEnd(Kill):
+    """A SIGKILL once training has ended."""
+
+    def prepare(self, rank: int) -> None:
+        from detcore_torch._script import ScriptRun
+
+        def finish(run: ScriptRun, steps_completed: int) -> None:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        ScriptRun.finish = finish  # type: ignore[method-assign]
+
+
 def _variables(ranks: int) -> dict[str, str]:
     """Return what torchrun sets alike for all processes on one node; nothing for one process."""
     if ranks == 1:

@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from _killed_scripts import Script
+import torch
+from _killed_scripts import KillAtEnd, Script
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -22,9 +23,15 @@ def make_script(folder: Path, library: str, case: str, *arguments: str) -> Scrip
     )
 
 
+def make_pair(folder: Path, library: str, case: str) -> tuple[Script, Script]:
+    return make_script(folder / "whole", library, case), make_script(
+        folder / "broken", library, case
+    )
+
+
 def check_killed(folder: Path, library: str, case: str, kills: Sequence[int]) -> None:
     """Check that a script that is killed before some steps ends as one that is not."""
-    whole, broken = (make_script(folder / name, library, case) for name in ("whole", "broken"))
+    whole, broken = make_pair(folder, library, case)
     assert whole.run() == 0, whole.output()
     for kill in kills:
         assert broken.run(kill) == -signal.SIGKILL, broken.output()
@@ -37,12 +44,74 @@ def check_killed(folder: Path, library: str, case: str, kills: Sequence[int]) ->
     ("library", "case"),
     [
         ("accelerate", "finetune"),  # layers are unfrozen, and a group of parameters is added
+        ("lightning", "average"),  # a callback that replaces the weights in Lightning's checkpoint
         pytest.param("accelerate", "lbfgs", marks=pytest.mark.soak),
-        pytest.param("lightning", "lbfgs", marks=pytest.mark.soak),
+        *(
+            pytest.param("lightning", case, marks=pytest.mark.soak)
+            for case in ("attributes", "filtered", "finetune", "lbfgs", "swa-norm")
+        ),
     ],
 )
 def test_training_ends_as_without_kills(tmp_path: Path, library: str, case: str) -> None:
     check_killed(tmp_path, library, case, [4, 6, 9])
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", ["average", "finetune", "plateau", "stop", "swa", "swa-norm"])
+def test_training_ends_as_with_lightning_alone(tmp_path: Path, case: str) -> None:
+    alone, whole = (
+        make_script(tmp_path / name, "lightning", case, *options)
+        for name, options in (("alone", ["--alone"]), ("whole", []))
+    )
+    assert alone.run() == whole.run() == 0, alone.output() + whole.output()
+    for name, digest in alone.result().items():
+        # A validation restores the generators, unlike in Lightning.
+        assert name in ("torch", "numpy", "python") or whole.result()[name] == digest, name
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", ["average", "plateau", "stop", "swa", "swa-norm"])
+def test_a_run_killed_after_its_training_ends_as_without(tmp_path: Path, case: str) -> None:
+    whole, broken = (
+        make_script(tmp_path / name, "lightning", case) for name in ("whole", "broken")
+    )
+    assert whole.run() == 0, whole.output()
+    assert broken.run_to(KillAtEnd(0, 0, 0.0)) == -signal.SIGKILL, broken.output()
+    assert broken.run() == 0, broken.output()
+    assert broken.result() == whole.result()
+    assert broken.metrics("validation") == whole.metrics("validation")
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", ["average", "plateau", "stop"])
+@pytest.mark.parametrize("step", [3, 5])  # a validation is due at 5
+def test_a_preempted_run_ends_as_one_without_interruptions(
+    tmp_path: Path, case: str, step: int
+) -> None:
+    whole, broken = (
+        make_script(tmp_path / name, "lightning", case) for name in ("whole", "broken")
+    )
+    assert whole.run() == 0, whole.output()
+    assert broken.run(step, signal.SIGTERM) == 75, broken.output()
+    assert broken.run() == 0, broken.output()
+    assert broken.result() == whole.result()
+    assert broken.metrics("validation") == whole.metrics("validation")
+
+
+@pytest.mark.soak
+def test_the_best_files_are_those_of_a_run_without_kills(tmp_path: Path) -> None:
+    whole, broken = make_pair(tmp_path, "lightning", "best")
+    assert whole.run() == 0, whole.output()
+    for kill in (4, 6, 9):
+        assert broken.run(kill) == -signal.SIGKILL, broken.output()
+    assert broken.run() == 0, broken.output()
+    files = [sorted((each.folder / "best").iterdir()) for each in (whole, broken)]
+    names = [[path.name for path in each] for each in files]
+    assert names[0] == names[1] == ["epoch=2-step=15.ckpt", "epoch=3-step=20.ckpt", "last.ckpt"]
+    for first, second in zip(*files, strict=True):
+        weights = [torch.load(path, weights_only=False)["state_dict"] for path in (first, second)]
+        for name, value in weights[0].items():
+            assert torch.equal(weights[1][name], value), name
 
 
 def test_an_optimizer_made_during_training_is_refused_before_a_checkpoint(tmp_path: Path) -> None:

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
-import os
 import signal
 from pathlib import Path
 
 import pytest
 from _campaign import FAMILIES
-from _killed_scripts import Kill, Script
+from _killed_scripts import KillAtEnd, Script
 
 SCRIPTS = Path(__file__).parent / "scripts"
-
-
-@dataclasses.dataclass(frozen=True)
-class KillAtEnd(Kill):
-    """A SIGKILL once training has ended."""
-
-    def prepare(self, rank: int) -> None:
-        from detcore_torch._script import ScriptRun
-
-        def finish(run: ScriptRun, steps_completed: int) -> None:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-        ScriptRun.finish = finish  # type: ignore[method-assign]
 
 
 @pytest.mark.soak

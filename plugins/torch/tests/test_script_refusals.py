@@ -47,7 +47,6 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ({"limit_val_batches": 0}, "makes no validations"),
         ({"data": DataLoader(_Endless(), 2)}, "has no length"),
         ({"data": [DataLoader(_rows(), 2)] * 2}, "combine several in a dataset"),
-        ({"plateau": True}, "ReduceLROnPlateau"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
@@ -57,7 +56,6 @@ def test_a_trainer_of_lightning_is_refused(settings: dict[str, Any], message: st
     from detcore_torch.for_lightning import fit
 
     data = settings.pop("data", DataLoader(_rows(), 2))
-    has_plateau = settings.pop("plateau", False)
 
     class Network(lightning.LightningModule):  # type: ignore[misc]  # of a package without types
         def __init__(self) -> None:
@@ -71,10 +69,7 @@ def test_a_trainer_of_lightning_is_refused(settings: dict[str, Any], message: st
             self.log("val_loss", self.layer(batch[0]).mean())
 
         def configure_optimizers(self) -> Any:
-            optimizer = torch.optim.SGD(self.parameters(), 0.1)
-            scheduler = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer)
-            plateau = {"scheduler": scheduler, "monitor": "val_loss"}
-            return {"optimizer": optimizer, **({"lr_scheduler": plateau} if has_plateau else {})}
+            return torch.optim.SGD(self.parameters(), 0.1)
 
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     options = {"max_epochs": 1, "accelerator": "cpu", "num_sanity_val_steps": 0, **quiet}

@@ -67,11 +67,6 @@ def check_prepared(trainer: Trainer) -> None:
             "the trainer makes no validations, by which detcore chooses the best checkpoint.\n"
             "Give fit validation data, the model a validation_step, and leave limit_val_batches."
         )
-    if any(config.reduce_on_plateau for config in trainer.lr_scheduler_configs):
-        raise InvalidExperimentError(
-            "the model has ReduceLROnPlateau, which Lightning updates with the last validation of "
-            "a process: after a resume there is none.\nUse another learning rate scheduler."
-        )
 
 
 def steps_per_epoch(trainer: Trainer, batches: int) -> int:

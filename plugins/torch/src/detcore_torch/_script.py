@@ -25,7 +25,7 @@ from detcore_torch._worker_state import StatefulCallbacks, WorkerState, capture_
 
 if TYPE_CHECKING:
     from detcore.trial import AskedClock
-    from detcore.types import TensorInfo, TrialSettings
+    from detcore.types import Length, TensorInfo, TrialSettings
 
 __all__ = [
     "Plan",
@@ -112,6 +112,7 @@ class ScriptRun:
         checkpoint: The folder of the checkpoint from which it resumes, until `release`; or None.
         release: Gives the folder back, once the state is restored.
         length: Steps that the experiment trains at most; None if only the search method knows.
+        validation_period: Steps between two validations; 0 for none.
         is_managed: Whether ``detcore run`` started the script, and the experiment file decides.
     """
 
@@ -120,6 +121,7 @@ class ScriptRun:
     checkpoint: Path | None
     release: Callable[[], None]
     length: int | None
+    validation_period: int
     is_managed: bool
 
     def finish(self, steps_completed: int) -> None:
@@ -169,6 +171,9 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
         if settings is None:
             raise InvalidExperimentError("the runner gave this process no training settings")
         file = core.script_file()
+        count = functools.partial(
+            _count_steps, settings=settings, context=context, steps_per_epoch=steps_per_epoch
+        )
         with contextlib.ExitStack() as stack:
             checkpoint = stack.enter_context(resumed_from(context))
             clock = open_clock(
@@ -185,7 +190,8 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
                 clock=clock,
                 checkpoint=checkpoint,
                 release=stack.close,
-                length=_length(settings, context, steps_per_epoch),
+                length=None if settings.max_length is None else count(settings.max_length),
+                validation_period=count(settings.min_validation_period),
                 is_managed=is_managed,
             )
 
@@ -222,13 +228,11 @@ def check_workers(name: str, found: int, run: ScriptRun) -> None:
         )
 
 
-def _length(
-    settings: TrialSettings, context: core.Context, steps_per_epoch: int | None
-) -> int | None:
-    if settings.max_length is None:
-        return None
+def _count_steps(
+    length: Length, *, settings: TrialSettings, context: core.Context, steps_per_epoch: int | None
+) -> int:
     hparams = context.info.hparams if context.info is not None else {}
-    return settings.max_length.to_batches(
+    return length.to_batches(
         global_batch_size=hparams.get("global_batch_size"),
         records_per_epoch=settings.records_per_epoch,
         batches_per_epoch=steps_per_epoch,

@@ -3,9 +3,19 @@
 import lightning
 import torch
 from _shared import options
+from lightning.pytorch.callbacks import (
+    BackboneFinetuning,
+    Callback,
+    EarlyStopping,
+    EMAWeightAveraging,
+    LambdaCallback,
+    ModelCheckpoint,
+    StochasticWeightAveraging,
+)
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 
+from detcore_torch import resumable
 from detcore_torch.for_lightning import fit
 
 args = options()
@@ -14,9 +24,8 @@ args = options()
 class Network(lightning.LightningModule):
     def __init__(self):
         super().__init__()
-        self.backbone = torch.nn.Sequential(
-            torch.nn.Linear(4, 37), torch.nn.BatchNorm1d(37), torch.nn.Tanh()
-        )
+        norm = [torch.nn.BatchNorm1d(37)] if args.case in ("swa-norm", "finetune") else []
+        self.backbone = torch.nn.Sequential(torch.nn.Linear(4, 37), *norm, torch.nn.Tanh())
         self.head = torch.nn.Linear(37, 1)
 
     def forward(self, x):
@@ -24,23 +33,89 @@ class Network(lightning.LightningModule):
 
     def training_step(self, batch, batch_idx):
         x, y = batch
-        return functional.mse_loss(self(x), y)
+        loss = functional.mse_loss(self(x), y)
+        self.log("train_loss", loss, on_step=False, on_epoch=True)
+        return loss
+
+    def on_train_epoch_start(self):
+        self.rates = [*getattr(self, "rates", []), self.optimizers().param_groups[0]["lr"]]
+        print("rates", self.rates)
 
     def validation_step(self, batch, batch_idx):
         x, y = batch
         self.log("val_loss", functional.mse_loss(self(x), y))
 
     def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), 0.01)
+        trained = [each for each in self.parameters() if each.requires_grad]
+        if args.case == "lbfgs":
+            return torch.optim.LBFGS(trained, 0.1, max_iter=4, history_size=5)
+        optimizer = torch.optim.AdamW(trained, 0.1 if args.case == "plateau" else 0.01)
+        if args.case == "plateau":
+            plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
+                optimizer, factor=0.5, patience=0, threshold=0.4
+            )
+            return {
+                "optimizer": optimizer,
+                "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"},
+            }
+        return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)]
 
 
-class LBFGSNetwork(Network):
-    def configure_optimizers(self):
-        return torch.optim.LBFGS(self.parameters(), 0.1, max_iter=4, history_size=5)
+class CyclicRate(Callback):
+    """Keeps its place and an average in plain attributes, as many tutorials do."""
+
+    def __init__(self):
+        self.batches = 0
+        self.history = []
+        self.average = None
+
+    def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
+        self.batches += 1
+        rate = 0.01 * (1 + self.batches % 5)
+        for group in trainer.optimizers[0].param_groups:
+            group["lr"] = rate
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx):
+        weight = pl_module.head.weight.detach().clone()
+        self.average = weight if self.average is None else 0.9 * self.average + 0.1 * weight
+
+    def on_validation_end(self, trainer, pl_module):
+        self.history.append(trainer.global_step)
+
+    def on_train_end(self, trainer, pl_module):
+        with torch.no_grad():
+            pl_module.head.weight.copy_(self.average + sum(self.history))
 
 
-networks = {"lbfgs": LBFGSNetwork}
-callbacks = {}
+class FilteredNetwork(Network):
+    """Leaves weights out of checkpoints that are constant, and renames the other ones."""
+
+    def on_save_checkpoint(self, checkpoint):
+        state = checkpoint["state_dict"]
+        checkpoint["state_dict"] = {f"kept.{n}": v for n, v in state.items() if n[0] == "h"}
+
+    def on_load_checkpoint(self, checkpoint):
+        kept = [name for name in checkpoint["state_dict"] if name.startswith("kept.")]
+        assert kept
+        for name in kept:
+            value = checkpoint["state_dict"].pop(name)
+            assert torch.equal(value, checkpoint["state_dict"][name.removeprefix("kept.")])
+
+    def on_train_start(self):
+        if args.case == "filtered":  # as some scripts initialize their weights
+            torch.nn.init.constant_(self.head.bias, 0.5)
+
+
+networks = {"filtered": FilteredNetwork}
+callbacks = {
+    "attributes": [CyclicRate],
+    "average": [lambda: EMAWeightAveraging(decay=0.9)],
+    "best": [lambda: ModelCheckpoint("best", monitor="val_loss", save_last=True, save_top_k=2)],
+    "finetune": [lambda: BackboneFinetuning(2, lambda epoch: 1.5, 0.01)],
+    "stop": [lambda: EarlyStopping("val_loss", patience=1, min_delta=0.9)],
+    "swa": [lambda: StochasticWeightAveraging(0.05, swa_epoch_start=2, annealing_epochs=3)],
+    "swa-norm": [lambda: StochasticWeightAveraging(0.05, swa_epoch_start=2)],
+}
 
 lightning.seed_everything(1)
 model = networks.get(args.case, Network)()
@@ -53,15 +128,16 @@ trainer = lightning.Trainer(
     accelerator="cpu",
     logger=False,
     callbacks=[make() for make in callbacks.get(args.case, [])],
-    enable_checkpointing=False,
+    enable_checkpointing=args.case == "best",
     enable_progress_bar=False,
     enable_model_summary=False,
     log_every_n_steps=5,
 )
 if args.alone:
-    from detcore_torch import resumable
-
-    trainer.fit(model, resumable(train_loader), val_loader)
+    loader = resumable(train_loader)  # the same batches
+    chosen = LambdaCallback(on_train_epoch_start=lambda t, _: loader.set_epoch(t.current_epoch))
+    trainer.callbacks.insert(0, chosen)
+    trainer.fit(model, loader, val_loader)
 else:
     fit(trainer, model, train_loader, val_loader, save_every=2)
 trained = {"model": model, "optimizer": trainer.optimizers[0]}

@@ -1,0 +1,260 @@
+"""Lightning's part of a checkpoint: loops, callbacks, and what hooks add to it or change in it."""
+
+from __future__ import annotations
+
+import collections
+import math
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from detcore_torch._callback_attributes import CallbackAttributes
+from detcore_torch._model_attributes import ModelAttributes
+from detcore_torch._script import ScriptState, read_document
+from detcore_torch._torch import torch
+
+if TYPE_CHECKING:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+
+__all__ = [
+    "FRAMEWORK",
+    "CallbackStates",
+    "StateIO",
+    "find_averaging_schedulers",
+    "list_files",
+    "needs_statistics_epoch",
+    "overwrite_later_files",
+    "resume_averaging",
+]
+
+FRAMEWORK = "lightning"
+_PACKAGES = ("lightning", "pytorch_lightning", "detcore_torch")
+# Arguments of constructors: the script makes those objects again.
+_NOT_KEPT = (
+    "hparams_name", "hyper_parameters", "hparams_type", "datamodule_hparams_name",
+    "datamodule_hyper_parameters",
+)  # fmt: skip
+
+
+class StateIO:
+    """Hands the trainer's checkpoints to detcore, and reads them; others are the user's.
+
+    Attributes:
+        original: Saves the checkpoints of the user's own callbacks.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.original = trainer.strategy.checkpoint_io
+        self._trainer = trainer
+        self._captured: dict[str, Any] = {}
+        self._without_folder = [
+            each for each in trainer.checkpoint_callbacks if getattr(each, "dirpath", "") is None
+        ]
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self.original, name)
+
+    def capture(self) -> dict[str, Any]:
+        """Return Lightning's part of the state; empty on workers other than the chief."""
+        self._captured = {}
+        self._trainer.save_checkpoint(FRAMEWORK, weights_only=False)
+        return self._captured
+
+    def save_checkpoint(
+        self, checkpoint: Mapping[str, object], path: str | Path, *args: object, **kw: object
+    ) -> None:
+        """Keep a checkpoint for detcore, or save a user's."""
+        if path == FRAMEWORK:
+            kept = {key: value for key, value in checkpoint.items() if key not in _NOT_KEPT}
+            self._captured = _without_copies(kept, self._list_saved_states())
+        else:
+            self.original.save_checkpoint(checkpoint, path, *args, **kw)
+
+    def load_checkpoint(self, path: str | Path, *args: object, **kw: object) -> object:
+        """Read a checkpoint; the callback restores optimizers and schedulers."""
+        folder = Path(path)
+        if not (folder / f"{FRAMEWORK}.json").is_file():
+            return self.original.load_checkpoint(path, *args, **kw)
+        model = self._trainer.lightning_module
+        ScriptState(attributes=ModelAttributes([model])).restore_models(folder)
+        document = read_document(folder, FRAMEWORK)["trainer"]
+        # Lightning copies the first of these into the model, and hooks may use the other ones.
+        weights = {name: _copy(value) for name, value in model.state_dict().items()}
+        states = {"state_dict": weights, "optimizer_states": [], "lr_schedulers": []}
+        copies = {key: states[name] for key, name in document.pop("copies").items()}
+        changed = document.get("state_dict", {})
+        for callback in self._without_folder:
+            # A logger may have another folder in each process. The best files are in the first.
+            state = document.get("callbacks", {}).get(callback.state_key, {})
+            callback.dirpath = state.get("dirpath", callback.dirpath)
+        return {**states, **document, **copies, "state_dict": {**weights, **changed}}
+
+    def _list_saved_states(self) -> dict[str, Any]:
+        """Return the parts of Lightning's checkpoints that `ScriptState` saves."""
+        trainer = self._trainer
+        return {
+            "state_dict": trainer.strategy.lightning_module_state_dict(),
+            "optimizer_states": [
+                trainer.strategy.optimizer_state(each) for each in trainer.optimizers
+            ],
+            "lr_schedulers": [
+                config.scheduler.state_dict() for config in trainer.lr_scheduler_configs
+            ],
+        }
+
+
+def _without_copies(checkpoint: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Replace what is saved elsewhere by its name; hooks may have moved or changed it."""
+    copies = {
+        key: name
+        for key, value in checkpoint.items()
+        for name, state in saved.items()
+        if value and _is_same(value, state)
+    }
+    kept = {key: value for key, value in checkpoint.items() if key not in copies}
+    return {**kept, "copies": copies}
+
+
+def _is_same(first: Any, second: Any) -> bool:
+    """Whether two states are equal, and tensors in them are the same memory."""
+    if isinstance(first, torch.Tensor):
+        return (
+            isinstance(second, torch.Tensor)
+            and first.data_ptr() == second.data_ptr()
+            and first.shape == second.shape
+        )
+    if isinstance(first, Mapping) and isinstance(second, Mapping):
+        return list(first) == list(second) and all(_is_same(first[k], second[k]) for k in first)
+    if isinstance(first, list | tuple) and isinstance(second, list | tuple):
+        return len(first) == len(second) and all(map(_is_same, first, second))
+    return first is second or bool(np.all(first == second))
+
+
+def _copy(value: Any) -> Any:
+    return value.detach().clone() if isinstance(value, torch.Tensor) else value
+
+
+class CallbackStates:
+    """The attributes of the script's own callbacks, and of those that keep checkpoints.
+
+    Lightning saves the result of ``state_dict``; see `detcore_torch._worker_state`.
+
+    Args:
+        trainer: The trainer, before it trains.
+        model: Its model.
+    """
+
+    def __init__(self, trainer: Trainer, model: LightningModule) -> None:
+        counts: collections.Counter[str] = collections.Counter()
+        callbacks: dict[str, Callback] = {}
+        for callback in trainer.callbacks:
+            kind = type(callback)
+            package = kind.__module__.partition(".")[0]
+            if package not in _PACKAGES or callback in trainer.checkpoint_callbacks:
+                counts[kind.__qualname__] += 1
+                callbacks[f"{kind.__qualname__}-{counts[kind.__qualname__]}"] = callback
+        parts = [each for each in vars(trainer).values() if hasattr(each, "__dict__")]
+        self._attributes = CallbackAttributes(
+            callbacks, ignored_objects=[trainer, model, *parts, *trainer.loggers]
+        )
+
+    def note_objects(self) -> None:
+        """Note the objects that the callbacks created before training."""
+        self._attributes.note_objects()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the changed attributes of each callback."""
+        return self._attributes.capture()
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` returned."""
+        self._attributes.restore(states)
+
+
+def resume_averaging(trainer: Trainer) -> None:
+    """Have ``StochasticWeightAveraging`` make its scheduler, if the checkpoint has one.
+
+    Lightning does so only when an epoch starts, and loses it where a run resumes within one.
+    """
+    for callback in trainer.callbacks:
+        if not _is_averaging(callback) or callback._scheduler_state is None:
+            continue
+        latest_epoch, callback._latest_update_epoch = callback._latest_update_epoch, math.inf
+        try:
+            started = _StartedEpoch(trainer, callback.swa_start)
+            callback.on_train_epoch_start(started, trainer.lightning_module)
+        finally:
+            callback._latest_update_epoch = latest_epoch
+
+
+def find_averaging_schedulers(trainer: Trainer) -> list[Any]:
+    """Return the schedulers that ``StochasticWeightAveraging`` has made."""
+    found = [each._swa_scheduler for each in trainer.callbacks if _is_averaging(each)]
+    return [each for each in found if each is not None]
+
+
+def needs_statistics_epoch(trainer: Trainer) -> bool:
+    """Whether an epoch follows the training, for batch statistics of averaged weights."""
+    return any(
+        _is_averaging(callback)
+        and callback._model_contains_batch_norm
+        and callback._max_epochs == trainer.current_epoch
+        for callback in trainer.callbacks
+    )
+
+
+def _is_averaging(callback: Callback) -> bool:
+    return any(each.__name__ == "StochasticWeightAveraging" for each in type(callback).__mro__)
+
+
+class _StartedEpoch:
+    """A trainer that says that another epoch starts."""
+
+    def __init__(self, trainer: Trainer, epoch: int) -> None:
+        self._trainer = trainer
+        self.current_epoch = epoch
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._trainer, name)
+
+
+def list_files(trainer: Trainer) -> dict[str, list[str]]:
+    """Return the files in the folders of ``ModelCheckpoint``, by folder."""
+    folders = {_find_folder(callback) for callback in trainer.checkpoint_callbacks}
+    return {folder: sorted(os.listdir(folder)) for folder in folders if folder}
+
+
+def overwrite_later_files(trainer: Trainer, files: Mapping[str, list[str]]) -> None:
+    """Have each ``ModelCheckpoint`` overwrite the files that a killed process wrote later.
+
+    It would add versions to their names, and others than in a run that was not killed.
+
+    Args:
+        trainer: The trainer.
+        files: The result of `list_files` when the checkpoint was saved.
+    """
+    for callback in trainer.checkpoint_callbacks:
+        folder = _find_folder(callback)
+        if folder is not None:
+            names = set(os.listdir(folder)).difference(files.get(folder, []))
+            later = {os.path.join(folder, name) for name in names}
+            callback.file_exists = _without_later(callback.file_exists, later)
+
+
+def _without_later(file_exists: Callable[..., bool], later: set[str]) -> Callable[..., bool]:
+    def exists(path: str | Path, trainer: Trainer) -> bool:
+        found = file_exists(path, trainer)  # by all workers
+        if os.fspath(path) in later:
+            later.remove(os.fspath(path))  # it is overwritten now
+            return False
+        return found
+
+    return exists
+
+
+def _find_folder(callback: Callback) -> str | None:
+    folder = getattr(callback, "dirpath", None)
+    return folder if folder is not None and os.path.isdir(folder) else None
