@@ -158,6 +158,7 @@ def test_a_wrong_framework_breaks_its_clause(
     finally:
         runs.close()
     assert controller.clause in broken
+    assert controller.told in str(broken[controller.clause])
 
 
 EXACT_RESUME = {

@@ -75,10 +75,12 @@ def clause(name: str, promise: str, *, capability: str | None = None) -> Callabl
                 pytest.skip(f"{capability} is declined: {self.declined[capability]}")
             try:
                 test(self, *args, **kwargs)
-            except (Exception, pytest.fail.Exception) as error:
-                suite = _suite_of(type(self)).__name__
-                found = f"{type(error).__name__}: {error}"
-                raise BrokenContractError(suite, name, promise, found) from error
+            except (AssertionError, pytest.fail.Exception) as error:
+                # Without its cause, which has the same text.
+                raise BrokenContractError(_suite_name(self), name, promise, str(error)) from None
+            except Exception as error:
+                found = f"It raised {type(error).__name__}; the traceback is above."
+                raise BrokenContractError(_suite_name(self), name, promise, found) from error
 
         show.clause = name  # type: ignore[attr-defined]
         show.promise = promise  # type: ignore[attr-defined]
@@ -87,10 +89,11 @@ def clause(name: str, promise: str, *, capability: str | None = None) -> Callabl
     return mark
 
 
-def _suite_of(subclass: type[Suite]) -> type[Suite]:
-    """Return the suite that a plugin's test class subclasses."""
-    return next(
-        (each for each in subclass.__mro__
-         if issubclass(each, Suite) and each.__module__.startswith("detcore_testing.")),
-        subclass,
-    )  # fmt: skip
+def _suite_name(suite: Suite) -> str:
+    """Return the name of the suite that a plugin's test class subclasses."""
+    suites = [
+        each.__name__
+        for each in type(suite).__mro__
+        if issubclass(each, Suite) and each.__module__.startswith("detcore_testing.")
+    ]
+    return (suites or [type(suite).__name__])[0]

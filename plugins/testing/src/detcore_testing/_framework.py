@@ -52,6 +52,8 @@ class FrameworkSuite(
         mean_metric: A training metric that is a mean over batches; empty if no metric is.
         callback_kinds: Which events of `callback_events` the framework has.
         ignored_state: Patterns of names in `read_state` that may differ between equal trainings.
+        unread_files: Patterns of files in checkpoints that `restore` need not read, because only
+            other code does, such as ``Framework.load_checkpoint``.
         python_path: Folders from which runs import, in addition to the installed packages.
         timeout_s: How long a run may take before it counts as hanging, in seconds.
     """

@@ -64,6 +64,7 @@ class FrameworkBase(Suite):
     mean_metric: ClassVar[str] = "loss"
     callback_kinds: ClassVar[tuple[str, ...]] = ("batch_end", "validation_end")
     ignored_state: ClassVar[tuple[str, ...]] = ()
+    unread_files: ClassVar[tuple[str, ...]] = ()
     python_path: ClassVar[tuple[Path, ...]] = ()
     timeout_s: ClassVar[float] = 240.0
 
@@ -135,6 +136,36 @@ class FrameworkBase(Suite):
         assert expected, "read_state found no array in the checkpoint"
         told = differences(found, expected, ignored=self.ignored_state)
         assert not told, f"the state of the {where} is another:{shown(told)}"
+
+    def check_resumed(self, runs: FrameworkRuns, run: FrameworkRun, steps: int) -> None:
+        """Check that a resumed run has the state of the reference run, bit for bit."""
+        found, expected = (
+            self.read_state(each.checkpoints[steps]) for each in (run, runs.reference)
+        )
+        assert expected, "read_state found no array in the checkpoint"
+        told = differences(found, expected, ignored=self.ignored_state)
+        assert not told, (
+            f"the resumed run differs at batch {steps}:{shown(told)}\n{self._find_loss(runs)}"
+        )
+
+    def _find_loss(self, runs: FrameworkRuns) -> str:
+        """Return which part of the state a resume probably loses; "" if it cannot be restored."""
+        try:
+            used(self, runs)
+        except AssertionError:  # its own clause shows it
+            return ""
+        told = differences(
+            self.read_state(runs.folder / "use" / "save"),
+            self.read_state(runs.reference.last_checkpoint),
+            ignored=self.ignored_state,
+        )
+        if told:
+            return f"The restored state differs already: restore or save loses{shown(told)}"
+        return (
+            "The restored state is equal, the next batch is not: the state of an optimizer, a "
+            "random generator or the data position is not saved or not restored, and read_state "
+            "does not read it."
+        )
 
     def inexact_resume(self, runs: FrameworkRuns) -> str:
         """Return why the framework's trials do not resume bit for bit; empty if they do."""

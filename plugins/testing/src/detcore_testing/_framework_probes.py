@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import os
 import shutil
 import sys
 import traceback
@@ -107,6 +108,7 @@ def use(arguments: Mapping[str, Any]) -> dict[str, Any]:
             states[when] = _digest_state(controller)
     found["states"] = states
     found["start_from"] = hasattr(controller, "start_from")
+    found["unread"] = _find_unread_files(controller, Path(arguments["checkpoint"]), folder)
     found["refusals"] = _refusals(controller, Path(arguments["checkpoint"]), folder)
     controller.close()
     return found
@@ -147,6 +149,39 @@ def _unimportable(framework: Any) -> dict[str, str]:
         except (ImportError, AttributeError) as error:
             faults[f"{field}={value!r}"] = f"{type(error).__name__}: {error}"
     return faults
+
+
+def _find_unread_files(controller: Any, checkpoint: Path, folder: Path) -> list[str]:
+    """Return the framework's files in a checkpoint that a restore does not read.
+
+    Python reports which files it opens. A file that nothing in Python opens, because compiled code
+    may read it, is overwritten in a copy: a restore that reads it fails.
+    """
+    opened: set[str] = set()
+
+    def note(event: str, arguments: tuple[Any, ...]) -> None:
+        if event == "open" and isinstance(arguments[0], str | bytes):
+            opened.add(os.path.realpath(os.fsdecode(arguments[0])))
+
+    sys.addaudithook(note)  # for the rest of this process
+    controller.restore(checkpoint)
+    read = frozenset(opened)
+    names = []
+    for path in sorted(checkpoint.rglob("*")):
+        name = path.relative_to(checkpoint).as_posix()
+        is_own = name in _OWN_FILES or name.startswith("code/")
+        if not path.is_file() or is_own or os.path.realpath(path) in read:
+            continue
+        copy = folder / "overwritten"
+        shutil.copytree(checkpoint, copy)
+        (copy / name).write_bytes(b"overwritten by the suite")
+        try:
+            controller.restore(copy)
+            names.append(name)
+        except Exception:  # noqa: BLE001  (it was read)
+            pass
+        shutil.rmtree(copy)
+    return names
 
 
 def _refusals(controller: Any, checkpoint: Path, folder: Path) -> dict[str, str]:

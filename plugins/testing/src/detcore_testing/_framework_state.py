@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 import itertools
 import re
 
@@ -81,6 +82,24 @@ class CheckpointClauses(FrameworkBase):
         expected = self.read_state(runs.reference.last_checkpoint)
         for way in ("save", "again"):
             self.check_same(self.read_state(runs.folder / "use" / way), expected)
+
+    @clause(
+        "each-file-is-restored",
+        "a restore reads every file that a save writes; files for other readers are named in "
+        "unread_files",
+    )
+    def test_each_file_is_restored(self, runs: FrameworkRuns) -> None:
+        """State that is written and never read is lost when a trial resumes."""
+        unread = [
+            name
+            for name in used(self, runs)["unread"]
+            if not any(fnmatch.fnmatch(name, pattern) for pattern in self.unread_files)
+        ]
+        assert not unread, (
+            f"save writes files that restore never reads: {', '.join(unread)}.\n"
+            "Restore the state in them, or leave them out. Name files that only other code reads, "
+            "such as a drawing of the model, in unread_files."
+        )
 
     @clause(
         "restore-refuses-what-is-damaged",
@@ -241,8 +260,7 @@ class ExactClauses(FrameworkBase):
         assert steps in run.checkpoints, (
             f"after the kill it did not come to batch {steps}:\n{run.output}"
         )
-        found = self.read_state(run.checkpoints[steps])
-        self.check_same(found, self.read_state(runs.reference.checkpoints[steps]), f"batch {steps}")
+        self.check_resumed(runs, run, steps)
 
     @clause(
         "exact-resume-after-a-signal",
@@ -257,10 +275,7 @@ class ExactClauses(FrameworkBase):
         code = run.finished[1].code
         assert code == _EXIT_PREEMPTED, f"exit code {code} after SIGTERM:\n{run.output}"
         check_completed(self, run)
-        self.check_same(
-            self.read_state(run.checkpoints[self.num_batches]),
-            self.read_state(runs.reference.last_checkpoint),
-        )
+        self.check_resumed(runs, run, self.num_batches)
 
     @clause(
         "exact-resume-in-a-later-epoch",
@@ -274,9 +289,7 @@ class ExactClauses(FrameworkBase):
         run = runs.late
         assert run.finished[0].code == 1, f"it was not killed: {run.finished[0].output}"
         check_completed(self, run)
-        self.check_same(
-            self.read_state(run.last_checkpoint), self.read_state(runs.reference.last_checkpoint)
-        )
+        self.check_resumed(runs, run, self.num_batches)
 
     @clause(
         "a-resumed-run-reports-the-same",

@@ -68,6 +68,7 @@ class RightController:
 
     Attributes:
         clause: The clause that a subclass breaks.
+        told: A part of the message about that.
         framework: What it registers differently.
         hooks: Source of its plugin's module, where that is the fault.
         suite: What its suite says differently.
@@ -76,6 +77,7 @@ class RightController:
     """
 
     clause: ClassVar[str] = ""
+    told: ClassVar[str] = ""
     framework: ClassVar[Mapping[str, Any]] = {}
     hooks: ClassVar[str] = ""
     suite: ClassVar[Mapping[str, Any]] = {}

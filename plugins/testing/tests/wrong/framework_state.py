@@ -35,6 +35,7 @@ class ForgetsMomentum(RightController):
     """Restores the weights, and starts the optimizer afresh."""
 
     clause = KILL
+    told = "The restored state differs already: restore or save loses\n  momentum differs"
 
     def restore(self, directory: Path) -> None:
         super().restore(directory)
@@ -45,6 +46,7 @@ class ForgetsTheGenerator(RightController):
     """Starts its generator from the seed again."""
 
     clause = KILL
+    told = "The restored state is equal, the next batch is not"
 
     def restore(self, directory: Path) -> None:
         super().restore(directory)
@@ -250,6 +252,18 @@ class SavesTheBeginning(RightController):
 
     def state(self) -> dict[str, Any]:
         return self.beginning
+
+
+class SavesAnAverageForNobody(RightController):
+    """Saves an average of the weights, and starts another one after a resume."""
+
+    clause = "each-file-is-restored"
+    told = "save writes files that restore never reads: average.npy."
+    needs_own_reference = True
+
+    def save(self, directory: Path) -> None:
+        super().save(directory)
+        np.save(directory / "average.npy", self.weights)
 
 
 class SavesNaN(RightController):
