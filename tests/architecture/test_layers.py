@@ -181,7 +181,7 @@ def test_the_search_for_cycles_finds_one() -> None:
 # Plugins that are made of another one, which they require: they use its public names.
 BUILT_ON = {
     "detcore_ray": {"detcore_horovod"},  # several machines
-    # Starting several workers; the style of its page.
+    # Starting several workers, where it is installed; the style of its page.
     "detcore_replay": {"detcore_horovod", "detcore_report"},
     # Checks of ledgers, and of registered checkpoints.
     "detcore_testing": {"detcore_registry", "detcore_replay"},

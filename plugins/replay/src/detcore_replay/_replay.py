@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import itertools
 import os
 import shutil
@@ -302,7 +303,7 @@ def worker_words(info: TrialInfo) -> list[str]:
     """Return the argument of `start_process` for a trial of several workers; empty for one.
 
     Raises:
-        RunError: If this machine is too small for so many.
+        RunError: If this machine is too small for so many, or cannot start several.
     """
     slots = int((info.config.get("resources") or {}).get("slots_per_trial", 1))
     num_cores = os.cpu_count() or 1
@@ -313,7 +314,14 @@ def worker_words(info: TrialInfo) -> list[str]:
             "read other batches and add in another order.\n"
             "Run the command on a larger machine. Stored digests can be compared on any."
         )
-    return [] if slots == 1 else [str(slots)]
+    if slots == 1:
+        return []
+    if importlib.util.find_spec("detcore_horovod") is None:
+        raise RunError(
+            f"the trial had {slots} workers, and detcore-horovod, which starts several workers "
+            "here, is not installed.\nInstall it with: pip install 'detcore[horovod]'"
+        )
+    return [str(slots)]
 
 
 def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -> Path:
