@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError, PluginNotFoundError
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._variables import raw_variable, same_name
+from detcore_keras._variables import is_variable, raw_variable, same_name
 
 __all__ = ["load_h5_weights", "load_object_graph_weights"]
 
@@ -110,7 +110,7 @@ def load_object_graph_weights(model: Any, prefix: Path) -> None:
     keys = dict(_matched(model, nodes))
     values: list[tuple[Any, npt.NDArray[Any]]] = []
     problems = []
-    for variable in model.weights:
+    for variable in filter(is_variable, model.weights):
         raw, name = raw_variable(variable), getattr(variable, "path", variable.name)
         key = keys.get(id(raw.handle))
         if key is None:

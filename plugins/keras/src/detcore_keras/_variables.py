@@ -13,6 +13,7 @@ from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 __all__ = [
     "Found",
+    "is_variable",
     "model_variables",
     "raw_variable",
     "same_name",
@@ -166,7 +167,7 @@ def _add_model(found: _Collector, model: Any) -> list[Found]:
         found.add("metrics", metric.variables)
     found.add("seeds", _seed_variables(model))
     found.add_walked(walked, "metrics")
-    present = [name for name in _COUNTERS if _is_variable(getattr(model, name, None))]
+    present = [name for name in _COUNTERS if is_variable(getattr(model, name, None))]
     found.add("counters", [getattr(model, name) for name in present], present)
     found.add_walked(walked, "counters")
     found.add("weights", _weights(model))
@@ -175,12 +176,16 @@ def _add_model(found: _Collector, model: Any) -> list[Found]:
 
 
 def _weights(model: keras.Model) -> Sequence[tf.Variable]:
-    """Return a model's weights; none if its first step is still to make them."""
+    """Return a model's weights; none if its first step is still to make them.
+
+    Keras 2 lists the vocabularies of preprocessing layers among them, which are no variables:
+    ``build_model`` makes them, and training does not change them.
+    """
     try:
-        weights: Sequence[tf.Variable] = model.weights
+        weights: Sequence[Any] = model.weights
     except ValueError:  # Keras 2; Keras 3 returns an empty list
         return []
-    return weights
+    return [weight for weight in weights if is_variable(weight)]
 
 
 def _seed_variables(model: Any) -> Iterator[Any]:
@@ -212,7 +217,7 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
             seen.add(id(value))
             kept.append(value)
             child = f"{path}/{name}" if path else name
-            if _is_variable(value):
+            if is_variable(value):
                 yield Found(
                     _group_of(current, name, group),
                     child,
@@ -266,7 +271,8 @@ def _children(value: Any) -> Iterator[tuple[str, Any]]:
         yield from sorted(tf.train.TrackableView.children(value).items())
 
 
-def _is_variable(value: Any) -> bool:
+def is_variable(value: Any) -> bool:
+    """Whether a value is a variable of TensorFlow or of Keras 3."""
     if isinstance(value, tf.Variable):
         return True
     return KERAS_MAJOR == 3 and isinstance(value, keras.Variable)
