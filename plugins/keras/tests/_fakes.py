@@ -260,6 +260,21 @@ class Batches(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type:
         np.random.shuffle(self.order)
 
 
+class Augmented(Batches):
+    """Draws from a generator of its own for each batch, and for the order."""
+
+    def __init__(self, x: np.ndarray, y: np.ndarray, size: int) -> None:
+        super().__init__(x, y, size)
+        self.rng = np.random.default_rng(8)
+
+    def __getitem__(self, index: int) -> Any:
+        x, y = super().__getitem__(index)
+        return x + self.rng.normal(size=x.shape).astype("float32"), y
+
+    def on_epoch_end(self) -> None:
+        self.rng.shuffle(self.order)
+
+
 def _arrays(context: TFKerasTrialContext, training: bool) -> Any:
     return records()
 
@@ -286,6 +301,10 @@ def _sequence(context: TFKerasTrialContext, training: bool) -> Any:
     return Batches(*records(), context.get_per_slot_batch_size())
 
 
+def _augmented(context: TFKerasTrialContext, training: bool) -> Any:
+    return Augmented(*records(), context.get_per_slot_batch_size())
+
+
 def _adapter(context: TFKerasTrialContext, training: bool) -> Any:
     from detcore_keras import SequenceAdapter
 
@@ -298,6 +317,7 @@ DATA: dict[str, Callable[[TFKerasTrialContext, bool], Any]] = {
     "tf.data": _dataset,
     "opaque": _opaque_dataset,
     "sequence": _sequence,
+    "augmented": _augmented,
     "adapter": _adapter,
 }
 

@@ -37,6 +37,23 @@ class Random(Plain):
         return np.random.rand(3), np.array([random.random(), index])
 
 
+class OwnGenerators(Plain):
+    """Items that depend on generators in attributes, one of which draws for the order, too."""
+
+    def __init__(self, size: int = 20, seed: int | None = 4) -> None:
+        super().__init__(size)
+        self.rng = np.random.default_rng(seed)
+        self.others = {"old": np.random.RandomState(seed), "python": [random.Random(seed)]}
+        self.order = np.arange(size)
+
+    def __getitem__(self, index: int) -> Any:
+        drawn = [self.others["old"].rand(), self.others["python"][0].random()]
+        return self.rng.normal(size=3), np.array([self.order[index], *drawn])
+
+    def on_epoch_end(self) -> None:
+        self.rng.shuffle(self.order)
+
+
 class Shuffled(Random):
     """A Sequence that shuffles itself after each epoch, as many do."""
 

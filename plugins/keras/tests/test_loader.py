@@ -246,6 +246,47 @@ def test_random_items_do_not_depend_on_who_prepares_them() -> None:
     assert equal(found["calling thread"], found["processes"])
 
 
+def test_generators_in_attributes_do_not_depend_on_workers_or_restarts() -> None:
+    def second_epoch(kind: str, first: int, state: Any = None, **options: Any) -> tuple[Any, Any]:
+        with make(sequences.OwnGenerators(**options), kind, seed=5) as loader:
+            if state is None:
+                take(loader, range(20))
+                loader.end_epoch()
+            else:
+                loader.load_state(json.loads(json.dumps(state)))
+            return take(loader, range(first, 20), 1), loader.state_dict()
+
+    expected, _ = second_epoch("calling thread", 0)
+    assert len({value for x, y in expected for value in (*x, *y[1:])}) == 20 * 5
+    for kind in ISOLATED:
+        whole, state = second_epoch(kind, 0)
+        assert equal(whole, expected)
+        assert equal(second_epoch(kind, 13, state)[0], expected[13:])
+    other, _ = second_epoch("calling thread", 0, seed=3)
+    assert not equal(other, expected)
+    # Seeded by chance, a generator continues as it was seeded first.
+    whole, state = second_epoch("calling thread", 0, seed=None)
+    assert equal(second_epoch("one process", 13, state, seed=None)[0], whole[13:])
+
+
+def test_threads_and_generators_in_attributes_are_warned_of(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with make(sequences.OwnGenerators(), "threads") as loader:
+        take(loader, range(2))
+    assert "numbers depend on timing" in caplog.text
+
+
+def test_other_generators_than_the_saved_ones_are_refused() -> None:
+    with make(sequences.OwnGenerators(), "calling thread") as loader:
+        state = loader.state_dict()
+    with (
+        make(sequences.Plain(), "calling thread") as loader,
+        pytest.raises(DataError, match="3 random generator"),
+    ):
+        loader.load_state(state)
+
+
 @pytest.mark.parametrize("kind", ISOLATED)
 def test_seed_epoch_and_index_each_make_another_item(kind: str) -> None:
     values = []

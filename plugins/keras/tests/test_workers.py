@@ -24,6 +24,7 @@ SCENARIOS = {
     "test_every_other_step_trains_as_one_too": (["more_gradients"], ["more_gradients"]),
     "test_added_up_batches_train_as_one_large_batch": (["aggregated"], ["aggregated"]),
     "test_validation_does_not_depend_on_the_number_of_workers": (["validation"], ["validation"]),
+    "test_losses_that_are_means_of_batches_are_those_of_keras": ([], ["batch_means"]),
     "test_uneven_shards_end_together_and_count_what_was_trained": (
         ["uneven_data"],
         ["uneven_data"],
@@ -148,6 +149,12 @@ def test_validation_does_not_depend_on_the_number_of_workers(
     for answer in answers:
         check_validation(expected, answer)
         assert answer == answers[0]
+
+
+def test_losses_that_are_means_of_batches_are_those_of_keras(two: Path) -> None:
+    for found, expected in results(two, 2, "batch_means"):
+        assert found.keys() == expected.keys() == {"val_loss", "val_one_loss", "val_two_loss"}
+        assert found == pytest.approx(expected, rel=1e-6)
 
 
 @pytest.mark.soak

@@ -312,6 +312,36 @@ def validation(distributed: DistributedContext, folder: Path) -> Any:
     return found
 
 
+def masked() -> Any:
+    inputs = keras.Input((3, 2))
+    hidden = keras.layers.GRU(4, return_sequences=True)(keras.layers.Masking()(inputs))
+    parts = [keras.layers.Dense(1, name=name)(hidden) for name in ("one", "two")]
+    return keras.Model(inputs, parts)
+
+
+@scenario
+def batch_means(distributed: DistributedContext, folder: Path) -> Any:
+    """Losses that weigh each batch by itself, and what Keras alone computes."""
+    x, y = records(50)
+    x = x.reshape(-1, 3, 2)
+    x[np.arange(50) % 4 == 0, 1:] = 0.0
+    y = np.repeat(y[:, None, None], 3, axis=1)
+    controller = make(
+        distributed,
+        folder,
+        model=masked,
+        options=lambda: {"loss": ["mse", "mae"]},
+        training=lambda context: (x, (y, y)),
+        validation=lambda context: (x, (y, y)),
+        context={"batch_size": 12},
+    )
+    metrics = dict(controller.validate().metrics)
+    size = controller._context.get_per_slot_batch_size()
+    expected = controller._model.evaluate(x, (y, y), size, verbose=0, return_dict=True)
+    controller.close()
+    return metrics, {f"val_{name}": value for name, value in expected.items()}
+
+
 class Items(getattr(keras.utils, "PyDataset", keras.utils.Sequence)):  # type: ignore[misc]
     def __init__(self, x: np.ndarray, y: np.ndarray) -> None:
         if hasattr(keras.utils, "PyDataset"):

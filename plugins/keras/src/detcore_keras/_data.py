@@ -96,6 +96,9 @@ class Feed(Protocol):
     def block(self, limit: int) -> tuple[Any, int]:
         """Return the inputs of the next batches, and their number: 1 to `limit`."""
 
+    def peek(self) -> Any:
+        """Return the inputs of a batch, like a block, without taking it."""
+
     def fetch(self, inputs: Any, index: Any) -> Any:
         """Return batch `index` of a block; runs in the graph."""
 
@@ -187,6 +190,10 @@ class ArrayFeed:
             self._kept = gathered
         tensors = tuple(map(floats_as_keras, gathered))
         return (tensors, tf.convert_to_tensor(self._bounds)), count
+
+    def peek(self) -> Any:
+        """Gather the records of the next batch."""
+        return self.block(1)[0]
 
     def fetch(self, inputs: Any, index: Any) -> Any:
         """Slice one batch out of the block; runs in the graph."""
@@ -281,8 +288,8 @@ class SequenceFeed:
         self.records: int | None = 0
         self._block_records = 0
         with preserved_rng():
-            first = batch_tensors(sequence[0], sequence)
-        self.element_spec = batch_spec(first)
+            self._first = batch_tensors(loader.read_item(0), sequence)
+        self.element_spec = batch_spec(self._first)
         self.inputs_spec = self.element_spec
 
     def block(self, limit: int) -> tuple[Any, int]:
@@ -292,6 +299,10 @@ class SequenceFeed:
         batch = batch_tensors(next(self._items), self._sequence)
         self._block_records = int(batch_records(batch))
         return batch, 1
+
+    def peek(self) -> Any:
+        """Return the first item, which was read before."""
+        return self._first
 
     def fetch(self, inputs: Any, index: Any) -> Any:
         """Return the block, which is one batch."""
@@ -324,13 +335,19 @@ class SequenceFeed:
         return lambda: [(self._sampler.batch(self.position), arrays) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:
-        """Return the position; there are no files."""
-        return {"kind": "sequence", "num_records": len(self._sequence), "batches": self.position}
+        """Return the position and the Sequence's generators; there are no files."""
+        return {
+            "kind": "sequence",
+            "num_records": len(self._sequence),
+            "batches": self.position,
+            "loader": self._loader.state_dict(),
+        }
 
     def restore(self, directory: Path, state: Mapping[str, Any]) -> None:
         """Continue at the saved position, replaying the ends of earlier epochs."""
         check_saved(state, kind="sequence", size=("num_records", len(self._sequence)))
-        self.seek(state["batches"])
+        self._loader.load_state(state["loader"])
+        self.position = state["batches"]
 
     def seek(self, position: int) -> None:
         """Continue at a batch, replaying the ends of earlier epochs."""

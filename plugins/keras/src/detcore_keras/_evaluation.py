@@ -6,6 +6,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +29,7 @@ from detcore_keras._data import (
 )
 from detcore_keras._fast_loop import replaces_keras
 from detcore_keras._fit import replaced_function, stand_in
-from detcore_keras._keras import keras, tf
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._merging import Tested, TestSteps, merged_results
 from detcore_keras._rng import preserved_rng
 from detcore_keras._tfdata import check_dataset
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
 __all__ = ["Evaluation"]
+
+_logger = logging.getLogger("detcore.keras")
 
 _NO_LIMIT = 1 << 62
 # Arrays up to this size are held as tensors; NumPy slices larger ones, batch by batch.
@@ -53,7 +56,7 @@ class Evaluation:
         wrapped: The datasets that ``wrap_dataset`` returned.
         seed: The trial's seed.
         test_mode: Whether to evaluate only one batch.
-        distributed: The workers; each evaluates its share of the records or items, or the shard of
+        distributed: The workers; each evaluates its share of the batches or items, or the shard of
             a dataset from ``wrap_dataset``.
     """
 
@@ -74,6 +77,7 @@ class Evaluation:
         self._items: Callable[[], Generator[object, None, None]] | None = None
         self._tests_each = False  # items that no dataset of one signature can hold
         self._dataset: Any = None
+        self._is_sharded = distributed.size > 1 and isinstance(data, tf.data.Dataset)
         self._steps: int | None = 1 if test_mode else None
         self._test_steps: TestSteps | None = None
         sequence = as_sequence(data)
@@ -87,8 +91,11 @@ class Evaluation:
             self._items = self._items_of(sequence.sequence)
         else:
             arrays = as_arrays(data, "validation")
-            mine = self._share(len(leaves(arrays)[0]))
-            shares = [leaf[mine.start : mine.stop] for leaf in leaves(arrays)]
+            # Whole batches, because losses with masks, and those of several outputs, are means of
+            # each batch.
+            mine = self._share(-(-len(leaves(arrays)[0]) // batch_size))
+            rows = slice(mine.start * batch_size, mine.stop * batch_size)
+            shares = [leaf[rows] for leaf in leaves(arrays)]
             self._dataset = _from_arrays(packed_as(arrays, shares), batch_size)
             self._spec = without_none_specs(self._dataset.element_spec)
 
@@ -105,6 +112,15 @@ class Evaluation:
             DataError: If there is no data on any worker.
             InvalidModelError: If a metric cannot be combined from its parts on the workers.
         """
+        if self._is_sharded and (reasons := _find_batch_means(model)):
+            self._is_sharded = False
+            _logger.warning(
+                "the validation dataset is split between %d workers, so its batches are not those "
+                "of one worker; %s weigh each batch by itself, and differ from the values of one "
+                "worker.\nReturn arrays or a Sequence as validation data for the same values.",
+                self._distributed.size,
+                " and ".join(reasons),
+            )
         if replaces_keras(model, "make_test_function", "_make_function"):
             tested = self._evaluate_by_own_function(model)
         else:
@@ -123,7 +139,7 @@ class Evaluation:
         return numbers, tested.n_records
 
     def _share(self, count: int) -> range:
-        """Return the indices of this worker's records or items."""
+        """Return the indices of this worker's batches or items."""
         rank, size = self._distributed.rank, self._distributed.size
         return shard_range(count, rank=rank, world_size=size)
 
@@ -185,16 +201,19 @@ class Evaluation:
             rest.outputs, before.num_batches + rest.num_batches, before.n_records + rest.n_records
         )
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> dict[str, Any]:
         """Return JSON values for `load_state`."""
-        return {"passes": self._passes}
+        loader = None if self._loader is None else self._loader.state_dict()
+        return {"passes": self._passes, "loader": loader}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Repeat the effects of earlier validations on data that reshuffles after each pass."""
-        while self._passes < state["passes"]:
-            if self._dataset is not None:
+        if self._loader is not None and state["loader"] is not None:
+            self._loader.load_state(state["loader"])
+        elif self._dataset is not None:
+            for _ in range(state["passes"] - self._passes):
                 iter(self._dataset)
-            self._end_pass()
+        self._passes = state["passes"]
 
     def close(self) -> None:
         """Stop the workers."""
@@ -210,7 +229,7 @@ class Evaluation:
         """Return a function that yields this worker's items; their shapes may differ."""
         self._mine = self._share(len(sequence))
         with preserved_rng():
-            self._spec = batch_spec(batch_tensors(sequence[0], sequence))
+            self._spec = batch_spec(batch_tensors(self._loader.read_item(0), sequence))
         self._tests_each = None in tf.nest.flatten(self._spec)
 
         def items() -> Generator[object, None, None]:
@@ -273,6 +292,23 @@ def _from_large_arrays(arrays: Any, batch_size: int, num_batches: int) -> Any:
 
     dataset = tf.data.Dataset.from_generator(batches, output_signature=batch_spec(cut(0)))
     return dataset.apply(tf.data.experimental.assert_cardinality(num_batches)).prefetch(1)
+
+
+def _find_batch_means(model: Any) -> list[str]:
+    """Return what in a model depends on which records share a batch.
+
+    With a mask, a loss is the mean over the batch's unmasked values. Keras 3 (3.15) counts each
+    batch once in the losses of single outputs, whatever its size.
+    """
+    found = []
+    if KERAS_MAJOR == 3 and getattr(model._compile_loss, "metrics", None):
+        found.append("the losses of its outputs")
+    if any(
+        isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False)
+        for layer in model._flatten_layers()
+    ):
+        found.append("losses with masks")
+    return found
 
 
 def _has_test_batch_hooks(callback: Any) -> bool:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import traceback
 from collections import deque
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import numpy as np
 
 from detcore.errors import DataError
 from detcore_keras._loader._processes import CannotSendError, ProcessPool
-from detcore_keras._loader._seeding import end_epoch, seeded_item
+from detcore_keras._loader._seeding import end_epoch, find_generators, seeded_item
 
 __all__ = ["SequenceLoader"]
 
@@ -35,10 +35,10 @@ class _Backend(Protocol):
 class SequenceLoader:
     """Prepares the items of a Sequence ahead of training and yields them in order.
 
-    If items are prepared by processes or in the calling thread, Python's and NumPy's generators
-    are seeded for each of them from seed, epoch and index: items do not depend on the number of
-    workers, on timing, or on a restart. Threads share the generators with everything else in the
-    process, so there such randomness does depend on timing.
+    If items are prepared by processes or in the calling thread, Python's and NumPy's generators and
+    those in the Sequence's attributes are seeded for each of them from seed, epoch and index: items
+    do not depend on the number of workers, on timing, or on a restart. Threads share the generators
+    with everything else in the process, so there such randomness does depend on timing.
 
     One thread at a time may use a loader. It must be closed.
 
@@ -78,6 +78,7 @@ class SequenceLoader:
         self._backend: _Backend | None = None
         self._is_ready = False
         self.epochs_ended = 0
+        self._first_generators = [each.get_state() for each in find_generators(sequence)]
 
     def __enter__(self) -> SequenceLoader:
         return self
@@ -119,6 +120,43 @@ class SequenceLoader:
         items = backend.batches(indices, epoch, self.epochs_ended)
         return self._copied(items, backend) if copy else items
 
+    def read_item(self, index: int) -> Any:
+        """Return an item of the first epoch, prepared in the calling thread."""
+        with seeded_item(self._sequence, self._seed, 0, index):
+            return self._sequence[index]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return JSON values for `load_state`."""
+        return {
+            "epochs_ended": self.epochs_ended,
+            "first_generators": self._first_generators,
+            "generators": [each.get_state() for each in find_generators(self._sequence)],
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Restore the Sequence's generators and end the epochs that had ended, without workers.
+
+        Raises:
+            DataError: If the Sequence holds other generators.
+        """
+        self._set_generators(state["first_generators"])
+        while self.epochs_ended < state["epochs_ended"]:
+            self.end_epoch()
+        self._set_generators(state["generators"])  # ``on_epoch_end`` may have replaced them
+
+    def _set_generators(self, states: Sequence[Any]) -> None:
+        generators = find_generators(self._sequence)
+        try:
+            for generator, state in zip(generators, states, strict=True):
+                generator.set_state(state)
+        except (KeyError, TypeError, ValueError) as error:
+            raise DataError(
+                f"the checkpoint has the states of {len(states)} random generator(s) of "
+                f"{type(self._sequence).__name__}, which do not fit the {len(generators)} in its "
+                f"attributes now: {error}.\n"
+                "Create the same generators as when the checkpoint was saved."
+            ) from error
+
     def release(self) -> None:
         """Declare that no earlier batch is read any more: call it after each step."""
         if self._backend is not None:
@@ -157,6 +195,13 @@ class SequenceLoader:
         return self._make_threads()
 
     def _make_threads(self) -> _Backend:
+        if find_generators(self._sequence):
+            _logger.warning(
+                "%s draws from random generators in its attributes, and threads prepare its items: "
+                "the numbers depend on timing, and a resumed run draws other numbers.\n"
+                "Set workers=0 or use_multiprocessing=True.",
+                type(self._sequence).__name__,
+            )
         return _Threads(self._sequence, self._workers, self._max_queue_size)
 
     def _ready_backend(self) -> _Backend:
@@ -198,7 +243,7 @@ class _Inline:
     ) -> Generator[Any, None, None]:
         for index in map(int, indices):
             try:
-                with seeded_item(self._seed, epoch, index):
+                with seeded_item(self._sequence, self._seed, epoch, index):
                     item = self._sequence[index]
             except Exception as error:
                 raise _item_error(self._sequence, index, error) from error

@@ -3,57 +3,141 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import json
 import random
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-__all__ = ["end_epoch", "seed_item", "seeded_item"]
+__all__ = ["end_epoch", "find_generators", "seeded_item"]
 
 _WORD = 0xFFFFFFFF
 # Purposes of seeds; they also keep Python's and NumPy's generators (both MT19937) on two streams.
 _ITEM, _EPOCH_END = 1, 2
 _PYTHON, _NUMPY = 1, 2
+_MAX_DEPTH = 4
+_MAX_OBJECTS = 1000  # a larger Sequence holds data in its attributes, not settings
+_ATOMS = (str, bytes, int, float, np.ndarray, type, types.ModuleType, types.FunctionType)
 
 
-def seed_item(seed: int, epoch: int, index: int) -> None:
-    """Seed Python's and NumPy's generators for one item; for processes without other users."""
-    _seed(_ITEM, seed, epoch, index)
+class HeldGenerator:
+    """A random generator that a Sequence holds, such as ``self.rng = np.random.default_rng(5)``.
+
+    Args:
+        value: A `random.Random`, a NumPy ``Generator`` or a NumPy ``RandomState``.
+    """
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def get_state(self) -> Any:
+        """Return the state as JSON values."""
+        if isinstance(self._value, random.Random):
+            return list(self._value.getstate())
+        if isinstance(self._value, np.random.RandomState):
+            return _as_json(self._value.get_state(legacy=False))
+        return _as_json(self._value.bit_generator.state)
+
+    def set_state(self, state: Any) -> None:
+        """Restore a result of `get_state`.
+
+        Raises:
+            ValueError, TypeError, KeyError: If it is the state of another kind of generator.
+        """
+        if isinstance(self._value, random.Random):
+            version, words, gauss = state
+            self._value.setstate((version, tuple(words), gauss))
+        elif isinstance(self._value, np.random.RandomState):
+            self._value.set_state(state)
+        else:
+            self._value.bit_generator.state = state
+
+    def seed(self, words: Sequence[int]) -> None:
+        """Seed the generator from words and from its present state."""
+        digest = hashlib.blake2b(json.dumps(self.get_state()).encode(), digest_size=16).digest()
+        words = [*words, *np.frombuffer(digest, np.uint32).tolist()]
+        if isinstance(self._value, random.Random):
+            self._value.seed(_python_seed(words))
+        elif isinstance(self._value, np.random.RandomState):
+            self._value.seed(words)
+        else:
+            kind = type(self._value.bit_generator)
+            self._value.bit_generator.state = kind(np.random.SeedSequence(words)).state
+
+
+def find_generators(sequence: Any) -> list[HeldGenerator]:
+    """Return the random generators in the attributes of a Sequence, in an order of the code.
+
+    Attributes are followed through lists, tuples, dictionaries and objects, four levels deep.
+    """
+    found: list[HeldGenerator] = []
+    seen: dict[int, Any] = {}
+    pending: list[tuple[Any, int]] = [(sequence, 0)]
+    while pending and len(seen) < _MAX_OBJECTS:
+        value, depth = pending.pop(0)
+        if isinstance(value, _ATOMS) or id(value) in seen:
+            continue
+        seen[id(value)] = value
+        if type(value) is random.Random or isinstance(
+            value, np.random.Generator | np.random.RandomState
+        ):
+            found.append(HeldGenerator(value))
+        elif depth < _MAX_DEPTH:
+            pending += [(child, depth + 1) for child in _children(value)]
+    return found
 
 
 @contextlib.contextmanager
-def seeded_item(seed: int, epoch: int, index: int) -> Iterator[None]:
+def seeded_item(sequence: Any, seed: int, epoch: int, index: int) -> Iterator[None]:
     """Seed the generators for one item, and restore them afterwards."""
-    with _preserved():
-        seed_item(seed, epoch, index)
+    with _seeded(sequence, (_ITEM, seed, epoch, index)):
         yield
 
 
 def end_epoch(sequence: Any, seed: int, epoch: int) -> None:
     """Call ``on_epoch_end`` with generators seeded for this epoch, and restore them."""
-    hook = getattr(sequence, "on_epoch_end", None)
-    if hook is None:
-        return
-    with _preserved():
-        _seed(_EPOCH_END, seed, epoch, 0)
-        hook()
+    hook: Callable[[], None] | None = getattr(sequence, "on_epoch_end", None)
+    if hook is not None:
+        with _seeded(sequence, (_EPOCH_END, seed, epoch, 0)):
+            hook()
 
 
 @contextlib.contextmanager
-def _preserved() -> Iterator[None]:
+def _seeded(sequence: Any, numbers: Sequence[int]) -> Iterator[None]:
+    purpose, *values = numbers
+    words = [purpose, *(part for v in values for part in (v & _WORD, v >> 32 & _WORD))]
+    held = find_generators(sequence)
     python, numpy = random.getstate(), np.random.get_state()
+    states = [generator.get_state() for generator in held]
     try:
+        for generator in held:
+            generator.seed(words)
+        np.random.seed([_NUMPY, *words])
+        random.seed(_python_seed([_PYTHON, *words]))
         yield
     finally:
+        for generator, state in zip(held, states, strict=True):
+            generator.set_state(state)
         random.setstate(python)
         np.random.set_state(numpy)
 
 
-def _seed(purpose: int, seed: int, epoch: int, index: int) -> None:
-    words = [purpose]
-    for value in (seed, epoch, index):
-        words += [value & _WORD, value >> 32 & _WORD]
-    np.random.seed([_NUMPY, *words])
-    key = b"".join(word.to_bytes(4, "little") for word in (_PYTHON, *words))
-    random.seed(int.from_bytes(key, "little"))
+def _children(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return list(value.values()) if len(value) <= _MAX_OBJECTS else []
+    if isinstance(value, list | tuple):
+        return list(value) if len(value) <= _MAX_OBJECTS else []
+    return list(getattr(value, "__dict__", {}).values())
+
+
+def _as_json(state: Any) -> Any:
+    if isinstance(state, Mapping):
+        return {key: _as_json(part) for key, part in state.items()}
+    return state.tolist() if isinstance(state, np.ndarray) else state
+
+
+def _python_seed(words: Sequence[int]) -> int:
+    return int.from_bytes(b"".join(word.to_bytes(4, "little") for word in words), "little")

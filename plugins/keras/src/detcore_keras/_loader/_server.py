@@ -19,7 +19,7 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from detcore_keras._loader._codec import IDLE, Board, Encoder, Layout, Result, Slot, Startup, Task
-from detcore_keras._loader._seeding import end_epoch, seed_item
+from detcore_keras._loader._seeding import end_epoch, seeded_item
 
 __all__ = ["main"]
 
@@ -91,8 +91,9 @@ def _work(startup: Startup, sequence: Any, worker: int) -> int:
         while epochs_ended < task.epochs_ended:
             end_epoch(sequence, startup.seed, epochs_ended)
             epochs_ended += 1
-        seed_item(startup.seed, task.epoch, task.index)
-        return encoder.encode(sequence[task.index], slots[task.slot])
+        with seeded_item(sequence, startup.seed, task.epoch, task.index):
+            item = sequence[task.index]
+        return encoder.encode(item, slots[task.slot])
 
     while message := os.read(startup.tasks, Task.FORMAT.size):
         task = Task(*Task.FORMAT.unpack(message))
