@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from _fakes import (
     MODELS,
@@ -44,7 +45,7 @@ def start(
     **variant: Any,
 ) -> tuple[KerasController, FakeClock]:
     seed_everything()
-    context = make_context(tmp_path)
+    context = make_context(tmp_path, batch_size=variant.pop("batch_size", 8))
     kind = type("Trial", (SmallTrial,), variant)
     controller = KerasController(kind(context), context)
     if resume is not None:
@@ -72,7 +73,7 @@ each_save = pytest.mark.parametrize("thorough", [ONE_SAVE, ALL_SAVES])
 
 @each_save
 @pytest.mark.parametrize(
-    "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "adapter"]
+    "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "augmented", "adapter"]
 )
 def test_every_data_kind(tmp_path: Path, data_kind: str, thorough: bool) -> None:
     _check_resumes(tmp_path, thorough, data_kind=data_kind)
@@ -80,7 +81,7 @@ def test_every_data_kind(tmp_path: Path, data_kind: str, thorough: bool) -> None
 
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "adapter"]
+    "data_kind", ["arrays", "weighted", "tf.data", "opaque", "sequence", "augmented", "adapter"]
 )
 def test_every_data_kind_batch_by_batch(tmp_path: Path, data_kind: str) -> None:
     _check_resumes(tmp_path, True, data_kind=data_kind, callbacks=[BatchHooks()])
@@ -108,6 +109,84 @@ def test_eager_model_is_saved_before_its_first_step(tmp_path: Path) -> None:
     one, _ = start(tmp_path, until=3, resume=tmp_path, **variant)
     other, _ = start(tmp_path, until=3, **variant)
     assert_same(fingerprint(one), fingerprint(other))
+
+
+class Picky(Subclassed):
+    """Takes its batches apart, and refuses those that cannot be from the data."""
+
+    def train_step(self, data: Any) -> Any:
+        x, _ = data
+        halves = [np.asarray(half) for half in tf.split(x, 2)]  # 52 records are 6 times 8 and 4
+        if not all(np.any(half, axis=1).all() for half in halves):
+            raise ValueError("a record of zeros, which the data does not have")
+        return super().train_step(data)
+
+
+class OwnFunction(Picky):
+    """Has a train function of its own, too."""
+
+    def make_train_function(self, force: bool = False) -> Any:
+        self.train_function = lambda iterator: self.train_step(next(iterator))
+        return self.train_function
+
+
+@each_save
+@pytest.mark.parametrize(
+    ("model", "data_kind"),
+    [(Picky, "arrays"), (OwnFunction, "tf.data"), (OwnFunction, "sequence"),
+     pytest.param(Picky, "tf.data", marks=pytest.mark.soak),
+     pytest.param(Picky, "sequence", marks=pytest.mark.soak),
+     pytest.param(Picky, "opaque", marks=pytest.mark.soak),
+     pytest.param(OwnFunction, "arrays", marks=pytest.mark.soak),
+     pytest.param(OwnFunction, "opaque", marks=pytest.mark.soak)],
+)  # fmt: skip
+def test_a_step_that_only_takes_its_data(
+    tmp_path: Path, thorough: bool, model: Any, data_kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "picky", model)
+    options = {"run_eagerly": True}
+    _check_resumes(
+        tmp_path, thorough, model_kind="picky", data_kind=data_kind, compile_options=options
+    )
+
+
+class Recurrent(keras.Model):  # type: ignore[misc]
+    """Carries its state from batch to batch, all of which have 13 records."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cell = keras.layers.GRU(4, stateful=True)
+        self.top = keras.layers.Dense(3)
+
+    def call(self, x: Any, training: bool = False) -> Any:
+        return self.top(self.cell(tf.reshape(x, (13, 3, 2))))
+
+
+@each_save
+def test_an_eager_stateful_layer(
+    tmp_path: Path, thorough: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(MODELS, "recurrent", Recurrent)
+    options = {"run_eagerly": True}
+    _check_resumes(
+        tmp_path, thorough, model_kind="recurrent", compile_options=options, batch_size=13
+    )
+
+
+def test_a_batch_taken_ahead_is_still_the_next(tmp_path: Path) -> None:
+    """A trial that is saved again before its first step, as after a signal."""
+    variant: dict[str, Any] = {"data_kind": "tf.data", "compile_options": {"run_eagerly": True}}
+    whole, _ = start(tmp_path, until=12, save_to=tmp_path / "whole", **variant)
+    seed_everything()
+    context = make_context(tmp_path)
+    controller = KerasController(type("Trial", (SmallTrial,), variant)(context), context)
+    controller.restore(tmp_path / "whole" / "step-6")
+    (tmp_path / "again").mkdir()
+    controller.save(tmp_path / "again")
+    controller.close()
+    for resume in (tmp_path / "again", tmp_path / "whole" / "step-6"):
+        resumed, _ = start(tmp_path, until=12, resume=resume, step=6, **variant)
+        assert_same(fingerprint(whole), fingerprint(resumed))
 
 
 class Noisy(Subclassed):

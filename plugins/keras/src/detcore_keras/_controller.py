@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -29,7 +30,13 @@ from detcore_keras._legacy import find_legacy, load_legacy_weights
 from detcore_keras._model import checked_model, model_generators, optimizers_of
 from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
 from detcore_keras._state_tensors import StateReader
-from detcore_keras._units import FastUnits, OwnFunctionUnits, SingleUnits, Units
+from detcore_keras._units import (
+    FastUnits,
+    OwnFunctionUnits,
+    SingleUnits,
+    Units,
+    generated_batches,
+)
 from detcore_keras._variables import raw_variable, training_variables, value_size
 from detcore_keras._workers import Workers
 
@@ -312,6 +319,7 @@ class KerasController:
         self._random = RandomState(model_generators(self._model))
         if not self._traced:
             self._build_by_training()
+            _state.clear_step(self._model, self._optimizers())
         if legacy is None:
             _state.take_over_training_state(self._model, self._optimizers(), directory)
         else:
@@ -365,12 +373,17 @@ class KerasController:
             self._steps.build()
 
     def _build_by_training(self) -> None:
-        """Make all variables by one step on zeros, whose effects are overwritten afterwards.
+        """Make all variables by one step on a batch of the data; the caller undoes its effects.
 
         For models whose step cannot be traced: eager ones, and those with a custom train function.
         """
-        zeros = tf.nest.map_structure(_zeros, self._feed.element_spec)
-        keras_function(self._model, "train")(iter(tf.data.Dataset.from_tensors(zeros).repeat()))
+        inputs = self._feed.peek()
+        if self._own_function:
+            batch = self._feed.fetch(inputs, 0)
+            train = keras_function(self._model, "train")
+            train(generated_batches(self._feed, self._weigh, lambda: itertools.repeat(batch)))
+        else:
+            self._steps.run_one(inputs, 0)
 
     def _begun_callbacks(self) -> CallbackMultiplexer:
         """Return the callbacks, after notifying them once that training begins."""
@@ -460,13 +473,6 @@ def _epoch_batches(
     """Return the batches of an epoch: as configured, else from the data; 0 if unknown."""
     records = config.get("records_per_epoch") or 0
     return max(1, records // context.get_global_batch_size()) if records else from_data or 0
-
-
-def _zeros(spec: Any) -> Any:
-    if spec is None:
-        return None
-    shape = [1 if size is None else size for size in spec.shape]
-    return tf.fill(shape, "") if spec.dtype == tf.string else tf.zeros(shape, spec.dtype)
 
 
 def _write(path: Path, value: Mapping[str, Any]) -> None:

@@ -26,6 +26,7 @@ __all__ = [
     "TrainingState",
     "capture_rng",
     "capture_training_state",
+    "clear_step",
     "copied_to_write",
     "own_state",
     "read_variables_file",
@@ -268,6 +269,24 @@ def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: P
     rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] in _LEARNED]
     found = [item for item in training_variables(model, optimizers) if item.group in _LEARNED]
     _restore(rows, found, directory)
+
+
+def clear_step(model: Any, optimizers: Sequence[Any]) -> None:
+    """Undo what a step leaves behind that `take_over_training_state` does not replace.
+
+    These are metrics, sums of gradients, and the states of recurrent layers.
+
+    Args:
+        model: The model; it has trained one batch.
+        optimizers: As for `capture_training_state`.
+    """
+    model.reset_metrics()
+    for item in training_variables(model, optimizers):
+        if item.group == "accumulated":
+            item.variable.assign(tf.zeros_like(item.variable))
+    for layer in model._flatten_layers(include_self=False):
+        if getattr(layer, "stateful", False):
+            (layer.reset_state if KERAS_MAJOR == 3 else layer.reset_states)()
 
 
 def _of_this_keras(directory: Path) -> dict[str, Any]:

@@ -96,9 +96,19 @@ class DatasetFeed:
         self.split: Split | None = _with_record_ids if with_ledger else _with_record_count
         self.position = 0
         self.records: int | None = 0
+        # A batch that was taken ahead, and the files of the iterator's state before it.
+        self._ahead: Any = None
+        self._files_before: Mapping[str, bytes] = {}
+
+    @property
+    def gives_iterators(self) -> bool:
+        """Whether blocks are ``tf.data`` iterators over epochs, such as Keras would use."""
+        return self._ahead is None and self.batches_per_epoch is not None
 
     def block(self, limit: int) -> tuple[Any, int]:
         """Return the epoch's iterator, or one batch while the length of an epoch is unknown."""
+        if self._ahead is not None:
+            return self._ahead, 1
         if self._iterator is None:
             self._iterator = iter(self._dataset)
         if self._is_endless:
@@ -107,12 +117,24 @@ class DatasetFeed:
             return self._pull()
         return self._iterator, min(limit, self.batches_per_epoch - self._cursor)
 
+    def peek(self) -> Any:
+        """Take a batch ahead, which is the next block; a save remains at the position before it."""
+        if self._ahead is None:
+            if self._cursor:
+                with tempfile.TemporaryDirectory() as scratch:
+                    self._save_iterator(Path(scratch))
+                    self._files_before = {p.name: p.read_bytes() for p in Path(scratch).iterdir()}
+            inputs, _ = self.block(1)
+            self._ahead = self.fetch(inputs, 0)
+        return self._ahead
+
     def fetch(self, inputs: Any, index: Any) -> Any:
         """Take the iterator's next batch; runs in the graph."""
         return inputs.get_next() if isinstance(inputs, tf.data.Iterator) else inputs
 
     def advance(self, count: int, outputs: Mapping[str, Any]) -> None:
         """Record that `count` batches were trained on."""
+        self._ahead, self._files_before = None, {}
         self.position += count
         if RECORD_COUNT not in outputs:
             self.records = None
@@ -162,6 +184,7 @@ class DatasetFeed:
         if self.batches_per_epoch is None:
             self.batches_per_epoch = state["num_batches"]
         check_saved(state, kind="tf.data", size=("num_batches", self.batches_per_epoch))
+        self._ahead = None
         self._must_replay = state["replay"]
         self.position, target = state["batches"], (state["epoch"], state["cursor"])
         started = time.monotonic()
@@ -179,6 +202,7 @@ class DatasetFeed:
 
     def seek(self, position: int) -> None:
         """Continue at a batch, counted in this worker's own epochs, by reading up to it."""
+        self._ahead = None
         self.position = position
         if self._is_endless:
             self._replay(0, position)
@@ -196,7 +220,8 @@ class DatasetFeed:
 
     def close(self) -> None:
         """Release the iterator and its buffers."""
-        self._iterator = None
+        self._iterator = self._ahead = None
+        self._files_before = {}
 
     def _pull(self) -> tuple[Any, int]:
         """Take one batch of an epoch of unknown length, which may turn out to have ended."""
@@ -233,6 +258,10 @@ class DatasetFeed:
     def _save_iterator(self, directory: Path) -> bool:
         if self._must_replay or self._has_cache:
             return False
+        if self._ahead is not None:
+            for name, content in self._files_before.items():
+                (directory / name).write_bytes(content)
+            return True
         try:
             tf.train.Checkpoint(iterator=self._iterator).write(str(directory / _ITERATOR))
         except tf.errors.FailedPreconditionError as error:

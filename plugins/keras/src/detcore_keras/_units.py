@@ -25,7 +25,14 @@ if TYPE_CHECKING:
     from detcore_keras._data import Feed
     from detcore_keras._fast_loop import TrainSteps
 
-__all__ = ["FastUnits", "OwnFunctionUnits", "SingleUnits", "UnitMetrics", "Units"]
+__all__ = [
+    "FastUnits",
+    "OwnFunctionUnits",
+    "SingleUnits",
+    "UnitMetrics",
+    "Units",
+    "generated_batches",
+]
 
 _logger = logging.getLogger("detcore.keras")
 
@@ -327,10 +334,10 @@ class OwnFunctionUnits(Units):
         """Train one batch."""
         if self._function is None:
             self._function = keras_function(self.model, "train")
-        if not self._reads_directly():
-            self._batches = self._batches or self._generated()
-        else:
+        if isinstance(self.feed, DatasetFeed) and self.feed.gives_iterators:
             self._batches, _ = self.feed.block(1)
+        else:
+            self._batches = self._batches or self._generated()
         self.callbacks.batch_begin(self.feed.position)
         if self.digests is not None:
             self.digests.log(self.feed.position + 1)
@@ -338,10 +345,6 @@ class OwnFunctionUnits(Units):
         self.count({} if self._records is None else {RECORD_COUNT: self._records}, 1)
         self.callbacks.batch_end(self.feed.position, logs)
         return [self.scalars(logs)]
-
-    def _reads_directly(self) -> bool:
-        """Whether the feed has a ``tf.data`` iterator, such as Keras would pass to the function."""
-        return isinstance(self.feed, DatasetFeed) and (self.feed.batches_per_epoch is not None)
 
     def _generated(self) -> Any:
         """Return a ``tf.data`` iterator over the feed's batches."""
@@ -353,12 +356,24 @@ class OwnFunctionUnits(Units):
                 self._records = int(batch_records(batch))
                 yield batch
 
-        dataset = tf.data.Dataset.from_generator(batches, output_signature=self.feed.element_spec)
-        weigh = None if isinstance(self.feed, DatasetFeed) else self._weigh
-        if weigh is not None:
-            dataset = dataset.map(lambda *data: weigh(data))
         # The feed knows its position only after each step.
-        return iterate_on_demand(dataset)
+        return generated_batches(self.feed, self._weigh, batches)
+
+
+def generated_batches(
+    feed: Feed, weigh: Callable[[Any], Any] | None, batches: Callable[[], Iterator[Any]]
+) -> Any:
+    """Return a ``tf.data`` iterator of batches that Python yields, without reading any ahead.
+
+    Args:
+        feed: The feed that they come from.
+        weigh: Adds class weights to a batch, or None.
+        batches: Returns an iterator of fetched batches.
+    """
+    dataset = tf.data.Dataset.from_generator(batches, output_signature=feed.element_spec)
+    if weigh is not None and not isinstance(feed, DatasetFeed):
+        dataset = dataset.map(lambda *data: weigh(data))
+    return iterate_on_demand(dataset)
 
 
 class _Once:
