@@ -180,6 +180,16 @@ def test_a_second_interrupt_ends_workers_that_ignore_it(launch: Launch) -> None:
     assert process.returncode == 128 + signal.SIGKILL
 
 
+def test_sigterm_ends_a_worker_that_hangs(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DETCORE_GRACE_S", "0.5")
+    handler = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    process = launch.start("-n", 2, "--", "python", launch.script(WAIT.format(handler=handler)))
+    ready(launch, 2)
+    process.send_signal(signal.SIGTERM)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGKILL, stderr
+
+
 def test_a_killed_launcher_leaves_no_worker_behind(launch: Launch) -> None:
     handler = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)

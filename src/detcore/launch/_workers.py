@@ -128,7 +128,7 @@ class Workers:
         linger_s: How long the others may take to end when rank 0 has ended well, in seconds;
             they are ended then, which is no failure. None: as long as they like.
         stop_linger_s: The same once all were asked to end, however rank 0 ended.
-        stop_s: How long all may take once they were asked to end, in seconds. None: as long as
+        stop_s: Returns how long all may take to end after a signal, in seconds. None: as long as
             they like.
         notice_s: How long the others may take to end by themselves when one has failed.
         grace_s: Seconds between SIGTERM and SIGKILL for those that do not end by themselves.
@@ -142,7 +142,7 @@ class Workers:
         make_cutter: Callable[[], Cutter] = LineCutter,
         linger_s: float | None = None,
         stop_linger_s: float = _STOP_LINGER_S,
-        stop_s: float | None = None,
+        stop_s: Callable[[int], float] | None = None,
         notice_s: float = NOTICE_S,
         grace_s: float = GRACE_S,
         on_end: Callable[[], None] = lambda: None,
@@ -302,7 +302,7 @@ class Workers:
         if number in ENDING_SIGNALS and not self._is_asked_to_end:
             self._is_asked_to_end = True
             if self._stop_s is not None:
-                self._end_within(self._stop_s)
+                self._end_within(self._stop_s(number))
             if 0 in self._codes:
                 self._end_within(self._stop_linger_s)
 

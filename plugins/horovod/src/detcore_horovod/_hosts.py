@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from detcore.environment import child_environment
@@ -48,14 +48,14 @@ class HostsRequest:
         network_interface: Its name on all machines; None: the one that leads to the hosts.
         environment: All variables for the workers. None is a secret, so that they may stand on
             command lines.
-        stop_s: How long the workers may take once they were asked to end, in seconds.
+        stop_s: Returns how long the workers may take to end after a signal, in seconds.
     """
 
     hosts: Sequence[Host]
     num_workers: int
     network_interface: str | None
     environment: Mapping[str, str]
-    stop_s: float
+    stop_s: Callable[[int], float]
 
 
 class HostsJob(Protocol):

@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,12 @@ if TYPE_CHECKING:
 __all__ = ["run_on_hosts", "run_workers", "shell_code"]
 
 _POLL_S = 0.1
-# More than the hour that the end of a trial waits for its checkpoint by default.
-_STOP_S = 3900.0
+# After SIGTERM and SIGHUP, which a machine sends that is about to shut down. A worker that waits for
+# others in a framework never notices the signal.
+_STOP_S = 120.0
+# After SIGINT. More than the hour that the end of a trial waits for its checkpoint by default; a
+# person who does not want to wait interrupts twice.
+_INTERRUPT_STOP_S = 3900.0
 _EXIT_BROKEN_PIPE = 128 + signal.SIGPIPE
 _LOOPBACK = "127.0.0.1"
 
@@ -68,7 +73,7 @@ def run_workers(
     trials_own = () if environment.channel_fd is None else (environment.channel_fd,)
     without_channel = {"DETCORE_CHANNEL_FD": ""}
     printer = Printer(sys.stdout.buffer, sys.stderr.buffer)
-    workers = Workers(printer, stop_s=_stop_s(environment))
+    workers = Workers(printer, stop_s=partial(_stop_s, environment))
     with ExitStack() as stack:
         job = LocalJob(num_workers, services=services)
         stack.callback(job.close)
@@ -130,7 +135,7 @@ def run_on_hosts(
         num_workers=num_workers or slots,
         network_interface=network_interface,
         environment=exported_environment(variables, exported),
-        stop_s=_stop_s(read_environment()),
+        stop_s=partial(_stop_s, read_environment()),
     )
     with ExitStack() as stack:
         guard = stack.enter_context(_guarded())
@@ -145,9 +150,11 @@ def run_on_hosts(
     return code
 
 
-def _stop_s(environment: Environment) -> float:
-    """Return how long workers may take to end once they were asked to, in seconds."""
-    return _STOP_S if environment.grace_s is None else environment.grace_s
+def _stop_s(environment: Environment, number: int) -> float:
+    """Return how long workers may take to end after a signal, in seconds."""
+    if environment.grace_s is not None:
+        return environment.grace_s
+    return _INTERRUPT_STOP_S if number == signal.SIGINT else _STOP_S
 
 
 def _follow(

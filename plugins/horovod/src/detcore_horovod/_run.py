@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from detcore.errors import ConfigError, WorkerError
@@ -73,7 +73,7 @@ class HorovodRun:
         command: The command line of horovodrun.
         environment: All its variables; it puts them on command lines.
         sink: Takes the lines that the workers print.
-        stop_s: How long all may take once they were asked to end, in seconds.
+        stop_s: Returns how long all may take to end after a signal, in seconds.
 
     Attributes:
         pid: Process id of horovodrun.
@@ -86,7 +86,7 @@ class HorovodRun:
         environment: dict[str, str],
         sink: Sink,
         *,
-        stop_s: float,
+        stop_s: Callable[[int], float],
     ) -> None:
         self._sink = sink
         self._cutters: dict[tuple[int, str], LineCutter] = {}
@@ -186,7 +186,9 @@ class HorovodRun:
             self._send(signal.SIGCONT, workers, with_children=True)
             if self._asked_with is None:
                 self._asked_with = number
-                self._end_at = min(self._end_at or math.inf, time.monotonic() + self._stop_s)
+                self._end_at = min(
+                    self._end_at or math.inf, time.monotonic() + self._stop_s(number)
+                )
         if not self._running and number != signal.SIGUSR1:
             self._run.signal(signal.SIGTERM)  # it is still connecting
 

@@ -145,6 +145,17 @@ class _ClockCallback:
             signal.signal(signal.SIGTERM, self._sigterm)
         trainer._signal_connector.received_sigterm = False
 
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        """End one of several ranks before other callbacks handle its exception.
+
+        A callback that saves a checkpoint, as `OnExceptionCheckpoint` does, waits for all ranks,
+        and the others wait for the gradients of this rank.
+        """
+        if self._run.context.distributed.size > 1 and not isinstance(exception, PreemptedError):
+            raise exception
+
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Do the work that is due between two epochs."""
         self._data.loader.set_epoch(trainer.current_epoch)
