@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["run_on_hosts", "run_workers", "shell_code"]
 
 _POLL_S = 0.1
-# After SIGTERM and SIGHUP, which a machine sends that is about to shut down. A worker that waits for
+# After SIGTERM and SIGHUP, which a machine sends before it shuts down. A worker that waits for
 # others in a framework never notices the signal.
 _STOP_S = 120.0
 # After SIGINT. More than the hour that the end of a trial waits for its checkpoint by default; a
