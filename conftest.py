@@ -11,6 +11,7 @@ import gc
 import json
 import os
 import resource
+import signal
 import sys
 import time
 import zlib
@@ -35,9 +36,30 @@ PRELOAD = (
     "sqlalchemy.ext.compiler", "statistics", "tomllib", "xxhash", "yaml",
     "uvicorn", "uvloop", "httptools",
 )  # fmt: skip
+IGNORED_BY_PYTHON = {signal.SIGPIPE, signal.SIGXFSZ}
 SOURCES = ("src", "plugins/*/src", "tests/toy_plugin")
 # Started with ``python -m``, or for authors of plugins' tests.
 NOT_PRELOADED = ("__main__", "detcore_testing", "testing", "templates", "migrations", "torture")
+
+
+def reset_signals() -> None:
+    """Let the processes that tests start react to signals as they do in a terminal.
+
+    The shell ignores SIGINT in background jobs, nohup ignores SIGHUP, and children inherit both.
+    This process still ignores the others: a function that does nothing is not inherited.
+    """
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    for number in signal.valid_signals() - IGNORED_BY_PYTHON:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            continue
+        is_interrupt = number == signal.SIGINT
+        signal.signal(
+            number, signal.default_int_handler if is_interrupt else lambda _number, _frame: None
+        )
+
+
+# At import, because xdist starts its workers from a process that has only imported this file.
+reset_signals()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
