@@ -390,6 +390,20 @@ def test_a_script_without_a_checkpoint_does_not_promise_one(
     assert said(capsys)[-1] == "experiment 2, trial 2: error: the script ended: no data"
 
 
+def test_early_ends_and_resumes_that_need_nothing_are_named(
+    alone: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with alone(max_length={"batches": 10}) as context:
+        context.train.report_training_metrics(5, {"loss": float("nan")})
+    assert said(capsys)[-1] == (
+        "experiment 1, trial 1: completed at batch 5 of 10: the script ended before max_length"
+    )
+    alone(resume=True).start().close(SystemExit(75))
+    assert said(capsys)[-1].endswith(
+        "paused; start the script again: it resumes from the start: it has no checkpoint"
+    )
+
+
 def test_the_worker_of_a_runner_leaves_that_to_the_runner(
     managed: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
