@@ -11,6 +11,7 @@ from _lab import Lab, LineTrial
 from torch.nn import functional
 
 from detcore.errors import DetcoreError, InvalidExperimentError
+from detcore_torch import PyTorchCallback
 
 
 class Counting(torch.nn.Module):  # type: ignore[misc]  # PyTorch has no types here
@@ -134,3 +135,67 @@ def test_a_buffer_that_cannot_be_saved_is_named_once(
     (message,) = [each.getMessage() for each in caplog.records if "buffer" in each.getMessage()]
     assert "do not contain the buffer edges of Linear" in message
     Lab(Sparse).restore(tmp_path).train(2)
+
+
+class Stopping(PyTorchCallback):
+    """Counts, averages and adjusts a rate in plain attributes, without a ``state_dict``."""
+
+    def __init__(self, optimizer: Any) -> None:
+        self.optimizer = optimizer
+        self.reports = 0
+        self.history: list[float] = []
+        self.best: dict[str, Any] = {}
+        self.generator = torch.Generator().manual_seed(3)
+
+    def on_training_start(self) -> None:
+        self.reports = 0  # once in an uninterrupted run
+
+    def on_training_workload_end(self, avg_metrics: Any, batch_metrics: Any) -> None:
+        self.reports += 1
+        self.history.append(avg_metrics["loss"])
+        self.best[f"report {self.reports}"] = torch.tensor(min(self.history))
+        noise = torch.rand((), generator=self.generator).item()
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.05 * noise / self.reports
+
+
+class StoppingTrial(LineTrial):
+    def build_callbacks(self) -> Any:
+        self.callback = Stopping(self.optimizer)
+        return {"stopping": self.callback}
+
+
+@pytest.mark.parametrize("cut", [2, 4, 8])
+def test_attributes_of_callbacks_are_resumed(tmp_path: Path, cut: int) -> None:
+    whole = Lab(StoppingTrial).train(2, 4, 6, 8, 10)
+    Lab(StoppingTrial).train(*range(2, cut + 1, 2)).save(tmp_path)
+    later = Lab(StoppingTrial, steps_completed=cut).restore(tmp_path)
+    later.train(*range(cut + 2, 11, 2))
+    assert later.state() == whole.state()
+    assert vars(later.trial.callback).keys() == vars(whole.trial.callback).keys()
+    assert later.trial.callback.reports == 5
+    assert later.trial.callback.history == whole.trial.callback.history
+    assert later.trial.callback.best == whole.trial.callback.best
+
+
+def test_an_attribute_that_cannot_be_saved_is_named_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Opening(PyTorchCallback):
+        def on_training_start(self) -> None:
+            self.file = (tmp_path / "log.txt").open("w")
+
+        def on_trial_shutdown(self) -> None:
+            self.file.close()
+
+    class OpeningTrial(LineTrial):
+        def build_callbacks(self) -> Any:
+            return {"opening": Opening()}
+
+    lab = Lab(OpeningTrial).train(1)
+    lab.save(tmp_path)
+    lab.save(tmp_path)
+    lab.close()
+    messages = [each.getMessage() for each in caplog.records]
+    (message,) = [each for each in messages if "callback" in each]
+    assert "the callback opening has changed file, which a checkpoint cannot hold" in message

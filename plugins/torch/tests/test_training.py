@@ -320,13 +320,13 @@ def test_reducers_of_the_trials_own() -> None:
 
 
 class Noting(PyTorchCallback):
-    def __init__(self) -> None:
-        self.calls: list[str] = []
+    def __init__(self, note: Any) -> None:
+        self.note = note
         self.state = {"epochs": 0, "best": torch.zeros(2), "history": [(1, 0.5)], 3: {"x"}}
 
     def __getattribute__(self, name: str) -> Any:
         if name.startswith("on_"):
-            return lambda *arguments: self.calls.append(name[3:])
+            return lambda *arguments: self.note(name[3:])
         return super().__getattribute__(name)
 
     def state_dict(self) -> dict[str, Any]:
@@ -338,7 +338,8 @@ class Noting(PyTorchCallback):
 
 class NotedTrial(LineTrial):
     def build_callbacks(self) -> Any:
-        self.callback = Noting()
+        self.calls: list[str] = []
+        self.callback = Noting(self.calls.append)
         return {"noting": self.callback}
 
 
@@ -352,7 +353,7 @@ def test_callbacks_are_called_in_order_and_keep_their_state(tmp_path: Path) -> N
     lab.close()
     validation = ["validation_start", "validation_epoch_start", "validation_epoch_end",
                   "validation_end"]  # fmt: skip
-    assert lab.trial.callback.calls == [
+    assert lab.trial.calls == [
         "trial_startup", *validation, "training_start", "training_epoch_start",
         "training_workload_end", "training_epoch_end", "training_workload_end",
         "checkpoint_write_end", "trial_shutdown",
@@ -361,7 +362,7 @@ def test_callbacks_are_called_in_order_and_keep_their_state(tmp_path: Path) -> N
     state = later.trial.callback.state
     assert state["best"].tolist() == [2, 2]
     assert {**state, "best": 0} == {"epochs": 1, "best": 0, "history": [(1, 0.5)], 3: {"x"}}
-    assert later.trial.callback.calls == [
+    assert later.trial.calls == [
         "trial_startup", "training_start", "training_epoch_start", "training_workload_end"
     ]  # fmt: skip
 
@@ -407,7 +408,7 @@ def trial_that(method: str, value: Any) -> type[LineTrial]:
         (trial_that("build_validation_data_loader", [1]), "Return a torch.utils.data.DataLoader"),
         (trial_that("evaluate_full_dataset", {}), "both of evaluate_batch"),
         (trial_that("evaluation_reducer", max), "evaluation_reducer returned"),
-        (trial_that("build_callbacks", [Noting()]), "callbacks by name"),
+        (trial_that("build_callbacks", [Noting(print)]), "callbacks by name"),
         (trial_that("build_callbacks", {"a": object()}), "subclass of detcore_torch.PyTorchCallb"),
         (
             trial_that("build_callbacks", {"a": type("A", (PyTorchCallback,), {"on_epoch": id})()}),

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detcore.errors import InvalidDataTypeError, InvalidExperimentError, describe
+from detcore_torch._callback_attributes import CallbackAttributes
 
 __all__ = ["Callbacks", "PyTorchCallback"]
+
+_ATTRIBUTES = "attributes of callbacks"
 
 
 class PyTorchCallback:
     """Base class of callbacks; detcore calls the methods while a trial trains, on every worker.
 
-    The state of a callback, `state_dict`, is part of each checkpoint.
+    The state of a callback, `state_dict`, is part of each checkpoint, and so are attributes that
+    the callback changes: numbers, strings, arrays, tensors, random generators and containers of
+    these. When a trial is resumed, they are restored after `on_training_start`.
     """
 
     def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
@@ -84,13 +89,14 @@ class Callbacks:
 
     Args:
         callbacks: The result of ``build_callbacks``.
+        ignored_objects: Objects that are saved elsewhere, such as models.
 
     Raises:
         InvalidDataTypeError: If it is not a mapping of `PyTorchCallback`.
         InvalidExperimentError: If one has a method ``on_...`` that detcore never calls.
     """
 
-    def __init__(self, callbacks: Any) -> None:
+    def __init__(self, callbacks: Any, ignored_objects: Iterable[object] = ()) -> None:
         if not isinstance(callbacks, Mapping):
             raise InvalidDataTypeError(
                 f"build_callbacks returned {describe(callbacks)}.\n"
@@ -104,6 +110,8 @@ class Callbacks:
                 )
             _check_hooks(name, callback)
         self._callbacks: dict[str, PyTorchCallback] = dict(callbacks)
+        self._attributes = CallbackAttributes(self._callbacks, ignored_objects=ignored_objects)
+        self._saved_attributes: Mapping[str, Mapping[str, Any]] = {}
 
     def call(self, hook: str, *arguments: Any) -> None:
         """Call a hook of all callbacks, in order."""
@@ -117,12 +125,22 @@ class Callbacks:
         found = (type(each).on_checkpoint_write_end for each in self._callbacks.values())
         return any(method is not default for method in found)
 
+    def start_training(self) -> None:
+        """Call ``on_training_start``, after which changed attributes are as in the checkpoint."""
+        self.call("on_training_start")
+        self._attributes.note_objects()
+        self._attributes.restore(self._saved_attributes)
+
     def state_dict(self) -> dict[str, Any]:
-        """Return the callbacks' states by name."""
-        return {name: callback.state_dict() for name, callback in self._callbacks.items()}
+        """Return the callbacks' states by name, and the attributes that they have changed."""
+        states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
+        attributes = self._attributes.capture()
+        return states | {_ATTRIBUTES: {name: each for name, each in attributes.items() if each}}
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Give the callbacks their states; a callback that is new has none."""
+        self._saved_attributes = states.get(_ATTRIBUTES, {})
+        self._attributes.restore(self._saved_attributes)
         for name, callback in self._callbacks.items():
             if name in states:
                 callback.load_state_dict(states[name])

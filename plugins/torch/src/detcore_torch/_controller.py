@@ -61,7 +61,9 @@ class TorchController:
         self._epoch_length = -(-order.batches_per_epoch // self._place.size)
         self._ledger_epoch_length = order.batches_per_epoch
         self._feed = loader.stream(order, seed=seed, place=self._place)
-        self._callbacks = Callbacks(trial.build_callbacks())
+        schedulers = [each.scheduler for each in context.lr_schedulers]
+        wrapped = (*context.models, *context.optimizers, *schedulers, *context.scalers)
+        self._callbacks = Callbacks(trial.build_callbacks(), [trial, context, *wrapped])
         self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
         self._batches = 0
         self._has_started = False
@@ -85,7 +87,7 @@ class TorchController:
             for model in self._context.models:
                 model.train()
         with self._preserved_if_resumed():
-            self._callbacks.call("on_training_start")
+            self._callbacks.start_training()
         with lost_peers_raised(self._place):
             while self._train_unit(clock):
                 pass
