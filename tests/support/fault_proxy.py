@@ -6,6 +6,7 @@ import contextlib
 import http.client
 import http.server
 import random
+import re
 import socket
 import struct
 import threading
@@ -13,10 +14,17 @@ import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
-__all__ = ["FAULTS", "FaultProxy", "fault_proxy"]
+__all__ = ["FAULTS", "REFUSALS", "FaultProxy", "fault_proxy"]
 
 FAULTS = ("503", "429", "reset before", "reset after", "truncate", "delay", "throttle")
-"""All but ``"stall"``, which nothing but a time limit ends."""
+"""All but ``"stall"``, which nothing but a time limit ends, and those of credentials."""
+REFUSALS = {
+    "ExpiredToken": 403,
+    "RequestTimeTooSkewed": 403,
+    "AccessDenied": 403,
+    "Invalid Credentials": 401,
+}
+"""Codes of S3, and a message of GCS, with their status."""
 
 _DELAY_S = 0.2
 _BYTES_PER_S = 20_000_000
@@ -33,12 +41,16 @@ class FaultProxy:
         url: Where the proxy listens.
         choose: Called with method and target of each request; returns a fault or None.
         seen: The faults that happened.
+        expired_keys: Access keys of S3 that are answered with ExpiredToken.
+        on_expired: Called after each such answer.
     """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.choose: Callable[[str, str], str | None] = lambda method, target: None
         self.seen: list[str] = []
+        self.expired_keys: set[str] = set()
+        self.on_expired: Callable[[], object] = lambda: None
         self.closing = threading.Event()
 
     def sometimes(self, *faults: str, share: float, seed: int = 0) -> None:
@@ -76,6 +88,9 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
 
         def forward(self) -> None:
             fault = proxy.choose(self.command, self.path)
+            key = re.search("Credential=(\\w+)", self.headers.get("Authorization", ""))
+            if key and key[1] in proxy.expired_keys:
+                fault = "ExpiredToken"
             if fault is not None:
                 proxy.seen.append(fault)
             length = int(self.headers.get("Content-Length", 0))
@@ -93,6 +108,12 @@ def fault_proxy(upstream: str) -> Iterator[FaultProxy]:
                 return
             if fault in ("503", "429"):
                 self.answer(int(fault), [("Content-Type", "application/xml")], _SLOW_DOWN)
+                return
+            if fault in REFUSALS:
+                if fault == "ExpiredToken":
+                    proxy.on_expired()
+                text = f"<Error><Code>{fault}</Code><Message>a test</Message></Error>"
+                self.answer(REFUSALS[fault], [("Content-Type", "application/xml")], text.encode())
                 return
             if fault == "delay":
                 time.sleep(_DELAY_S)

@@ -54,7 +54,7 @@ class GcsStorage(FsspecStorage):
         """Store the settings; the connection is made later."""
         super().__init__(f"gs://{settings.root()}")
         self._settings = settings
-        self.policy = RetryPolicy(deadline_s=settings.deadline_s)
+        self.policy = RetryPolicy(deadline_s=settings.deadline_s, renew=self._renew)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -78,6 +78,11 @@ class GcsStorage(FsspecStorage):
             **options,
         )
         return fs, settings.root()
+
+    async def _renew(self) -> None:
+        """Read the credentials again, and get a new token."""
+        credentials = self._fs.credentials
+        await asyncio.to_thread(credentials.connect, credentials.method)
 
     def _writing(self) -> AbstractContextManager[None]:
         return bucket_needed(self.url, self._settings.bucket)

@@ -70,7 +70,7 @@ class ObstoreEngine:
         self._settings = settings
         self._opened: Any = None
         # An attempt here includes obstore's own retries; together they stay below the deadline.
-        self._policy = RetryPolicy(deadline_s=settings.deadline_s / 2)
+        self._policy = RetryPolicy(deadline_s=settings.deadline_s / 2, renew=self._reopen)
 
     def is_usable(self) -> bool:
         """Whether this process may use obstore, which a fork of a process that used it may not."""
@@ -80,14 +80,13 @@ class ObstoreEngine:
         self, pairs: Sequence[Pair], sizes: Sequence[int], progress: Progress | None
     ) -> list[FileDigest]:
         """Upload files."""
-        store = self._store
         at_once = _parts_at_once(sum(size > _WHOLE_BYTES for size in sizes))
 
         def put(index: int) -> FileDigest:
             path, key = pairs[index]
             if sizes[index] <= _WHOLE_BYTES:
-                return self._put_whole(store, path, key, sizes[index], progress)
-            return self._put_parts(store, path, key, at_once, progress)
+                return self._put_whole(path, key, sizes[index], progress)
+            return self._put_parts(path, key, at_once, progress)
 
         return _in_threads(put, sizes)
 
@@ -99,7 +98,6 @@ class ObstoreEngine:
         progress: Progress | None,
     ) -> list[FileDigest]:
         """Download files, or only digest those without a path."""
-        store = self._store
         small: dict[int, FileDigest] = {}
         large: dict[int, Mapping[str, Any]] = {}
 
@@ -108,7 +106,9 @@ class ObstoreEngine:
         first: GetOptions | None = {"range": (0, _FIRST_BYTES)} if len(keys) <= _FEW else None
 
         def get(index: int) -> None:
-            meta, data = retry(lambda: _read_if_small(store, keys[index], first), self._policy)
+            meta, data = retry(
+                lambda: _read_if_small(self._store, keys[index], first), self._policy
+            )
             if data is None:
                 large[index] = meta
                 return
@@ -126,7 +126,7 @@ class ObstoreEngine:
         def get_large(position: int) -> FileDigest:
             index = order[position]
             meta, path = large[index], paths[index]
-            return self._get_parts(store, keys[index], meta, path, algorithm, at_once, progress)
+            return self._get_parts(keys[index], meta, path, algorithm, at_once, progress)
 
         done = _in_threads(get_large, [large[index]["size"] for index in order])
         found = small | dict(zip(order, done, strict=True))
@@ -137,9 +137,8 @@ class ObstoreEngine:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
-        store = self._store
         try:
-            retry(lambda: obstore.put(store, key, data, mode="create"), self._policy)
+            retry(lambda: obstore.put(self._store, key, data, mode="create"), self._policy)
         except (AlreadyExistsError, PreconditionError):
             return False
         return True
@@ -148,34 +147,30 @@ class ObstoreEngine:
         """Upload a small file."""
         import obstore
 
-        store = self._store
-        retry(lambda: obstore.put(store, key, data, use_multipart=False), self._policy)
+        retry(lambda: obstore.put(self._store, key, data, use_multipart=False), self._policy)
 
     def read(self, key: str) -> bytes:
         """Return a small file."""
         import obstore
 
-        store = self._store
-        return retry(lambda: bytes(obstore.get(store, key).bytes()), self._policy)
+        return retry(lambda: bytes(obstore.get(self._store, key).bytes()), self._policy)
 
     def list(self, prefix: str) -> list[Entry] | None:
         """Return the files below a prefix, or None if obstore cannot represent one of the keys."""
         import obstore
         from obstore.exceptions import InvalidPathError
 
-        store = self._store
-
         def found() -> list[Entry]:
             return [
                 Entry(meta["path"], meta["size"])
-                for page in obstore.list(store, prefix=prefix or None, chunk_size=1000)
+                for page in obstore.list(self._store, prefix=prefix or None, chunk_size=1000)
                 for meta in page
             ]
 
         try:
             entries = retry(found, self._policy)
             if not entries and prefix:
-                meta = retry(lambda: obstore.head(store, prefix), self._policy)
+                meta = retry(lambda: obstore.head(self._store, prefix), self._policy)
                 entries = [Entry(meta["path"], meta["size"])]
         except FileNotFoundError:
             return []
@@ -191,33 +186,42 @@ class ObstoreEngine:
         """Delete files."""
         import obstore
 
-        store = self._store
-
         def delete(start: int) -> None:
             batch = list(keys[start : start + 500])
             try:
-                retry(lambda: obstore.delete(store, batch), self._policy)
+                retry(lambda: obstore.delete(self._store, batch), self._policy)
             except FileNotFoundError:
                 return
 
         for start in range(0, len(keys), 500):
             delete(start)
 
-    def _put_whole(
-        self, store: Any, path: Path, key: str, size: int, progress: Progress | None
-    ) -> FileDigest:
+    def _put_whole(self, path: Path, key: str, size: int, progress: Progress | None) -> FileDigest:
         import obstore
 
         data = read_whole(path, size)
-        retry(lambda: obstore.put(store, key, data, use_multipart=False), self._policy)
+        retry(lambda: obstore.put(self._store, key, data, use_multipart=False), self._policy)
         if progress is not None:
             progress(len(data))
         return digest_bytes(data)
 
     def _put_parts(
-        self, store: Any, path: Path, key: str, at_once: int, progress: Progress | None
+        self, path: Path, key: str, at_once: int, progress: Progress | None
     ) -> FileDigest:
-        """Upload in parts; obstore retries each of them."""
+        """Upload in parts; obstore retries each of them, but not with renewed credentials."""
+        reported = 0  # by all attempts
+
+        def report(sent: int) -> None:
+            nonlocal reported
+            if progress is not None and sent > reported:
+                progress(sent - reported)
+                reported = sent
+
+        return retry(lambda: self._put_parts_once(path, key, at_once, report), self._policy)
+
+    def _put_parts_once(
+        self, path: Path, key: str, at_once: int, report: Callable[[int], None]
+    ) -> FileDigest:
         import obstore
 
         digester = Digester()
@@ -225,35 +229,35 @@ class ObstoreEngine:
         part = max(PART_BYTES, -(-size // _MOST_PARTS))
 
         def parts() -> Iterator[bytes]:
+            sent = 0
             with open(path, "rb", buffering=0) as source:
                 while data := source.read(part):
                     digester.update(data)
                     yield data
-                    if progress is not None:
-                        progress(len(data))
+                    sent += len(data)
+                    report(sent)
 
         try:
-            obstore.put(store, key, parts(), chunk_size=part, max_concurrency=at_once)
+            obstore.put(self._store, key, parts(), chunk_size=part, max_concurrency=at_once)
         except FileNotFoundError:
             # Either the bucket does not exist, or the last response was lost: the upload is then
             # complete, and retrying the request does not find it.
-            if self._stored(store, key) != digester.result():
+            if self._stored(key) != digester.result():
                 raise
         return digester.result()
 
-    def _stored(self, store: Any, key: str) -> FileDigest | None:
+    def _stored(self, key: str) -> FileDigest | None:
         """Return the digest of the stored file, or None."""
         import obstore
 
         try:
-            meta = retry(lambda: obstore.head(store, key), self._policy)
+            meta = retry(lambda: obstore.head(self._store, key), self._policy)
         except FileNotFoundError:
             return None
-        return self._get_parts(store, key, meta, None, DEFAULT_ALGORITHM, _PARTS_AT_ONCE, None)
+        return self._get_parts(key, meta, None, DEFAULT_ALGORITHM, _PARTS_AT_ONCE, None)
 
     def _get_parts(
         self,
-        store: Any,
         key: str,
         meta: Mapping[str, Any],
         path: Path | None,
@@ -274,7 +278,7 @@ class ObstoreEngine:
                 while start < size or ahead:
                     while start < size and len(ahead) < at_once:
                         stop = min(start + PART_BYTES, size)
-                        ahead.append(pool.submit(self._range, store, key, meta, start, stop))
+                        ahead.append(pool.submit(self._range, key, meta, start, stop))
                         start = stop
                     data = ahead.popleft().result()
                     digester.update(data)
@@ -287,9 +291,7 @@ class ObstoreEngine:
                     future.cancel()
         return digester.result()
 
-    def _range(
-        self, store: Any, key: str, meta: Mapping[str, Any], start: int, stop: int
-    ) -> memoryview:
+    def _range(self, key: str, meta: Mapping[str, Any], start: int, stop: int) -> memoryview:
         import obstore
 
         options: GetOptions = {"range": (start, stop)}
@@ -297,20 +299,25 @@ class ObstoreEngine:
             options["if_match"] = meta["e_tag"]  # all parts must be of the same object
 
         def read() -> memoryview:
-            data = memoryview(obstore.get(store, key, options=options).bytes())
+            data = memoryview(obstore.get(self._store, key, options=options).bytes())
             if len(data) != stop - start:
                 raise ConnectionError(f"{len(data)} bytes of {key} came instead of {stop - start}")
             return data
 
         return retry(read, self._policy)
 
+    def _reopen(self) -> None:
+        """Read the credentials again, at the next request."""
+        self._opened = None
+
     @property
     def _store(self) -> Any:
-        if self._opened is None:
-            self._opened = _open(self._settings)
+        store = self._opened
+        if store is None:
+            store = self._opened = _open(self._settings)
         if not _USED_IN:
             _USED_IN.append(os.getpid())
-        return self._opened
+        return store
 
 
 def _open(settings: S3Settings) -> Any:

@@ -1,4 +1,4 @@
-"""Translate the errors of stores into detcore's; try again after those that pass."""
+"""Translate the errors of stores into detcore's; retry after those that may pass."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import dataclasses
 import errno
+import inspect
 import random
+import re
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
@@ -54,11 +56,23 @@ _PERMANENT_NAMES = frozenset(
     }
 )
 _PATIENCE = (408, 429)
+# Renewed credentials, or a corrected clock, pass. S3 sends these codes with status 400 or 403.
+_EXPIRED_CODES = frozenset(
+    {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
+)
+_SKEWED_CODE = "RequestTimeTooSkewed"
+# These may mean the same: 401 of GCS, and a refused HEAD, whose response has no code. If they mean
+# that the credentials are wrong, a retry does not help: the attempts end after this time.
+_UNCLEAR_S = 20.0
+_REFUSALS = ("PermissionDeniedError", "UnauthenticatedError")  # of obstore
+_CODE_IN_TEXT = re.compile(r"<Code>(\w+)</Code>")
 T = TypeVar("T")
 
 
 def is_transient(error: BaseException) -> bool:
-    """Whether a retry may help: resets, timeouts, throttling, server errors."""
+    """Whether a retry may help: resets, timeouts, throttling, server errors, old credentials."""
+    if _needs_renewal(error):
+        return True
     if isinstance(error, (DetcoreError, *_PERMANENT)) or detcore.storage.is_full(error):
         return False
     if isinstance(error, asyncio.TimeoutError | TimeoutError | ConnectionError):
@@ -71,6 +85,33 @@ def is_transient(error: BaseException) -> bool:
     if isinstance(error, OSError):
         return error.errno not in _PERMANENT_NUMBERS
     return _is_of_a_client(error) and type(error).__name__ not in _PERMANENT_NAMES
+
+
+def _needs_renewal(error: BaseException) -> bool:
+    """Whether renewed credentials, or a corrected clock, may help."""
+    code = _find_code(error)
+    return code in _EXPIRED_CODES or code == _SKEWED_CODE or _is_unclear(error)
+
+
+def _is_unclear(error: BaseException) -> bool:
+    """Whether credentials were refused, and nothing says whether they are old or wrong."""
+    if not (_is_of_a_client(error) or _is_of_a_client(error.__cause__)):
+        return False
+    if type(error).__name__ in _REFUSALS:
+        return _find_code(error) is None
+    # botocore has the status for a code if the response to a HEAD has no body.
+    return _status(error) == 401 or _find_code(error) in ("400", "403")
+
+
+def _find_code(error: BaseException) -> str | None:
+    """Return the error code of S3, such as ``"ExpiredToken"``, or None."""
+    for candidate in (error, error.__cause__):
+        response = getattr(candidate, "response", None)
+        if isinstance(response, dict):
+            code = response.get("Error", {}).get("Code")
+            return None if code is None else str(code)
+    found = _CODE_IN_TEXT.search(str(error)) if _is_of_a_client(error) else None
+    return found[1] if found else None
 
 
 def _status(error: BaseException) -> int | None:
@@ -93,7 +134,7 @@ def _text(error: BaseException) -> str:
     return in_one_line(str(error).partition("Debug source")[0]).rstrip(".")
 
 
-def _is_of_a_client(error: BaseException) -> bool:
+def _is_of_a_client(error: BaseException | None) -> bool:
     return type(error).__module__.partition(".")[0] in _CLIENTS
 
 
@@ -115,7 +156,7 @@ def means_exists(error: BaseException) -> bool:
 def translated(what: str, url: str) -> Iterator[None]:
     """Turn the errors of clients, too, into `StorageError`; see `detcore.storage.translated`."""
     try:
-        with detcore.storage.translated(what, url):
+        with detcore.storage.translated(what, url), _explained_refusal(what, url):
             yield
     except Exception as error:
         if isinstance(error, OSError | DetcoreError):
@@ -128,6 +169,35 @@ def translated(what: str, url: str) -> Iterator[None]:
         ) from error
 
 
+@contextlib.contextmanager
+def _explained_refusal(what: str, url: str) -> Iterator[None]:
+    """Turn errors that concern credentials into `StorageError`, with advice."""
+    try:
+        yield
+    except Exception as error:
+        code = _find_code(error)
+        is_refused = isinstance(error, PermissionError) and _is_of_a_client(error.__cause__)
+        is_refused = is_refused or type(error).__name__ in _REFUSALS
+        if code == _SKEWED_CODE:
+            advice = (
+                "The clock of this machine differs too much from the clock of the store. Correct "
+                "it (timedatectl set-ntp true), then resume from the last checkpoint."
+            )
+        elif code in _EXPIRED_CODES:
+            advice = (
+                "The credentials have expired. Renew them (for example: aws sso login), then "
+                "resume from the last checkpoint."
+            )
+        elif is_refused or _needs_renewal(error):
+            advice = (
+                "The store refuses the credentials. Check that they are valid and may read and "
+                f"write there (detcore storage check {url}), then resume from the last checkpoint."
+            )
+        else:
+            raise
+        raise StorageError(f"{what} failed in {url}: {_text(error)}.\n{advice}") from error
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RetryPolicy:
     """How long to retry when a store does not respond, or throttles requests.
@@ -137,11 +207,13 @@ class RetryPolicy:
             this time, including retries, is an error.
         first_pause_s: Pause after the first failure; later ones double, up to `longest_pause_s`.
         longest_pause_s: The longest pause.
+        renew: Reads the credentials again; called before a retry if the store refused them.
     """
 
     deadline_s: float = 180.0
     first_pause_s: float = 0.1
     longest_pause_s: float = 10.0
+    renew: Callable[[], Awaitable[None] | None] | None = None
 
     def pause(self, attempt: int) -> float:
         """Return the pause after a number of failures, in seconds."""
@@ -150,22 +222,41 @@ class RetryPolicy:
         return random.SystemRandom().uniform(longest / 2, longest)
 
 
+class _Attempts:
+    """The attempts at a request: when the next one is due, and when it is too late."""
+
+    def __init__(self, policy: RetryPolicy) -> None:
+        self._policy = policy
+        self._number = 0
+        self.end = time.monotonic() + policy.deadline_s
+
+    def plan_next(self, error: Exception) -> float | None:
+        """Return the pause before the next attempt, or None if there is none."""
+        now = time.monotonic()
+        if _is_unclear(error) and self._number == 0:
+            self.end = min(self.end, now + _UNCLEAR_S)
+        pause = self._policy.pause(self._number)
+        self._number += 1
+        return pause if is_transient(error) and now + pause < self.end else None
+
+
 def retry(work: Callable[[], T], policy: RetryPolicy) -> T:
     """Call `work` until it succeeds, fails permanently, or the deadline passes.
 
     A running call is not interrupted: `work` must have a time limit.
     """
-    end = time.monotonic() + policy.deadline_s
-    attempt = 0
+    attempts = _Attempts(policy)
     while True:
         try:
             return work()
         except Exception as error:
-            pause = policy.pause(attempt)
-            if not is_transient(error) or time.monotonic() + pause >= end:
+            pause = attempts.plan_next(error)
+            if pause is None:
                 raise
+            needs_renewal = _needs_renewal(error)
         time.sleep(pause)
-        attempt += 1
+        if needs_renewal and policy.renew is not None:
+            policy.renew()
 
 
 async def retry_async(work: Callable[[], Awaitable[T]], policy: RetryPolicy) -> T:
@@ -174,22 +265,26 @@ async def retry_async(work: Callable[[], Awaitable[T]], policy: RetryPolicy) -> 
     Raises:
         StorageError: If the last attempt was still running at the deadline.
     """
-    end = time.monotonic() + policy.deadline_s
-    attempt = 0
+    attempts = _Attempts(policy)
     last: Exception | None = None
     while True:
         try:
-            return await asyncio.wait_for(work(), end - time.monotonic())
+            return await asyncio.wait_for(work(), attempts.end - time.monotonic())
         except Exception as error:
-            if isinstance(error, asyncio.TimeoutError) and time.monotonic() >= end:
+            if isinstance(error, asyncio.TimeoutError) and time.monotonic() >= attempts.end:
+                if last is not None and _needs_renewal(last):
+                    raise last from last.__cause__
                 raise StorageError(
                     f"no answer within {policy.deadline_s:g} s"
                     + (f"; the try before failed with: {last}" if last is not None else "")
                     + ".\nThe store does not answer, or much too slowly."
                 ) from error
-            pause = policy.pause(attempt)
-            if not is_transient(error) or time.monotonic() + pause >= end:
+            pause = attempts.plan_next(error)
+            if pause is None:
                 raise
             last = error
         await asyncio.sleep(pause)
-        attempt += 1
+        if policy.renew is not None and _needs_renewal(last):
+            renewal = policy.renew()
+            if inspect.isawaitable(renewal):
+                await renewal

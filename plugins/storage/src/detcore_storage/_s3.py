@@ -59,7 +59,7 @@ class S3Storage(FsspecStorage):
         """
         super().__init__(f"s3://{settings.root()}")
         self._settings = settings
-        self.policy = RetryPolicy(deadline_s=settings.deadline_s)
+        self.policy = RetryPolicy(deadline_s=settings.deadline_s, renew=self._renew)
         self._fast: ObstoreEngine | None = None
         has_obstore = importlib.util.find_spec("obstore") is not None
         if settings.engine == "obstore" and not has_obstore:
@@ -264,6 +264,10 @@ class S3Storage(FsspecStorage):
             use_listings_cache=False,
         )
         return fs, settings.root()
+
+    async def _renew(self) -> None:
+        """Read the credentials of s3fs again."""
+        await self._fs.set_session(refresh=True)
 
     def _make_folders(self, keys: Iterable[str]) -> None:
         """Do nothing: there are no folders, and a bucket must exist."""

@@ -1,0 +1,204 @@
+"""Credentials that expire, and clocks that differ, while checkpoints are saved."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from fault_proxy import FaultProxy, fault_proxy
+from storage_servers import BUCKET, gcs_settings, s3_settings
+from toy_command import MODEL_DIR, Detcore
+
+from detcore.errors import StorageError
+from detcore.storage import digest_file
+from detcore_storage import FsspecStorage, GcsStorage, S3Settings, S3Storage
+
+LARGE_BYTES = 12_000_000  # sent in parts
+
+
+@pytest.fixture
+def moto_proxy(moto_url: str) -> Iterator[FaultProxy]:
+    """A proxy to a server that accepts all access keys."""
+    with fault_proxy(moto_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def s3_proxy(weed_url: str) -> Iterator[FaultProxy]:
+    with fault_proxy(weed_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def gcs_proxy(gcs_url: str) -> Iterator[FaultProxy]:
+    with fault_proxy(gcs_url) as proxy:
+        yield proxy
+
+
+class Credentials:
+    """A file of AWS with an access key, which the proxy lets expire."""
+
+    def __init__(self, path: Path, proxy: FaultProxy) -> None:
+        self._path = path
+        self._proxy = proxy
+        self._number = 0
+        self._num_refused = 0
+        proxy.on_expired = self._refuse
+        self.write()
+
+    def write(self) -> None:
+        """Write the next access key."""
+        self._number += 1
+        beside = self._path.with_suffix(".new")
+        key = f"KEY{self._number}"
+        beside.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = s\n")
+        beside.replace(self._path)
+
+    def expire(self) -> None:
+        """Let the current key expire; the next one comes after some requests were refused."""
+        self._num_refused = 0
+        self._proxy.expired_keys.add(f"KEY{self._number}")
+
+    def _refuse(self) -> None:
+        self._num_refused += 1
+        if self._num_refused == 2:
+            self.write()
+
+
+@pytest.fixture
+def credentials(
+    moto_proxy: FaultProxy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Credentials:
+    path = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(path))
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(name, raising=False)
+    return Credentials(path, moto_proxy)
+
+
+def write_files(folder: Path) -> list[tuple[Path, str]]:
+    pairs = [(folder / name, f"run/{name}") for name in ("small", "tiny", "large")]
+    for (path, _), size in zip(pairs, (9, 1, LARGE_BYTES), strict=True):
+        path.write_bytes(b"x" * size)
+    return pairs
+
+
+def list_calls(storage: FsspecStorage, folder: Path) -> list[Callable[[], object]]:
+    """Return calls of each kind."""
+    folder.mkdir()
+    pairs = write_files(folder)
+    expected = {key: digest_file(path) for path, key in pairs}
+    targets = [(folder / "back" / key, key) for _, key in pairs]
+    sent: list[int] = []
+
+    def put() -> None:
+        assert storage.put_tree(pairs, progress=sent.append) == expected
+        assert sum(sent) == LARGE_BYTES + 10
+
+    def get() -> None:
+        assert storage.get_tree(targets) == expected
+
+    def read() -> None:
+        assert storage.read("run/new") == b"new"
+
+    def list_all() -> None:
+        assert {entry.key for entry in storage.list("run")} == {*expected, "run/new"}
+
+    return [put, lambda: storage.create("run/new", b"new"), get, read, list_all,
+            lambda: storage.replace("run/new", b"newer"), lambda: storage.delete(["run/new"]),
+            storage.probe]  # fmt: skip
+
+
+@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
+def test_expired_credentials_are_renewed(
+    engine: str, credentials: Credentials, moto_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    settings = {"bucket": BUCKET, "prefix": uuid.uuid4().hex, "endpoint_url": moto_proxy.url}
+    storage = S3Storage(S3Settings.model_validate({**settings, "engine": engine}))
+    for call in list_calls(storage, tmp_path / "files"):
+        credentials.expire()
+        call()
+    assert len(moto_proxy.expired_keys) == 8
+
+
+def open_storage(
+    engine: str, request: pytest.FixtureRequest, deadline_s: float
+) -> tuple[FsspecStorage, FaultProxy]:
+    prefix = uuid.uuid4().hex
+    if engine == "gcsfs":
+        proxy: FaultProxy = request.getfixturevalue("gcs_proxy")
+        return GcsStorage(gcs_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
+    proxy = request.getfixturevalue("s3_proxy")
+    settings = s3_settings(proxy.url, prefix, engine=engine, deadline_s=deadline_s)
+    return S3Storage(settings), proxy
+
+
+REFUSED = [
+    ("obstore", "RequestTimeTooSkewed"),
+    ("s3fs", "RequestTimeTooSkewed"),
+    ("gcsfs", "Invalid Credentials"),
+]
+
+
+@pytest.mark.parametrize(("engine", "code"), REFUSED)
+def test_refusal_that_passes_is_retried(
+    engine: str, code: str, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    storage, proxy = open_storage(engine, request, 60.0)
+    for call in list_calls(storage, tmp_path / "files"):
+        codes = iter([code] * 3)
+        proxy.choose = lambda method, target, codes=codes: next(codes, None)  # type: ignore[misc]
+        call()
+    assert len(proxy.seen) >= 3 * 7
+
+
+ADVICE = [
+    ("obstore", "ExpiredToken", "The credentials have expired. Renew them"),
+    ("s3fs", "ExpiredToken", "The credentials have expired. Renew them"),
+    ("obstore", "RequestTimeTooSkewed", "The clock of this machine differs"),
+    ("s3fs", "RequestTimeTooSkewed", "The clock of this machine differs"),
+    ("obstore", "AccessDenied", "The store refuses the credentials"),
+    ("s3fs", "AccessDenied", "The store refuses the credentials"),
+    ("gcsfs", "Invalid Credentials", "The store refuses the credentials"),
+]
+
+
+@pytest.mark.parametrize(("engine", "code", "advice"), ADVICE)
+def test_refusal_ends_with_advice(
+    engine: str, code: str, advice: str, request: pytest.FixtureRequest
+) -> None:
+    storage, proxy = open_storage(engine, request, 4.0)
+    proxy.always(code)
+    with pytest.raises(StorageError) as caught:
+        storage.replace("run/new", b"new")
+    assert advice in str(caught.value)
+    assert "owner and mode" not in str(caught.value)
+    # Only what may pass is retried.
+    assert (len(proxy.seen) == 1) == (code == "AccessDenied")
+
+
+def test_run_survives_expired_credentials(
+    credentials: Credentials, moto_proxy: FaultProxy, tmp_path: Path
+) -> None:
+    """The key expires at each commit, for the worker as well as for the runner."""
+    storage = {
+        "type": "s3", "bucket": BUCKET, "prefix": "trials", "endpoint_url": moto_proxy.url,
+        "save_trial_latest": 1, "save_experiment_best": 0, "save_trial_best": 0,
+    }  # fmt: skip
+    manifests = set()
+
+    def expire_at_commit(method: str, target: str) -> None:
+        if method == "PUT" and target.endswith("/manifest.json") and target not in manifests:
+            manifests.add(target)
+            credentials.expire()
+
+    moto_proxy.choose = expire_at_commit
+    with Detcore(tmp_path) as detcore:
+        finished = detcore("run", detcore.config(checkpoint_storage=storage), MODEL_DIR)
+        assert finished.code == 0, finished.stdout + finished.stderr
+        listed = detcore("checkpoint", "list", "--experiment", 1, "--deleted", "--json").stdout
+    assert listed.count('"COMPLETED"') == 1
+    assert listed.count('"DELETED"') == len(manifests) - 1 > 0
+    assert len(moto_proxy.expired_keys) >= 3
