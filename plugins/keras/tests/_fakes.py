@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -73,6 +74,7 @@ class FakeClock:
         self.records: list[int | None] = []
         self.validated_records: list[int | None] = []
         self.next_boundary = min(until, start + unit)
+        self.stopped: str | None = None
 
     def slowest(self, seconds: float) -> float:
         distributed = None if self.context is None else self.context.distributed
@@ -102,6 +104,7 @@ class FakeClock:
             result = self.controller.validate()
             self.validations.append((steps_completed, dict(result.metrics)))
             self.validated_records.append(result.n_records)
+            interrupted = self.interrupt_requested
         if self.save_every and (steps_completed % self.save_every == 0 or interrupted):
             assert self.directory is not None
             target = self.directory / f"step-{steps_completed}"
@@ -115,7 +118,19 @@ class FakeClock:
         going = steps_completed < self.until and not interrupted
         if not going:
             self._end_save()
+            self.stopped = "completed"
+            if interrupted:
+                has_stop = self.context is not None and self.context.get_stop_requested()
+                self.stopped = "stop requested" if has_stop else "preempted"
         return going
+
+    def save(self, state: KerasController) -> None:
+        """Save once more at the end, in the place of the last checkpoint."""
+        if self.directory is not None:
+            target = self.directory / f"step-{self.steps_completed}"
+            shutil.rmtree(target, ignore_errors=True)
+            target.mkdir(parents=True)
+            state.save(target)
 
     def _end_save(self) -> None:
         """Write the snapshot before, on another thread; training has gone on since."""

@@ -14,9 +14,9 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
     """A Keras callback with more hooks, and with state that is saved in checkpoints.
 
     A *workload* is the training between two decisions of detcore: to validate, to save, to stop.
-    ``on_train_begin`` is called each time a process starts or resumes the trial, ``on_train_end``
-    only if training ends without an error. ``on_test_end`` receives the validation metrics, with
-    names that begin with ``val_``.
+    ``on_train_begin`` is called each time a process starts or resumes the trial, before the state
+    is restored, ``on_train_end`` only if training ends without an error. ``on_test_end`` receives
+    the validation metrics, with names that begin with ``val_``.
 
     Attributes:
         state_name: Name under which the state is saved; default: the name of the class, and for the
@@ -60,7 +60,7 @@ class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no 
         """
 
     def get_state(self) -> Any:
-        """Return the state for a resumed run; default: None, for no state.
+        """Return the state for a resumed run; default: the attributes that training has changed.
 
         Returns:
             Numbers, strings, None, NumPy arrays, and lists, tuples and dicts of them. Anything else

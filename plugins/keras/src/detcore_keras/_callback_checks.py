@@ -6,25 +6,43 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from detcore.errors import InvalidExperimentError
+from detcore.errors import InvalidExperimentError, describe
 from detcore_keras._callback_base import Callback
 from detcore_keras._keras import keras
 
 __all__ = [
     "by_name",
     "check_epoch_hooks",
+    "checked_callbacks",
     "has_batch_hooks",
+    "has_own_state",
     "overrides",
     "tell_changes",
     "wants_train_batches",
-    "warn_of_lost_state",
 ]
 
 _logger = logging.getLogger("detcore.keras")
-# Callbacks of Keras that have a counterpart here.
-_REPLACED = ("EarlyStopping", "ReduceLROnPlateau")
 _OUR_MODULES = "detcore_keras."
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")
+
+
+def checked_callbacks(callbacks: Any) -> list[Any]:
+    """Return the result of ``keras_callbacks`` as a list.
+
+    Raises:
+        InvalidExperimentError: If it is not a list of Keras callbacks.
+    """
+    if not isinstance(callbacks, list | tuple):
+        raise InvalidExperimentError(
+            f"keras_callbacks returned {describe(callbacks)}; it returns a list of callbacks."
+        )
+    for callback in callbacks:
+        if not isinstance(callback, keras.callbacks.Callback):
+            raise InvalidExperimentError(
+                f"keras_callbacks returned a list with {describe(callback)}, which is not a Keras "
+                "callback.\nPass instances of keras.callbacks.Callback."
+            )
+    return list(callbacks)
 
 
 def has_batch_hooks(callbacks: Iterable[Any]) -> bool:
@@ -70,7 +88,7 @@ def _is_idle(callback: Any, name: str) -> bool:
 
 
 def by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
-    """Return the callbacks that have state, by the names under which it is saved.
+    """Return the callbacks by the names under which their state is saved.
 
     Raises:
         InvalidExperimentError: If two have the same name.
@@ -78,8 +96,6 @@ def by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
     named: dict[str, Any] = {}
     counts: dict[str, int] = {}
     for callback in callbacks:
-        if not (hasattr(callback, "get_state") and hasattr(callback, "load_state")):
-            continue
         name = getattr(callback, "state_name", None)
         if name is None:
             kind = type(callback).__name__
@@ -93,6 +109,13 @@ def by_name(callbacks: Iterable[Any]) -> dict[str, Any]:
             )
         named[name] = callback
     return named
+
+
+def has_own_state(callback: Any) -> bool:
+    """Whether a callback saves its state by its own ``get_state`` and ``load_state``."""
+    if not (hasattr(callback, "get_state") and hasattr(callback, "load_state")):
+        return False
+    return getattr(type(callback), "get_state", None) is not Callback.get_state
 
 
 def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
@@ -116,38 +139,12 @@ def check_epoch_hooks(callbacks: Iterable[Any]) -> None:
         _logger.warning("%s They are never called. %s", problem, mend)
 
 
-def warn_of_lost_state(callbacks: Iterable[Any]) -> None:
-    """Warn once about each of Keras's callbacks whose state a resumed run loses."""
-    told: set[str] = set()
-    for callback in callbacks:
-        kind = type(callback).__name__
-        if isinstance(callback, Callback) or kind in told:
-            continue
-        for name in _REPLACED:
-            if isinstance(callback, getattr(keras.callbacks, name)):
-                told.add(kind)
-                _logger.warning(
-                    "keras.callbacks.%s forgets its best value and its counters when a run is "
-                    "resumed; detcore_keras.callbacks.%s keeps them, and works at each validation",
-                    kind,
-                    name,
-                )
-        if isinstance(callback, keras.callbacks.ModelCheckpoint):
-            told.add(kind)
-            _logger.warning(
-                "keras.callbacks.%s forgets its best value when a run is resumed, and saves the "
-                "model only; detcore saves checkpoints by itself, as checkpoint_policy and "
-                "min_checkpoint_period in the experiment file say",
-                kind,
-            )
-
-
 def tell_changes(gone: Iterable[str], new: Iterable[str]) -> None:
     """Report saved states without a callback, and callbacks without a saved state."""
     for name in sorted(gone):
         _logger.warning("the checkpoint has state of a callback %r, which is not there now", name)
     for name in sorted(new):
-        _logger.warning("the checkpoint has no state of the callback %r: it begins afresh", name)
+        _logger.warning("the checkpoint has no state of the callback %r: it starts fresh", name)
 
 
 def _has_hook(callback: Any, name: str) -> bool:

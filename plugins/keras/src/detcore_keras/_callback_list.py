@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -12,26 +13,33 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
+from detcore.trial import AttributeTracker
 from detcore_keras._arrays import encoded, read_arrays
 from detcore_keras._callback_base import Callback
 from detcore_keras._callback_checks import (
     by_name,
     check_epoch_hooks,
     has_batch_hooks,
+    has_own_state,
     overrides,
     tell_changes,
     wants_train_batches,
-    warn_of_lost_state,
 )
-from detcore_keras._callback_state import from_saved, to_saved
+from detcore_keras._callback_state import KerasCodec, from_saved, to_saved
 from detcore_keras._keras import keras
 from detcore_keras._tensorboard import TensorBoard
 
 __all__ = ["CallbackMultiplexer", "SavedCallbacks", "has_batch_hooks", "read_callbacks"]
 
+_logger = logging.getLogger("detcore.keras")
+
 _STATE_FILE = "callbacks.json"
 _ARRAYS_FILE = "callbacks.npz"
 _VERSION = 1
+# Attributes that Keras sets; `min_delta` changes its sign when Keras 3 sets `monitor_op`.
+_OF_KERAS = ("model", "_model", "params", "validation_data")
+_OF_MONITORS = (*_OF_KERAS, "monitor_op", "min_delta")
+_OF_TENSORBOARD = (*_OF_KERAS, "_is_tracing", "_profiler_started", "_writers")
 SavedCallbacks: TypeAlias = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
 
@@ -50,10 +58,11 @@ class CallbackMultiplexer:
     Args:
         callbacks: The user's callbacks, in order.
         model: The compiled model.
-        params: For ``set_params``, such as ``{"verbose": 1}``.
+        params: For ``set_params``: ``{"epochs": 5, "verbose": 1}``.
         batches_per_epoch: 0 if unknown: there are no epochs.
         is_chief: Whether this is the worker with rank 0.
         tensorboard_path: Folder of event files; None for the folders that the callbacks name.
+        saved_elsewhere: Layers and optimizers, whose state is saved with the model.
 
     Attributes:
         callbacks: The callbacks that are called on this worker.
@@ -72,19 +81,25 @@ class CallbackMultiplexer:
         batches_per_epoch: int,
         is_chief: bool,
         tensorboard_path: Path | None = None,
+        saved_elsewhere: Collection[Any] = (),
     ) -> None:
-        given = list(callbacks)
+        given = [callback for callback in callbacks if not _is_replaced(callback)]
         here = [callback for callback in given if is_chief or not _is_chief_only(callback)]
         self.callbacks: list[Any] = here
         self._model = model
-        self._params = {"epochs": 1, "steps": batches_per_epoch or None, **params}
+        self._params = {"steps": batches_per_epoch or None, **params}
         self._epoch_batches = batches_per_epoch
         self._is_chief = is_chief
         self._tensorboard_path = tensorboard_path
         # Named before any is left out, so that names are the same on all workers.
         named = by_name(given)
         self._names = frozenset(named)
-        self._stateful = {name: c for name, c in named.items() if c in here}
+        here_named = {name: c for name, c in named.items() if any(c is other for other in here)}
+        self._stateful = {name: c for name, c in here_named.items() if has_own_state(c)}
+        self._tracked = {name: c for name, c in here_named.items() if not has_own_state(c)}
+        self._saved_elsewhere = [model, *saved_elsewhere]
+        self._trackers: dict[str, AttributeTracker] = {}
+        self._has_told_lost_state = False
         self._batch_begin = _hooks(here, "on_train_batch_begin", "on_batch_begin")
         self._batch_end = _hooks(here, "on_train_batch_end", "on_batch_end")
         self._until: int | None = None
@@ -102,18 +117,29 @@ class CallbackMultiplexer:
 
     def train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Pass the model to the callbacks and begin; once per process."""
-        warn_of_lost_state(self.callbacks)
         for callback in self.callbacks:
             if isinstance(callback, TensorBoard) and self._tensorboard_path is not None:
                 callback.use_log_dir(self._tensorboard_path)
             callback.set_params(dict(self._params))
             callback.set_model(self._model)
         self._call("on_train_begin", dict(logs or {}))
+        self._trackers = {name: self._track(callback) for name, callback in self._tracked.items()}
 
-    def train_end(self, logs: Mapping[str, Any] | None = None) -> None:
-        """End training without an error."""
+    def train_end(self, *, is_final: bool = True) -> None:
+        """End training without an error.
+
+        Args:
+            is_final: Whether the trial has ended, and is not only interrupted. The best weights of
+                an ``EarlyStopping(restore_best_weights=True)`` are then restored, as in Keras 3,
+                which is also the case if it did not stop training.
+        """
         self._close_epoch({})
-        self._call("on_train_end", dict(logs or {}))
+        self._call("on_train_end", {})
+        for callback in self.callbacks if is_final else ():
+            if isinstance(callback, keras.callbacks.EarlyStopping):
+                weights = callback.best_weights if callback.restore_best_weights else None
+                if weights is not None:
+                    self._model.set_weights(weights)
 
     def workload_begin(self, total_batches: int, requested: int | None) -> None:
         """Continue from batch `total_batches`, for `requested` batches if that is known."""
@@ -179,6 +205,11 @@ class CallbackMultiplexer:
         self._close_epoch(numbers)
 
     @property
+    def terminates_on_nan(self) -> bool:
+        """Whether a callback ends training at the first loss that is not finite."""
+        return any(isinstance(c, keras.callbacks.TerminateOnNaN) for c in self.callbacks)
+
+    @property
     def reads_checkpoints(self) -> bool:
         """Whether a callback receives the folder of a checkpoint, and may read its files."""
         return bool(self._checkpoint_hooks())
@@ -202,7 +233,7 @@ class CallbackMultiplexer:
     def digests(self) -> dict[str, bytes]:
         """Return a digest of each callback's state, by name; equal states have equal digests."""
         found = {}
-        for name in self._stateful:
+        for name in (*self._stateful, *self._tracked):
             arrays: dict[str, npt.NDArray[Any]] = {}
             digest = hashlib.blake2b(digest_size=16)
             digest.update(json.dumps(self._saved_state(name, arrays), sort_keys=True).encode())
@@ -228,6 +259,9 @@ class CallbackMultiplexer:
             InvalidExperimentError: If a callback's state cannot be saved; the message names the
                 callback and the attribute.
         """
+        if not self._has_told_lost_state:
+            self._has_told_lost_state = True
+            self._tell_lost_state()
         state, arrays = self.state_dict(leave_out)
         text = json.dumps(state, indent=1, allow_nan=False) + "\n"
         (directory / _STATE_FILE).write_text(text, encoding="utf-8")
@@ -239,8 +273,10 @@ class CallbackMultiplexer:
     def state_dict(self, leave_out: Collection[str] = ()) -> SavedCallbacks:
         """Return the state as a JSON value, and the arrays that it refers to."""
         arrays: dict[str, npt.NDArray[Any]] = {}
-        names = [name for name in self._stateful if name not in leave_out]
-        states = {name: self._saved_state(name, arrays) for name in names}
+        states, attributes = (
+            {name: self._saved_state(name, arrays) for name in names if name not in leave_out}
+            for names in (self._stateful, self._tracked)
+        )
         ended = None
         if self._ended is not None:
             epoch, logs = self._ended
@@ -250,28 +286,57 @@ class CallbackMultiplexer:
             "has_begun_epoch": self._has_begun_epoch,
             "ended_epoch": ended,
             "callbacks": states,
+            "attributes": attributes,
         }
         return state, arrays
 
     def _saved_state(self, name: str, arrays: dict[str, npt.NDArray[Any]]) -> Any:
-        return to_saved(self._stateful[name].get_state(), arrays, f"of {name}")
+        if name in self._stateful:
+            return to_saved(self._stateful[name].get_state(), arrays, f"of {name}")
+        tracker = self._trackers.get(name)
+        return to_saved({} if tracker is None else tracker.capture(), arrays, f"of {name}")
 
-    def load_state(
-        self,
-        state: Mapping[str, Any],
-        arrays: Mapping[str, npt.NDArray[Any]],
-        chief: SavedCallbacks | None = None,
-    ) -> None:
+    def _track(self, callback: Any) -> AttributeTracker:
+        """Begin to track what training changes, from what ``on_train_begin`` has set."""
+        kinds = keras.callbacks
+        ignored: Sequence[str] = _OF_KERAS
+        monitors = (kinds.EarlyStopping, kinds.ReduceLROnPlateau, kinds.ModelCheckpoint)
+        if isinstance(callback, monitors):
+            ignored = _OF_MONITORS
+        elif isinstance(callback, kinds.TensorBoard):
+            ignored = _OF_TENSORBOARD
+        return AttributeTracker(
+            callback,
+            ignored=ignored,
+            ignored_objects=self._saved_elsewhere,
+            codec=KerasCodec(),
+        )
+
+    def _tell_lost_state(self) -> None:
+        """Warn about attributes that training has changed and that cannot be saved."""
+        for name, tracker in self._trackers.items():
+            names = tracker.list_changed()
+            if names and not type(self._tracked[name]).__module__.startswith("keras."):
+                _logger.warning(
+                    "the callback %s has changed %s, which cannot be saved in checkpoints: a "
+                    "resumed run starts with the first value. Keep the state in attributes that "
+                    "are numbers, strings, arrays, variables or containers of these, or define "
+                    "get_state and load_state (detcore_keras.callbacks.Callback)",
+                    name,
+                    ", ".join(names),
+                )
+
+    def load_state(self, saved: SavedCallbacks, chief: SavedCallbacks | None = None) -> None:
         """Restore a result of `state_dict`, or of `read_callbacks`; after `train_begin`.
 
         Callbacks without a saved state start fresh, and states without a callback are dropped; both
         are logged.
 
         Args:
-            state: The state.
-            arrays: The arrays that it refers to.
-            chief: The chief's state, for callbacks left out of this worker's own.
+            saved: The state, and the arrays that it refers to.
+            chief: The chief's, for callbacks left out of this worker's own.
         """
+        state, arrays = saved
         if state.get("version") != _VERSION:
             raise InvalidCheckpointError(
                 f"the checkpoint's callbacks have version {state.get('version')!r}; this "
@@ -281,15 +346,23 @@ class CallbackMultiplexer:
         ended = state["ended_epoch"]
         if ended is not None:
             self._ended = (ended["epoch"], from_saved(ended["logs"], arrays))
-        saved = {name: (value, arrays) for name, value in state["callbacks"].items()}
-        if chief is not None:
-            theirs = {name: (value, chief[1]) for name, value in chief[0]["callbacks"].items()}
-            saved = {**theirs, **saved}
-        tell_changes(saved.keys() - self._names, self._stateful.keys() - saved.keys())
+        sources = [saved] if chief is None else [chief, saved]
+        states, attributes = (
+            {
+                name: from_saved(value, its_arrays)
+                for its_state, its_arrays in sources
+                for name, value in its_state[kind].items()
+            }
+            for kind in ("callbacks", "attributes")
+        )
+        changed = {name for name, values in attributes.items() if values}
+        gone = (states.keys() | changed) - self._names
+        tell_changes(gone, self._stateful.keys() - states.keys())
         for name, callback in self._stateful.items():
-            value, its_arrays = saved.get(name, (None, arrays))
-            if value is not None:
-                callback.load_state(from_saved(value, its_arrays))
+            if states.get(name) is not None:
+                callback.load_state(states[name])
+        for name, tracker in self._trackers.items():
+            tracker.restore(attributes.get(name, {}))
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -345,12 +418,23 @@ def read_callbacks(directory: Path) -> SavedCallbacks:
 
 # Callbacks of Keras that write files, which the workers of a trial would overwrite mutually.
 _WRITERS = (
-    keras.callbacks.BackupAndRestore,
     keras.callbacks.CSVLogger,
     keras.callbacks.ModelCheckpoint,
     keras.callbacks.RemoteMonitor,
     keras.callbacks.TensorBoard,
 )
+
+
+def _is_replaced(callback: Any) -> bool:
+    """Whether a callback is left out, because it would restore its own copy of the model."""
+    if not isinstance(callback, keras.callbacks.BackupAndRestore):
+        return False
+    _logger.info(
+        "keras.callbacks.%s is not used: detcore saves and resumes the training itself, and a "
+        "second copy of the model would overwrite the restored one",
+        type(callback).__name__,
+    )
+    return True
 
 
 def _is_chief_only(callback: Any) -> bool:

@@ -10,20 +10,72 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
+from detcore.trial import AttributeCodec
 from detcore_keras._arrays import decoded
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._variables import raw_variable
 
-__all__ = ["from_saved", "to_saved"]
+__all__ = ["KerasCodec", "from_saved", "to_saved"]
 
 _PLAIN = (bool, int, str)
 # Keys of JSON objects that represent values without a form in JSON.
 _ARRAY, _SCALAR, _FLOAT, _TUPLE, _PAIRS = "$array", "$scalar", "$float", "$tuple", "$pairs"
+_TENSOR, _VARIABLE = "$tensor", "$variable"
+# Objects in attributes of callbacks whose state is their variables.
+_STATEFUL: tuple[type, ...] = (
+    keras.layers.Layer,
+    keras.metrics.Metric,
+    keras.optimizers.Optimizer,
+    tf.random.Generator,
+    *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
+)
+
+
+class KerasCodec(AttributeCodec):
+    """Reads and restores tensors, variables, and objects of Keras that consist of variables."""
+
+    def read_tensor(self, value: Any) -> npt.NDArray[Any] | None:
+        """Return the content of a variable or an eager tensor of numbers, or None."""
+        raw = raw_variable(value)
+        if not isinstance(raw, tf.Variable) and not (tf.is_tensor(raw) and hasattr(raw, "numpy")):
+            return None
+        array = np.asarray(raw.numpy())
+        return None if array.dtype.kind in "OSUM" else array
+
+    def assign_tensor(self, current: Any, saved: Any) -> Any:
+        """Assign a saved tensor to the present variable, if it fits."""
+        raw, value = raw_variable(current), raw_variable(saved)
+        if not isinstance(raw, tf.Variable) or (raw.shape, raw.dtype) != (value.shape, value.dtype):
+            return saved
+        raw.assign(value)
+        return current
+
+    def get_state(self, value: Any) -> Any:
+        """Return the values of the variables of a layer, metric, optimizer or generator."""
+        if not isinstance(value, _STATEFUL):
+            return None
+        return [raw_variable(variable).numpy() for variable in _variables(value)]
+
+    def set_state(self, value: Any, state: Any) -> None:
+        """Restore values that `get_state` returned."""
+        variables = [raw_variable(variable) for variable in _variables(value)]
+        for variable, saved in zip(variables, state, strict=True):
+            variable.assign(saved)
+
+
+def _variables(value: Any) -> list[Any]:
+    if hasattr(value, "state"):
+        return [value.state]
+    found = value.variables
+    return list(found() if callable(found) else found)
 
 
 def to_saved(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any:
     """Turn a callback's state into a JSON value.
 
     Args:
-        value: Numbers, strings, None, NumPy arrays and scalars; lists, tuples and dicts of them.
+        value: Numbers, strings, None, NumPy arrays and scalars, tensors and variables; lists,
+            tuples and dicts of them.
         arrays: Arrays are added here, under a key that the JSON value names.
         place: Where the value is, for messages, such as ``"EarlyStopping.best"``.
 
@@ -39,6 +91,12 @@ def to_saved(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any
         arrays[key] = np.asarray(value)
         kind = _SCALAR if isinstance(value, np.generic) else _ARRAY
         return {kind: key, "dtype": value.dtype.name}
+    array = KerasCodec().read_tensor(value)
+    if array is not None:
+        key = f"{len(arrays):05d}"
+        arrays[key] = array
+        kind = _VARIABLE if isinstance(raw_variable(value), tf.Variable) else _TENSOR
+        return {kind: key, "dtype": array.dtype.name}
     if type(value) is list:
         return [to_saved(part, arrays, f"{place}[{i}]") for i, part in enumerate(value)]
     if type(value) is tuple:
@@ -73,7 +131,7 @@ def from_saved(saved: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
         return tuple(from_saved(part, arrays) for part in saved[_TUPLE])
     if _PAIRS in saved:
         return {from_saved(key, arrays): from_saved(part, arrays) for key, part in saved[_PAIRS]}
-    for kind in (_ARRAY, _SCALAR):
+    for kind in (_ARRAY, _SCALAR, _TENSOR, _VARIABLE):
         if kind in saved:
             try:
                 array = decoded(arrays, saved[kind], saved["dtype"])
@@ -81,5 +139,8 @@ def from_saved(saved: Any, arrays: Mapping[str, npt.NDArray[Any]]) -> Any:
                 raise InvalidCheckpointError(
                     f"the checkpoint's callback state is damaged: {saved!r}"
                 ) from error
+            if kind in (_TENSOR, _VARIABLE):
+                tensor = tf.constant(array, tf.as_dtype(saved["dtype"]))
+                return tf.Variable(tensor) if kind == _VARIABLE else tensor
             return array[()] if kind == _SCALAR else array
     return {name: from_saved(part, arrays) for name, part in saved.items()}

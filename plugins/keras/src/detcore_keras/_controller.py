@@ -2,32 +2,33 @@
 
 from __future__ import annotations
 
+import hashlib
 import itertools
-import json
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidCheckpointError, InvalidExperimentError, describe
 from detcore.trial import ValidationResult
 from detcore_keras import _state
-from detcore_keras._callback_list import (
-    CallbackMultiplexer,
-    SavedCallbacks,
-    has_batch_hooks,
-    read_callbacks,
-)
+from detcore_keras._callback_checks import checked_callbacks
+from detcore_keras._callback_list import CallbackMultiplexer, has_batch_hooks, read_callbacks
 from detcore_keras._data import inputs_of
 from detcore_keras._evaluation import Evaluation
 from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_function, slow_reason
-from detcore_keras._feeds import make_feed
-from detcore_keras._fit import fit_until_stopped, keras_function
+from detcore_keras._feeds import POSITION_FILE, make_feed, read_position, write_position
+from detcore_keras._fit import epoch_batches, fit_until_stopped, keras_function, num_epochs
 from detcore_keras._gradients import GradientOptions, share_gradients
-from detcore_keras._host_memory import ArrayFiles, HostMemory
-from detcore_keras._keras import keep_eager, keras, tf
+from detcore_keras._host_memory import ArrayFiles, HostMemory, host_array
+from detcore_keras._keras import keep_eager, tf
 from detcore_keras._legacy import find_legacy, load_legacy_weights
-from detcore_keras._model import checked_model, model_generators, optimizers_of
+from detcore_keras._model import (
+    checked_model,
+    list_trainable,
+    model_generators,
+    optimizers_of,
+    set_trainable,
+)
 from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
 from detcore_keras._state_tensors import StateReader
 from detcore_keras._units import (
@@ -52,8 +53,6 @@ __all__ = ["KerasController"]
 
 _logger = logging.getLogger("detcore.keras")
 
-_POSITION_FILE = "keras-position.json"
-
 
 class KerasController:
     """A `detcore.trial.LoopingController` for Keras.
@@ -70,7 +69,6 @@ class KerasController:
     def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext) -> None:
         self._context = context
         batch_size = context.get_per_slot_batch_size()
-        config = context.setup.config
         self._workers = Workers(context)
         self._has_started = False
         keep_eager()  # the trial's constructor may have turned it off, too
@@ -110,9 +108,9 @@ class KerasController:
             test_mode=context.test_mode,
             distributed=context.distributed,
         )
-        self._user_callbacks = _checked_callbacks(trial.keras_callbacks())
+        self._user_callbacks = checked_callbacks(trial.keras_callbacks())
         self._steps_per_epoch = self._workers.steps_per_epoch(self._feed)
-        self._epoch_batches = _epoch_batches(config, context, self._steps_per_epoch)
+        self._epoch_batches = epoch_batches(context, self._steps_per_epoch)
         self._steps = TrainSteps(
             model=model,
             element_spec=self._feed.element_spec,
@@ -124,8 +122,9 @@ class KerasController:
             may_compile=self._workers.size == 1,
         )
         self._callbacks: CallbackMultiplexer | None = None
-        self._saved_callbacks: list[SavedCallbacks] | None = None
+        self._is_finished = False
         self._random: RandomState | None = None
+        self._trainable: list[bool] | None = None
         self._memory = HostMemory()
         self._tensors: Sequence[TensorInfo] = ()
         self._state_reader: StateReader | None = None
@@ -154,6 +153,10 @@ class KerasController:
             if self._random is not None:
                 self._random.restore()
                 self._random = None
+            if self._trainable is not None:
+                # Keras 2 sets the flags of the time of ``compile`` when ``fit`` begins.
+                set_trainable(self._model, self._trainable)
+                self._trainable = None
             metrics = units.train(clock.next_boundary, lambda: self._interrupted(clock))
             # Otherwise, if set in the last batch before a boundary, it would end Keras's fit there.
             self._heed_stop_training()
@@ -161,15 +164,46 @@ class KerasController:
                 self._feed.position, metrics.means, metrics.batches, n_records=metrics.n_records
             )
             self._model.reset_metrics()
+            if not going and clock.stopped != "preempted":
+                self._finish(clock)
             return metrics.means if going else None
 
+        def end() -> None:
+            if not self._is_finished:
+                callbacks.train_end(is_final=False)
+
         try:
-            fit_until_stopped(self._model, train=train, on_end=callbacks.train_end)
+            fit_until_stopped(self._model, train=train, on_end=end)
         except tf.errors.OpError as error:
             collective = self._workers.collective
             if collective is not None and collective.failure is not None:
                 raise collective.failure from error
             raise
+
+    def _finish(self, clock: Clock) -> None:
+        """Save the model as Keras's ``fit`` leaves it, if that changes it."""
+        before = self._weights_digest()
+        self._end_training()
+        if any(self._workers.all_gather(self._weights_digest() != before)):
+            clock.save(self)
+
+    def _end_training(self) -> None:
+        """Do what ``fit`` does after the last batch: average the weights, call the callbacks."""
+        if self._is_finished:
+            return
+        self._is_finished = True
+        callbacks = self._begun_callbacks()
+        optimizer = self._model.optimizer
+        if hasattr(optimizer, "finalize_variable_values"):
+            optimizer.finalize_variable_values(self._model.trainable_variables)
+        callbacks.train_end()
+
+    def _weights_digest(self) -> bytes:
+        digest = hashlib.blake2b(digest_size=16)
+        for item in training_variables(self._model, self._optimizers()):
+            if not item.variable.dtype.is_integer:
+                digest.update(host_array(item.variable).tobytes())
+        return digest.digest()
 
     def validate(self) -> ValidationResult:
         """Evaluate the model; names of metrics begin with ``val_``.
@@ -236,6 +270,8 @@ class KerasController:
         self._build()
         self._start_together()
         callbacks = self._begun_callbacks()
+        if any(self._workers.all_gather(self._context.get_stop_requested())):
+            self._end_training()  # no batch follows this checkpoint
         optimizers = self._optimizers()
         own = self._workers.own_variables(self._model, optimizers)
         if self._workers.is_chief:
@@ -243,6 +279,8 @@ class KerasController:
             state = _state.training_state(self._model, optimizers, input_spec=spec)
         else:
             state = _state.own_state(self._model, optimizers, own)
+        if callbacks.terminates_on_nan:
+            _state.refuse_nan(state, self._feed.position)
         self._tensors = state.tensors()
         state.write_record(directory)
         files = dict(state.files)
@@ -252,8 +290,10 @@ class KerasController:
             "untouched": self._feed.position == 0 and not self._traced,
             "data": self._feed.save(directory),
             "validation": self._evaluation.state_dict(),
+            "stop_requested": self._context.get_stop_requested(),
+            "trainable": list_trainable(self._model),
         }
-        _write(directory / _POSITION_FILE, position)
+        write_position(directory / POSITION_FILE, position)
         if callbacks.reads_checkpoints:
             _state.write_array_files(directory, files)
             files = {}
@@ -272,21 +312,28 @@ class KerasController:
             DataError: If they do not fit this data.
         """
         own = self._context.own_folder(directory)
-        position = _read((own or directory) / _POSITION_FILE)
+        position = read_position((own or directory) / POSITION_FILE)
         self._build()
         if own is None:
             self._feed.seek(self._context.get_initial_batch())
         else:
             self._feed.restore(own, position["data"])
         self._evaluation.load_state(position["validation"])
-        self._saved_callbacks = [read_callbacks(own or directory)]
+        saved_callbacks = [read_callbacks(own or directory)]
         if own is not None and own != directory:
-            self._saved_callbacks.append(read_callbacks(directory))
-        if not position["untouched"]:
-            self._has_started = True
-            if not self._traced:
-                self._build_by_training()
+            saved_callbacks.append(read_callbacks(directory))
+        self._has_started = not position["untouched"]
+        if self._has_started and not self._traced:
+            self._build_by_training()
+        # The start of a callback may write weights, which the checkpoint's then replace.
+        callbacks = self._begun_callbacks()
+        if self._has_started:
             self._restore_variables(directory, own)
+            self._trainable = position["trainable"]
+            set_trainable(self._model, self._trainable)
+        callbacks.load_state(*saved_callbacks)
+        if position["stop_requested"]:
+            self._context.set_stop_requested(True)
         _state.restore_rng(own or directory)
         if own is None:
             self._vary()
@@ -309,11 +356,11 @@ class KerasController:
         Raises:
             InvalidCheckpointError: If it does not fit this model.
         """
-        names = (_POSITION_FILE, _state.VARIABLES_FILE)
+        names = (POSITION_FILE, _state.VARIABLES_FILE)
         is_own = any((directory / name).exists() for name in names)
         legacy = None if is_own else find_legacy(directory, weights_only=True)
         if legacy is None:
-            _read(directory / _POSITION_FILE)
+            read_position(directory / POSITION_FILE)
         self._build()
         self._start_together()
         self._random = RandomState(model_generators(self._model))
@@ -392,16 +439,15 @@ class KerasController:
                 self._user_callbacks,
                 model=self._model,
                 params={
-                    "verbose": int(self._context.fit_options.verbose and self._workers.is_chief)
+                    "epochs": num_epochs(self._context, self._epoch_batches),
+                    "verbose": int(self._context.fit_options.verbose and self._workers.is_chief),
                 },
                 batches_per_epoch=self._epoch_batches,
                 is_chief=self._workers.is_chief,
                 tensorboard_path=self._context.get_tensorboard_path(),
+                saved_elsewhere=[*self._optimizers(), *self._model._flatten_layers()],
             )
             self._callbacks.train_begin()
-            if self._saved_callbacks is not None:
-                own, *chief = self._saved_callbacks
-                self._callbacks.load_state(*own, *chief)
             self._heed_stop_training()
         return self._callbacks
 
@@ -451,44 +497,3 @@ class KerasController:
 
     def _optimizers(self) -> list[Any]:
         return optimizers_of(self._model, self._context)
-
-
-def _checked_callbacks(callbacks: Any) -> list[Any]:
-    if not isinstance(callbacks, list | tuple):
-        raise InvalidExperimentError(
-            f"keras_callbacks returned {describe(callbacks)}; it returns a list of callbacks."
-        )
-    for callback in callbacks:
-        if not isinstance(callback, keras.callbacks.Callback):
-            raise InvalidExperimentError(
-                f"keras_callbacks returned a list with {describe(callback)}, which is not a Keras "
-                "callback.\nPass instances of keras.callbacks.Callback."
-            )
-    return list(callbacks)
-
-
-def _epoch_batches(
-    config: Mapping[str, Any], context: TFKerasTrialContext, from_data: int | None
-) -> int:
-    """Return the batches of an epoch: as configured, else from the data; 0 if unknown."""
-    records = config.get("records_per_epoch") or 0
-    return max(1, records // context.get_global_batch_size()) if records else from_data or 0
-
-
-def _write(path: Path, value: Mapping[str, Any]) -> None:
-    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = value["data"], value["validation"], value["untouched"]
-    except FileNotFoundError as error:
-        raise InvalidCheckpointError(
-            f"the checkpoint has no {path.name}: it was not written by a TFKerasTrial of this "
-            "program, so training cannot resume from it.\n"
-            "Start a new experiment, or load its weights in build_model."
-        ) from error
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error!r}") from error
-    return value

@@ -1,12 +1,14 @@
-"""Make a feed from the result of ``build_training_data_loader``."""
+"""Make a feed from the result of ``build_training_data_loader``, and save its position."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.data import IndexSampler
-from detcore.errors import CheckFailedError
+from detcore.errors import CheckFailedError, InvalidCheckpointError
 from detcore_keras._data import (
     ArrayFeed,
     Feed,
@@ -21,7 +23,10 @@ from detcore_keras._tfdata import DatasetFeed, check_dataset
 if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
 
-__all__ = ["make_feed"]
+__all__ = ["POSITION_FILE", "make_feed", "read_position", "write_position"]
+
+POSITION_FILE = "keras-position.json"
+_POSITION_FIELDS = ("data", "validation", "untouched", "stop_requested", "trainable")
 
 
 def make_feed(
@@ -75,3 +80,28 @@ def _sampler(context: TFKerasTrialContext, num_records: int, batch_size: int) ->
         rank=context.distributed.get_rank(),
         world_size=context.distributed.get_size(),
     )
+
+
+def write_position(path: Path, value: Mapping[str, Any]) -> None:
+    """Write the position in the data, and other small values, of a checkpoint."""
+    path.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+
+
+def read_position(path: Path) -> dict[str, Any]:
+    """Read a file of `write_position`.
+
+    Raises:
+        InvalidCheckpointError: If it is missing or damaged.
+    """
+    try:
+        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _ = [value[name] for name in _POSITION_FIELDS]
+    except FileNotFoundError as error:
+        raise InvalidCheckpointError(
+            f"the checkpoint has no {path.name}: it was not written by a TFKerasTrial of this "
+            "program, so training cannot resume from it.\n"
+            "Start a new experiment, or load its weights in build_model."
+        ) from error
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise InvalidCheckpointError(f"{path} is damaged: {error!r}") from error
+    return value

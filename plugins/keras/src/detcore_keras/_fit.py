@@ -8,12 +8,23 @@ data, and chooses the number of batches per call; everything else is Keras's own
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
-__all__ = ["fit_until_stopped", "keras_function", "replaced_function", "stand_in"]
+if TYPE_CHECKING:
+    from detcore_keras._context import TFKerasTrialContext
+
+__all__ = [
+    "epoch_batches",
+    "fit_until_stopped",
+    "keras_function",
+    "num_epochs",
+    "replaced_function",
+    "stand_in",
+]
 
 # Keras counts each call of the train function as one "step".
 _ENDLESS = 1 << 62
@@ -60,6 +71,30 @@ def fit_until_stopped(
             callbacks=[_End(on_end)],
         )
     model.stop_training = False
+
+
+def epoch_batches(context: TFKerasTrialContext, from_data: int | None) -> int:
+    """Return the batches of an epoch: as configured, else from the data; 0 if unknown."""
+    records = context.setup.config.get("records_per_epoch") or 0
+    return max(1, records // context.get_global_batch_size()) if records else from_data or 0
+
+
+def num_epochs(context: TFKerasTrialContext, batches_per_epoch: int) -> int:
+    """Return the epochs that ``model.fit`` would be given for the trial's whole length.
+
+    Args:
+        context: The trial's context.
+        batches_per_epoch: 0 if unknown; then 1 epoch is returned for a length in other units.
+    """
+    length = (context.setup.config.get("searcher") or {}).get("max_length")
+    unit, count = "batches", context.planned_batches or 0
+    if isinstance(length, Mapping):
+        ((unit, count),) = length.items()
+    if unit == "epochs":
+        return int(count)
+    if unit == "records":
+        count //= context.get_global_batch_size()
+    return max(1, math.ceil(count / batches_per_epoch)) if batches_per_epoch else 1
 
 
 def keras_function(model: Any, kind: Literal["train", "test"]) -> Callable[[Any], Any]:

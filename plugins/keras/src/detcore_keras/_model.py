@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidModelError, describe
+from detcore.errors import InvalidCheckpointError, InvalidModelError, describe
 from detcore_keras._gradients import sums_batches
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
 
-__all__ = ["build_ahead", "checked_model", "model_generators", "optimizers_of"]
+__all__ = [
+    "build_ahead",
+    "build_optimizer",
+    "checked_model",
+    "list_trainable",
+    "model_generators",
+    "optimizers_of",
+    "set_trainable",
+]
 
 
 def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
@@ -86,6 +95,29 @@ def model_generators(model: Any) -> list[Any]:
     return found
 
 
+def list_trainable(model: Any) -> list[bool]:
+    """Return whether each of the model's layers is trainable, nested layers included."""
+    return [bool(layer.trainable) for layer in model._flatten_layers()]
+
+
+def set_trainable(model: Any, flags: Sequence[bool]) -> None:
+    """Restore a result of `list_trainable`.
+
+    Raises:
+        InvalidCheckpointError: If the model has another number of layers.
+    """
+    layers = list(model._flatten_layers())
+    if len(layers) != len(flags):
+        raise InvalidCheckpointError(
+            f"the checkpoint is for a model of {len(flags)} layers; {model.name!r} has "
+            f"{len(layers)}.\nUse the code in the checkpoint's directory code/."
+        )
+    # Outer layers come first, because setting the flag of a layer sets it for the layers inside.
+    for layer, flag in zip(layers, flags, strict=True):
+        if bool(layer.trainable) is not flag:
+            layer.trainable = flag
+
+
 def build_ahead(model: Any, element_spec: Any) -> None:
     """Make the variables of the optimizer and the metrics, as the first step would.
 
@@ -101,7 +133,7 @@ def build_ahead(model: Any, element_spec: Any) -> None:
     target = element_spec[1] if isinstance(element_spec, tuple) and len(element_spec) > 1 else None
     if output is None or not isinstance(target, tf.TensorSpec) or target.shape.rank is None:
         return
-    _build_optimizer(model)
+    build_optimizer(model)
     metrics = model._compile_metrics if KERAS_MAJOR == 3 else model.compiled_metrics
     if metrics is None or metrics.built:
         return
@@ -111,7 +143,8 @@ def build_ahead(model: Any, element_spec: Any) -> None:
         metrics.build(output, target)
 
 
-def _build_optimizer(model: Any) -> None:
+def build_optimizer(model: Any) -> None:
+    """Create the variables of a model's optimizer, unless it exists already or is not Keras's."""
     optimizer = model.optimizer
     is_plain = isinstance(optimizer, keras.optimizers.Optimizer) and _is_from_keras(optimizer)
     # Sums of gradients are made by the trace in any case.

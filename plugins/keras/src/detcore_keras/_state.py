@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from detcore.errors import InvalidCheckpointError
+from detcore.errors import InvalidCheckpointError, NotANumberError
 from detcore.types import TensorInfo
 from detcore_keras._arrays import decoded, encoded, read_arrays
 from detcore_keras._host_memory import ArrayFiles, HostMemory, host_array
@@ -30,6 +30,7 @@ __all__ = [
     "copied_to_write",
     "own_state",
     "read_variables_file",
+    "refuse_nan",
     "restore_mean_gradients",
     "restore_own_state",
     "restore_rng",
@@ -183,6 +184,28 @@ def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Pat
     """
     record = _of_this_keras(directory)
     _restore(record["variables"], training_variables(model, optimizers), directory)
+
+
+def refuse_nan(state: TrainingState, step: int) -> None:
+    """Raise an error if a weight is not finite, so that no checkpoint of it is saved.
+
+    Args:
+        state: What a checkpoint would contain.
+        step: Batches trained.
+
+    Raises:
+        NotANumberError: If a weight is NaN or infinite.
+    """
+    for row in state.record["variables"]:
+        is_weight = row["file"] == _FILES["weights"] and tf.as_dtype(row["dtype"]).is_floating
+        array = state.files[row["file"]].get(row["key"]) if is_weight else None
+        if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise NotANumberError(
+                f"the weight {row['name']} is not finite at batch {step}, and "
+                "keras.callbacks.TerminateOnNaN ends training.\n"
+                "The latest checkpoint is from before it. Lower the learning rate, clip the "
+                "gradients, or look for NaN in the data."
+            )
 
 
 def own_state(model: Any, optimizers: Sequence[Any], indices: Sequence[int]) -> TrainingState:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from detcore.errors import DataError, InvalidModelError
+from detcore.errors import DataError, InvalidModelError, NotANumberError
 from detcore_keras._data import RECORD_COUNT, batch_records, leaves
 from detcore_keras._fast_loop import NUM_UPDATES, update_counter
 from detcore_keras._fit import keras_function
@@ -188,6 +188,13 @@ class Units:
         for offset, batch in enumerate(metrics.batches):
             finite = math.isfinite(batch.get("loss", 0.0))
             if self._loss_is_finite and not finite:
+                if self.callbacks.terminates_on_nan:
+                    raise NotANumberError(
+                        f"the loss is {batch['loss']} at batch {begin + offset + 1}, and "
+                        "keras.callbacks.TerminateOnNaN ends training there.\n"
+                        "The latest checkpoint is from before it. Lower the learning rate, clip "
+                        "the gradients, or look for NaN in the data."
+                    )
                 _logger.warning(
                     "the loss is %s at batch %d; training continues. A lower learning rate, "
                     "gradient clipping, or a look for NaN in the data may help",

@@ -1,7 +1,6 @@
-"""Define Keras callbacks that support detcore's workloads and checkpoints, and survive a resume.
+"""Define Keras callbacks that work at detcore's workloads and validations.
 
-Plain Keras callbacks work in a `detcore_keras.TFKerasTrial`, too, but lose their state when a run
-is resumed. The state of these callbacks is saved in every checkpoint.
+Keras's own callbacks work in a `detcore_keras.TFKerasTrial`, too, at the ends of epochs.
 """
 
 from __future__ import annotations
@@ -24,8 +23,6 @@ class _AtValidations(Callback):
     Subclasses name this class first and Keras's after it.
     """
 
-    _STATE: tuple[str, ...] = ()
-
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Start fresh; a resumed run gets its state right after."""
         super().on_train_begin(logs)
@@ -40,15 +37,6 @@ class _AtValidations(Callback):
         self.test_end_count += 1
         super().on_epoch_end(count, dict(logs or {}))
 
-    def get_state(self) -> dict[str, Any]:
-        """Return the state to save."""
-        return {name: getattr(self, name) for name in self._STATE}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore a result of `get_state`."""
-        for name in self._STATE:
-            setattr(self, name, state[name])
-
 
 class EarlyStopping(_AtValidations, _keras.EarlyStopping):  # type: ignore[misc]  # untyped
     """Stop training when a validation metric no longer improves.
@@ -58,8 +46,6 @@ class EarlyStopping(_AtValidations, _keras.EarlyStopping):  # type: ignore[misc]
     checkpoints. With ``restore_best_weights=True`` they are put back when training is stopped
     early, before the last checkpoint, on every version of Keras.
     """
-
-    _STATE = ("wait", "stopped_epoch", "best", "best_epoch", "best_weights", "test_end_count")
 
     def on_test_end(self, logs: Mapping[str, Any] | None = None) -> None:
         """Compare the validation metric with the best one."""
@@ -83,5 +69,3 @@ class ReduceLROnPlateau(_AtValidations, _keras.ReduceLROnPlateau):  # type: igno
     `patience` and `cooldown` are numbers of validations. Its counters and the best value are saved
     in checkpoints, like the learning rate itself.
     """
-
-    _STATE = ("cooldown_counter", "wait", "best", "test_end_count")
