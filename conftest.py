@@ -14,6 +14,7 @@ import resource
 import signal
 import sys
 import time
+import warnings
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -182,6 +183,7 @@ def _own_modules() -> Iterator[str]:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
     """Start a cold test's processes as users do, and measure each test."""
+    forget_failure()
     started, used = time.monotonic(), _processor_time_s()
     is_cold = item.get_closest_marker("cold") is not None
     with warm_python.cold() if is_cold else contextlib.nullcontext():
@@ -197,6 +199,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         with contextlib.closing(os.fdopen(descriptor, "wb", buffering=0)) as file:
             file.write(json.dumps(line).encode() + b"\n")
     return result
+
+
+def forget_failure() -> None:
+    """Free what a failed test has left open, which would otherwise fail a later test.
+
+    pytest keeps the last traceback, and with it the processes and files of the failed test.
+    """
+    if not hasattr(sys, "last_value"):
+        return
+    for name in ("last_type", "last_value", "last_traceback", "last_exc"):
+        vars(sys).pop(name, None)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        gc.collect()
 
 
 def _processor_time_s() -> float:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from source_tree import ROOT
 
@@ -24,6 +25,27 @@ def test_inherited():
 """
 
 
+# The process keeps itself alive in a cycle, as an object in a traceback does.
+LEAK = """
+import gc, subprocess, sys
+def test_that_fails():
+    process = subprocess.Popen(
+        [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    process.itself = process
+    assert False
+def test_next(): gc.collect()
+def test_last(): gc.collect()
+"""
+
+
+def run_pytest(source: str, tmp_path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    path = tmp_path / "test_inner.py"
+    path.write_text(source)
+    command = [sys.executable, "-m", "pytest", "-s", "-q", "-W", "error", "-p", "conftest", path]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, **options)
+
+
 def ignore_signals() -> None:
     for number in (signal.SIGINT, signal.SIGQUIT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
@@ -31,11 +53,11 @@ def ignore_signals() -> None:
 
 
 def test_processes_inherit_no_ignored_signals(tmp_path: Path) -> None:
-    path = tmp_path / "test_inner.py"
-    path.write_text(INNER_TEST)
-    command = [sys.executable, "-m", "pytest", "-s", "-q", "-p", "conftest", "-n", "0", path]
-    finished = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, preexec_fn=ignore_signals
-    )
+    finished = run_pytest(INNER_TEST, tmp_path, preexec_fn=ignore_signals)
     assert finished.returncode == 0, finished.stdout + finished.stderr
     assert "True\nTrue\nset()\n" in finished.stdout
+
+
+def test_leak_of_a_failed_test_fails_no_other_test(tmp_path: Path) -> None:
+    finished = run_pytest(LEAK, tmp_path)
+    assert "1 failed, 2 passed" in finished.stdout

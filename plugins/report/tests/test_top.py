@@ -76,8 +76,6 @@ def test_it_is_redrawn_until_ctrl_c(records: Records) -> None:
         stdout=follower,
         stderr=subprocess.PIPE,
         env={**os.environ, "DETCORE_HOME": str(records.home), "TERM": "xterm"},
-        # A background job of a shell, which the tests may be, is started with SIGINT ignored.
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     os.close(follower)
     written = ""

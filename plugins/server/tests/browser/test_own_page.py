@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -40,5 +39,5 @@ def test_the_link_leads_to_the_experiments(browser: Browser, tmp_path: Path) -> 
         elsewhere.goto(link)
         expect(elsewhere.get_by_text(re.compile("This link was used already"))).to_be_visible()
     finally:
-        process.send_signal(signal.SIGINT)
-        process.communicate(timeout=60)
+        process.kill()
+        process.communicate()
