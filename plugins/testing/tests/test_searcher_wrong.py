@@ -14,10 +14,16 @@ from detcore_testing import SearcherSuite
 @pytest.mark.soak
 @pytest.mark.parametrize("made", WRONG, ids=lambda made: made.__name__)
 def test_a_wrong_method_is_rejected_and_the_clause_named(
-    made: type[Right], tmp_path: Path, request: pytest.FixtureRequest
+    made: type[Right],
+    tmp_path: Path,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    for name in ("working", "clauses"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path / "working")  # one of them writes a file there
     shows_all = request.config.getoption("--wrong", "some") == "whole"
-    found = find_broken(suite_of(made), made.broken, tmp_path, shows_all=shows_all)
+    found = find_broken(suite_of(made), made.broken, tmp_path / "clauses", shows_all=shows_all)
     assert made.broken in found
 
 
