@@ -32,7 +32,7 @@ class Visit(TokenCache):
         self.link = link
         # No user of the records: ids there begin at 1.
         self._visitor = TokenRecord(
-            user_id=0, user_name=_user_name(), is_admin=True, trial_id=None, expires_at=math.inf
+            user_id=0, user_name=_user_name(), is_admin=True, expires_at=math.inf
         )
 
     def open(self, link: str) -> str | None:
