@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import sys
 from typing import Any
 
 import pytest
@@ -118,6 +119,33 @@ def test_a_late_checkpoint_has_the_batch_of_its_own_alone(
     assert "batch 45" in last
     assert last.count("batch") == 1
     assert (uuid in last) == (kind is PlainDisplay)  # a log is copied from, a panel is looked at
+
+
+@pytest.mark.parametrize("kind", [PlainDisplay, LiveDisplay])
+def test_line_costs_few_calls(kind: type[PlainDisplay] | type[LiveDisplay]) -> None:
+    """A worker that prints 100,000 lines must not wait for the display."""
+    file = io.StringIO()
+    display = kind(Console(file=file, width=100, force_terminal=kind is LiveDisplay))
+    show(display, 8)
+    info = TrialInfo(
+        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config=CONFIG,
+        model_dir="/", trial_dir="/",
+    )  # fmt: skip
+    if isinstance(display, PlainDisplay):
+        display = PlainDisplay(Console(file=file), is_verbose=True)
+    num_calls = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal num_calls
+        num_calls += event == "call"
+
+    sys.setprofile(count)
+    for number in range(2000):
+        display.output(info, "stdout", f"line {number}", rank=0)
+    sys.setprofile(None)
+    display.close()
+    assert num_calls < 2000 * 100
+    assert [line for line in file.getvalue().splitlines() if "line 1999" in line]
 
 
 def test_verbose_lines_in_a_pipe_say_whose_they_are() -> None:

@@ -40,6 +40,7 @@ _MOST_KNOWN_LINES = 1000
 _MAX_REMEMBERED_LINES = 100
 _TRACEBACK = "Traceback (most recent call last):"
 _MOST_ROWS = 20
+_MAX_LINES_AT_ONCE = 500
 # Header, title of the table, the line about omitted rows, and some lines of earlier output.
 _OTHER_LINES = 7
 # Columns of the table.
@@ -190,7 +191,9 @@ class PlainDisplay(_Display):
 
     def _show(self, text: str) -> None:
         self._shown.append(text)
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        # A program may print 100,000 lines, and the console needs 0.3 ms to lay out each of them.
+        self._console.file.write(f"{text}\n")
+        self._console.file.flush()
 
     def _show_held_errors(self, status: TrialStatus) -> None:
         held = self._errors.take(status.trial_id)
@@ -259,6 +262,7 @@ class LiveDisplay(_Display):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._lock = threading.Lock()
+        self._lines: list[Text] = []  # shown at the next redraw: each print draws the panel anew
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._live.start()
 
@@ -270,14 +274,13 @@ class LiveDisplay(_Display):
         """Show a line that a worker printed."""
         with self._lock:
             text = printable(self._with_source(info, line, rank), keep_colours=True)
-            self._shown.append(text)
-            self._console.print(Text.from_ansi(text), soft_wrap=True)
+            self._show(text, Text.from_ansi(text))
 
     def notice(self, text: str) -> None:
         """Show a message of the runner."""
         with self._lock:
-            self._shown.append(printable(text))
-            self._console.print(Text(printable(text), style="dim"), soft_wrap=True)
+            self._show(printable(text), Text(printable(text), style="dim"))
+            self._print_lines()
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """Show which trial starts; in a search, leave that to the table."""
@@ -287,14 +290,26 @@ class LiveDisplay(_Display):
             super().trial_started(info, pid=pid)
 
     def tick(self) -> None:
-        """Redraw the panel."""
+        """Show the lines since the last call, and redraw the panel."""
         with self._lock:
+            self._print_lines()
             self._live.update(self._draw(), refresh=True)
 
     def close(self) -> None:
         """Draw once more and leave the last state on the screen."""
         self.tick()
         self._live.stop()
+
+    def _show(self, text: str, line: Text) -> None:
+        self._shown.append(text)
+        self._lines.append(line)
+        if len(self._lines) >= _MAX_LINES_AT_ONCE:
+            self._print_lines()
+
+    def _print_lines(self) -> None:
+        if self._lines:
+            self._console.print(Text("\n").join(self._lines), soft_wrap=True)
+            self._lines.clear()
 
     def _draw(self) -> Group | Text:
         progress = self._progress
