@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 import re
@@ -118,6 +119,24 @@ def test_csv_cannot_hold_formulas(capsys: pytest.CaptureFixture[str], search: Re
     assert capsys.readouterr().out.splitlines() == [
         "c,'=a,d,e,f", "-1,'@b,-Infinity,\"say \"\"x\"\", y", '",', ',,,,"[""-""]"',
     ]  # fmt: skip
+
+
+def test_csv_keeps_numbers_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    numbers = {
+        "a": -math.inf,
+        "b": -1e-30,
+        "c": -5,
+        "d": "+5",
+        "e": "-1e5",
+        "f": "-.5",
+        "g": "-Infinity",
+    }
+    print_csv([{"best": {"metrics": numbers}}], [])
+    (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert list(row.values()) == ["-Infinity", "-1e-30", "-5", "+5", "-1e5", "-.5", "-Infinity"]
+    print_csv([{"best": {"a": "-1+2", "b": "+A1", "c": "-Infinity()", "d": "-1e5\n"}}], [])
+    (row,) = csv.DictReader(capsys.readouterr().out.splitlines())
+    assert all(text.startswith("'") for text in row.values())
 
 
 def test_json_and_csv_exclude_each_other(search: Records) -> None:

@@ -56,6 +56,7 @@ __all__ = [
 Format = Literal["table", "json", "csv"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 # A spreadsheet takes a text that begins with one of these (or its full-width form) for a formula.
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*([eE][+-]?\d+)?|\.\d+([eE][+-]?\d+)?|Infinity)", re.ASCII)
 _FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r", "\n", "\uff1d", "\uff0b", "\uff0d", "\uff20")
 # rich styles of states, by their first word in small letters.
 _STATE_STYLES = {
@@ -277,14 +278,13 @@ def _cell(value: object) -> str:
     plain = plain_value(value)
     if plain is None:
         return ""
-    if isinstance(value, float):
-        return str(plain)  # -inf is a number, too
     return _guarded(plain) if isinstance(plain, str) else json.dumps(plain)
 
 
 def _guarded(text: str) -> str:
     text = printable(text)
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+    is_formula = text.startswith(_FORMULA_STARTS) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if is_formula else text
 
 
 def format_options(command: _Command) -> _Command:
