@@ -295,8 +295,8 @@ def test_of_very_many_reports_some_are_read(
         )
         records.report(trial, "validation", step, val_loss=float((step - 13) ** 2))
     whole = records.data("trial", "describe", str(trial), "--metric", "loss")
-    monkeypatch.setattr("detcore.cli._trial_view._MANY", 50)
-    monkeypatch.setattr("detcore.cli._trial_view._PARTS", 4)
+    monkeypatch.setattr("detcore.cli._trial_facts._MANY", 50)
+    monkeypatch.setattr("detcore.cli._trial_facts._PARTS", 4)
 
     text = records("trial", "describe", str(trial)).stdout
     rows = [columns(line) for line in text.splitlines()]

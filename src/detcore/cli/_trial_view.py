@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -30,27 +30,29 @@ from detcore.cli._output import (
     print_table,
 )
 from detcore.cli._records import master_option, open_records, uuid_shortener
-from detcore.contract.errors import NotFoundError
+from detcore.cli._trial_facts import (
+    KINDS,
+    NUM_SHOWN,
+    MetricSeries,
+    TrialFacts,
+    list_names,
+    read_trial,
+)
 from detcore.describe import (
     can_resume,
-    describe_trials,
     flatten,
     format_bytes,
     format_hparam,
     format_number,
     format_time,
     searcher_metric,
-    trial_state,
 )
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import (
         CheckpointRecord,
-        Database,
-        ExperimentRecord,
         MetricRecord,
-        TrialRecord,
     )
 
 __all__ = ["describe_trial", "plot_trial"]
@@ -60,11 +62,6 @@ _BEST_FIELDS = ("trial_id", "steps_completed", "metrics")
 _CHECKPOINT_FIELDS = (
     "uuid", "state", "steps_completed", "size_bytes", "committed_at", "storage_url",
 )  # fmt: skip
-_SHOWN = 20
-_KINDS = ("validation", "training")
-# Of more reports, as many as a plot can show are read.
-_MANY = 5000
-_PARTS = 1000
 _CSV_COLUMNS = ("kind", "steps_completed", "run_id", "reported_at", "n_records")
 _MAX_PLOT_WIDTH = 100
 _VALUE = operator.itemgetter(1)
@@ -84,7 +81,7 @@ Examples:
     "--all",
     "show_all",
     is_flag=True,
-    help=f"Show all validations, not the last {_SHOWN}, and deleted checkpoints.",
+    help=f"Show all validations, not the last {NUM_SHOWN}, and deleted checkpoints.",
 )
 @format_options
 @master_option
@@ -102,9 +99,9 @@ def describe_trial(
     With --csv all reports of metrics.
     """
     form = choose_format(as_json, as_csv)
-    whole = {"json": _KINDS[:1], "csv": _KINDS}.get(form, _KINDS[:1] if show_all else ())
+    whole = {"json": KINDS[:1], "csv": KINDS}.get(form, KINDS[:1] if show_all else ())
     with open_records(obj) as database:
-        facts, series = _read(database, trial_id, metric, whole)
+        facts, series = read_trial(database, trial_id, metric, whole)
         short = uuid_shortener(database)
     if form == "json":
         print_json(_plain(facts, series))
@@ -137,165 +134,14 @@ def plot_trial(obj: CliContext, trial_id: int, metric: str | None) -> None:
     """
     report = import_distribution("detcore_report", needed_by="'detcore trial plot'")
     with open_records(obj) as database:
-        facts, series = _read(database, trial_id, metric, ())
+        facts, series = read_trial(database, trial_id, metric, ())
     if series is None:
         click.echo(f"trial {trial_id} has reported no metrics yet", err=True)
         return
     _print_plot(series, facts, report.draw_text_plot)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Facts:
-    """All that is shown of a trial.
-
-    Attributes:
-        state: For users, as `trial_state` returns it.
-        num_reports: Number of reports of each kind. Of many, `validations` and `training` have
-            the newest and some of the others.
-    """
-
-    trial: TrialRecord
-    experiment: ExperimentRecord
-    state: str
-    is_alive: bool | None
-    num_reports: Mapping[str, int]
-    validations: Sequence[MetricRecord]
-    training: Sequence[MetricRecord]
-    best: MetricRecord | None
-    checkpoints: Sequence[CheckpointRecord]
-    num_runs: int
-    num_damaged: int
-
-    @property
-    def metric(self) -> str | None:
-        return searcher_metric(self.experiment.config)[0]
-
-    def has_all(self, kind: str) -> bool:
-        """Whether all reports of a kind were read."""
-        rows = self.validations if kind == "validation" else self.training
-        return len(rows) == self.num_reports[kind]
-
-    @property
-    def steps_completed(self) -> int:
-        reports = [*self.validations[-1:], *self.training[-1:]]
-        return max((report.steps_completed for report in reports), default=0)
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Series:
-    """A metric over steps."""
-
-    metric: str
-    kind: str
-    points: Sequence[tuple[int, float]]
-
-
-def _read(
-    database: Database, trial_id: int, wanted: str | None, whole: Sequence[str]
-) -> tuple[_Facts, _Series | None]:
-    """Read a trial, and the series to plot, or None if no metric was reported.
-
-    Args:
-        database: The records.
-        trial_id: Which trial.
-        wanted: The metric to plot; None: the searcher's.
-        whole: Kinds of which all reports are read, however many there are.
-
-    Raises:
-        NotFoundError: If there is no such trial, or the metric was never reported.
-    """
-    facts = _read_facts(database, trial_id, whole)
-    try:
-        return facts, _choose_series(database, facts, wanted)
-    except NotFoundError:
-        if all(facts.has_all(kind) for kind in _KINDS):
-            raise
-    facts = _read_facts(database, trial_id, _KINDS)
-    return facts, _choose_series(database, facts, wanted)
-
-
-def _read_facts(database: Database, trial_id: int, whole: Sequence[str]) -> _Facts:
-    trial = database.get_trial(trial_id)
-    experiment = database.get_experiment(trial.experiment_id)
-    metric, smaller = searcher_metric(experiment.config)
-    best = None
-    if metric is not None:
-        best = database.trial_best_validation(trial_id, metric, smaller_is_better=bool(smaller))
-    (row,) = describe_trials(database, [trial], metric=None, smaller_is_better=bool(smaller))
-    num_reports = {kind: database.count_metrics(trial_id, kind) for kind in _KINDS}
-    validations, training = (
-        _read_reports(database, trial_id, kind, kind in whole or num_reports[kind] <= _MANY)
-        for kind in _KINDS
-    )
-    return _Facts(
-        trial=trial,
-        experiment=experiment,
-        state=trial_state(row),
-        is_alive=row["is_alive"],
-        num_reports=num_reports,
-        validations=validations,
-        training=training,
-        best=best,
-        checkpoints=database.list_checkpoints(trial_id=trial_id),
-        num_runs=row["num_runs"],
-        num_damaged=len(database.events(trial_id, "damaged")),
-    )
-
-
-def _read_reports(
-    database: Database, trial_id: int, kind: str, is_whole: bool
-) -> Sequence[MetricRecord]:
-    if is_whole:
-        return database.metrics(trial_id, kind, with_batches=False)
-    newest = database.metrics(trial_id, kind, with_batches=False, newest=_SHOWN)
-    sample = database.sample_metrics(trial_id, kind, parts=_PARTS)
-    first = newest[0].steps_completed if newest else 0
-    return [*(row for row in sample if row.steps_completed < first), *newest]
-
-
-def _choose_series(database: Database, facts: _Facts, wanted: str | None) -> _Series | None:
-    kinds = {"validation": facts.validations, "training": facts.training}
-    names = {kind: _names(rows, facts.metric) for kind, rows in kinds.items()}
-    candidates = [(kind, name) for kind in kinds for name in names[kind]]
-    for name in (wanted,) if wanted is not None else (facts.metric, None):
-        for kind, candidate in candidates:
-            if name in (None, candidate):
-                points = _points(database, facts, kind, candidate)
-                return _Series(metric=candidate, kind=kind, points=points)
-    if wanted is None:
-        return None
-    listed = [f"{', '.join(names[kind])} ({kind})" for kind in kinds if names[kind]]
-    raise NotFoundError(
-        f"trial {facts.trial.id} has not reported a metric {wanted!r}.\n"
-        f"Metrics there: {'; '.join(listed) or 'none yet'}."
-    )
-
-
-def _points(
-    database: Database, facts: _Facts, kind: str, metric: str
-) -> Sequence[tuple[int, float]]:
-    if facts.has_all(kind):
-        rows = facts.validations if kind == "validation" else facts.training
-        numbers = [row for row in rows if _is_number(row.metrics.get(metric))]
-        return [(row.steps_completed, float(row.metrics[metric])) for row in numbers]
-    trial = facts.trial
-    curves = database.metric_curves(
-        trial.experiment_id, kind, metric, parts=_PARTS, trial_ids=[trial.id]
-    )
-    return curves[trial.id].points if trial.id in curves else ()
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _names(rows: Sequence[MetricRecord], first: str | None) -> list[str]:
-    """Return the names of reported numbers, the searcher's first."""
-    names = {name for row in rows for name, value in row.metrics.items() if _is_number(value)}
-    return sorted(names, key=lambda name: (name != first, name))
-
-
-def _speed(facts: _Facts) -> float | None:
+def _speed(facts: TrialFacts) -> float | None:
     """Return batches per second of the newest run, validations and checkpoints included."""
     rows = [row for row in facts.training if row.run_id == facts.trial.run_id]
     if len(rows) < 2 or rows[0].reported_at is None or rows[-1].reported_at is None:
@@ -305,7 +151,7 @@ def _speed(facts: _Facts) -> float | None:
     return steps / seconds if seconds > 0 and steps > 0 else None
 
 
-def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
+def _plain(facts: TrialFacts, series: MetricSeries | None) -> dict[str, Any]:
     trial, (metric, smaller) = facts.trial, searcher_metric(facts.experiment.config)
     last = facts.training[-1] if facts.training else None
     names = [field.name for field in dataclasses.fields(trial)]
@@ -331,7 +177,7 @@ def _plain(facts: _Facts, series: _Series | None) -> dict[str, Any]:
     }
 
 
-def _print_trial(facts: _Facts) -> None:
+def _print_trial(facts: TrialFacts) -> None:
     trial = facts.trial
     print_line(
         f"trial {trial.id} of experiment {trial.experiment_id}: {facts.experiment.name}",
@@ -362,14 +208,14 @@ def _print_trial(facts: _Facts) -> None:
     print_fields(fields, indent=2)
 
 
-def _print_validations(facts: _Facts, *, show_all: bool) -> None:
+def _print_validations(facts: TrialFacts, *, show_all: bool) -> None:
     print_heading("Validations")
     rows = facts.validations
     if not rows:
         print_line("none yet")
         return
-    names, left_out = _fitting(_names(rows, facts.metric))
-    shown = list(rows if show_all else rows[-_SHOWN:])
+    names, left_out = _fitting(list_names(rows, facts.metric))
+    shown = list(rows if show_all else rows[-NUM_SHOWN:])
     if facts.best is not None and not any(_is_same(row, facts.best) for row in shown):
         shown.insert(0, facts.best)
     counts = any(row.n_records is not None for row in shown)
@@ -427,7 +273,7 @@ def _fitting(names: list[str]) -> tuple[list[str], list[str]]:
     return names[:fitting], names[fitting:]
 
 
-def _print_training(facts: _Facts) -> None:
+def _print_training(facts: TrialFacts) -> None:
     print_heading("Training")
     if not facts.training:
         print_line("no reports yet")
@@ -444,7 +290,7 @@ def _print_training(facts: _Facts) -> None:
     print_fields(fields, indent=2)
 
 
-def _print_checkpoints(facts: _Facts, short: Callable[[str], str], *, show_all: bool) -> None:
+def _print_checkpoints(facts: TrialFacts, short: Callable[[str], str], *, show_all: bool) -> None:
     print_heading("Checkpoints")
     shown = [row for row in facts.checkpoints if show_all or row.state != "DELETED"]
     num_hidden = len(facts.checkpoints) - len(shown)
@@ -490,7 +336,9 @@ def _find_drawing() -> Callable[..., list[str]] | None:
     return draw
 
 
-def _print_plot(series: _Series, facts: _Facts, draw: Callable[..., list[str]] | None) -> None:
+def _print_plot(
+    series: MetricSeries, facts: TrialFacts, draw: Callable[..., list[str]] | None
+) -> None:
     """Print a plot with its extremes; without a function that draws, how to get one."""
     print_heading(f"{series.metric} ({series.kind}) over steps")
     finite = [point for point in series.points if math.isfinite(point[1])]
@@ -517,7 +365,7 @@ def _print_plot(series: _Series, facts: _Facts, draw: Callable[..., list[str]] |
     print_line(f"{text}; {missing} not finite" if missing else text, style="dim")
 
 
-def _print_hint(facts: _Facts) -> None:
+def _print_hint(facts: TrialFacts) -> None:
     if can_resume(facts.experiment.config, facts.trial.state.value, facts.is_alive):
         click.echo()
         print_line(f"resume with:  detcore run --resume {facts.trial.experiment_id}", style="dim")
