@@ -57,6 +57,15 @@ def test_training_ends_as_without_kills(tmp_path: Path, library: str, case: str)
 
 
 @pytest.mark.soak
+def test_metrics_of_an_epoch_are_those_of_a_run_without_kills(tmp_path: Path) -> None:
+    """A rate depends on them; the model keeps them in a list, of which Lightning knows nothing."""
+    check_killed(tmp_path, "lightning", "plateau-train", [4, 6, 9])
+    errors = [(tmp_path / name / "errors.txt").read_text() for name in ("whole", "broken")]
+    assert errors[0] == errors[1]
+    assert errors[0].count("(") == 4
+
+
+@pytest.mark.soak
 @pytest.mark.parametrize("case", ["average", "finetune", "plateau", "stop", "swa", "swa-norm"])
 def test_training_ends_as_with_lightning_alone(tmp_path: Path, case: str) -> None:
     alone, whole = (

@@ -7,7 +7,7 @@ import importlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
@@ -17,8 +17,10 @@ from detcore_torch._lightning_state import (
     FRAMEWORK,
     CallbackStates,
     StateIO,
+    capture_results,
     find_averaging_schedulers,
     list_files,
+    merge_results,
     needs_statistics_epoch,
     overwrite_later_files,
     resume_averaging,
@@ -111,6 +113,7 @@ class _ClockCallback:
         self._updates = 0  # Lightning's count, in which each of several optimizers counts
         self._is_due = True  # such as the checkpoint after an initial validation
         self._validation: dict[str, float] | None = None
+        self._results: dict[str, dict[str, Any]] = {}
         self._generators: Callable[[], None] | None = None
         self._has_started = False
         self._created: list[str] = []
@@ -164,6 +167,7 @@ class _ClockCallback:
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         """Report, if that is due, and have Lightning validate, if that is."""
+        merge_results(trainer, self._results)
         trainer.val_check_batch = _NEVER
         if trainer.global_step == self._updates or self._clock.stopped is not None:
             return
@@ -280,6 +284,7 @@ class _ClockCallback:
         state = self._state({
             "trainer": captured,
             "position": self._data.loader.position(),
+            "results": {} if is_between_epochs else capture_results(self._trainer),
             "metrics": dict(self._trainer.callback_metrics),
             "validation": self._validation,
             "is_stopping": self._trainer.should_stop,
@@ -301,7 +306,7 @@ class _ClockCallback:
         restore_callbacks(self._clock, checkpoint, self._callbacks)
         trainer._logger_connector._callback_metrics.update(document["metrics"])
         trainer.should_stop = trainer.should_stop or document["is_stopping"]
-        self._validation = document["validation"]
+        self._validation, self._results = document["validation"], document["results"]
         # Else it would skip ReduceLROnPlateau in this epoch, for which other checkpoints of
         # Lightning have no metrics.
         trainer.fit_loop._restarting = False

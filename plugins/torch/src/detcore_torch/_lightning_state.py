@@ -23,8 +23,10 @@ __all__ = [
     "FRAMEWORK",
     "CallbackStates",
     "StateIO",
+    "capture_results",
     "find_averaging_schedulers",
     "list_files",
+    "merge_results",
     "needs_statistics_epoch",
     "overwrite_later_files",
     "resume_averaging",
@@ -219,6 +221,35 @@ class _StartedEpoch:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
+
+
+def capture_results(trainer: Trainer) -> dict[str, dict[str, Any]]:
+    """Return the parts of the metrics that training logs over the present epoch, by name."""
+    return {
+        key: {"value": result.value, "count": getattr(result, "cumulated_batch_size", None)}
+        for key, result in trainer.fit_loop.epoch_loop._results.items()
+        if result.is_tensor and result.meta.on_epoch and not result.has_reset
+    }
+
+
+def merge_results(trainer: Trainer, saved: dict[str, dict[str, Any]]) -> None:
+    """Add the parts from before a checkpoint to the metrics that a batch has logged, once.
+
+    Args:
+        trainer: The trainer.
+        saved: The result of `capture_results`; what has been added is removed from it.
+    """
+    results = trainer.fit_loop.epoch_loop._results
+    for key in [key for key in saved if key in results]:
+        part, result = saved.pop(key), results[key]
+        value = part["value"].to(result.value.device)
+        if result.meta.is_max_reduction or result.meta.is_min_reduction:
+            result.value = result.meta.reduce_fx(value, result.value)
+        else:
+            result.value = value + result.value
+        if part["count"] is not None:
+            result.cumulated_batch_size = part["count"] + result.cumulated_batch_size
+        result._computed = None
 
 
 def list_files(trainer: Trainer) -> dict[str, list[str]]:

@@ -1,11 +1,13 @@
 """What training changes in a model and its ``state_dict`` leaves out.
 
 These are ``requires_grad`` of parameters, ``training`` of modules, buffers that are not
-persistent, and attributes of modules that are numbers or strings, such as ``Dropout.p``.
+persistent, attributes of modules that are numbers, strings or lists and dictionaries of them, such
+as ``Dropout.p``, and the states of metrics of torchmetrics.
 """
 
 from __future__ import annotations
 
+import copy
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -14,14 +16,15 @@ from detcore_torch._torch import torch
 
 __all__ = ["ModelAttributes", "restore_attributes", "restore_buffers"]
 
+_MAX_ITEMS = 10_000
 _logger = logging.getLogger("detcore.torch")
 
 
 class ModelAttributes:
     """Captures the attributes of models.
 
-    Create it before training starts: numbers and strings that are still the same as then are
-    settings, and not saved.
+    Create it before training starts: plain values that are still the same as then are settings,
+    and not saved.
 
     Attributes:
         models: The models.
@@ -41,6 +44,7 @@ class ModelAttributes:
                 "evaluating": [n for n, module in model.named_modules() if not module.training],
                 "buffers": {n: each for n, each in _find_buffers(model) if _can_save(each)},
                 "changed": _list_changes(settings, _read_settings(model)),
+                "metrics": {n: _read_metric(module) for n, module in _find_metrics(model)},
             }
             for model, settings in zip(self.models, self._settings, strict=True)
         ]
@@ -71,6 +75,9 @@ def restore_attributes(model: Any, state: Mapping[str, Any]) -> None:
         module.training = name not in evaluating
         for attribute, value in state["changed"].get(name, {}).items():
             setattr(module, attribute, value)
+    for name, module in _find_metrics(model):
+        for attribute, value in state["metrics"].get(name, {}).items():
+            setattr(module, attribute, _move(value, module.device))
     restore_buffers(model, state)
 
 
@@ -102,21 +109,57 @@ def _find_buffers(model: Any) -> Iterator[tuple[str, Any]]:
             yield f"{prefix}.{name}".removeprefix("."), module._buffers[name]
 
 
+def _find_metrics(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield name and metric of all metrics of torchmetrics, whose states no ``state_dict`` has."""
+    for name, module in model.named_modules():
+        if hasattr(module, "metric_state") and hasattr(module, "add_state"):
+            yield name, module
+
+
+def _read_metric(metric: Any) -> dict[str, Any]:
+    return {name: _move(value, "cpu") for name, value in metric.metric_state.items()}
+
+
+def _move(value: Any, device: Any) -> Any:
+    if isinstance(value, list):
+        return [_move(item, device) for item in value]
+    return value.detach().to(device) if isinstance(value, torch.Tensor) else value
+
+
 def _can_save(buffer: Any) -> bool:
     return buffer is None or (buffer.layout is torch.strided and not buffer.is_meta)
 
 
 def _read_settings(model: Any) -> dict[str, dict[str, Any]]:
-    """Return the attributes of each module that are plain values."""
-    kinds = (bool, int, float, str, type(None))
+    """Return copies of the attributes of each module that are plain values."""
     return {
         prefix: {
-            name: value
+            name: copy.deepcopy(value)
             for name, value in vars(module).items()
-            if type(value) in kinds and name != "training"
+            if name not in ignored and _is_plain(value)
         }
         for prefix, module in model.named_modules()
+        for ignored in [{"training", *_list_library_names(module)}]
     }
+
+
+def _list_library_names(module: Any) -> list[str]:
+    """Return the attributes of a ``LightningModule`` that Lightning itself uses, such as ids."""
+    return [
+        name
+        for each in type(module).__mro__
+        if each.__name__ == "LightningModule" and "lightning" in each.__module__
+        for name in vars(each())
+    ]
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a number or a string, or a small container of them, and no data."""
+    if type(value) in (list, tuple):
+        return len(value) <= _MAX_ITEMS and all(map(_is_plain, value))
+    if type(value) is dict:
+        return len(value) <= _MAX_ITEMS and all(map(_is_plain, [*value, *value.values()]))
+    return type(value) in (bool, int, float, str, type(None))
 
 
 def _list_changes(

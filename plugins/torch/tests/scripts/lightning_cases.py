@@ -1,5 +1,7 @@
 """Train a small network as the documentation of Lightning shows one of its features."""
 
+from pathlib import Path
+
 import lightning
 import torch
 from _shared import options
@@ -14,6 +16,7 @@ from lightning.pytorch.callbacks import (
 )
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
+from torchmetrics import MeanAbsoluteError
 
 from detcore_torch import resumable
 from detcore_torch.for_lightning import fit
@@ -27,6 +30,8 @@ class Network(lightning.LightningModule):
         norm = [torch.nn.BatchNorm1d(37)] if args.case in ("swa-norm", "finetune") else []
         self.backbone = torch.nn.Sequential(torch.nn.Linear(4, 37), *norm, torch.nn.Tanh())
         self.head = torch.nn.Linear(37, 1)
+        self.train_error = MeanAbsoluteError()
+        self.errors = []
 
     def forward(self, x):
         return self.head(self.backbone(x))
@@ -35,11 +40,13 @@ class Network(lightning.LightningModule):
         x, y = batch
         loss = functional.mse_loss(self(x), y)
         self.log("train_loss", loss, on_step=False, on_epoch=True)
+        self.train_error(self(x), y)
+        self.log("train_error", self.train_error, on_step=False, on_epoch=True)
         return loss
 
-    def on_train_epoch_start(self):
-        self.rates = [*getattr(self, "rates", []), self.optimizers().param_groups[0]["lr"]]
-        print("rates", self.rates)
+    def on_train_epoch_end(self):
+        metrics = self.trainer.callback_metrics
+        self.errors.append((metrics["train_loss"].item(), metrics["train_error"].item()))
 
     def validation_step(self, batch, batch_idx):
         x, y = batch
@@ -49,14 +56,15 @@ class Network(lightning.LightningModule):
         trained = [each for each in self.parameters() if each.requires_grad]
         if args.case == "lbfgs":
             return torch.optim.LBFGS(trained, 0.1, max_iter=4, history_size=5)
-        optimizer = torch.optim.AdamW(trained, 0.1 if args.case == "plateau" else 0.01)
-        if args.case == "plateau":
+        optimizer = torch.optim.AdamW(trained, 0.1 if args.case.startswith("plateau") else 0.01)
+        if args.case.startswith("plateau"):
+            monitor = "train_error" if args.case == "plateau-train" else "val_loss"
             plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(
                 optimizer, factor=0.5, patience=0, threshold=0.4
             )
             return {
                 "optimizer": optimizer,
-                "lr_scheduler": {"scheduler": plateau, "monitor": "val_loss"},
+                "lr_scheduler": {"scheduler": plateau, "monitor": monitor},
             }
         return [optimizer], [torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.95)]
 
@@ -140,5 +148,6 @@ if args.alone:
     trainer.fit(model, loader, val_loader)
 else:
     fit(trainer, model, train_loader, val_loader, save_every=2)
+Path("errors.txt").write_text(repr(model.errors))
 trained = {"model": model, "optimizer": trainer.optimizers[0]}
 trained |= {f"scheduler {i}": c.scheduler for i, c in enumerate(trainer.lr_scheduler_configs)}
