@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from _killed_scripts import Script
+from _killed_scripts import KillAtEnd, Script
 
 SCRIPT = Path(__file__).parent / "scripts" / "trainer_cases.py"
 
@@ -54,6 +54,8 @@ def check_equal_to_library(whole: Script, case: str) -> None:
         pytest.param("best_at_end", [3, 7, 9], marks=pytest.mark.soak),
         pytest.param("save_best", [7, 8, 9], marks=pytest.mark.soak),
         ("callbacks", [2, 4, 4]),
+        # A group of parameters is added at step 5.
+        pytest.param("unfreeze", [3, 7, 9], marks=pytest.mark.soak),
     ],
 )
 def test_trainer_ends_as_the_library_alone(tmp_path: Path, case: str, kills: list[int]) -> None:
@@ -62,6 +64,30 @@ def test_trainer_ends_as_the_library_alone(tmp_path: Path, case: str, kills: lis
     check_equal(whole, broken)
     check_equal_to_library(whole, case)
     assert "cannot hold" not in whole.output()
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", ["early_stopping", "best_at_end", "plateau", "callbacks"])
+def test_trainer_killed_after_its_training_is_restored(tmp_path: Path, case: str) -> None:
+    whole, broken = (
+        Script(SCRIPT, tmp_path / name, [f"--case={case}"]) for name in ("whole", "broken")
+    )
+    assert whole.run() == 0, whole.output()
+    assert broken.run_to(KillAtEnd(0, 0, 0.0)) == -signal.SIGKILL, broken.output()
+    assert broken.run() == 0, broken.output()
+    check_equal(whole, broken)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("case", ["early_stopping", "best_at_end", "plateau", "callbacks"])
+def test_preempted_trainer_ends_as_one_that_was_not(tmp_path: Path, case: str) -> None:
+    whole, broken = (
+        Script(SCRIPT, tmp_path / name, [f"--case={case}"]) for name in ("whole", "broken")
+    )
+    assert whole.run() == 0, whole.output()
+    assert broken.run(4, signal.SIGTERM) == 75, broken.output()
+    assert broken.run() == 0, broken.output()
+    check_equal(whole, broken)
 
 
 @pytest.mark.soak

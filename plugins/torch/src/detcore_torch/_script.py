@@ -14,7 +14,6 @@ from detcore.config import load_mapping
 from detcore.environment import read_environment
 from detcore.errors import InvalidExperimentError
 from detcore.trial import open_clock, resumed_from
-from detcore_torch._callbacks import Callbacks
 from detcore_torch._files import StateFiles, read_json, read_tensors
 from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._schedulers import LRScheduler
@@ -249,7 +248,7 @@ class ScriptState:
         schedulers: Learning rate schedulers.
         scalers: Gradient scalers.
         rank: Index of this worker; others than the chief save only what each worker has.
-        callbacks: The callbacks' states, which each worker has; see `restore_callbacks`.
+        callbacks: The callbacks' states, which each worker has, or None; see `restore_callbacks`.
         extra: Adds the framework's own files on the chief, or None.
     """
 
@@ -258,7 +257,7 @@ class ScriptState:
     schedulers: Sequence[Any] = ()
     scalers: Sequence[Any] = ()
     rank: int = 0
-    callbacks: StatefulCallbacks = dataclasses.field(default_factory=lambda: Callbacks({}))
+    callbacks: StatefulCallbacks | None = None
     extra: Callable[[StateFiles], None] | None = None
     _tensors: Sequence[TensorInfo] = ()
 

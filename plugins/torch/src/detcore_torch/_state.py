@@ -83,7 +83,6 @@ def capture_shared(context: Wrapped, files: StateFiles) -> None:
         files.add_tensors(_name("model", index), tensors)
         extra = {name: value for name, value in state.items() if name not in tensors}
         document["models"].append({
-            "class": type(model).__name__,
             "extra": encode(extra, others, f"model.{index}"),
             "attributes": encode(attributes[index], others, f"model.{index}.attributes"),
         })  # fmt: skip

@@ -31,14 +31,14 @@ class StatefulCallbacks(Protocol):
 
 
 def capture_worker(
-    files: StateFiles, *, models: Sequence[Any], callbacks: StatefulCallbacks, batches: int
+    files: StateFiles, *, models: Sequence[Any], callbacks: StatefulCallbacks | None, batches: int
 ) -> None:
     """Add the state of this worker.
 
     Args:
         files: Receives it.
         models: Models; their gradients may be summed over batches and not yet applied.
-        callbacks: The user's.
+        callbacks: The user's, or None.
         batches: Batches completed.
     """
     random, generators = capture_generators()
@@ -50,8 +50,9 @@ def capture_worker(
         "version": _VERSION,
         "batches": batches,
         "random": random,
-        "callbacks": encode(callbacks.state_dict(), tensors, "callbacks"),
     }
+    if callbacks is not None:
+        files.documents[_FILE]["callbacks"] = encode(callbacks.state_dict(), tensors, "callbacks")
     files.add_tensors(_TENSORS, tensors)
 
 

@@ -112,6 +112,16 @@ class Writer(TrainerCallback):
         self.file.write(f"{state.global_step}\n")
 
 
+class Unfreezing(TrainerCallback):
+    """Trains the first layer from the fifth step on, in a group of its own."""
+
+    def on_step_end(self, args, state, control, model=None, optimizer=None, **_):
+        if state.global_step == 5:
+            model.layers[0].requires_grad_(True)
+            group = {"params": list(model.layers[0].parameters()), "lr": 0.01}
+            optimizer.add_param_group(group)
+
+
 class StepCounter(TrainerCallback, ExportableState):
     def __init__(self, start=0):
         self._start, self._steps = start, 0
@@ -182,6 +192,8 @@ elif args.case == "plateau":
 elif args.case == "callbacks":
     settings = every_step
     callbacks = [Average(), StepCounter()]
+elif args.case == "unfreeze":
+    callbacks = [Unfreezing()]
 elif args.case == "unsaved":
     logging.basicConfig(force=True)
     callbacks = [Writer()]
@@ -190,8 +202,13 @@ elif args.case == "stream":
 elif args.case == "short_stream":
     data = ShortStream()
     settings = {**settings, "max_steps": 24}
+model, optimizers = Network(), (None, None)
+if args.case == "unfreeze":
+    model.layers[0].requires_grad_(False)
+    optimizer = torch.optim.AdamW(model.layers[2].parameters(), 0.1)
+    optimizers = (optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30))
 trainer = LoggingTrainer(
-    model=Network(),
+    model=model,
     args=TrainingArguments(
         "output",
         **{"num_train_epochs": args.epochs, **settings},
@@ -210,6 +227,7 @@ trainer = LoggingTrainer(
     eval_dataset=Rows(48, 80),
     compute_metrics=measure_accuracy,
     callbacks=callbacks,
+    optimizers=optimizers,
 )
 if args.alone:
     trainer.train()

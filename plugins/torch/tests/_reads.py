@@ -1,0 +1,124 @@
+"""Records what a restore reads of a checkpoint: files, and keys of JSON documents."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import io
+import json
+import threading
+import types
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+__all__ = ["ReadRecorder"]
+
+# Files that belong to detcore itself.
+_CORE_FILES = {"clock.json", "manifest.json", "metadata.json", "trial.json"}
+
+
+@dataclasses.dataclass
+class ReadRecorder:
+    """Records reads in this process, or in one of a `Script`, in whose place it kills nothing.
+
+    Attributes:
+        log: File to which it appends.
+    """
+
+    log: Path
+
+    def prepare(self, rank: int) -> None:
+        """Record the reads of a script's process, up to its end."""
+        self.install(pytest.MonkeyPatch())
+
+    def install(self, patch: pytest.MonkeyPatch) -> None:
+        """Record reads from now on."""
+        import safetensors
+
+        from detcore_torch import _files, _script, _worker_state
+
+        opened = io.open
+        opened_tensors = safetensors.safe_open
+        latest = threading.local()  # logs are written in the background
+
+        def open_file(file: Any, *args: Any, **more: Any) -> Any:
+            latest.name = Path(file).name if isinstance(file, str | Path) else ""
+            self._note("file", latest.name)
+            return opened(file, *args, **more)
+
+        def open_tensors(file: Any, *args: Any, **more: Any) -> Any:
+            latest.name = Path(file).name
+            self._note("file", latest.name)
+            return opened_tensors(file, *args, **more)
+
+        patch.setattr(builtins, "open", open_file)
+        patch.setattr(io, "open", open_file)
+        patch.setattr(safetensors, "safe_open", open_tensors)
+        loads = types.SimpleNamespace(
+            loads=lambda text: self._tracked(json.loads(text), latest.name), dumps=json.dumps
+        )
+        patch.setattr(_files, "json", loads)
+        for module in (_script, _worker_state):
+            patch.setattr(module, "decode", self._tracked_decode(module.decode, module.__name__))
+
+    def find_unread(self, checkpoint: Path) -> set[str]:
+        """Return the files of a checkpoint and keys of its documents that nobody has read."""
+        reads = [json.loads(line) for line in self.log.read_text().splitlines()]
+        files = {path.name for path in checkpoint.iterdir() if path.is_file()} - _CORE_FILES
+        files -= {name for kind, name in reads if kind == "file"}
+        keys = {name for kind, name in reads if kind == "key"}
+        return files | (keys - {name for kind, name in reads if kind == "read"})
+
+    def _note(self, kind: str, name: str) -> None:
+        with io.FileIO(self.log, "a") as file:
+            file.write(f"{json.dumps([kind, name])}\n".encode())
+
+    def _tracked(self, value: Any, name: str, depth: int = 9) -> Any:
+        if isinstance(value, list):
+            return [self._tracked(item, f"{name}[]", depth) for item in value]
+        if not isinstance(value, dict) or not depth:
+            return value
+        for key in value:
+            self._note("key", f"{name}.{key}")
+        items = {k: self._tracked(item, f"{name}.{k}", depth - 1) for k, item in value.items()}
+        return _TrackedDict(items, lambda key: self._note("read", f"{name}.{key}"))
+
+    def _tracked_decode(self, decode: Callable[..., Any], name: str) -> Callable[..., Any]:
+        return lambda *args: self._tracked(decode(*args), name, depth=2)
+
+
+class _TrackedDict(dict[str, Any]):
+    """A dictionary that reports which keys are read."""
+
+    def __init__(self, items: dict[str, Any], note: Callable[[str], None]) -> None:
+        super().__init__(items)
+        self._note_key = note
+
+    def __getitem__(self, key: str) -> Any:
+        self._note_key(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._note_key(key)
+        return super().get(key, default)
+
+    def pop(self, key: str, *default: Any) -> Any:
+        self._note_key(key)
+        return super().pop(key, *default)
+
+    def __iter__(self) -> Iterator[str]:
+        for key in super().__iter__():
+            self._note_key(key)
+            yield key
+
+    def keys(self) -> Any:
+        return list(self)
+
+    def items(self) -> Any:
+        return [(key, self[key]) for key in self]
+
+    def values(self) -> Any:
+        return [self[key] for key in self]

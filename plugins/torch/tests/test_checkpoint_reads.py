@@ -1,0 +1,78 @@
+"""A restore reads everything that a checkpoint holds: there is no state without a reader."""
+
+from __future__ import annotations
+
+import importlib
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from _killed_scripts import Script
+from _lab import Lab, LineTrial
+from _reads import ReadRecorder
+
+from detcore_torch import PyTorchCallback
+
+SCRIPTS = Path(__file__).parent / "scripts"
+
+
+class Counter(PyTorchCallback):
+    def __init__(self) -> None:
+        self.batches = 0
+
+    def on_training_workload_end(self, avg_metrics: object, batch_metrics: object) -> None:
+        self.batches += 1
+
+    def state_dict(self) -> dict[str, int]:
+        return {"batches": self.batches}
+
+    def load_state_dict(self, state_dict: dict[str, int]) -> None:
+        self.batches = state_dict["batches"]
+
+
+class CountingTrial(LineTrial):
+    def __init__(self, context: object) -> None:
+        super().__init__(context)  # type: ignore[arg-type]  # as detcore passes it
+        scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 2)
+        self.context.wrap_lr_scheduler(scheduler)
+
+    def build_callbacks(self) -> dict[str, PyTorchCallback]:
+        return {"counter": Counter()}
+
+
+def test_trial_reads_its_whole_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    checkpoint = Lab(CountingTrial).train(3).save(tmp_path / "checkpoint")
+    recorder = ReadRecorder(tmp_path / "reads")
+    recorder.install(monkeypatch)
+    Lab(CountingTrial, steps_completed=3).restore(checkpoint)
+    assert recorder.find_unread(checkpoint) == set()
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("library", "script", "case"),
+    [
+        ("transformers", "trainer", "early_stopping"),
+        pytest.param("transformers", "trainer", "callbacks", marks=pytest.mark.soak),
+        pytest.param("lightning", "lightning", "attributes", marks=pytest.mark.soak),
+        pytest.param("accelerate", "accelerate", "finetune", marks=pytest.mark.soak),
+    ],
+)
+def test_library_reads_its_whole_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, library: str, script: str, case: str
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    importlib.import_module(f"detcore_torch.for_{library}")
+    recorder = ReadRecorder(tmp_path / "reads")
+    run = Script(SCRIPTS / f"{script}_cases.py", tmp_path / "run", [f"--case={case}"])
+    # A preempted process has saved its last step.
+    assert run.run(5, signal.SIGTERM) == 75, run.output()
+    (checkpoint,) = _newest_checkpoints(run)
+    assert run.run_to(recorder) == 0, run.output()  # type: ignore[arg-type]  # in place of a kill
+    assert recorder.find_unread(checkpoint) == set()
+
+
+def _newest_checkpoints(run: Script) -> list[Path]:
+    folders = [path.parent for path in run.folder.glob("home/checkpoints/*/manifest.json")]
+    return sorted(folders, key=lambda folder: folder.stat().st_mtime_ns)[-1:]
