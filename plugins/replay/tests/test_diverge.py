@@ -257,6 +257,20 @@ def test_a_loop_of_ones_own_takes_part_by_two_calls(runs: Runs) -> None:
     assert done.stdout.endswith("that no digest shows), record order\n")
 
 
+def test_scripts_without_runner_are_compared(tmp_path: Path) -> None:
+    detcore = Detcore(tmp_path)
+    detcore.folder.mkdir(parents=True, exist_ok=True)
+    for rate in ("0.1", "0.2"):
+        script = detcore.folder / "train.py"
+        script.write_text(LOOP.replace("0.1 if step == 33", f"{rate} if step == 33"))
+        assert detcore.python(script).code == 0
+    done = detcore("diverge", 1, 2)
+    assert done.code == 1, done.output
+    assert "note: not replayed: trial 1 was trained by a command (python3 train.py)" in done.stdout
+    where = "step 40 (or a step after 30 that no digest shows), loss, model.weights"
+    assert f"trial 1 and trial 2 differ: {where}\n" in done.stdout
+
+
 @pytest.mark.soak
 def test_other_models_data_and_versions_are_said(runs: Runs) -> None:
     other = runs.train(MODEL.replace("(96, 3)", "(96, 4)").replace("0.5]", "0.5, 1.0]"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import atexit
 import gc
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -209,12 +210,38 @@ class _Main(CommandGroup):
                 raise
             click.echo(f"error: {error.object[:80]!r} is not UTF-8, and is no name here.", err=True)
             ctx.exit(EXIT_USAGE)
+        except (FileNotFoundError, TypeError) as error:
+            explanation = _explain_environment(error)
+            if explanation is None:
+                raise
+            click.echo(f"error: {explanation}", err=True)
+            ctx.exit(EXIT_ERROR)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
             # If the interrupt left exec() of a text, with which modules such as dataclasses make
             # functions, ``python -m`` ends by SIGINT, whatever the exit code, until a next exec().
             exec("")
             ctx.exit(EXIT_INTERRUPTED)
+
+
+def _explain_environment(error: FileNotFoundError | TypeError) -> str | None:
+    """Return the explanation of an error that every command would meet here, or None."""
+    if isinstance(error, FileNotFoundError):
+        try:
+            os.getcwd()
+        except FileNotFoundError:
+            return "the working directory was deleted. Change to another one: cd ~"
+        return None
+    from detcore.hooks._index import find_nameless_distributions
+
+    # `importlib.metadata.entry_points`, which pydantic calls, raises TypeError because of them.
+    paths = find_nameless_distributions()
+    if not paths:
+        return None
+    return (
+        f"{paths[0]} belongs to a package without a name, which an interrupted installation left "
+        "behind. Python cannot list the installed packages because of it. Delete this directory."
+    )
 
 
 def _plugins_of(ctx: click.Context) -> PluginManager:

@@ -29,7 +29,7 @@ from detcore.hooks._entry import (
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-__all__ = ["build_index", "canonical_name"]
+__all__ = ["build_index", "canonical_name", "find_nameless_distributions"]
 
 PLUGINS = "detcore"
 API = "detcore.api"
@@ -199,6 +199,27 @@ class Installed(NamedTuple):
 def canonical_name(name: str) -> str:
     """Return the normalized form of a distribution's name."""
     return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def find_nameless_distributions() -> list[str]:
+    """Return the directories of installed distributions that have no name.
+
+    With one of them, `importlib.metadata.entry_points` raises TypeError.
+    """
+    from importlib.metadata import distributions
+
+    return [
+        str(getattr(distribution, "_path", distribution))
+        for distribution in distributions()
+        if not _find_name(distribution)
+    ]
+
+
+def _find_name(distribution: Distribution) -> str | None:
+    try:
+        return distribution.metadata["Name"]
+    except KeyError:  # of newer versions of Python
+        return None
 
 
 def scan_distributions() -> tuple[list[Installed], list[PluginProblem]]:

@@ -95,7 +95,12 @@ def find_divergence(one: Run, other: Run, replayer: Replayer, *, replay: bool) -
     code = compare_code(*folders, (one.label, other.label))
     for run, folder in zip((one, other), folders, strict=True):
         if folder is None:
-            notes.append(f"the code of {run.label} is no longer in {run.info.code_dir}")
+            where = run.info.code_dir
+            notes.append(
+                f"the code of {run.label} is no longer in {where}"
+                if where
+                else f"the code of {run.label} is not recorded, as detcore run did not start it"
+            )
     return Divergence(
         labels=(one.label, other.label),
         settings=settings,

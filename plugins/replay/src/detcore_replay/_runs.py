@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from detcore.errors import NotFoundError, RunError
 from detcore.hooks.delivery import read_run
 from detcore.launch.worker import is_trial_class
+from detcore.types import TrialInfo
 from detcore_replay._digest_file import DigestedRun, read_digests
 
 if TYPE_CHECKING:
-    from detcore.database import CheckpointRecord, Database, TrialRecord
-    from detcore.types import TrialInfo
+    from detcore.database import CheckpointRecord, Database, ExperimentRecord, TrialRecord
 
 __all__ = ["Run", "find_run"]
 
@@ -53,7 +53,7 @@ def find_run(database: Database, name: str) -> Run:
     """
     checkpoint = None if name.isdigit() else database.get_checkpoint(name)
     trial = database.get_trial(checkpoint.trial_id if checkpoint else int(name))
-    info = _read_info(trial)
+    info = _read_info(trial, database.get_experiment(trial.experiment_id))
     checkpoints = tuple(
         sorted(
             database.list_checkpoints(trial_id=trial.id, states=["COMPLETED"]),
@@ -78,12 +78,23 @@ def _last_step(checkpoints: tuple[CheckpointRecord, ...], digests: DigestedRun |
     return max(steps, default=0)
 
 
-def _read_info(trial: TrialRecord) -> TrialInfo:
+def _read_info(trial: TrialRecord, experiment: ExperimentRecord) -> TrialInfo:
     if trial.trial_dir is None or not Path(trial.trial_dir).is_dir():
         raise NotFoundError(
             f"trial {trial.id} has no folder here: {trial.trial_dir or 'it was never started'}.\n"
             "Digests, code and settings of a run are kept in the home of the machine that ran it.\n"
             "Run the command there, or copy that DETCORE_HOME."
+        )
+    if experiment.config.get("is_standalone"):  # no runner wrote a file about its start
+        return TrialInfo(
+            experiment_id=experiment.id,
+            trial_id=trial.id,
+            run_id=trial.run_id,
+            trial_seed=trial.seed,
+            hparams=trial.hparams,
+            config={"entrypoint": f"python3 {experiment.name}", **experiment.config},
+            model_dir=experiment.model_dir,
+            trial_dir=trial.trial_dir,
         )
     info = read_run(Path(trial.trial_dir), trial.run_id)
     if not is_trial_class(info.config["entrypoint"]):

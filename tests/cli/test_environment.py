@@ -1,0 +1,53 @@
+"""Commands in surroundings that are broken: a deleted directory, remains of a package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+CONFIG = """
+name: x
+entrypoint: model_def:Line
+hyperparameters: {global_batch_size: 8}
+searcher: {name: single, metric: val_loss, max_length: {batches: 4}}
+"""
+
+
+def run_command(*arguments: object, shell: str = "", **variables: str) -> tuple[int, str]:
+    """Run a command behind a piece of shell script; return its exit code and standard error."""
+    finished = subprocess.run(
+        ["sh", "-c", f'{shell} exec "$@"', "sh", sys.executable, "-m", "detcore",
+         *map(str, arguments)],
+        capture_output=True, text=True, env={**os.environ, **variables}, check=False,
+    )  # fmt: skip
+    return finished.returncode, finished.stderr
+
+
+@pytest.mark.parametrize("command", ["run {config} .", "run c.yaml", "config check c.yaml"])
+def test_deleted_working_directory_is_named(tmp_path: Path, command: str) -> None:
+    config = tmp_path / "c.yaml"
+    config.write_text(CONFIG)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    code, stderr = run_command(
+        *command.format(config=config).split(),
+        shell=f"cd {gone}; rmdir {gone};", DETCORE_HOME=str(tmp_path / "home"),
+    )  # fmt: skip
+    assert code == 1
+    assert stderr == "error: the working directory was deleted. Change to another one: cd ~\n"
+
+
+def test_remains_of_a_package_are_named(tmp_path: Path) -> None:
+    remains = tmp_path / "packages" / "-name-1.0.dist-info"
+    remains.mkdir(parents=True)
+    (tmp_path / "c.yaml").write_text(CONFIG)
+    code, stderr = run_command(
+        "config", "check", tmp_path / "c.yaml", PYTHONPATH=str(remains.parent)
+    )
+    assert code == 1
+    assert stderr.startswith(f"error: {remains} belongs to a package without a name")
+    assert "Traceback" not in stderr
