@@ -126,10 +126,10 @@ def _seeded(sequence: Any, numbers: Sequence[int]) -> Iterator[None]:
 
 
 def _children(value: Any) -> list[Any]:
-    if isinstance(value, Mapping):
-        return list(value.values()) if len(value) <= _MAX_OBJECTS else []
-    if isinstance(value, list | tuple):
-        return list(value) if len(value) <= _MAX_OBJECTS else []
+    # Only these: an open HDF5 file, for one, is a mapping, too.
+    if isinstance(value, dict | list | tuple):
+        items = value.values() if isinstance(value, dict) else value
+        return list(items) if len(value) <= _MAX_OBJECTS else []
     return list(getattr(value, "__dict__", {}).values())
 
 
