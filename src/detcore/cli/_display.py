@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 import threading
 import time
 from collections import Counter, deque
@@ -38,6 +39,7 @@ _SEARCH_INTERVAL_S, _INTERVAL_GROWTH, _LONGEST_INTERVAL_S = 10.0, 1.2, 600.0
 _MOST_ERROR_LINES, _MOST_HELD_LINES = 3, 50
 _MOST_KNOWN_LINES = 1000
 _MAX_REMEMBERED_LINES = 100
+_RANK = re.compile(r"^rank \d+: ")
 _TRACEBACK = "Traceback (most recent call last):"
 _MOST_ROWS = 20
 _MAX_LINES_AT_ONCE = 500
@@ -60,8 +62,9 @@ class _Display:
         self._progress = RunProgress()
         self._shown: deque[str] = deque(maxlen=_MAX_REMEMBERED_LINES)
 
-    def has_shown(self, text: str) -> bool:
-        """Whether one of the last lines contains a text."""
+    def has_shown(self, error: str) -> bool:
+        """Whether one of the last lines contains an error, but for its rank."""
+        text = _RANK.sub("", error)
         return any(text in line for line in list(self._shown))
 
     def search_started(self, config: Mapping[str, Any]) -> None:

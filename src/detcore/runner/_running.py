@@ -49,6 +49,7 @@ _LONGEST_LOOK_S = 1.0
 _NOT_BEGUN = frozenset({1, 2, 126, 127})
 _LONGEST_REASON = 200
 _NUM_SHOWN_LINES = 50
+_RANK = re.compile(r"^rank \d+: ")
 
 
 class TrialOutput:
@@ -93,8 +94,9 @@ class TrialOutput:
         return False
 
     def has_shown(self, error: str) -> bool:
-        """Whether one of the last lines on standard error contains an error."""
-        return any(error in line for line in list(self._shown))
+        """Whether one of the last lines on standard error contains an error, but for its rank."""
+        text = _RANK.sub("", error)
+        return any(text in line for line in list(self._shown))
 
     def say(self, text: str) -> None:
         """Write a message about the trial to its log and to the listener."""
