@@ -135,6 +135,7 @@ class TorchController:
         state.restore_callbacks(self._callbacks)
         self._is_resumed = True
         if own is not None:
+            state.restore_metrics(self._context.models)
             state.restore_generators()
             return
         self._seed_this_worker()

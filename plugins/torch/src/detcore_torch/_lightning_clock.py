@@ -7,7 +7,7 @@ import importlib
 import signal
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
@@ -17,10 +17,8 @@ from detcore_torch._lightning_state import (
     FRAMEWORK,
     CallbackStates,
     StateIO,
-    capture_results,
     find_averaging_schedulers,
     list_files,
-    merge_results,
     needs_statistics_epoch,
     overwrite_later_files,
     resume_averaging,
@@ -113,7 +111,6 @@ class _ClockCallback:
         self._updates = 0  # Lightning's count, in which each of several optimizers counts
         self._is_due = True  # such as the checkpoint after an initial validation
         self._validation: dict[str, float] | None = None
-        self._results: dict[str, dict[str, Any]] = {}
         self._generators: Callable[[], None] | None = None
         self._has_started = False
         self._created: list[str] = []
@@ -167,7 +164,7 @@ class _ClockCallback:
 
     def on_train_batch_end(self, trainer: Trainer, *_: object) -> None:
         """Report, if that is due, and have Lightning validate, if that is."""
-        merge_results(trainer, self._results)
+        self._callbacks.merge_results()
         trainer.val_check_batch = _NEVER
         if trainer.global_step == self._updates or self._clock.stopped is not None:
             return
@@ -284,8 +281,6 @@ class _ClockCallback:
         state = self._state({
             "trainer": captured,
             "position": self._data.loader.position(),
-            "results": {} if is_between_epochs else capture_results(self._trainer),
-            "metrics": dict(self._trainer.callback_metrics),
             "validation": self._validation,
             "is_stopping": self._trainer.should_stop,
             "files": list_files(self._trainer),
@@ -304,14 +299,13 @@ class _ClockCallback:
         trainer, document = self._trainer, read_document(checkpoint, FRAMEWORK)
         self._state({}).restore(checkpoint)
         restore_callbacks(self._clock, checkpoint, self._callbacks)
-        trainer._logger_connector._callback_metrics.update(document["metrics"])
         trainer.should_stop = trainer.should_stop or document["is_stopping"]
-        self._validation, self._results = document["validation"], document["results"]
+        self._validation = document["validation"]
         # Else it would skip ReduceLROnPlateau in this epoch, for which other checkpoints of
         # Lightning have no metrics.
         trainer.fit_loop._restarting = False
         overwrite_later_files(trainer, document["files"])
-        generators_in(self._clock, checkpoint)()
+        generators_in(self._clock, checkpoint, self._attributes.models)()
         self._run.release()
 
     def _state(self, rest: Mapping[str, object]) -> ScriptState:

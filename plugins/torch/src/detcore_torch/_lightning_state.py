@@ -23,10 +23,8 @@ __all__ = [
     "FRAMEWORK",
     "CallbackStates",
     "StateIO",
-    "capture_results",
     "find_averaging_schedulers",
     "list_files",
-    "merge_results",
     "needs_statistics_epoch",
     "overwrite_later_files",
     "resume_averaging",
@@ -140,9 +138,10 @@ def _copy(value: Any) -> Any:
 
 
 class CallbackStates:
-    """The attributes of the script's own callbacks, and of those that keep checkpoints.
+    """What callbacks and metrics know on each worker, besides the results of ``state_dict``.
 
-    Lightning saves the result of ``state_dict``; see `detcore_torch._worker_state`.
+    These are attributes of the script's own callbacks and of those that keep checkpoints, the
+    metrics that callbacks monitor, and the parts of those that are logged over an epoch.
 
     Args:
         trainer: The trainer, before it trains.
@@ -150,6 +149,8 @@ class CallbackStates:
     """
 
     def __init__(self, trainer: Trainer, model: LightningModule) -> None:
+        self._trainer = trainer
+        self._results: dict[str, dict[str, Any]] = {}
         counts: collections.Counter[str] = collections.Counter()
         callbacks: dict[str, Callback] = {}
         for callback in trainer.callbacks:
@@ -168,12 +169,36 @@ class CallbackStates:
         self._attributes.note_objects()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the changed attributes of each callback."""
-        return self._attributes.capture()
+        """Return the state of this worker."""
+        return {
+            "attributes": self._attributes.capture(),
+            "metrics": dict(self._trainer.callback_metrics),
+            "results": {
+                key: {"value": each.value, "count": getattr(each, "cumulated_batch_size", None)}
+                for key, each in self._trainer.fit_loop.epoch_loop._results.items()
+                if each.is_tensor and each.meta.on_epoch and not each.has_reset
+            },
+        }
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Restore what `state_dict` returned."""
-        self._attributes.restore(states)
+        self._attributes.restore(states["attributes"])
+        self._trainer._logger_connector._callback_metrics.update(states["metrics"])
+        self._results = dict(states["results"])
+
+    def merge_results(self) -> None:
+        """Add the parts from before a checkpoint to the metrics that a batch has logged, once."""
+        results = self._trainer.fit_loop.epoch_loop._results
+        for key in [key for key in self._results if key in results]:
+            part, result = self._results.pop(key), results[key]
+            value = part["value"].to(result.value.device)
+            if result.meta.is_max_reduction or result.meta.is_min_reduction:
+                result.value = result.meta.reduce_fx(value, result.value)
+            else:
+                result.value = value + result.value
+            if part["count"] is not None:
+                result.cumulated_batch_size = part["count"] + result.cumulated_batch_size
+            result._computed = None
 
 
 def resume_averaging(trainer: Trainer) -> None:
@@ -221,35 +246,6 @@ class _StartedEpoch:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._trainer, name)
-
-
-def capture_results(trainer: Trainer) -> dict[str, dict[str, Any]]:
-    """Return the parts of the metrics that training logs over the present epoch, by name."""
-    return {
-        key: {"value": result.value, "count": getattr(result, "cumulated_batch_size", None)}
-        for key, result in trainer.fit_loop.epoch_loop._results.items()
-        if result.is_tensor and result.meta.on_epoch and not result.has_reset
-    }
-
-
-def merge_results(trainer: Trainer, saved: dict[str, dict[str, Any]]) -> None:
-    """Add the parts from before a checkpoint to the metrics that a batch has logged, once.
-
-    Args:
-        trainer: The trainer.
-        saved: The result of `capture_results`; what has been added is removed from it.
-    """
-    results = trainer.fit_loop.epoch_loop._results
-    for key in [key for key in saved if key in results]:
-        part, result = saved.pop(key), results[key]
-        value = part["value"].to(result.value.device)
-        if result.meta.is_max_reduction or result.meta.is_min_reduction:
-            result.value = result.meta.reduce_fx(value, result.value)
-        else:
-            result.value = value + result.value
-        if part["count"] is not None:
-            result.cumulated_batch_size = part["count"] + result.cumulated_batch_size
-        result._computed = None
 
 
 def list_files(trainer: Trainer) -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
 """What training changes in a model and its ``state_dict`` leaves out.
 
 These are ``requires_grad`` of parameters, ``training`` of modules, buffers that are not
-persistent, attributes of modules that are numbers, strings or lists and dictionaries of them, such
-as ``Dropout.p``, and the states of metrics of torchmetrics.
+persistent, and attributes of modules that are numbers, strings or lists and dictionaries of them,
+such as ``Dropout.p``. Metrics of torchmetrics have another state on each worker.
 """
 
 from __future__ import annotations
@@ -14,7 +14,13 @@ from typing import Any
 
 from detcore_torch._torch import torch
 
-__all__ = ["ModelAttributes", "restore_attributes", "restore_buffers"]
+__all__ = [
+    "ModelAttributes",
+    "capture_metrics",
+    "restore_attributes",
+    "restore_buffers",
+    "restore_metrics",
+]
 
 _MAX_ITEMS = 10_000
 _logger = logging.getLogger("detcore.torch")
@@ -44,7 +50,6 @@ class ModelAttributes:
                 "evaluating": [n for n, module in model.named_modules() if not module.training],
                 "buffers": {n: each for n, each in _find_buffers(model) if _can_save(each)},
                 "changed": _list_changes(settings, _read_settings(model)),
-                "metrics": {n: _read_metric(module) for n, module in _find_metrics(model)},
             }
             for model, settings in zip(self.models, self._settings, strict=True)
         ]
@@ -65,6 +70,33 @@ class ModelAttributes:
                     )  # fmt: skip
 
 
+def capture_metrics(models: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Return the states of this worker's metrics of torchmetrics, which no ``state_dict`` has."""
+    return {name: _move(dict(metric.metric_state), "cpu") for name, metric in _find_metrics(models)}
+
+
+def restore_metrics(models: Sequence[Any], states: Mapping[str, Mapping[str, Any]]) -> None:
+    """Restore what `capture_metrics` returned."""
+    for name, metric in _find_metrics(models):
+        for attribute, value in states.get(name, {}).items():
+            setattr(metric, attribute, _move(value, metric.device))
+
+
+def _find_metrics(models: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    for index, model in enumerate(models):
+        for name, module in model.named_modules():
+            if hasattr(module, "metric_state") and hasattr(module, "add_state"):
+                yield f"{index}.{name}", module
+
+
+def _move(value: Any, device: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _move(item, device) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_move(item, device) for item in value]
+    return value.detach().to(device) if isinstance(value, torch.Tensor) else value
+
+
 def restore_attributes(model: Any, state: Mapping[str, Any]) -> None:
     """Restore what `ModelAttributes.capture` returned for a model."""
     frozen, evaluating = set(state["frozen"]), set(state["evaluating"])
@@ -75,9 +107,6 @@ def restore_attributes(model: Any, state: Mapping[str, Any]) -> None:
         module.training = name not in evaluating
         for attribute, value in state["changed"].get(name, {}).items():
             setattr(module, attribute, value)
-    for name, module in _find_metrics(model):
-        for attribute, value in state["metrics"].get(name, {}).items():
-            setattr(module, attribute, _move(value, module.device))
     restore_buffers(model, state)
 
 
@@ -107,23 +136,6 @@ def _find_buffers(model: Any) -> Iterator[tuple[str, Any]]:
     for prefix, module in model.named_modules():
         for name in sorted(module._non_persistent_buffers_set & module._buffers.keys()):
             yield f"{prefix}.{name}".removeprefix("."), module._buffers[name]
-
-
-def _find_metrics(model: Any) -> Iterator[tuple[str, Any]]:
-    """Yield name and metric of all metrics of torchmetrics, whose states no ``state_dict`` has."""
-    for name, module in model.named_modules():
-        if hasattr(module, "metric_state") and hasattr(module, "add_state"):
-            yield name, module
-
-
-def _read_metric(metric: Any) -> dict[str, Any]:
-    return {name: _move(value, "cpu") for name, value in metric.metric_state.items()}
-
-
-def _move(value: Any, device: Any) -> Any:
-    if isinstance(value, list):
-        return [_move(item, device) for item in value]
-    return value.detach().to(device) if isinstance(value, torch.Tensor) else value
 
 
 def _can_save(buffer: Any) -> bool:

@@ -331,7 +331,9 @@ class ScriptState:
             capture_shared(self, files)
             if self.extra is not None:
                 self.extra(files)
-        capture_worker(files, models=(), callbacks=self.callbacks, batches=0)
+        capture_worker(
+            files, models=self.models, callbacks=self.callbacks, batches=0, has_gradients=False
+        )
         self._tensors = files.infos()
         return files
 
@@ -371,13 +373,28 @@ def restore_callbacks(clock: AskedClock, checkpoint: Path, callbacks: StatefulCa
     WorkerState(clock.own_folder(checkpoint) or checkpoint).restore_callbacks(callbacks)
 
 
-def generators_in(clock: AskedClock, checkpoint: Path) -> Callable[[], None]:
-    """Read this worker's random generators; return a function that sets them.
+def generators_in(
+    clock: AskedClock, checkpoint: Path, models: Sequence[Any] = ()
+) -> Callable[[], None]:
+    """Read this worker's random generators and metrics; return a function that restores them.
 
     With another number of workers than in the checkpoint, it leaves them as they are.
+
+    Args:
+        clock: The clock.
+        checkpoint: The checkpoint.
+        models: The models, which may contain metrics.
     """
     own = clock.own_folder(checkpoint)
-    return _nothing if own is None else WorkerState(own).restore_generators
+    if own is None:
+        return _nothing
+    state = WorkerState(own)
+
+    def restore() -> None:
+        state.restore_metrics(models)
+        state.restore_generators()
+
+    return restore
 
 
 def _nothing() -> None:

@@ -283,7 +283,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._best.restore(checkpoint, document["best_step"])
         self._validation = document["validation"]
         self._trainer.control.should_training_stop = document["is_stopping"]
-        self._resumed_generators = generators_in(self._clock, checkpoint)
+        self._resumed_generators = generators_in(self._clock, checkpoint, self._attributes.models)
 
     def _save(self) -> None:
         self._trainer.store_flos()

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from detcore.errors import InvalidCheckpointError
 from detcore_torch._files import StateFiles, read_json, read_tensors
+from detcore_torch._model_attributes import capture_metrics, restore_metrics
 from detcore_torch._seeding import capture_generators, restore_generators
 from detcore_torch._tree import decode, encode
 
@@ -31,20 +32,26 @@ class StatefulCallbacks(Protocol):
 
 
 def capture_worker(
-    files: StateFiles, *, models: Sequence[Any], callbacks: StatefulCallbacks | None, batches: int
+    files: StateFiles,
+    *,
+    models: Sequence[Any],
+    callbacks: StatefulCallbacks | None,
+    batches: int,
+    has_gradients: bool = True,
 ) -> None:
     """Add the state of this worker.
 
     Args:
         files: Receives it.
-        models: Models; their gradients may be summed over batches and not yet applied.
+        models: Models, which may contain metrics.
         callbacks: The user's, or None.
         batches: Batches completed.
+        has_gradients: Whether gradients may be summed over batches and not yet applied.
     """
     random, generators = capture_generators()
     tensors = {f"{_RANDOM}{name}": state for name, state in generators.items()}
     for name, parameter in _parameters(models):
-        if parameter.grad is not None:
+        if has_gradients and parameter.grad is not None:
             tensors[f"{_GRADIENT}{name}"] = parameter.grad
     files.documents[_FILE] = {
         "version": _VERSION,
@@ -53,6 +60,8 @@ def capture_worker(
     }
     if callbacks is not None:
         files.documents[_FILE]["callbacks"] = encode(callbacks.state_dict(), tensors, "callbacks")
+    if metrics := capture_metrics(models):
+        files.documents[_FILE]["metrics"] = encode(metrics, tensors, "metrics")
     files.add_tensors(_TENSORS, tensors)
 
 
@@ -89,6 +98,10 @@ class WorkerState:
             if name.startswith(_RANDOM)
         }
         restore_generators(self._document.get("random") or {}, found)
+
+    def restore_metrics(self, models: Sequence[Any]) -> None:
+        """Set the states of metrics in models."""
+        restore_metrics(models, decode(self._document.get("metrics") or {}, self._tensors))
 
     def restore_callbacks(self, callbacks: StatefulCallbacks) -> None:
         """Give the callbacks their states."""

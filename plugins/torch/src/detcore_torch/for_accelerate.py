@@ -182,7 +182,7 @@ class Training:
             # The script may change modes or draw numbers before it takes the first batch.
             self._resume = [
                 attributes_in(self._attributes.models, run.checkpoint),
-                generators_in(self._clock, run.checkpoint),
+                generators_in(self._clock, run.checkpoint, self._attributes.models),
             ]
         run.release()
         self._created = self._state({}).list_objects()
