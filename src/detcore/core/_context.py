@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import math
+import os
 import signal
 import time
 from collections.abc import Callable, Mapping
@@ -156,6 +157,7 @@ class Context:
         self._opening: Opening
         self._parts: Parts | None = None
         self._is_closed = False
+        self._pid = os.getpid()
 
     def _grace_of(self, number: int) -> Grace | None:
         """Return how long there is after a signal; called when it comes."""
@@ -217,6 +219,9 @@ class Context:
     def start(self) -> Context:
         """Open records, storage and signal handling, as ``with`` does on entering.
 
+        The context belongs to the calling process. A forked child that leaves the block, or calls
+        `close`, changes nothing.
+
         Raises:
             ContextStateError: If it was started before.
             RunError: If the run to continue has other settings, or cannot be determined; or if this
@@ -234,6 +239,7 @@ class Context:
 
             opening = ScriptOpening
         self._opening = opening(self._settings, self.preempt, self._stack)
+        self._pid = os.getpid()
         try:
             self._parts = self._opening.open()
         except BaseException as error:
@@ -261,6 +267,8 @@ class Context:
         if self._parts is None or self._is_closed:
             return
         self._is_closed = True
+        if os.getpid() != self._pid:
+            return  # a forked child; the process that opened the context ends the trial
         parts = self._parts
         failure: BaseException | None = None
         try:

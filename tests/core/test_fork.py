@@ -1,0 +1,50 @@
+"""Forked children of a process with an open context."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+SCRIPT = """
+import os, sys
+from detcore import core
+
+def main():
+    with core.init(resume=True) as context:
+        context.train.report_training_metrics(1, {{"loss": 1.0}})
+        with context.checkpoint.store_path({{"steps_completed": 1}}) as (path, _):
+            (path / "w").write_text("w")
+        child = os.fork()
+        if child == 0:
+            {ending}
+        assert os.waitpid(child, 0)[1] == {status}
+        context.train.report_training_metrics(2, {{"loss": 1.0}})
+    return child
+
+if main() == 0:
+    os._exit(0)
+print("the parent ended")
+"""
+
+
+@pytest.mark.parametrize(
+    ("ending", "status", "stderr"),
+    [
+        ("return 0", 0, ""),
+        ("sys.exit(3)", 3 << 8, ""),
+        ("raise ValueError('in the child')", 1 << 8, "ValueError: in the child\n"),
+    ],
+    ids=["return", "exit", "exception"],
+)
+def test_a_child_leaves_the_trial_alone(home: Any, ending: str, status: int, stderr: str) -> None:
+    code, stdout, printed = home.run(SCRIPT.format(ending=ending, status=status))
+    assert (code, stdout) == (0, "the parent ended\n"), printed
+    assert printed.count("Traceback") == bool(stderr)
+    assert stderr in printed
+    assert printed.count("experiment 1, trial 1: completed") == 1
+    with home.database() as database:
+        reports = database.metrics(1, "training")
+        assert [report.steps_completed for report in reports] == [1, 2]
+        assert database.get_experiment(1).state.value == "COMPLETED"
+        assert database.get_experiment(1).process is None
