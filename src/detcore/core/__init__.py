@@ -3,14 +3,18 @@
 ```python
 from detcore import core
 
-with core.init(max_length={"batches": 1000}) as context:
+with core.init(max_length={"batches": 1000}, resume=True) as context:
+    steps = context.info.steps_completed
+    if context.info.latest_checkpoint is not None:
+        with context.checkpoint.restore_path(context.info.latest_checkpoint) as path:
+            weights = (path / "weights.bin").read_bytes()
     for operation in context.searcher.operations():
         ...
-        context.train.report_training_metrics(steps_completed=100, metrics={"loss": 0.5})
-        with context.checkpoint.store_path({"steps_completed": 100}) as (path, uuid):
-            (path / "weights.bin").write_bytes(weights)
+        context.train.report_training_metrics(steps, {"loss": 0.5})
         if context.preempt.should_preempt():
-            break
+            with context.checkpoint.store_path({"steps_completed": steps}) as (path, uuid):
+                (path / "weights.bin").write_bytes(weights)
+            raise SystemExit(75)
 ```
 """
 
