@@ -195,10 +195,17 @@ def test_a_read_only_place_is_named(mounted: Path) -> None:
     url = f"sqlite:///{mounted / 'home' / 'detcore.db'}"
     Database.open(url).close()
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
-    with pytest.raises(DatabaseError, match=r"is read-only: .* may not be written") as caught:
-        Database.open(url)
+    with Database.open(url) as database:
+        assert database.is_read_only
+        assert database.list_experiments() == []
+        with pytest.raises(DatabaseError, match="can be read, but not changed") as caught:
+            database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
     assert "set DETCORE_HOME" in str(caught.value)
-    with pytest.raises(DatabaseError, match=r"cannot create the folder .* Read-only file system"):
+    with pytest.raises(DatabaseError, match=r"cannot be created: .* is read-only"):
+        Database.open(f"sqlite:///{mounted / 'home' / 'other.db'}")
+    with pytest.raises(
+        DatabaseError, match=r"cannot create the directory .* Read-only file system"
+    ):
         Database.open(f"sqlite:///{mounted / 'other' / 'detcore.db'}")
 
 

@@ -9,7 +9,7 @@ from sqlalchemy import Engine
 from detcore.database._checkpoints import CheckpointQueries
 from detcore.database._connections import ForkGuard, Patience, shown_url
 from detcore.database._curves import CurveQueries
-from detcore.database._engine import bring_up_to_date, make_engine
+from detcore.database._engine import READ_ONLY, bring_up_to_date, make_engine
 from detcore.database._experiments import ExperimentQueries
 from detcore.database._metrics import MetricQueries
 from detcore.database._ranking import RankingQueries
@@ -100,6 +100,11 @@ class Database(
     def url(self) -> str:
         """The URL it was opened with; secrets in it are shown as ``***``."""
         return shown_url(self._engine.url)
+
+    @property
+    def is_read_only(self) -> bool:
+        """Whether it lies in a read-only place: it can be read, and not changed."""
+        return bool(self._engine.get_execution_options().get(READ_ONLY))
 
     def close(self) -> None:
         """Close all connections. Calling it again is fine."""

@@ -53,6 +53,8 @@ _MODE = "detcore_mode"
 _READS = {"write": False, "migrates": False}
 # Alembic's own state is global (its `op` works on one database at a time), so its guard is, too.
 _ALEMBIC = threading.Lock()
+READ_ONLY = "detcore_read_only"
+"""Execution option of an engine whose database cannot be written."""
 
 
 def make_engine(url: str) -> tuple[Engine, ForkGuard]:
@@ -72,10 +74,14 @@ def make_engine(url: str) -> tuple[Engine, ForkGuard]:
     try:
         if backend == "sqlite":
             parsed = parsed.set(database=_file_of(url))
-            _sqlite.prepare_file(parsed)
-            engine = create_engine(parsed, connect_args={"timeout": WAIT_S})
-            set_home(engine, Path(str(parsed.database)).absolute().parent)
             on_connect, begin = _sqlite.on_connect, _sqlite.begin
+            if _sqlite.prepare_file(parsed):
+                engine = create_engine(parsed, connect_args={"timeout": WAIT_S})
+            else:
+                engine = create_engine(parsed, creator=lambda: _sqlite.connect_read_only(parsed))
+                on_connect = _sqlite.on_connect_read_only
+                engine.update_execution_options(**{READ_ONLY: True})
+            set_home(engine, Path(str(parsed.database)).absolute().parent)
         else:
             arguments = _postgresql.connect_arguments(parsed)
             engine = create_engine(parsed, connect_args=arguments, **_POOL)

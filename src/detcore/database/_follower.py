@@ -70,6 +70,12 @@ def ingest_spools(
             continue
         known = _known_runs(database, asked) if known is None else known
         if owner in known or (owner[0], None) in known:
+            if database.is_read_only:
+                _LOG.warning(
+                    "reports in %s are not shown: %s is read-only, so they cannot be recorded.",
+                    path.parent, database.url,
+                )  # fmt: skip
+                continue
             added += _take_in(database, path, position)
     return added
 

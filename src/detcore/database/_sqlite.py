@@ -19,11 +19,11 @@ _LOG_BYTES = 16 * 1024 * 1024
 _DAMAGE = ("not a database", "malformed", "file is encrypted", "could not decode")
 
 
-def prepare_file(url: URL) -> None:
-    """Create the folder of the file, and see that the file may be written.
+def prepare_file(url: URL) -> bool:
+    """Create the folder of the file, and return whether the file may be written.
 
     Raises:
-        DatabaseError: If the database is in memory, or may not be written.
+        DatabaseError: If the database is in memory, or cannot be created.
     """
     name = url.database
     if not name or name == ":memory:" or name.startswith("file:"):
@@ -51,12 +51,11 @@ def prepare_file(url: URL) -> None:
         raise DatabaseError(
             f"the database {path} is a folder.\nGive a file: sqlite:///{path}/detcore.db"
         )
-    # SQLite writes two more files beside the database, even to read from it.
+    # SQLite writes two more files beside the database.
     blocked = [place for place in (path, path.parent) if place.exists() and not _writable(place)]
-    if blocked:
+    if blocked and not path.exists():
         raise DatabaseError(
-            f"the database {path} is read-only: {blocked[0]} may not be written.\n"
-            "Records are read and written by all commands, so it must be writable.\n"
+            f"the database {path} cannot be created: {blocked[0]} is read-only.\n"
             "Change its permissions, or set DETCORE_HOME (or DETCORE_DB) to another place."
         )
     if not path.exists():
@@ -64,6 +63,25 @@ def prepare_file(url: URL) -> None:
             # Only for this user, because experiment files may hold credentials. SQLite gives the
             # two files beside it the same mode.
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    return not blocked
+
+
+def connect_read_only(url: URL) -> sqlite3.Connection:
+    """Connect to a database that may not be written, such as a copy on a read-only disk."""
+    path = Path(str(url.database)).absolute()
+    log = path.with_name(f"{path.name}-wal")
+    # Without a log SQLite needs no other files if it is told that the database does not change.
+    has_log = log.exists() and log.stat().st_size > 0
+    options = "mode=ro" if has_log else "immutable=1"
+    return sqlite3.connect(
+        f"{path.as_uri()}?{options}", uri=True, timeout=WAIT_S, check_same_thread=False
+    )
+
+
+def on_connect_read_only(connection: sqlite3.Connection, _: object) -> None:
+    """Set up a connection that only reads."""
+    connection.isolation_level = None
+    connection.execute("PRAGMA query_only = ON")
 
 
 def _writable(place: Path) -> bool:
@@ -132,6 +150,7 @@ def explain(reason: str, url: URL) -> Exception | None:
     if "readonly" in low or "read-only" in low or "unable to open" in low:
         return DatabaseError(
             f"the database {where} cannot be opened or written: {reason}.\n"
+            "Records in a read-only place can be read, but not changed. "
             "Change its permissions, or set DETCORE_HOME (or DETCORE_DB) to another place."
         )
     return None
