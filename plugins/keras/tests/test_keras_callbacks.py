@@ -231,6 +231,16 @@ def test_a_restored_model_is_not_overwritten(tmp_path: Path, save_freq: Any) -> 
     assert whole.callbacks[1].first == pytest.approx(0.1)
 
 
+def test_start_from_is_not_overwritten(tmp_path: Path) -> None:
+    source = Run(tmp_path / "source", lambda _: [], epochs=1)
+    context = make_context(tmp_path)
+    kind = type("Trial", (SmallTrial,), {"callbacks": [Overwrites()]})
+    started = KerasController(kind(context), context)
+    started.start_from(source.saved / f"step-{EPOCH}")
+    started.validate()
+    assert_same(started._model.get_weights(), source.controller._model.get_weights())
+
+
 @pytest.mark.parametrize("patience", [2, 30], ids=["stop", "limit"])
 def test_the_last_checkpoint_holds_the_restored_weights(tmp_path: Path, patience: int) -> None:
     class Spoil(keras.callbacks.Callback):  # type: ignore[misc]

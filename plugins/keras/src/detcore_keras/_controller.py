@@ -363,6 +363,7 @@ class KerasController:
             read_position(directory / POSITION_FILE)
         self._build()
         self._start_together()
+        self._begun_callbacks()  # which may write weights, too
         self._random = RandomState(model_generators(self._model))
         if not self._traced:
             self._build_by_training()
