@@ -342,6 +342,19 @@ class ExperimentDocument(ExperimentRecord):
     is_alive: Sent[Annotated[bool | None, "Whether its process is there; null: unknown."]]
 
 
+class ListedTrialDocument(TrialRecord):
+    """A trial in a list, with how far it came."""
+
+    steps_completed: Sent[int]
+    value: Sent[
+        Annotated[
+            float | None, Json(decode_metrics, "metrics"), "The best of the searcher's metric."
+        ]
+    ]
+    value_steps: Sent[Annotated[int | None, "The step at which that was reached."]]
+    latest_checkpoint: Sent[Annotated[str | None, "Its UUID."]]
+
+
 class ReportDocument(MetricRecord):
     """A report of metrics."""
 
@@ -411,6 +424,7 @@ class VersionDocument(ModelVersionRecord):
 DOCUMENTS: Mapping[str, type] = {
     "experiment": ExperimentDocument,
     "trial": TrialRecord,
+    "listed": ListedTrialDocument,
     "report": ReportDocument,
     "line": LogLine,
     "log": LogDocument,

@@ -82,6 +82,21 @@ def test_trials_are_a_table_of_pandas(client: Determined, store: ClientStore) ->
     assert list(table["state"]) == ["PAUSED", "PAUSED"]
 
 
+def test_trials_frame_has_results(client: Determined, store: ClientStore) -> None:
+    experiment = store.experiment()
+    first, second = store.trial(experiment), store.trial(experiment)
+    store.report(first, 10, {"loss": 0.1})
+    store.report(first, 20, {"loss": 0.3})
+    uuid = store.checkpoint(first, 30)
+    store.report(second, 5, {"loss": -math.inf, "other": 1.0})
+    table = client.get_experiment(experiment).trials_frame()
+    assert list(table["steps"]) == [30, 5]
+    assert list(table["best_value"]) == [0.1, -math.inf]
+    assert list(table["best_step"]) == [10, 5]
+    assert table["checkpoint"][first] == uuid
+    assert table["checkpoint"].isna().tolist() == [False, True]
+
+
 def test_config_is_a_copy_without_secrets(client: Determined, store: ClientStore) -> None:
     storage = {"type": "s3", "bucket": "b", "secret_key": "hush"}
     number = store.experiment(checkpoint_storage=storage)
@@ -298,7 +313,37 @@ def test_without_a_runner_the_records_are_settled(client: Determined, store: Cli
     experiment.kill()
     assert experiment.state == "CANCELED"
     with pytest.raises(RunError, match="is over"):
+        experiment.pause()
+
+
+def test_end_may_be_requested_again(client: Determined, store: ClientStore) -> None:
+    number = store.experiment(state=RUNNING)
+    trial = client.get_trial(store.trial(number))
+    experiment = client.get_experiment(number)
+    for _ in range(2):  # while the runner has not noticed yet
+        trial.kill()
+        experiment.kill()
         experiment.cancel()
+    forget_process(store, number)
+    for _ in range(2):
+        trial.kill()
+        experiment.kill()
+        experiment.cancel()
+    assert experiment.state == "CANCELED"
+    store.database.set_trial_state(trial.id, ExperimentState.CANCELED)
+    trial.kill()
+    trial.cancel()
+
+
+def test_pause_may_be_requested_again(client: Determined, store: ClientStore) -> None:
+    number = store.experiment(state=RUNNING)
+    experiment = client.get_experiment(number)
+    experiment.pause()
+    experiment.pause()
+    forget_process(store, number)
+    for _ in range(2):
+        experiment.pause()
+    assert experiment.state is PAUSED
 
 
 def test_archive(client: Determined, store: ClientStore) -> None:

@@ -19,7 +19,13 @@ from detcore.contract.values import ExperimentState, searcher_metric
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.database import CheckpointRecord, Database, MetricRecord
+    from detcore.database import (
+        CheckpointRecord,
+        Database,
+        MetricRecord,
+        TrialRecord,
+        TrialSummary,
+    )
     from detcore.environment import Environment
     from detcore.experimental import _transport
     from detcore.experimental._checkpoint_files import CheckpointFiles
@@ -84,8 +90,16 @@ class EmbeddedTransport:
 
     def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
         """Return the trials of an experiment by id."""
-        found = self.database().list_trials(experiment_id, limit=limit, offset=offset)
-        return [make_document(record) for record in found]
+        database = self.database()
+        found = database.list_trials(experiment_id, limit=limit, offset=offset)
+        metric, smaller = searcher_metric(database.get_experiment(experiment_id).config)
+        summaries = database.summarize_trials(
+            experiment_id,
+            metric=metric,
+            smaller_is_better=smaller is not False,
+            trial_ids=[record.id for record in found],
+        )
+        return [_list_trial(record, summaries[record.id], metric) for record in found]
 
     # -- trials -----------------------------------------------------------------------------------
 
@@ -332,3 +346,14 @@ class EmbeddedTransport:
 
 def _part(records: list[Any], limit: int | None, offset: int) -> list[Any]:
     return records[offset : None if limit is None else offset + limit]
+
+
+def _list_trial(record: TrialRecord, summary: TrialSummary, metric: str | None) -> Document:
+    best = summary.best
+    return make_document(
+        record,
+        steps_completed=max(summary.steps_completed, summary.steps_saved),
+        value=None if best is None or metric is None else float(best.metrics[metric]),
+        value_steps=None if best is None else best.steps_completed,
+        latest_checkpoint=summary.latest_checkpoint,
+    )

@@ -114,11 +114,13 @@ class ExperimentReference(Ranked):
         ]
 
     def trials_frame(self) -> Any:
-        """Return its trials as a pandas table, which needs pandas.
+        """Return its trials as a `pandas.DataFrame`, which needs pandas.
 
         Returns:
             A row for each trial, indexed by ``trial_id``: ``state``, ``num_restarts``, ``error``,
-            and the hyperparameters as ``hparams.NAME``, nested ones with dots.
+            ``steps`` (completed), ``best_value`` of the searcher's metric with its ``best_step``,
+            ``checkpoint`` (UUID of the latest), and the hyperparameters as ``hparams.NAME``,
+            nested ones with dots. Missing values are NaN.
 
         Raises:
             PluginNotFoundError: If pandas is not installed.
@@ -129,6 +131,10 @@ class ExperimentReference(Ranked):
         rows = [
             {
                 **{key: document[key] for key in ("state", "num_restarts", "error")},
+                "steps": document["steps_completed"],
+                "best_value": document["value"],
+                "best_step": document["value_steps"],
+                "checkpoint": document["latest_checkpoint"],
                 **flatten({"hparams": document["hparams"]}),
             }
             for document in found
@@ -240,10 +246,10 @@ class ExperimentReference(Ranked):
         self._control("cancel")
 
     def kill(self) -> None:
-        """Ask it to end at once, without new checkpoints.
+        """Ask it to end at once, without new checkpoints; of no effect if it is CANCELED.
 
         Raises:
-            RunError: If it is over.
+            RunError: If it is over otherwise.
         """
         self._control("kill")
 

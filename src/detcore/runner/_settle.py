@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import InvalidArgumentError, RunError
-from detcore.contract.values import Control, ExperimentState
+from detcore.contract.values import Control, ExperimentState, TrialState
 from detcore.database import ingest_spools
 from detcore.runner._starting import experiment_folder
 
@@ -49,14 +49,17 @@ def control_experiment(
 
     Returns:
         True if a runner was asked; False if no runner exists and the records have the new state.
+        To cancel or kill a CANCELED experiment has no effect.
 
     Raises:
         NotFoundError: If there is no such experiment.
-        RunError: If the experiment is over, or no runner's: a script by itself.
+        RunError: If the experiment is over otherwise, or has no runner: a standalone script.
     """
     control = Control(control)
     while True:  # until the state has not changed between reading and acting
         record, is_alive = database.observe_experiment(experiment_id)
+        if record.state is ExperimentState.CANCELED and control is not Control.PAUSE:
+            return False
         if record.state in _OVER:
             raise RunError(
                 f"experiment {experiment_id} is over ({record.state.value}): there is nothing to "
@@ -93,17 +96,20 @@ def control_trial(
         environment: Where the experiment's lock is.
 
     Returns:
-        True if a runner was asked; False if no runner exists.
+        True if a runner was asked; False if no runner exists. To cancel or kill a CANCELED trial
+        has no effect.
 
     Raises:
         InvalidArgumentError: If `control` is another request.
         NotFoundError: If there is no such trial.
-        RunError: If the trial is over, or no runner's: a script by itself.
+        RunError: If the trial is over otherwise, or has no runner: a standalone script.
     """
     if control not in (Control.CANCEL, Control.KILL):
         raise InvalidArgumentError(f"{control!r} is nothing that can be done with a trial")
     control = Control(control)
     trial = database.get_trial(trial_id)
+    if trial.state is TrialState.CANCELED:
+        return False
     experiment = database.get_experiment(trial.experiment_id)
     if trial.state not in _OVER and _is_alone(experiment):
         return control_experiment(

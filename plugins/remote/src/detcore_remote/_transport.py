@@ -102,7 +102,7 @@ class HttpTransport:
     def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
         """Return the trials of an experiment by id."""
         path = f"/experiments/{experiment_id}/trials"
-        return self._list("trial", path, limit=limit, offset=offset)
+        return self._list("listed", path, limit=limit, offset=offset)
 
     # -- trials -----------------------------------------------------------------------------------
 

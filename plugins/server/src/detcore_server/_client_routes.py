@@ -115,7 +115,7 @@ def _add_experiments(router: APIRouter) -> None:
         """Delete an experiment: its checkpoints' files, its trials, their metrics and logs."""
         state.jobs.control(requester, experiment_id, "delete")
 
-    @router.get(f"{path}/trials", response_model=list_of("trial"), tags=["experiments"])
+    @router.get(f"{path}/trials", response_model=list_of("listed"), tags=["experiments"])
     def list_trials(
         state: State,
         _: Requester,
