@@ -320,7 +320,7 @@ def test_layers_stay_frozen(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(KERAS_MAJOR == 2, reason="Keras 2 has no SwapEMAWeights")
-@pytest.mark.parametrize("on_epoch", [False, True], ids=["at tests", "at epochs"])
+@pytest.mark.parametrize("on_epoch", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_swapped_weights(tmp_path: Path, on_epoch: bool) -> None:
     def callbacks(folder: Path) -> list[Any]:
         return [keras.callbacks.SwapEMAWeights(swap_on_epoch=on_epoch)]
