@@ -133,9 +133,9 @@ def training(
         opened = Training(accelerator, train_loader, validate, run)
         try:
             yield opened
+            opened.finish()
         finally:
-            train_loader.base_dataloader = opened.original
-        opened.finish()
+            opened.close()
         run.finish(opened.step)
 
 
@@ -160,6 +160,11 @@ class Training:
         self._clock = run.clock
         self._step = run.clock.steps_completed
         self._metrics: dict[str, list[Any]] = {}
+        self._is_updated = False  # whether an optimizer has made an update since the last batch
+        self._hooks = [
+            each.optimizer.register_step_post_hook(self._note_update)
+            for each in accelerator._optimizers
+        ]
         self._resume: list[Callable[[], None]] = []
         self.original = train_loader.base_dataloader
         chiefs_seed = run.context.distributed.broadcast(torch.initial_seed())
@@ -207,6 +212,7 @@ class Training:
             for batch in self._loader:
                 self._data.take()
                 self._restore_rest()
+                self._is_updated = False
                 yield batch
                 if self._accelerator.sync_gradients:
                     self._step += 1
@@ -222,8 +228,18 @@ class Training:
     def finish(self) -> None:
         """Save the state if the script ended training before its length."""
         if self._clock.stopped is None:
+            self._step += self._is_updated  # the batch after which the script left the loop
             self._clock.request_stop()
             self._finish_step()
+
+    def close(self) -> None:
+        """Give the loader and the optimizers back."""
+        self._loader.base_dataloader = self.original
+        for hook in self._hooks:
+            hook.remove()
+
+    def _note_update(self, *_: object) -> None:
+        self._is_updated = True
 
     def _restore_rest(self) -> None:
         """Restore the attributes of models and the generators of the checkpoint, once."""
