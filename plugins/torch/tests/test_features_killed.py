@@ -66,7 +66,9 @@ def test_metrics_of_an_epoch_are_those_of_a_run_without_kills(tmp_path: Path) ->
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("case", ["average", "finetune", "plateau", "stop", "swa", "swa-norm"])
+@pytest.mark.parametrize(
+    "case", ["average", "finetune", "plateau", "stop", "stop-late", "swa", "swa-norm"]
+)
 def test_training_ends_as_with_lightning_alone(tmp_path: Path, case: str) -> None:
     alone, whole = (
         make_script(tmp_path / name, "lightning", case, *options)
@@ -108,15 +110,22 @@ def test_a_preempted_run_ends_as_one_without_interruptions(
 
 
 @pytest.mark.soak
-def test_the_best_files_are_those_of_a_run_without_kills(tmp_path: Path) -> None:
-    whole, broken = make_pair(tmp_path, "lightning", "best")
+@pytest.mark.parametrize(
+    ("case", "others"),
+    [("best", ["last.ckpt"]), ("best-logged", [])],  # the other in a folder of its logger
+)
+def test_the_best_files_are_those_of_a_run_without_kills(
+    tmp_path: Path, case: str, others: list[str]
+) -> None:
+    whole, broken = make_pair(tmp_path, "lightning", case)
     assert whole.run() == 0, whole.output()
     for kill in (4, 6, 9):
         assert broken.run(kill) == -signal.SIGKILL, broken.output()
     assert broken.run() == 0, broken.output()
-    files = [sorted((each.folder / "best").iterdir()) for each in (whole, broken)]
+    files = [sorted(each.folder.rglob("*.ckpt")) for each in (whole, broken)]
+    assert [len({path.parent for path in each}) for each in files] == [1, 1]
     names = [[path.name for path in each] for each in files]
-    assert names[0] == names[1] == ["epoch=2-step=15.ckpt", "epoch=3-step=20.ckpt", "last.ckpt"]
+    assert names[0] == names[1] == ["epoch=2-step=15.ckpt", "epoch=3-step=20.ckpt", *others]
     for first, second in zip(*files, strict=True):
         weights = [torch.load(path, weights_only=False)["state_dict"] for path in (first, second)]
         for name, value in weights[0].items():

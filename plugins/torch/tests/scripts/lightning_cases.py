@@ -14,6 +14,7 @@ from lightning.pytorch.callbacks import (
     ModelCheckpoint,
     StochasticWeightAveraging,
 )
+from lightning.pytorch.loggers import CSVLogger
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
 from torchmetrics import MeanAbsoluteError
@@ -119,8 +120,10 @@ callbacks = {
     "attributes": [CyclicRate],
     "average": [lambda: EMAWeightAveraging(decay=0.9)],
     "best": [lambda: ModelCheckpoint("best", monitor="val_loss", save_last=True, save_top_k=2)],
+    "best-logged": [lambda: ModelCheckpoint(monitor="val_loss", save_top_k=2)],
     "finetune": [lambda: BackboneFinetuning(2, lambda epoch: 1.5, 0.01)],
     "stop": [lambda: EarlyStopping("val_loss", patience=1, min_delta=0.9)],
+    "stop-late": [lambda: EarlyStopping("val_loss", patience=1, min_delta=0.9)],
     "swa": [lambda: StochasticWeightAveraging(0.05, swa_epoch_start=2, annealing_epochs=3)],
     "swa-norm": [lambda: StochasticWeightAveraging(0.05, swa_epoch_start=2)],
 }
@@ -133,10 +136,11 @@ train_loader = DataLoader(TensorDataset(x[:40], y[:40]), 8, shuffle=True)
 val_loader = DataLoader(TensorDataset(x[40:], y[40:]), 10)
 trainer = lightning.Trainer(
     max_epochs=args.epochs,
+    min_epochs=args.epochs if args.case == "stop-late" else None,
     accelerator="cpu",
-    logger=False,
+    logger=CSVLogger(".") if args.case == "best-logged" else False,
     callbacks=[make() for make in callbacks.get(args.case, [])],
-    enable_checkpointing=args.case == "best",
+    enable_checkpointing=args.case.startswith("best"),
     enable_progress_bar=False,
     enable_model_summary=False,
     log_every_n_steps=5,
