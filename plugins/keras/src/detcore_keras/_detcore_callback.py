@@ -14,7 +14,8 @@ import numpy as np
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore_keras import _state
 from detcore_keras._host_memory import HostMemory
-from detcore_keras._keras import keras
+from detcore_keras._keras import KERAS_MAJOR, keras
+from detcore_keras._model import build_optimizer
 
 if TYPE_CHECKING:
     from detcore.core import Context
@@ -25,6 +26,7 @@ _logger = logging.getLogger("detcore.keras")
 
 _FILE = "keras-fit.json"
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_BEHIND_LAST_EPOCH = 1 << 30  # fit trains no epoch from here
 
 
 class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -43,10 +45,15 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             callback = DetcoreCallback(context)
             model.fit(x, y, epochs=5, initial_epoch=callback.initial_epoch, callbacks=[callback])
 
-    The variables of a model exist once it has trained: a resumed run trains one batch, and then
-    restores the checkpoint, so that batch does not count. ``fit`` feeds the data and restarts the
-    epoch: after a checkpoint in the middle of one, its first batches are repeated. If the data
-    position must be exact, write a `TFKerasTrial`.
+    Keras 3 restores the checkpoint before training. With Keras 2, the variables of a model exist
+    once it has trained: a resumed run trains one batch, and then restores the checkpoint, so that
+    batch does not count. ``fit`` feeds the data and restarts the epoch: after a checkpoint in the
+    middle of one, its first batches are repeated. If the data position must be exact, write a
+    `TFKerasTrial`.
+
+    A run that was complete, or that another callback had stopped, is restored and trains no epoch.
+    Put this callback behind those that change weights at the end, such as ``EarlyStopping`` with
+    ``restore_best_weights``. The ``History`` that ``fit`` returns contains all epochs of the trial.
 
     Args:
         context: The open Core API context.
@@ -86,18 +93,34 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._saved_at: int | None = None
         self._reported_at = 0
         self._latest = None if context.info is None else context.info.latest_checkpoint
-        record = {"epoch": 0, "steps_completed": 0}
+        record: dict[str, Any] = {"epoch": 0, "steps_completed": 0}
         if self._latest is not None:
             record = self._read(self._latest)
-        self.initial_epoch: int = record["epoch"]
+        is_complete = context.info is not None and context.info.is_complete
+        self._first_epoch: int = record["epoch"]
+        self._history: list[dict[str, float]] = record.get("history", [])
+        self.initial_epoch: int = self._first_epoch
+        if self._latest is not None and (is_complete or record.get("has_ended", False)):
+            self.initial_epoch = _BEHIND_LAST_EPOCH
         self.steps_completed: int = record["steps_completed"]
+
+    def on_train_begin(self, logs: Any = None) -> None:
+        """Restore the checkpoint, unless that needs a batch."""
+        has_epochs = self.initial_epoch < self.params["epochs"]
+        if self._latest is not None and (KERAS_MAJOR == 3 or not has_epochs):
+            build_optimizer(self.model)
+            self._restore(self._latest)
+        # Keras resets the numbers of the epochs after this, but not their logs.
+        for epoch_logs in self._history:
+            for name, value in epoch_logs.items():
+                self.model.history.history.setdefault(name, []).append(value)
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         """Record the epoch."""
         if epoch < self.initial_epoch:
             raise InvalidExperimentError(
                 f"model.fit begins with epoch {epoch}, but the checkpoint that is resumed has "
-                f"{self.initial_epoch} epochs behind it.\n"
+                f"{self._first_epoch} epochs behind it.\n"
                 "Pass initial_epoch=callback.initial_epoch to model.fit."
             )
         self._epoch = epoch
@@ -127,6 +150,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if validation:
             self._context.train.report_validation_metrics(self.steps_completed, validation)
         self._epoch = epoch + 1
+        self._history.append(numbers)
         if self._checkpoint_epochs and (epoch + 1) % self._checkpoint_epochs == 0:
             self._save(epoch=epoch + 1)
 
@@ -137,6 +161,10 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             SystemExit: With code 75, if the run was preempted: code after ``fit`` would assume that
                 the model is trained.
         """
+        has_trained = self.initial_epoch < self.params["epochs"]
+        if has_trained and self.model.stop_training and not self._is_preempted:
+            self._saved_at = None  # other callbacks may have changed the weights since
+            self._save(epoch=self._epoch, has_ended=True)
         self._context.checkpoint.wait()
         if self._is_preempted:
             raise SystemExit(_COME_BACK)
@@ -145,11 +173,17 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._reported_at = self.steps_completed
         self._context.train.report_training_metrics(self.steps_completed, _numbers(logs))
 
-    def _save(self, *, epoch: int) -> None:
+    def _save(self, *, epoch: int, has_ended: bool = False) -> None:
         if self._saved_at == self.steps_completed:
             return
         metadata = {"steps_completed": self.steps_completed, "framework": "keras"}
-        record = {"version": 1, "epoch": epoch, "steps_completed": self.steps_completed}
+        record = {
+            "version": 1,
+            "epoch": epoch,
+            "steps_completed": self.steps_completed,
+            "has_ended": has_ended,
+            "history": self._history,
+        }
         state = _state.training_state(self.model, [self.model.optimizer])
 
         def snapshot(path: Path) -> Callable[[], None]:
@@ -174,9 +208,9 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             _state.restore_training_state(self.model, [self.model.optimizer], Path(path))
             _state.restore_rng(Path(path))
         self.model.reset_metrics()
-        _logger.info("resumed from step %d, epoch %d", self.steps_completed, self.initial_epoch)
+        _logger.info("resumed from step %d, epoch %d", self.steps_completed, self._first_epoch)
 
-    def _read(self, uuid: str) -> dict[str, int]:
+    def _read(self, uuid: str) -> dict[str, Any]:
         with self._context.checkpoint.restore_path(uuid) as path:
             file = Path(path) / _FILE
             if not file.exists():
@@ -184,7 +218,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
                     f"checkpoint {uuid} has no {_FILE}: a DetcoreCallback did not write "
                     "it.\nA TFKerasTrial resumes its own checkpoints; start a new experiment here."
                 )
-            record: dict[str, int] = json.loads(file.read_text(encoding="utf-8"))
+            record: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
         return record
 
 
