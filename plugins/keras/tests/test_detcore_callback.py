@@ -98,6 +98,9 @@ def test_a_preempted_fit_saves_and_ends(home: Path, capsys: pytest.CaptureFixtur
 
 @pytest.mark.cold
 @pytest.mark.timeout(600)
+@pytest.mark.skipif(
+    KERAS_MAJOR == 2, reason="a fit without a batch lacks Keras 2's variables of the loss"
+)
 def test_folds_that_were_killed_equal_those_that_were_not(home: Path) -> None:
     def run(records: str, *kill_at: str) -> str:
         finished = subprocess.run(

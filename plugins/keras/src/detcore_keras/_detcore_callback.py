@@ -52,7 +52,8 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
     `TFKerasTrial`.
 
     A run that was complete, or that another callback had stopped, is restored and trains no epoch.
-    Put this callback behind those that change weights at the end, such as ``EarlyStopping`` with
+    With Keras 2 this is an error, because ``fit`` has not created all variables then. Put this
+    callback behind those that change weights at the end, such as ``EarlyStopping`` with
     ``restore_best_weights``. The ``History`` that ``fit`` returns contains all epochs of the trial.
 
     Args:
