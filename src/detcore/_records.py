@@ -2,7 +2,7 @@
 
 A field is a column of the record's table (`detcore.database._schema`). Those that are `Sent` are
 part of the record's document, the JSON with which a server answers. `read_rows` makes records of
-rows, `make_document` a document of a record, and `DOCUMENTS` says what each document holds.
+rows, `make_document` a document of a record, and `DOCUMENTS` lists the contents of each document.
 """
 
 from __future__ import annotations

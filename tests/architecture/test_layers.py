@@ -44,6 +44,7 @@ LAYERS = (
     ),
     (
         "checkpoint",
+        "describe",
         "search",
         "builtin",
     ),
@@ -51,7 +52,6 @@ LAYERS = (
     ("trial",),
     ("launch",),
     ("runner",),
-    ("describe",),
     (
         "experimental",
         "migrate",
@@ -311,6 +311,7 @@ SCRIPT_MODULES = {
     "detcore.checkpoint._retention",  # prunes an experiment, by its records
     "detcore.core._observers",
     "detcore.core._resume",
+    "detcore.core._script_calls",
     "detcore.core._source",
     "detcore.core._standalone",
     "detcore.storage._recorded",  # finds the storage of a recorded checkpoint, for commands

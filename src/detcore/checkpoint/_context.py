@@ -351,7 +351,7 @@ class CheckpointContext(BackgroundSaves):
     def _reporting_damage(self, storage_id: str) -> Iterator[None]:
         """Report an error of the checkpoint that the trial resumed from, so that it can fall back.
 
-        Whoever starts the trial again continues from the checkpoint before.
+        The next start of the trial continues from the checkpoint before.
         """
         try:
             yield

@@ -83,7 +83,7 @@ class NotANumberError(MetricError):
 
         Args:
             metrics: Metrics by name; other values than numbers are left alone.
-            where: What they are of, for the message.
+            where: Their source, for the message.
         """
         for name, value in metrics.items():
             if isinstance(value, numbers.Real) and math.isnan(value):

@@ -64,8 +64,8 @@ class ScriptCall:
 def record_end_at_exit(database_url: str) -> None:
     """Record the end of this process's script when Python exits.
 
-    A start counts as finished if all of its runs are complete and Python exits without an exception
-    that nobody caught. The exit code is unknown at that moment.
+    A start counts as finished if all of its runs are complete and Python exits without an
+    uncaught exception. The exit code is unknown at that moment.
     """
     atexit.unregister(_record_end)
     atexit.register(_record_end, database_url, os.getpid())

@@ -454,7 +454,7 @@ class RunningTrial:
 
 
 def _report_of(event: Event) -> WorkerEvent | None:
-    """Return what a display shows of an event in the log, or None."""
+    """Return the parts of an event in the log that a display shows, or None."""
     match event:
         case TrainingMetrics() | ValidationMetrics():
             fields = {"steps_completed": event.steps_completed, "metrics": event.metrics}

@@ -192,8 +192,7 @@ def _explain_missing_name(error: ImportError, entrypoint: str) -> Exception:
     if near is None:
         return error
     return InvalidExperimentError(
-        f"entrypoint {entrypoint!r}: {error.name} has no name {found[1]!r}. "
-        f"Did you mean {near!r}?"
+        f"entrypoint {entrypoint!r}: {error.name} has no name {found[1]!r}. Did you mean {near!r}?"
     )
 
 

@@ -190,7 +190,7 @@ def refuse_nan(state: TrainingState, step: int) -> None:
     """Raise an error if a weight is not finite, so that no checkpoint of it is saved.
 
     Args:
-        state: What a checkpoint would contain.
+        state: The contents of the checkpoint.
         step: Batches trained.
 
     Raises:
@@ -295,7 +295,7 @@ def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: P
 
 
 def clear_step(model: Any, optimizers: Sequence[Any]) -> None:
-    """Undo what a step leaves behind that `take_over_training_state` does not replace.
+    """Undo the effects of a step that `take_over_training_state` does not replace.
 
     These are metrics, sums of gradients, and the states of recurrent layers.
 

@@ -233,7 +233,7 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
 
 
 def _group_of(owner: Any, name: str, group: str) -> str:
-    """Return the group of what an attribute holds, given the group of its owner."""
+    """Return the group of an attribute, given the group of its owner."""
     if name in _COUNTERS:
         return "counters"
     if isinstance(owner, _CONFIGURED) and _is_hyperparameter(type(owner), name):

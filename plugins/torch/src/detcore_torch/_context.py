@@ -32,7 +32,7 @@ class PyTorchTrialContext(TrialContext):
 
     Attributes:
         models: The models that were passed to `wrap_model`, in order.
-        attributes: What training changes in the models besides their ``state_dict``.
+        attributes: State of the models that is not in their ``state_dict``.
         optimizers: The optimizers, in order.
         lr_schedulers: The schedulers, in order, with when they are stepped.
         scalers: The gradient scalers, in order.

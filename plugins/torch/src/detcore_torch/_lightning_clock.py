@@ -211,7 +211,7 @@ class _ClockCallback:
             return False
         if not self._clock.interrupt_requested:
             return is_at_end
-        # What follows uses the metrics before the boundary, at which a validation could be made.
+        # Plateau schedulers use the metrics before the boundary at which this validates.
         trainer = self._trainer
         return trainer.fit_loop.epoch_loop._num_ready_batches_reached() or any(
             config.reduce_on_plateau for config in trainer.lr_scheduler_configs

@@ -107,7 +107,7 @@ class StateIO:
 
 
 def _without_copies(checkpoint: dict[str, Any], saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Replace what is saved elsewhere by its name; hooks may have moved or changed it."""
+    """Replace values that are saved elsewhere by their names; hooks may have moved them."""
     copies = {
         key: name
         for key, value in checkpoint.items()
@@ -138,7 +138,7 @@ def _copy(value: Any) -> Any:
 
 
 class CallbackStates:
-    """What callbacks and metrics know on each worker, besides the results of ``state_dict``.
+    """State of callbacks and metrics on each worker, besides the results of ``state_dict``.
 
     These are attributes of the script's own callbacks and of those that keep checkpoints, the
     metrics that callbacks monitor, and the parts of those that are logged over an epoch.

@@ -1,4 +1,4 @@
-"""What training changes in a model and its ``state_dict`` leaves out.
+"""The state of a model that training changes and its ``state_dict`` leaves out.
 
 These are ``requires_grad`` of parameters, ``training`` of modules, buffers that are not
 persistent, and attributes of modules that are numbers, strings or lists and dictionaries of them,

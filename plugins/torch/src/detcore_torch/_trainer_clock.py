@@ -47,7 +47,7 @@ class TrainingEndedError(Exception):
 class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
     """Makes the trainer do the work that is due.
 
-    A flag of the trainer's control makes it log, evaluate or save. What follows passes the result
+    A flag of the trainer's control makes it log, evaluate or save. The next event passes the result
     to the clock, which returns the next work. It is the last of the trainer's callbacks.
     """
 

@@ -19,7 +19,7 @@ _WITHOUT_PUBLIC_NAME = {"datasets.cifar.load_batch": "src.datasets.cifar.load_ba
 
 
 def find_public_name(name: str) -> str | None:
-    """Return the public name of what a private or former module of Keras has, or None.
+    """Return the public form of a name in a private or former module of Keras, or None.
 
     A name keeps its module if that has it (``layers.Dense``). Otherwise the nearest enclosing
     module counts (``utils.data_utils.Sequence`` is ``utils.Sequence``), and then the only module

@@ -32,7 +32,7 @@ def rewrite_optimizer(rewriter: Rewriter, tree: ast.Module, node: ast.Call, name
         rewriter: The changes of the module.
         tree: The module.
         node: A call.
-        name: The full public name of what it calls.
+        name: The full public name of the called optimizer.
     """
     if not name.startswith(_MODULE):
         return

@@ -192,7 +192,7 @@ def _find_home(below: str, attributes: list[str], *, is_certain: bool) -> str | 
 
     Args:
         below: The imported name, below Keras.
-        attributes: What follows each use of it, such as ``.Dense``.
+        attributes: The attributes of each use of it, such as ``.Dense``.
         is_certain: Whether all uses are of the import, not of a variable of its name.
     """
     public = find_public_name(below) if below else ""
