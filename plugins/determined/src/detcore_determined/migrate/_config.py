@@ -17,18 +17,18 @@ from detcore_determined.migrate._report import Finding, Migrated
 from detcore_determined.migrate._text import Edit, Text
 from detcore_determined.migrate._texts import HUB, migrate_entrypoint
 
-__all__ = ["migrate_config"]
+__all__ = ["IN_STEPS", "OLD_ACCURACIES", "migrate_config"]
 
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
 _RENAMED = {"batches_per_step": "scheduling_unit"}
-_IN_STEPS = {
+IN_STEPS = {
     "max_steps": "max_length",
     "min_checkpoint_period": "min_checkpoint_period",
     "min_validation_period": "min_validation_period",
     "steps_per_round": "length_per_round",
     "target_trial_steps": "max_length",
 }
-_OLD_ACCURACIES = ("acc", "val_acc", "validation_acc")
+OLD_ACCURACIES = ("acc", "val_acc", "validation_acc")
 _ACCURACY = re.compile(r"^[^#\n]*\bmetric:\s*[\"']?((?:val_|validation_)?acc)\b", re.MULTILINE)
 _STORAGE_FIELDS = {"host_path": "shared_fs", "container_path": "directory"}
 _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")  # an anchor, a tag
@@ -98,7 +98,7 @@ def _steps(keys: dict[str, yaml.Node], node: yaml.MappingNode) -> Iterator[Edit]
     if not per_step.isdigit():
         return
     for key, value in node.value:
-        new = _IN_STEPS.get(str(key.value))
+        new = IN_STEPS.get(str(key.value))
         is_other = new != key.value and new in _keys(node)
         if new is not None and not is_other and str(value.value).isdigit():
             length = f"{{batches: {int(value.value) * int(per_step)}}}"
@@ -111,7 +111,7 @@ def _accuracy_edits(root: yaml.MappingNode) -> Iterator[Edit]:
     """Name the accuracy as Keras has done since TensorFlow 2.0."""
     searcher = _keys(root)["searcher"]
     metric = _keys(searcher).get("metric") if isinstance(searcher, yaml.MappingNode) else None
-    if metric is not None and metric.value in _OLD_ACCURACIES:
+    if metric is not None and metric.value in OLD_ACCURACIES:
         new = metric.value.replace("acc", "accuracy")
         yield Edit(metric.start_mark.index, metric.end_mark.index, new)
 

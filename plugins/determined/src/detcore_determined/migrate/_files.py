@@ -102,10 +102,9 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
         return _failed(path, _words(error))
     if path.suffix == _NOTEBOOK:
         return FileReport(path, 0, tuple(mentions(text)))
-    if is_yaml:
-        migrated = migrate_config(text, metrics=_metrics_of_models(real.parent))
-    else:
-        migrated = migrate_python(text)
+    migrate = migrate_config if is_yaml else migrate_python
+    metrics = _metrics_of_models(real.parent) if "searcher" in text else frozenset()
+    migrated = migrate(text, metrics=metrics)
     findings = migrated.remaining if write else migrated.findings
     if migrated.text == text:
         return FileReport(path, 0, findings)
@@ -125,7 +124,7 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
 def _metrics_of_models(folder: Path) -> frozenset[str]:
     """Return the names that the modules of a folder pass to ``compile`` as ``metrics``."""
     found: set[str] = set()
-    for path in folder.glob("*.py"):
+    for path in filter(Path.is_file, folder.glob("*.py")):  # reading a named pipe would block
         try:
             tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):

@@ -92,6 +92,20 @@ class Rewriter:
             line, column = self._place(node)
             self.findings.append(Finding(line, column, name, note, "", "note"))
 
+    def drop(self, bindings: list[Binding]) -> None:
+        """Plan to remove the imports of a name that is no longer used."""
+        for binding in bindings:
+            is_nested = binding.statement.col_offset > 0
+            # A block needs a statement.
+            self._plan(binding, *([Piece("detcore")] if is_nested else []))
+
+    def span(self, node: ast.expr | ast.keyword | ast.alias) -> tuple[int, int]:
+        """Return the offsets of the start and the end of a node."""
+        assert node.end_lineno is not None  # ast gives all these nodes an end
+        assert node.end_col_offset is not None
+        offset = self.text.offset
+        return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)
+
     def _place(self, node: ast.AST | int) -> tuple[int, int]:
         if not isinstance(node, int):
             # ast gives a position to every node that reaches this line

@@ -85,6 +85,7 @@ SAME = {
 MOVED = {
     "determined.DistributedContext": "detcore.core:DistributedContext",
     "determined.LOG_FORMAT": "logging:BASIC_FORMAT",
+    "determined.create": "detcore.experimental:create",
     "determined.errors.CheckpointStateException": "detcore.errors:CheckpointStateError",
     "determined.errors.InvalidCheckpointException": "detcore.errors:InvalidCheckpointError",
     "determined.estimator.ServingInputReceiverFn": "typing:Callable",
@@ -124,6 +125,8 @@ MOVED = {
 }
 """Names that are elsewhere, or called otherwise."""
 
+_CREATE = "it runs here with local=True; local=False, the default, needs a 'detcore serve'"
+
 NOTES = {
     "determined.experimental.Determined": (
         "without arguments it reads the records of this machine; master= is the URL of a "
@@ -139,9 +142,8 @@ NOTES = {
     "determined.experimental.client.TrialState": (
         "its members are RUNNING, PAUSED, COMPLETED, CANCELED and ERROR; ACTIVE is RUNNING"
     ),
-    "determined.experimental.create": (
-        "it runs here with local=True; local=False, the default, needs a 'detcore serve'"
-    ),
+    "determined.create": _CREATE,
+    "determined.experimental.create": _CREATE,
     "determined.keras.DeterminedCallback": (
         "its arguments are others: DetcoreCallback(context); see docs/keras.md"
     ),
@@ -213,7 +215,6 @@ GONE = {
     "determined.core.ExperimentalCoreContext": "it was experimental; nothing took its place",
     "determined.core.ProfilerContext": "use the framework's own profiler",
     "determined.core.SearcherContextMissing": "context.searcher is always there",
-    "determined.create": "use detcore.experimental.create",
     "determined.deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
     "determined.errors.EnterpriseOnlyError": _INTERNAL,
     "determined.errors.InternalException": _INTERNAL,

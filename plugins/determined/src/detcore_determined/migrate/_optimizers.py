@@ -21,7 +21,7 @@ def rewrite_compile(rewriter: Rewriter, node: ast.Call) -> None:
     if not is_compile or any(isinstance(argument, ast.Starred) for argument in node.args):
         return
     for argument, name in zip(node.args[2:], ("metrics", "loss_weights"), strict=False):
-        start, _ = _span(rewriter, argument)
+        start, _ = rewriter.span(argument)
         rewriter.edits.append(Edit(start, start, f"{name}="))
 
 
@@ -65,10 +65,10 @@ def _replace_decay(
     text = rewriter.text
     decay = next(keyword for keyword in node.keywords if keyword.arg == "decay")
     arguments: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
-    spans = [_span(rewriter, argument) for argument in arguments]
-    start, end = _span(rewriter, decay)
+    spans = [rewriter.span(argument) for argument in arguments]
+    start, end = rewriter.span(decay)
     before = max((span[1] for span in spans if span[1] <= start), default=None)
-    value = text.text[slice(*_span(rewriter, decay.value))]
+    value = text.text[slice(*rewriter.span(decay.value))]
     is_edited = any(edit.start < end and edit.end > start for edit in rewriter.edits)
     if before is None or is_edited or text.text[before:start].strip() != ",":
         return
@@ -81,9 +81,9 @@ def _replace_decay(
         names = {inner.id for inner in ast.walk(tree) if isinstance(inner, ast.Name)}
         if len(bound) != 1 or "schedules" in names or list(_list_imports(tree, "schedules")):
             return
-        _, import_end = _span(rewriter, bound[0][1])
+        _, import_end = rewriter.span(bound[0][1])
         imports = [Edit(import_end, import_end, ", schedules")]
-    rate_start, rate_end = _span(rewriter, rate)
+    rate_start, rate_end = rewriter.span(rate)
     yield from imports
     yield Edit(rate_start, rate_start, f"{schedule}(")
     yield Edit(rate_end, rate_end, f", decay_steps=1, decay_rate={value})")
@@ -97,10 +97,3 @@ def _list_imports(tree: ast.Module, local: str) -> Iterator[tuple[ast.ImportFrom
             for alias in node.names:
                 if (alias.asname or alias.name) == local:
                     yield node, alias
-
-
-def _span(rewriter: Rewriter, node: ast.expr | ast.keyword | ast.alias) -> tuple[int, int]:
-    assert node.end_lineno is not None  # ast gives all these nodes an end
-    assert node.end_col_offset is not None
-    offset = rewriter.text.offset
-    return offset(node.lineno, node.col_offset), offset(node.end_lineno, node.end_col_offset)

@@ -12,7 +12,13 @@ import dataclasses
 import re
 import warnings
 from collections import defaultdict
+from collections.abc import Set
 
+from detcore_determined.migrate._early import (
+    report_trial_methods,
+    rewrite_calls,
+    rewrite_settings,
+)
 from detcore_determined.migrate._groups import Group, Rewriter
 from detcore_determined.migrate._lookup import Unknown, look_up
 from detcore_determined.migrate._references import Reference, references
@@ -25,20 +31,8 @@ from detcore_determined.migrate._texts import rewrite_texts
 
 __all__ = ["migrate_python"]
 
-_EARLY_KEYS = {
-    "batches_per_step": "it is called scheduling_unit",
-    "max_steps": "give max_length, such as {'batches': 100 * steps}",
-    "steps_per_round": "give length_per_round, such as {'batches': 100 * steps}",
-    "target_trial_steps": "give max_length, such as {'batches': 100 * steps}",
-}
-_EARLY_METHODS = {
-    "build_model": "wrap_model",
-    "optimizer": "wrap_optimizer",
-    "create_lr_scheduler": "wrap_lr_scheduler",
-}
 
-
-def migrate_python(source: str) -> Migrated:
+def migrate_python(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
     """Return a module with Determined's names replaced, and a finding for each name that remains.
 
     All other text stays identical, character by character, and a second call changes nothing. A
@@ -46,13 +40,15 @@ def migrate_python(source: str) -> Migrated:
 
     Args:
         source: The module, with any kind of line ends.
+        metrics: Metrics that the code beside the module passes to ``compile``; see
+            `migrate_config`.
     """
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes are the module's own business
-            old = _rewrite(source)
+            old = _rewrite(source, metrics)
             # Positions of the remaining findings come from a second pass over the new text.
-            new = _rewrite(old.text.apply(old.edits)) if old.edits else old
+            new = _rewrite(old.text.apply(old.edits), metrics) if old.edits else old
     except SyntaxError as error:
         return _refused(source, error.lineno, error.offset, f"it is not valid Python: {error.msg}")
     except (ValueError, RecursionError, MemoryError) as error:
@@ -70,17 +66,25 @@ def migrate_python(source: str) -> Migrated:
     )
 
 
-def _rewrite(source: str) -> Rewriter:
+def _rewrite(source: str, metrics: Set[str]) -> Rewriter:
     """Return the changes and findings of a module."""
     text = Text(source)
     tree = ast.parse(source)
     module = examine(tree)
     rewriter = Rewriter(text, module)
     by_group: dict[int, list[Reference]] = defaultdict(list)
-    for reference in references(text, module):
-        by_group[id(module.bindings(reference.parts[0], reference.scope))].append(reference)
+    found = list(references(text, module))
+    replaced = rewrite_calls(rewriter, tree, found)
+    for reference in found:
+        uses = by_group[id(module.bindings(reference.parts[0], reference.scope))]
+        uses += [reference] if reference not in replaced else []
     for bindings in module.groups:
-        rewriter.rewrite(Group(bindings, by_group[id(bindings)]))
+        is_used = id(bindings) in by_group
+        is_gone = all(isinstance(look_up(binding.path), Unknown) for binding in bindings)
+        if is_gone and is_used and not by_group[id(bindings)]:  # each use was replaced
+            rewriter.drop(bindings)
+        else:
+            rewriter.rewrite(Group(bindings, by_group[id(bindings)]))
     _stars(rewriter, module)
     for node, _ in module.statements:
         plans = [rewriter.plans[node, index] for index in range(len(node.names))]
@@ -88,7 +92,8 @@ def _rewrite(source: str) -> Rewriter:
     rewrite_texts(rewriter, module)
     rewrite_tensorflow(rewriter, tree)
     if re.search(r"import[^\n]*\b(?:determined|detcore)|from (?:determined|detcore)", source):
-        _early_releases(rewriter, tree)
+        rewrite_settings(rewriter, tree, metrics)
+        report_trial_methods(rewriter, tree)
     return rewriter
 
 
@@ -118,22 +123,3 @@ def _stars(rewriter: Rewriter, module: Module) -> None:
 def _refused(source: str, line: int | None, column: int | None, problem: str) -> Migrated:
     finding = Finding(line or 1, max(1, column or 1), "", problem, "", "error")
     return Migrated(source, 0, (finding,), (finding,))
-
-
-def _early_releases(rewriter: Rewriter, tree: ast.Module) -> None:
-    """Report what only releases before 0.13 took: settings in dictionaries, and trial methods."""
-    for node in ast.walk(tree):
-        keys = node.keys if isinstance(node, ast.Dict) else []
-        for key in keys:
-            if isinstance(key, ast.Constant) and key.value in _EARLY_KEYS:
-                name = str(key.value)
-                rewriter.leave(key, name, "no such setting", _EARLY_KEYS[name])
-        if not isinstance(node, ast.ClassDef):
-            continue
-        bases = {ast.unparse(base).rpartition(".")[2] for base in node.bases}
-        for member in node.body if "PyTorchTrial" in bases else ():
-            if isinstance(member, ast.FunctionDef) and member.name in _EARLY_METHODS:
-                rewriter.leave(
-                    member, member.name, "a PyTorchTrial makes its parts in __init__",
-                    f"pass them to self.context.{_EARLY_METHODS[member.name]}(...) there",
-                )  # fmt: skip

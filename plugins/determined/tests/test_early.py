@@ -1,0 +1,156 @@
+"""Scripts in the style of the releases 0.12 to 0.17, rewritten."""
+
+from __future__ import annotations
+
+import ast
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from detcore_determined.migrate import Migrated, migrate_file, migrate_python
+
+START = "import determined as det\n"
+
+
+def migrate(source: str, **settings: frozenset[str]) -> Migrated:
+    """Migrate, and check that a second migration changes nothing."""
+    migrated = migrate_python(source, **settings)
+    assert migrate_python(migrated.text, **settings).text == migrated.text
+    ast.parse(migrated.text)
+    return migrated
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("det.Constant(value=32)", '{"type": "const", "val": 32}'),
+        ('det.Constant([1, "a"])', '{"type": "const", "val": [1, "a"]}'),
+        ("det.Integer(8, 64)", '{"type": "int", "minval": 8, "maxval": 64}'),
+        ("det.Double(maxval=n / 2, minval=0)", '{"type": "double", "maxval": n / 2, "minval": 0}'),
+        (
+            "det.Log(-4.0, -2.0, base=10)",
+            '{"type": "log", "minval": -4.0, "maxval": -2.0, "base": 10}',
+        ),
+        ("det.Categorical(['a'],)", '{"type": "categorical", "vals": [\'a\'],}'),
+        (
+            "det.Integer(  # units\n    8,\n    64,\n)",
+            '{"type": "int",  # units\n    "minval": 8,\n    "maxval": 64,\n}',
+        ),
+    ],
+)
+def test_ranges_become_dictionaries(old: str, new: str) -> None:
+    migrated = migrate(f"{START}x = {old}\n")
+    assert migrated.text == f"import detcore as det\nx = {new}\n"
+    assert migrated.findings == ()
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        "det.Integer(*ends)",
+        "det.Integer(8, 64, 3)",
+        "det.Integer(**ends)",
+        "det.Constant()",
+        "map(det.Constant, values)",
+        "det.Mode(text)",
+        "det.keras.InMemorySequence(x, y, 7)",
+        "det.keras.InMemorySequence(x, y, context.get_per_slot_batch_size(), weights)",
+        "f(mode=det.Mode[text])",
+        "f(mode=det.Mode(read()))",
+    ],
+)
+def test_calls_without_an_equivalent_are_reported(call: str) -> None:
+    migrated = migrate(f"{START}x = {call}\n")
+    assert migrated.text == f"{START}x = {call}\n"
+    assert [finding.kind for finding in migrated.findings] == ["left"]
+
+
+def test_imports_of_replaced_names_are_removed() -> None:
+    old = textwrap.dedent("""\
+        from determined import Integer, InvalidHP
+        try:
+            from determined import Log
+        except ImportError:
+            raise InvalidHP
+        config = {"units": Integer(8, 64), "lr": Log(-4, -2)}
+        """)
+    assert migrate(old).text == textwrap.dedent("""\
+        from detcore import InvalidHP
+        try:
+            import detcore
+        except ImportError:
+            raise InvalidHP
+        config = {"units": {"type": "int", "minval": 8, "maxval": 64}, \
+"lr": {"type": "log", "minval": -4, "maxval": -2}}
+        """)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("mode=det.Mode.SUBMIT", "local=False"),
+        ("mode=experimental.Mode.CLUSTER", "local=False"),
+        ("mode=experimental.Mode.LOCAL", "local=True, test=True"),
+        (
+            "mode=det.Mode(args.mode)",
+            'local=args.mode in ("local", "test"), test=args.mode in ("local", "test")',
+        ),
+    ],
+)
+def test_modes_become_local_and_test(old: str, new: str) -> None:
+    source = f"{START}from determined import experimental\ndet.create(T, {old}, context_dir='.')\n"
+    assert migrate(source).text == (
+        "import detcore as det\nfrom detcore import experimental\n"
+        f"det.experimental.create(T, {new}, context_dir='.')\n"
+    )
+
+
+@pytest.mark.parametrize("size", ["self.context.get_per_slot_batch_size()", "size"])
+def test_in_memory_sequences_become_arrays(size: str) -> None:
+    old = (
+        "from determined.keras import InMemorySequence, init\n"
+        "size = context.get_per_slot_batch_size()\n"
+        f"x = InMemorySequence(data=images / 255.0, labels=labels, batch_size={size})\n"
+    )
+    migrated = migrate(old)
+    assert migrated.text == (
+        "from detcore_keras import init\n"
+        "size = context.get_per_slot_batch_size()\n"
+        "x = (images / 255.0, labels)\n"
+    )
+    assert [finding.kind for finding in migrated.findings] == ["note"]
+
+
+CONFIG = """\
+import determined as det
+config = {
+    "batches_per_step": 20,
+    "min_validation_period": 2,
+    "searcher": {"name": "single", "metric": 'val_acc', "max_steps": 5},
+}
+"""
+
+
+def test_lengths_in_steps_become_batches() -> None:
+    new = CONFIG.replace("determined", "detcore").replace("batches_per_step", "scheduling_unit")
+    new = new.replace(": 2,", ': {"batches": 40},')
+    new = new.replace('"max_steps": 5', '"max_length": {"batches": 100}')
+    assert migrate(CONFIG).text == new
+    assert migrate(CONFIG.replace("20", "n")).text == (
+        CONFIG.replace("20", "n").replace("determined", "detcore")
+    )
+
+
+def test_removed_searchers_are_reported() -> None:
+    migrated = migrate(CONFIG.replace("single", "adaptive_simple"))
+    assert [finding.name for finding in migrated.findings] == ["adaptive_simple"]
+
+
+def test_accuracy_gets_the_name_of_the_metric(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    for metric in ("accuracy", "acc"):
+        script.write_text(CONFIG)
+        (tmp_path / "model.py").write_text(f"model.compile('sgd', metrics=['{metric}'])\n")
+        migrate_file(script)
+        assert f"'val_{metric}'" in script.read_text()
