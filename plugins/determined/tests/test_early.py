@@ -142,6 +142,12 @@ def test_lengths_in_steps_become_batches() -> None:
     )
 
 
+def test_batch_size_becomes_an_integer() -> None:
+    settings = "{'searcher': {}, 'hyperparameters': {'global_batch_size': '64'}}"
+    old = f"import determined\nconfig = {settings}\n"
+    assert migrate(old).text == old.replace("'64'", "64").replace("determined", "detcore")
+
+
 def test_removed_searchers_are_reported() -> None:
     migrated = migrate(CONFIG.replace("single", "adaptive_simple"))
     assert [finding.name for finding in migrated.findings] == ["adaptive_simple"]

@@ -206,6 +206,9 @@ def rewrite_settings(rewriter: Rewriter, tree: ast.Module, metrics: Set[str]) ->
             replaced |= _replace_steps(rewriter, config, entries)
             _replace_accuracy(rewriter, entries, metrics)
             _report_searcher(rewriter, entries)
+            _, hyperparameters = config.get("hyperparameters", (None, None))
+            if isinstance(hyperparameters, ast.Dict):
+                _replace_batch_size(rewriter, _read_entries(hyperparameters))
     for node in dictionaries:
         for name, (key, _) in _read_entries(node).items():
             if name in _SETTINGS and key not in replaced:
@@ -255,6 +258,15 @@ def _replace_accuracy(
     is_new = "accuracy" in metrics and "acc" not in metrics
     if is_new and isinstance(metric, ast.Constant) and metric.value in OLD_ACCURACIES:
         _replace_string(rewriter, metric, metric.value.replace("acc", "accuracy"))
+
+
+def _replace_batch_size(
+    rewriter: Rewriter, hyperparameters: Mapping[str, tuple[ast.Constant, ast.expr]]
+) -> None:
+    """Write an integer for a string of digits, which Determined accepted."""
+    _, size = hyperparameters.get("global_batch_size", (None, None))
+    if isinstance(size, ast.Constant) and isinstance(size.value, str) and size.value.isdigit():
+        rewriter.edits.append(Edit(*rewriter.span(size), size.value))
 
 
 def _report_searcher(
