@@ -11,10 +11,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from source_tree import ROOT
 from toy_command import Detcore
 
-from detcore_keras import load_model_from_checkpoint_path
+from detcore.errors import InvalidCheckpointError
+from detcore_keras import load_model_from_checkpoint_path, load_weights_from_checkpoint_path
 
 MODEL_DEF = '''\
 """A trial as people wrote them."""
@@ -222,6 +224,139 @@ class GanTrial(TFKerasTrial):
         return self.dataset(1)
 """
 
+# A native script, in the style of 0.12: the configuration in Python, and arrays in a Sequence.
+IRIS = """\
+import argparse
+import os
+import pathlib
+import signal
+
+import determined as det
+import numpy as np
+import tensorflow as tf
+from determined import experimental
+from determined.experimental import keras
+from determined.keras import InMemorySequence
+
+
+class Kill(tf.keras.callbacks.Callback):
+    def __init__(self, batches, folder):
+        super().__init__()
+        self.batches, self.folder = batches, pathlib.Path(folder)
+
+    def on_train_batch_end(self, batch, logs=None):
+        marker = self.folder / f"killed-{self.model.optimizer.iterations.numpy()}"
+        if marker.name in self.batches and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def read_flowers(seed):
+    rng = np.random.default_rng(seed)
+    kinds = rng.integers(0, 3, 48)
+    sizes = rng.normal(size=(48, 4)) + kinds[:, None]
+    return sizes.astype("float32"), tf.keras.utils.to_categorical(kinds, 3)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--mode", default="cluster")
+    args = parser.parse_args()
+    config = {
+        "hyperparameters": {
+            "global_batch_size": det.Constant(value=8),
+            "lr": det.Log(-3.0, -1.0),
+            "units": det.Categorical([8, 16]),
+        },
+        "searcher": {"name": "single", "metric": "val_acc", "max_steps": 1},
+    }
+    context = keras.init(
+        config, mode=experimental.Mode(args.mode), context_dir=str(pathlib.Path.cwd())
+    )
+    x, y = read_flowers(0)
+    data = InMemorySequence(data=x, labels=y, batch_size=context.get_per_slot_batch_size())
+    model = tf.keras.Sequential(
+        [
+            tf.keras.layers.Dense(8, activation="relu", input_shape=(4,)),
+            tf.keras.layers.Dropout(0.2),
+            tf.keras.layers.Dense(3, activation="softmax"),
+        ]
+    )
+    model = context.wrap_model(model)
+    optimizer = tf.keras.optimizers.RMSprop(lr=context.get_hparam("lr"), decay=0.01)
+    model.compile(optimizer, "categorical_crossentropy", ["accuracy"])
+    settings = context.get_data_config()
+    model.fit_generator(
+        generator=data,
+        validation_data=read_flowers(1),
+        epochs=1,
+        callbacks=[Kill(settings.get("kill", []), settings.get("folder", "."))],
+    )
+"""
+
+# A trial in the style of 0.13: text, with the preprocessing of the early Keras.
+TEXTS = """\
+import os
+import pathlib
+import signal
+
+import numpy as np
+from determined.keras import InMemorySequence, TFKerasTrial, TFKerasTrialContext
+from tensorflow.python import keras
+from tensorflow.python.keras.preprocessing import sequence
+
+
+class Kill(keras.callbacks.Callback):
+    def __init__(self, batches, folder):
+        super().__init__()
+        self.batches, self.folder = batches, pathlib.Path(folder)
+
+    def on_train_batch_end(self, batch, logs=None):
+        marker = self.folder / f"killed-{self.model.optimizer.iterations.numpy()}"
+        if marker.name in self.batches and not marker.exists():
+            marker.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+class TextsTrial(TFKerasTrial):
+    def __init__(self, context: TFKerasTrialContext):
+        self.context = context
+
+    def build_model(self):
+        model = keras.Sequential()
+        model.add(keras.layers.Embedding(50, 8))
+        model.add(keras.layers.Bidirectional(keras.layers.LSTM(4)))
+        model.add(keras.layers.Dropout(0.5))
+        model.add(keras.layers.Dense(1, activation="sigmoid"))
+        model = self.context.wrap_model(model)
+        model.compile(
+            self.context.wrap_optimizer(keras.optimizers.Adam(lr=self.context.get_hparam("lr"))),
+            loss="binary_crossentropy",
+            metrics=["accuracy"],
+        )
+        return model
+
+    def keras_callbacks(self):
+        settings = self.context.get_data_config()
+        return [Kill(settings["kill"], settings["folder"])]
+
+    def read_reviews(self, seed):
+        rng = np.random.default_rng(seed)
+        words = [rng.integers(1, 50, rng.integers(3, 20)).tolist() for _ in range(48)]
+        return InMemorySequence(
+            sequence.pad_sequences(words, maxlen=12),
+            np.array([sum(review) % 2 for review in words]),
+            self.context.get_per_slot_batch_size(),
+        )
+
+    def build_training_data_loader(self):
+        return self.read_reviews(0)
+
+    def build_validation_data_loader(self):
+        return self.read_reviews(1)
+"""
+KILLS = ["killed-1", "killed-6", "killed-11"]
+
 
 def write_cifar(path: Path, seed: int) -> None:
     """Write a file in CIFAR-10's format."""
@@ -236,8 +371,10 @@ def train_migrated(
     """Migrate a trial and train 12 batches; return its record and its latest checkpoint."""
     target.mkdir()
     (target / "model_def.py").write_text(code)
+    trial_class = f"{code.partition('Trial(')[0].rpartition(' ')[2]}Trial"
+    is_script = "__main__" in code
     experiment = {
-        "entrypoint": f"model_def:{code.partition('Trial(')[0].rpartition(' ')[2]}Trial",
+        "entrypoint": "python3 model_def.py" if is_script else f"model_def:{trial_class}",
         "hyperparameters": {"global_batch_size": 8, "lr": 0.01, "decay": 0.1},
         "searcher": {"name": "single", "metric": metric, "max_length": {"batches": 12}},
         "min_checkpoint_period": {"batches": 4},
@@ -253,22 +390,47 @@ def train_migrated(
     return trial, detcore.home / "checkpoints" / trial["latest_checkpoint"]
 
 
+def train_plain_and_killed(tmp_path: Path, code: str, kills: list[str] = KILLS) -> Path:
+    """Train without and with kills, compare the states, and return the last checkpoint."""
+    results = []
+    with Detcore(tmp_path) as detcore:
+        for name in ("plain", "killed"):
+            data = {"folder": str(tmp_path), "kill": kills if name == "killed" else []}
+            _, checkpoint = train_migrated(detcore, tmp_path / name, code, "val_loss", **data)
+            states = sorted(checkpoint.glob("*.npz"))
+            results.append([hashlib.sha256(path.read_bytes()).hexdigest() for path in states])
+    assert all((tmp_path / kill).exists() for kill in kills)
+    assert results[0]
+    assert results[0] == results[1]
+    return checkpoint
+
+
 def test_migrated_images_trial_resumes_and_loads(tmp_path: Path) -> None:
     write_cifar(tmp_path / "train", 0)
     write_cifar(tmp_path / "test", 1)
-    results = []
-    with Detcore(tmp_path) as detcore:
-        for name, kills in (("plain", []), ("killed", ["killed-1", "killed-6", "killed-11"])):
-            _, checkpoint = train_migrated(
-                detcore, tmp_path / name, IMAGES, "val_loss", folder=str(tmp_path), kill=kills
-            )
-            assert all((tmp_path / kill).exists() for kill in kills)
-            states = sorted(checkpoint.glob("*.npz"))
-            results.append([hashlib.sha256(path.read_bytes()).hexdigest() for path in states])
-    assert results[0]
-    assert results[0] == results[1]
+    checkpoint = train_plain_and_killed(tmp_path, IMAGES)
     model = load_model_from_checkpoint_path(checkpoint)
     assert model.predict(np.zeros((1, 32, 32, 3)), verbose=0).shape == (1, 10)
+
+
+@pytest.mark.soak
+def test_migrated_text_trial_resumes_and_loads(tmp_path: Path) -> None:
+    model = load_model_from_checkpoint_path(train_plain_and_killed(tmp_path, TEXTS))
+    assert model.predict(np.zeros((1, 12)), verbose=0).shape == (1, 1)
+
+
+@pytest.mark.parametrize("kills", [["killed-6"], pytest.param(KILLS, marks=pytest.mark.soak)])
+def test_migrated_script_resumes_and_loads(tmp_path: Path, kills: list[str]) -> None:
+    checkpoint = train_plain_and_killed(tmp_path, IRIS, kills)
+    with pytest.raises(InvalidCheckpointError, match="is a checkpoint of a script"):
+        load_model_from_checkpoint_path(checkpoint)
+    layers = tf.keras.layers
+    model = tf.keras.Sequential(
+        [tf.keras.Input((4,)), layers.Dense(8), layers.Dropout(0.2), layers.Dense(3)]
+    )
+    load_weights_from_checkpoint_path(checkpoint, model)
+    bias = np.load(checkpoint / "weights.npz")
+    assert any(np.array_equal(model.weights[1], bias[name]) for name in bias.files)
 
 
 @pytest.mark.soak

@@ -25,6 +25,7 @@ __all__ = ["load_model_from_checkpoint_path", "load_weights_from_checkpoint_path
 
 _TRIAL_FILE = "trial.json"
 _FRAMEWORK = "keras"
+_SCRIPT_TRIAL = "detcore_keras._native:NativeTrial"
 _INSTEAD = """\
 Build the model yourself, and load the weights into it:
   detcore_keras.load_weights_from_checkpoint_path(path, model)"""
@@ -54,7 +55,8 @@ def load_model_from_checkpoint_path(
     Raises:
         CheckpointNotFoundError: If the folder does not exist.
         InvalidCheckpointError: If it is not a checkpoint of a ``TFKerasTrial``, or does not fit the
-            model that its code builds.
+            model that its code builds. Also for the checkpoint of a script that called
+            ``detcore_keras.init``: it has no ``build_model``.
     """
     folder = checkpoint_folder(path)
     if not (folder / _TRIAL_FILE).exists():
@@ -62,6 +64,11 @@ def load_model_from_checkpoint_path(
         model = _build(folder, legacy.entrypoint, legacy.config, names_of_the_earlier_system())
         return _with_legacy_weights(model, legacy)
     record = read_trial_file(folder, _FRAMEWORK)
+    if record["trial_class"] == _SCRIPT_TRIAL:
+        raise InvalidCheckpointError(
+            f"{folder} is a checkpoint of a script, which builds its model without a trial class.\n"
+            f"{_INSTEAD}"
+        )
     model = _build(folder, record["trial_class"], record["config"])
     _load_own(model, folder)
     return model
