@@ -414,6 +414,18 @@ def trial_that(method: str, value: Any) -> type[LineTrial]:
             trial_that("build_callbacks", {"a": type("A", (PyTorchCallback,), {"on_epoch": id})()}),
             "has on_epoch, which detcore never calls",
         ),
+        (
+            trial_that(
+                "build_callbacks", {"a": type("A", (PyTorchCallback,), {"state_dict": id})()}
+            ),
+            r"'a' \(A\) has state_dict but no load_state_dict.*def load_state_dict\(self",
+        ),
+        (
+            trial_that(
+                "build_callbacks", {"a": type("A", (PyTorchCallback,), {"load_state_dict": id})()}
+            ),
+            r"'a' \(A\) has load_state_dict but no state_dict.*def state_dict\(self\)",
+        ),
     ],
 )
 def test_a_wrong_trial_is_refused_before_it_trains(trial: type[LineTrial], said: str) -> None:

@@ -93,7 +93,8 @@ class Callbacks:
 
     Raises:
         InvalidDataTypeError: If it is not a mapping of `PyTorchCallback`.
-        InvalidExperimentError: If one has a method ``on_...`` that detcore never calls.
+        InvalidExperimentError: If one has a method ``on_...`` that detcore never calls, or only one
+            of ``state_dict`` and ``load_state_dict``.
     """
 
     def __init__(self, callbacks: Any, ignored_objects: Iterable[object] = ()) -> None:
@@ -158,3 +159,18 @@ def _check_hooks(name: str, callback: PyTorchCallback) -> None:
             f"detcore never calls.\nHooks are: {', '.join(hooks)}.\n"
             "Rename the method; other methods must not begin with on_."
         )
+    _check_state_methods(name, callback)
+
+
+def _check_state_methods(name: str, callback: PyTorchCallback) -> None:
+    kind = type(callback)
+    has_state = kind.state_dict is not PyTorchCallback.state_dict
+    if has_state is (kind.load_state_dict is not PyTorchCallback.load_state_dict):
+        return
+    present, missing, line = "load_state_dict", "state_dict", "state_dict(self)"
+    if has_state:
+        present, missing, line = missing, present, "load_state_dict(self, state_dict)"
+    raise InvalidExperimentError(
+        f"the callback {name!r} ({kind.__name__}) has {present} but no {missing}: a resumed trial "
+        f"would start without the callback's state.\nAdd the method:  def {line}: ..."
+    )
