@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +14,7 @@ from _killed_scripts import Script
 from loop_runs import LoopRuns
 
 from detcore.database import Database
-from detcore.errors import DetcoreError
+from detcore.errors import DetcoreError, InvalidExperimentError
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "trainer_torch"
 ARGUMENTS = (
@@ -239,3 +241,44 @@ def test_several_validation_datasets_are_one_validation(
         rows = list(database.metrics(1, "validation"))
     assert [row.steps_completed for row in rows] == [2, 4, 6]
     assert all({"eval_near_loss", "eval_far_loss"} <= row.metrics.keys() for row in rows)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_objects_made_during_training_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the first checkpoint after that, from which the next start could not resume."""
+    from transformers import Trainer, TrainerCallback, TrainingArguments
+
+    from detcore_torch.for_transformers import train
+
+    class Replacing(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+        def on_step_end(self, args: object, state: Any, control: object, **_: Any) -> None:
+            if state.global_step == 3:
+                replace(trainer)
+
+    def replace_scheduler(trainer: Any) -> None:
+        trainer.lr_scheduler = torch.optim.lr_scheduler.StepLR(trainer.optimizer, 2)
+
+    def replace_optimizer(trainer: Any) -> None:
+        optimizer = torch.optim.SGD(trainer.model.parameters(), 0.1)
+        trainer.optimizer = trainer.accelerator.prepare(optimizer)
+
+    for replace, message in (
+        (replace_scheduler, "started with AdamW, LambdaLR, and the script has AdamW, StepLR now"),
+        (replace_optimizer, "started with AdamW, LambdaLR, and the script has SGD, LambdaLR now"),
+    ):
+        home = tmp_path / replace.__name__
+        monkeypatch.setenv("DETCORE_HOME", str(home))
+        args = TrainingArguments(
+            str(tmp_path), report_to="none", use_cpu=True, disable_tqdm=True, save_steps=2,
+            remove_unused_columns=False, max_steps=6,
+        )  # fmt: skip
+        trainer = Trainer(
+            _Network(), args, train_dataset=_Rows(), eval_dataset=_Rows(), data_collator=_collated,
+            callbacks=[Replacing()],
+        )  # fmt: skip
+        with pytest.raises(InvalidExperimentError, match=message):
+            train(trainer)
+        (manifest,) = home.glob("checkpoints/*/manifest.json")
+        assert json.loads(manifest.read_text())["steps_completed"] == 2

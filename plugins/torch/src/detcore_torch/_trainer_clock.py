@@ -68,6 +68,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
         self._best = best
         self._determine_best = trainer._determine_best_metric
         self._attributes = ModelAttributes([])
+        self._created: list[str] = []
         self._requested: Step | None = None
         self._metrics: dict[str, float] = {}
         # Metrics of a validation at this step, of which the clock does not know yet.
@@ -95,6 +96,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             self._trainer.accelerator.unwrap_model(self._trainer.model)
         ])  # fmt: skip
         self._callbacks.note_objects()
+        self._created = self._state().list_objects()
         if self._run.checkpoint is not None:
             self._restore(self._run.checkpoint)
         self._run.release()
@@ -287,7 +289,9 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
 
     def _save(self) -> None:
         self._trainer.store_flos()
-        self._clock.save(self._state())
+        state = self._state()
+        state.check_objects(self._created)
+        self._clock.save(state)
 
     def _state(self) -> ScriptState:
         trainer = self._trainer
