@@ -52,6 +52,10 @@ def test_ranges_become_dictionaries(old: str, new: str) -> None:
         "det.Integer(8, 64, 3)",
         "det.Integer(**ends)",
         "det.Constant()",
+        "det.Constant((8))",
+        "det.Constant(value=(8))",
+        "(det.Constant)(8)",
+        "det.Categorical(name for name in names)",
         "map(det.Constant, values)",
         "det.Mode(text)",
         "det.keras.InMemorySequence(x, y, 7)",
@@ -91,7 +95,7 @@ def test_imports_of_replaced_names_are_removed() -> None:
     [
         ("mode=det.Mode.SUBMIT", "local=False"),
         ("mode=experimental.Mode.CLUSTER", "local=False"),
-        ("mode=experimental.Mode.LOCAL", "local=True, test=True"),
+        ("mode=(experimental.Mode.LOCAL)", "local=True, test=True"),
         (
             "mode=det.Mode(args.mode)",
             'local=args.mode in ("local", "test"), test=args.mode in ("local", "test")',

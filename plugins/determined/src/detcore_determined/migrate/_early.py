@@ -78,8 +78,10 @@ def rewrite_calls(
         if not isinstance(node, ast.Call):
             continue
         use = _get_use(rewriter, uses, node.func)
-        if use is not None and (
-            _replace_range(rewriter, node, use) or _replace_arrays(rewriter, tree, node, use)
+        if (
+            use is not None
+            and _is_plain(rewriter, node)
+            and (_replace_range(rewriter, node, use) or _replace_arrays(rewriter, tree, node, use))
         ):
             replaced.add(use.reference)
         for keyword in node.keywords:
@@ -104,6 +106,18 @@ def _get_use(rewriter: Rewriter, uses: Mapping[int, _Use], node: ast.expr) -> _U
     start, end = rewriter.span(node)
     use = uses.get(start)
     return use if use is not None and use.reference.ends[-1] == end else None
+
+
+def _is_plain(rewriter: Rewriter, call: ast.Call) -> bool:
+    """Whether a call has no parentheses around its function or a whole argument."""
+    arguments: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    ends = [rewriter.span(call.func)[1], *(rewriter.span(argument)[1] for argument in arguments)]
+    starts = [*(rewriter.span(argument)[0] for argument in arguments), rewriter.span(call)[1] - 1]
+    gaps = [rewriter.text.text[end:start] for end, start in zip(ends, starts, strict=True)]
+    for keyword in call.keywords:
+        gaps.append(rewriter.text.text[rewriter.span(keyword)[0] : rewriter.span(keyword.value)[0]])
+    has_opening = gaps[0].lstrip().startswith("(")
+    return has_opening and sum(gap.count("(") + gap.count(")") for gap in gaps) == 1
 
 
 def _name_arguments(call: ast.Call, parameters: Sequence[str]) -> list[str] | None:
