@@ -91,6 +91,23 @@ def test_preempted_trainer_ends_as_one_that_was_not(tmp_path: Path, case: str) -
 
 
 @pytest.mark.soak
+def test_each_rank_restores_its_own_callbacks(tmp_path: Path) -> None:
+    whole, broken = (
+        Script(SCRIPT, tmp_path / name, ["--case=callbacks"], ranks=2)
+        for name in ("whole", "broken")
+    )
+    assert whole.run() == 0, whole.output()
+    for kill in (3, 4):
+        assert broken.run(kill) < 0, broken.output()
+        assert broken.checkpoint_files()
+    assert broken.run() == 0, broken.output()
+    check_equal(whole, broken)
+    result = whole.result()
+    assert result["model"] == result["model of rank 1"]
+    assert result["summary"] != result["summary of rank 1"]
+
+
+@pytest.mark.soak
 def test_plateau_schedule_continues(tmp_path: Path) -> None:
     check_equal(*train_with_kills(tmp_path, "plateau", [3, 7, 9]))
 

@@ -1,6 +1,7 @@
 """Features of the Trainer of transformers, each as in its documentation; ``--case`` chooses."""
 
 import logging
+import os
 import random
 from pathlib import Path
 
@@ -85,6 +86,8 @@ class Average(TrainerCallback):
         self.history = []
         self.num_bad = 0
         self.generator = random.Random(5)
+        self.rank_generator = random.Random(int(os.environ.get("RANK", "0")))
+        self.rank_draws = []
 
     def on_train_begin(self, args, state, control, model=None, optimizer=None, **_):
         self.trainer, self.optimizer = trainer, optimizer  # saved elsewhere
@@ -94,6 +97,7 @@ class Average(TrainerCallback):
         for name, value in model.state_dict().items():
             self.shadow[name].mul_(0.9).add_(value, alpha=0.1)
         optimizer.param_groups[0]["weight_decay"] = self.generator.random() * 0.1
+        self.rank_draws.append(self.rank_generator.random())  # different on each rank
 
     def on_evaluate(self, args, state, control, metrics=None, **_):
         self.history.append(metrics["eval_loss"])
@@ -146,7 +150,10 @@ class Summary:
 
     def state_dict(self):
         state = trainer.state
-        names = ("shadow", "history", "num_bad", "_steps", "early_stopping_patience_counter")
+        names = (
+            "shadow", "history", "num_bad", "rank_draws", "_steps",
+            "early_stopping_patience_counter",
+        )  # fmt: skip
         return {
             "step": state.global_step,
             "best": [state.best_metric, state.best_global_step, state.best_model_checkpoint],
