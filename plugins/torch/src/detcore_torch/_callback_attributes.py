@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import collections
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from detcore.trial import AttributeTracker
 from detcore_torch._attributes import TorchCodec
 
-__all__ = ["CallbackAttributes"]
+__all__ = ["CallbackAttributes", "name_callbacks"]
 
 _logger = logging.getLogger("detcore.torch")
 
@@ -60,3 +61,12 @@ class CallbackAttributes:
         """Restore what `capture` returned; a callback that is new keeps its attributes."""
         for name, tracker in self._trackers.items():
             tracker.restore(states.get(name, {}))
+
+
+def name_callbacks(callbacks: Iterable[object]) -> Iterator[tuple[str, Any]]:
+    """Yield callbacks by the names of their classes, which are numbered from the second on."""
+    counts: collections.Counter[str] = collections.Counter()
+    for callback in callbacks:
+        kind = type(callback).__name__
+        yield (f"{kind}-{counts[kind]}" if counts[kind] else kind), callback
+        counts[kind] += 1

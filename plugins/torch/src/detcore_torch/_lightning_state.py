@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detcore_torch._callback_attributes import CallbackAttributes
+from detcore_torch._callback_attributes import CallbackAttributes, name_callbacks
 from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._script import ScriptState, read_document
 from detcore_torch._torch import torch
@@ -151,17 +150,16 @@ class CallbackStates:
     def __init__(self, trainer: Trainer, model: LightningModule) -> None:
         self._trainer = trainer
         self._results: dict[str, dict[str, Any]] = {}
-        counts: collections.Counter[str] = collections.Counter()
-        callbacks: dict[str, Callback] = {}
-        for callback in trainer.callbacks:
-            kind = type(callback)
-            package = kind.__module__.partition(".")[0]
-            if package not in _PACKAGES or callback in trainer.checkpoint_callbacks:
-                counts[kind.__qualname__] += 1
-                callbacks[f"{kind.__qualname__}-{counts[kind.__qualname__]}"] = callback
+        callbacks = [
+            callback
+            for callback in trainer.callbacks
+            if type(callback).__module__.partition(".")[0] not in _PACKAGES
+            or callback in trainer.checkpoint_callbacks
+        ]
         parts = [each for each in vars(trainer).values() if hasattr(each, "__dict__")]
         self._attributes = CallbackAttributes(
-            callbacks, ignored_objects=[trainer, model, *parts, *trainer.loggers]
+            dict(name_callbacks(callbacks)),
+            ignored_objects=[trainer, model, *parts, *trainer.loggers],
         )
 
     def note_objects(self) -> None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import collections
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import ExportableState
 
-from detcore_torch._callback_attributes import CallbackAttributes
+from detcore_torch._callback_attributes import CallbackAttributes, name_callbacks
 from detcore_torch._files import read_tensors
 from detcore_torch._torch import torch
 
@@ -44,7 +43,7 @@ class CallbackStates:
 
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
-        self._callbacks = dict(_named(trainer.callback_handler.callbacks))
+        self._callbacks = dict(name_callbacks(trainer.callback_handler.callbacks))
         self._attributes = CallbackAttributes(
             {
                 name: callback
@@ -99,15 +98,6 @@ def _load_exported(name: str, callback: TrainerCallback, exported: Mapping[str, 
                 present.get(argument),
                 value,
             )
-
-
-def _named(callbacks: list[TrainerCallback]) -> Iterator[tuple[str, TrainerCallback]]:
-    """Yield callbacks by the names of their classes, which are numbered from the second on."""
-    counts: collections.Counter[str] = collections.Counter()
-    for callback in callbacks:
-        kind = type(callback).__name__
-        yield (f"{kind}-{counts[kind]}" if counts[kind] else kind), callback
-        counts[kind] += 1
 
 
 class BestModel:
