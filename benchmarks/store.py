@@ -288,7 +288,7 @@ def _of_trials(place: Place) -> Questions:
 
 
 def _of_long(place: Place) -> Questions:
-    from detcore.cli._trial_view import _read
+    from detcore.cli._trial_facts import read_trial
     from detcore.database import Database
     from detcore_report import read_view
 
@@ -296,7 +296,7 @@ def _of_long(place: Place) -> Questions:
     experiment = database.get_trial(place.long_trial).experiment_id
     trial = place.long_trial
     return {
-        "one trial: detcore trial describe": lambda: _read(database, trial, None, ()),
+        "one trial: detcore trial describe": lambda: read_trial(database, trial, None, ()),
         "one trial: its page": lambda: read_view(
             database, experiment, all_metrics=True, max_charts=12, only=[trial], parts=250
         ),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from forked import call_in_child
 
 from detcore import core
 from detcore.cli import main
@@ -33,7 +34,7 @@ def save_checkpoint(*, resume: bool = False) -> tuple[str, str | None]:
 
 def test_a_home_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_home(monkeypatch, tmp_path / "home")
-    uuid, _ = save_checkpoint()
+    uuid, _ = call_in_child(save_checkpoint)
     assert str(tmp_path / "home").encode() not in (tmp_path / "home" / "detcore.db").read_bytes()
     moved = tmp_path / "elsewhere" / "moved"
     moved.parent.mkdir()
@@ -46,7 +47,7 @@ def test_a_home_can_be_moved(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         [trial] = database.list_trials(1)
         assert record.storage_url == (moved / "checkpoints").as_uri()
         assert trial.trial_dir == str(moved / "experiments/1/trials/1")
-    assert save_checkpoint(resume=True)[1] == uuid
+    assert call_in_child(lambda: save_checkpoint(resume=True))[1] == uuid
 
 
 @pytest.mark.parametrize("name", ["q?u", "a#b", "50%", "%3F", "a b", "é+&=;", "home:"])
@@ -55,7 +56,7 @@ def test_a_home_may_have_any_name(
 ) -> None:
     home = tmp_path / name
     use_home(monkeypatch, home)
-    uuid, _ = save_checkpoint()
+    uuid, _ = call_in_child(save_checkpoint)
     assert (home / "detcore.db").is_file()
     assert [path.name for path in tmp_path.iterdir()] == [name]
     assert CliRunner().invoke(main, ["checkpoint", "verify", uuid]).exit_code == 0
@@ -68,7 +69,7 @@ def test_a_home_may_be_relative_to_a_folder_above(
     (tmp_path / "sub").mkdir()
     monkeypatch.chdir(tmp_path / "sub")
     use_home(monkeypatch, Path("../home"))
-    uuid, _ = save_checkpoint()
+    uuid, _ = call_in_child(save_checkpoint)
     result = CliRunner().invoke(main, ["checkpoint", "verify", uuid])
     assert result.exit_code == 0, result.output
 

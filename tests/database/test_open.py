@@ -240,7 +240,7 @@ def test_a_database_that_stays_locked_is_named(sqlite_store: Store) -> None:
         ("sqlite://", "is not a file of its own"),
         ("sqlite:///:memory:", "is not a file of its own"),
         ("sqlite:////tmp", "is a folder"),
-        ("sqlite:////dev/null/x.db", "cannot create the folder"),
+        ("sqlite:////dev/null/x.db", "cannot create the directory"),
         ("nonsense", "cannot be used"),
         ("nonsense://user:secret@host/x", "cannot be used"),
         ("user:secret@host", "cannot be used"),

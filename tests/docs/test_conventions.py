@@ -32,7 +32,7 @@ NOT_RUN: dict[tuple[str, str], int] = {
     ("docs/operating.md", "server"): 2,
     ("docs/page.md", "forever"): 1,
     ("docs/ray.md", "machines"): 1,
-    ("docs/records.md", "server"): 2,
+    ("docs/records.md", "server"): 1,
     ("docs/replay.md", "slow"): 2,
     ("docs/server.md", "forever"): 2,
     ("docs/server.md", "network"): 1,

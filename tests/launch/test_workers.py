@@ -99,7 +99,7 @@ def test_workers_that_ignore_the_request_to_end_are_killed() -> None:
 
 def test_rank_0_is_killed_when_the_time_to_end_is_over() -> None:
     printed = Printed()
-    workers = Workers(printed, stop_s=0.0, grace_s=0.0)
+    workers = Workers(printed, stop_s=lambda _: 0.0, grace_s=0.0)
     start_ready(workers, printed, IGNORES, COMES_BACK)
     workers.signal(signal.SIGTERM)
     assert workers.close() == -signal.SIGKILL

@@ -15,7 +15,7 @@ from toy_command import MODEL_DIR, Detcore
 from detcore import core
 from detcore.config import load_mapping
 from detcore.database import Database
-from detcore.errors import MetricError, ScheduleError
+from detcore.errors import ConfigError, ScheduleError
 from detcore.trial import AskedClock, Step, open_clock, resumed_from
 
 # A framework that owns its loop: the toy framework's controller, driven by the script.
@@ -208,7 +208,7 @@ def test_a_validation_without_the_searchers_metric_is_an_error(clock: AskedClock
     clock.due(10)
     clock.reported({})
     assert clock.due(10).step is Step.VALIDATE
-    with pytest.raises(MetricError, match=r"'loss', but the validation at step 10 gave: lost"):
+    with pytest.raises(ConfigError, match=r"'loss', but the validation at step 10 gave: lost"):
         clock.validated({"lost": 1.0})
     assert clock.due(10).step is Step.VALIDATE, "a validation that failed counts as done"
 

@@ -43,7 +43,7 @@ def facts():
         "leads": [os.getsid(0) == os.getpid(), os.getpgrp() == os.getpid()],
         "umask": umask,
         "signals": [str(signal.getsignal(n)) for n in signal.valid_signals()
-                    if n not in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)],
+                    if n not in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP)],
         "variables": {name: value for name, value in os.environ.items()
                       if not name.endswith(("_FD", "_KEY", "_INFO"))},
         "stdin": os.readlink("/proc/self/fd/0"),

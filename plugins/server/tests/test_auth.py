@@ -295,7 +295,6 @@ def record(expires_in_s: float = 60.0) -> TokenRecord:
         user_id=1,
         user_name=USER,
         is_admin=False,
-        trial_id=None,
         expires_at=time.time() + expires_in_s,
     )
 
