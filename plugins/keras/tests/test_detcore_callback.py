@@ -18,9 +18,9 @@ from detcore import core
 from detcore.database import Database, ingest_spools
 from detcore.errors import InvalidExperimentError
 from detcore_keras import DetcoreCallback, _state
-from detcore_keras._keras import KERAS_MAJOR, keras
+from detcore_keras._keras import keras, tf
 
-FOLDS = str(Path(__file__).parent / "scripts" / "folds.py")
+SCRIPTS = Path(__file__).parent / "scripts"
 
 
 def compiled() -> Any:
@@ -96,27 +96,65 @@ def test_a_preempted_fit_saves_and_ends(home: Path, capsys: pytest.CaptureFixtur
     assert [c.steps_completed for c in saved] == [4]
 
 
+def run_script(name: str, home: Path, *arguments: str, code: int = 0) -> list[str]:
+    """Return the lines that a script of ``scripts/`` prints in a process of its own."""
+    finished = subprocess.run(
+        [sys.executable, str(SCRIPTS / name), *arguments],
+        env={**os.environ, "DETCORE_HOME": str(home / "records")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert finished.returncode == code, finished.stderr
+    return finished.stdout.splitlines()
+
+
 @pytest.mark.cold
 @pytest.mark.timeout(600)
-@pytest.mark.skipif(
-    KERAS_MAJOR == 2, reason="a fit without a batch lacks Keras 2's variables of the loss"
-)
-def test_folds_that_were_killed_equal_those_that_were_not(home: Path) -> None:
-    def run(records: str, *kill_at: str) -> str:
-        finished = subprocess.run(
-            [sys.executable, FOLDS, *kill_at],
-            env={**os.environ, "DETCORE_HOME": str(home / records)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        assert finished.returncode == (-signal.SIGKILL if kill_at else 0), finished.stderr
-        return finished.stdout
-
-    expected = run("whole")
+def test_killed_folds_equal_whole_folds(home: Path) -> None:
+    expected = run_script("folds.py", home / "whole")
     for kill_at in ("0-1", "1-2", "2-1"):
-        run("broken", kill_at)
-    assert run("broken") == expected
+        run_script("folds.py", home / "killed", kill_at, code=-signal.SIGKILL)
+    assert run_script("folds.py", home / "killed") == expected
+
+
+@pytest.mark.cold
+@pytest.mark.timeout(600)
+def test_usual_callbacks_resume_exactly(home: Path) -> None:
+    whole, killed = home / "whole", home / "killed"
+    whole.mkdir()
+    killed.mkdir()
+    *_, expected = run_script("usual_callbacks.py", whole, str(whole))
+    for epoch in ("1", "4"):
+        run_script("usual_callbacks.py", killed, str(killed), f"kill-{epoch}", code=-signal.SIGKILL)
+    *_, result = run_script("usual_callbacks.py", killed, str(killed))
+    assert result == expected
+
+
+@pytest.mark.cold
+@pytest.mark.timeout(600)
+def test_preempted_epoch_begins_again(home: Path) -> None:
+    script, folder = "usual_callbacks.py", str(home)
+    *_, preempted = run_script(script, home, folder, "preempt-1-2", code=75)
+    resumed, *_ = run_script(script, home, folder, "kill-2", code=-signal.SIGKILL)
+    digest = preempted.split()[-1]
+    assert preempted == f"preempted 7 {digest}"  # epoch 0 has 4 batches
+    assert resumed == f"from 1 7 {digest}"
+
+
+def test_unsaved_random_operation_is_named(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    class Noisy(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, *data: Any) -> Any:
+            (x, y) = data[-1]
+            return super().train_step((x + tf.random.normal(tf.shape(x)), y))
+
+    x, y = np.ones((16, 4), "float32"), np.ones((16, 1), "float32")
+    for kind, warnings in ((keras.Sequential, 0), (Noisy, 1)):
+        model = kind([keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        with core.init() as context:
+            model.fit(x, y, epochs=2, verbose=0, callbacks=[DetcoreCallback(context)])
+        assert caplog.text.count("(RandomStandardNormal): a resumed run draws other") == warnings
 
 
 def test_bad_arguments(home: Path) -> None:
@@ -152,8 +190,6 @@ def test_restores_weights_and_optimizer(home: Path) -> None:
         other = compiled()
         resumed = DetcoreCallback(context)
         resumed._latest = saved.uuid
-        if KERAS_MAJOR == 3:  # restores before training
-            resumed.initial_epoch = 1
-        first = resumed.initial_epoch
-        other.fit(x[:8], y[:8], batch_size=8, initial_epoch=first, verbose=0, callbacks=[resumed])
+        resumed.initial_epoch = 1
+        other.fit(x, y, initial_epoch=1, epochs=1, verbose=0, callbacks=[resumed])
     assert all(np.array_equal(a, b) for a, b in zip(want, other.get_weights(), strict=True))

@@ -265,6 +265,20 @@ def test_the_last_checkpoint_holds_the_restored_weights(tmp_path: Path, patience
     assert other.controller.validate().metrics["val_loss"] == losses[1]
 
 
+def test_csv_logger_continues_its_file(tmp_path: Path) -> None:
+    def log(folder: Path) -> list[Any]:
+        return [keras.callbacks.CSVLogger(str(folder / "log.csv"))]
+
+    whole = Run(tmp_path / "whole", log, epochs=3)
+    rows = (tmp_path / "whole" / "log.csv").read_bytes()
+    assert rows.count(b"\n") == 4
+    killed = tmp_path / "killed"
+    killed.mkdir()
+    (killed / "log.csv").write_bytes(rows)  # the killed process had come further
+    Run(killed, log, epochs=3, resume=whole.saved / f"step-{EPOCH}")
+    assert (killed / "log.csv").read_bytes() == rows
+
+
 def test_terminate_on_nan_keeps_the_last_finite_checkpoint(tmp_path: Path) -> None:
     class Spoil(keras.callbacks.Callback):  # type: ignore[misc]
         def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:

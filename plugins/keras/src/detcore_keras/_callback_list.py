@@ -25,11 +25,24 @@ from detcore_keras._callback_checks import (
     tell_changes,
     wants_train_batches,
 )
-from detcore_keras._callback_state import KerasCodec, from_saved, to_saved
+from detcore_keras._callback_state import (
+    KerasCodec,
+    from_saved,
+    keep_rows,
+    measure_rows,
+    restore_rows,
+    to_saved,
+)
 from detcore_keras._keras import keras
 from detcore_keras._tensorboard import TensorBoard
 
-__all__ = ["CallbackMultiplexer", "SavedCallbacks", "has_batch_hooks", "read_callbacks"]
+__all__ = [
+    "CallbackMultiplexer",
+    "SavedCallbacks",
+    "has_batch_hooks",
+    "is_replaced",
+    "read_callbacks",
+]
 
 _logger = logging.getLogger("detcore.keras")
 
@@ -83,7 +96,7 @@ class CallbackMultiplexer:
         tensorboard_path: Path | None = None,
         saved_elsewhere: Collection[Any] = (),
     ) -> None:
-        given = [callback for callback in callbacks if not _is_replaced(callback)]
+        given = [callback for callback in callbacks if not is_replaced(callback)]
         here = [callback for callback in given if is_chief or not _is_chief_only(callback)]
         self.callbacks: list[Any] = here
         self._model = model
@@ -115,14 +128,22 @@ class CallbackMultiplexer:
 
     # -- training ---------------------------------------------------------------------------------
 
-    def train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
+    def train_begin(
+        self, logs: Mapping[str, Any] | None = None, *, is_resumed: bool = False
+    ) -> None:
         """Pass the model to the callbacks and begin; once per process."""
+        if is_resumed:
+            keep_rows(self.callbacks)
         for callback in self.callbacks:
             if isinstance(callback, TensorBoard) and self._tensorboard_path is not None:
                 callback.use_log_dir(self._tensorboard_path)
             callback.set_params(dict(self._params))
             callback.set_model(self._model)
         self._call("on_train_begin", dict(logs or {}))
+        self.track_attributes()
+
+    def track_attributes(self) -> None:
+        """Begin to track what training changes, from what ``on_train_begin`` has set."""
         self._trackers = {name: self._track(callback) for name, callback in self._tracked.items()}
 
     def train_end(self, *, is_final: bool = True) -> None:
@@ -287,6 +308,7 @@ class CallbackMultiplexer:
             "ended_epoch": ended,
             "callbacks": states,
             "attributes": attributes,
+            "rows": measure_rows(self._tracked),
         }
         return state, arrays
 
@@ -297,7 +319,6 @@ class CallbackMultiplexer:
         return to_saved({} if tracker is None else tracker.capture(), arrays, f"of {name}")
 
     def _track(self, callback: Any) -> AttributeTracker:
-        """Begin to track what training changes, from what ``on_train_begin`` has set."""
         kinds = keras.callbacks
         ignored: Sequence[str] = _OF_KERAS
         monitors = (kinds.EarlyStopping, kinds.ReduceLROnPlateau, kinds.ModelCheckpoint)
@@ -363,6 +384,7 @@ class CallbackMultiplexer:
                 callback.load_state(states[name])
         for name, tracker in self._trackers.items():
             tracker.restore(attributes.get(name, {}))
+        restore_rows(self._tracked, state["rows"])
 
     # -- epochs -----------------------------------------------------------------------------------
 
@@ -425,7 +447,7 @@ _WRITERS = (
 )
 
 
-def _is_replaced(callback: Any) -> bool:
+def is_replaced(callback: Any) -> bool:
     """Whether a callback is left out, because it would restore its own copy of the model."""
     if not isinstance(callback, keras.callbacks.BackupAndRestore):
         return False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from detcore_keras._arrays import decoded
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._variables import raw_variable
 
-__all__ = ["KerasCodec", "from_saved", "to_saved"]
+__all__ = ["KerasCodec", "from_saved", "keep_rows", "measure_rows", "restore_rows", "to_saved"]
 
 _PLAIN = (bool, int, str)
 # Keys of JSON objects that represent values without a form in JSON.
@@ -68,6 +69,30 @@ def _variables(value: Any) -> list[Any]:
         return [value.state]
     found = value.variables
     return list(found() if callable(found) else found)
+
+
+def keep_rows(callbacks: Iterable[Any]) -> None:
+    """Keep the rows that each ``CSVLogger`` has written before; before its ``on_train_begin``."""
+    for callback in callbacks:
+        if isinstance(callback, keras.callbacks.CSVLogger):
+            callback.append = True
+
+
+def measure_rows(callbacks: Mapping[str, Any]) -> dict[str, int]:
+    """Return the size in bytes of the file of each ``CSVLogger``, by the callback's name."""
+    return {
+        name: os.path.getsize(callback.filename)
+        for name, callback in callbacks.items()
+        if isinstance(callback, keras.callbacks.CSVLogger) and os.path.isfile(callback.filename)
+    }
+
+
+def restore_rows(callbacks: Mapping[str, Any], sizes: Mapping[str, int]) -> None:
+    """Remove the rows that were written after a checkpoint; after ``on_train_begin``."""
+    for name, size in measure_rows(callbacks).items():
+        kept = min(size, sizes.get(name, 0))
+        os.truncate(callbacks[name].filename, kept)
+        callbacks[name].append_header = kept == 0
 
 
 def to_saved(value: Any, arrays: dict[str, npt.NDArray[Any]], place: str) -> Any:

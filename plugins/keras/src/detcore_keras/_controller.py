@@ -326,7 +326,7 @@ class KerasController:
         if self._has_started and not self._traced:
             self._build_by_training()
         # The start of a callback may write weights, which the checkpoint's then replace.
-        callbacks = self._begun_callbacks()
+        callbacks = self._begun_callbacks(is_resumed=True)
         if self._has_started:
             self._restore_variables(directory, own)
             self._trainable = position["trainable"]
@@ -433,7 +433,7 @@ class KerasController:
         else:
             self._steps.run_one(inputs, 0)
 
-    def _begun_callbacks(self) -> CallbackMultiplexer:
+    def _begun_callbacks(self, *, is_resumed: bool = False) -> CallbackMultiplexer:
         """Return the callbacks, after notifying them once that training begins."""
         if self._callbacks is None:
             self._callbacks = CallbackMultiplexer(
@@ -448,7 +448,7 @@ class KerasController:
                 tensorboard_path=self._context.get_tensorboard_path(),
                 saved_elsewhere=[*self._optimizers(), *self._model._flatten_layers()],
             )
-            self._callbacks.train_begin()
+            self._callbacks.train_begin(is_resumed=is_resumed)
             self._heed_stop_training()
         return self._callbacks
 

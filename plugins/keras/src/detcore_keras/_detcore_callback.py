@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -13,9 +14,14 @@ import numpy as np
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore_keras import _state
+from detcore_keras._callback_checks import overrides
+from detcore_keras._callback_list import CallbackMultiplexer, is_replaced, read_callbacks
+from detcore_keras._callback_state import keep_rows
 from detcore_keras._host_memory import HostMemory
-from detcore_keras._keras import KERAS_MAJOR, keras
+from detcore_keras._input_spec import build_from_spec, spec_from_json
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._model import build_optimizer
+from detcore_keras._random_state import find_graphs, warn_of_unsaved_generators
 
 if TYPE_CHECKING:
     from detcore.core import Context
@@ -27,6 +33,8 @@ _logger = logging.getLogger("detcore.keras")
 _FILE = "keras-fit.json"
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 _BEHIND_LAST_EPOCH = 1 << 30  # fit trains no epoch from here
+# Callbacks that ``fit`` adds itself. `DetcoreCallback` restores the history.
+_OF_FIT = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
 
 
 class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
@@ -45,16 +53,18 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             callback = DetcoreCallback(context)
             model.fit(x, y, epochs=5, initial_epoch=callback.initial_epoch, callbacks=[callback])
 
-    Keras 3 restores the checkpoint before training. With Keras 2, the variables of a model exist
-    once it has trained: a resumed run trains one batch, and then restores the checkpoint, so that
-    batch does not count. ``fit`` feeds the data and restarts the epoch: after a checkpoint in the
-    middle of one, its first batches are repeated. If the data position must be exact, write a
-    `TFKerasTrial`.
+    The checkpoint is restored before training. Where only a batch of the data can create variables,
+    such as those of an optimizer in a custom ``train_step``, a resumed run trains one batch before
+    that, which does not count, and a warning says so. ``fit`` feeds the data and restarts the
+    epoch: after a checkpoint in the middle of one, its first batches are repeated. If the data
+    position must be exact, write a `TFKerasTrial`.
+
+    The state of the other callbacks of the same ``fit`` is part of each checkpoint, as in a
+    `TFKerasTrial`. Keras calls this callback after the others, wherever it stands in the list.
+    ``BackupAndRestore`` is left out.
 
     A run that was complete, or that another callback had stopped, is restored and trains no epoch.
-    With Keras 2 this is an error, because ``fit`` has not created all variables then. Put this
-    callback behind those that change weights at the end, such as ``EarlyStopping`` with
-    ``restore_best_weights``. The ``History`` that ``fit`` returns contains all epochs of the trial.
+    The ``History`` that ``fit`` returns contains all epochs of the trial.
 
     Args:
         context: The open Core API context.
@@ -90,7 +100,9 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._checkpoint_async = checkpoint_async
         self._memory = HostMemory()
         self._epoch = 0
-        self._is_preempted = False
+        self._others: list[Any] | None = None
+        self._callbacks: CallbackMultiplexer | None = None
+        self._has_checked_graphs = False
         self._saved_at: int | None = None
         self._reported_at = 0
         self._latest = None if context.info is None else context.info.latest_checkpoint
@@ -105,12 +117,47 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             self.initial_epoch = _BEHIND_LAST_EPOCH
         self.steps_completed: int = record["steps_completed"]
 
+    def set_params(self, params: Any) -> None:
+        """Find the other callbacks of ``fit``, and take the place behind them."""
+        super().set_params(params)
+        callback_list = _find_callback_list(self)
+        if callback_list is None:
+            return
+        others = [c for c in callback_list.callbacks if c is not self and not is_replaced(c)]
+        callback_list.callbacks = [*others, self]  # the old list is being iterated
+        self._others = [c for c in others if not isinstance(c, _OF_FIT)]
+        if self._latest is not None:
+            keep_rows(others)
+
     def on_train_begin(self, logs: Any = None) -> None:
         """Restore the checkpoint, unless that needs a batch."""
-        has_epochs = self.initial_epoch < self.params["epochs"]
-        if self._latest is not None and (KERAS_MAJOR == 3 or not has_epochs):
-            build_optimizer(self.model)
-            self._restore(self._latest)
+        if self._others is None:
+            _logger.warning(
+                "the other callbacks of this fit were not found, so their state is not saved. Pass "
+                "DetcoreCallback itself in the list of callbacks"
+            )
+        self._callbacks = CallbackMultiplexer(
+            self._others or (),
+            model=self.model,
+            params={},
+            batches_per_epoch=1,
+            is_chief=True,
+            saved_elsewhere=[self.model.optimizer, *self.model._flatten_layers()],
+        )
+        self._callbacks.track_attributes()
+        if self._latest is not None:
+            try:
+                self._restore(self._latest, is_built=False)
+            except InvalidCheckpointError as error:
+                # Nothing has been restored, and the first batch may create the missing variables.
+                if not self._has_epochs():
+                    raise
+                _logger.warning(
+                    "the checkpoint is restored after the first batch of fit, which creates some "
+                    "variables of the model: this batch is trained and does not count. Build the "
+                    "model and its optimizers before fit to resume exactly. (%s)",
+                    str(error).partition("\n")[0],
+                )
         # Keras resets the numbers of the epochs after this, but not their logs.
         for epoch_logs in self._history:
             for name, value in epoch_logs.items():
@@ -127,9 +174,14 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._epoch = epoch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Count, report, and stop on a preemption."""
+        """Count, report, and stop on a preemption.
+
+        Raises:
+            SystemExit: With code 75, if the run is preempted: neither other callbacks nor the code
+                after ``fit`` may take the model for trained.
+        """
         if self._latest is not None:
-            self._restore(self._latest)
+            self._restore(self._latest, is_built=True)
             return
         self.steps_completed += 1
         self._context.checkpoint.poll()
@@ -137,12 +189,11 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             self._report(logs)
         if self._context.preempt.should_preempt():
             self._save(epoch=self._epoch)
-            self._is_preempted = self.model.stop_training = True
+            self._context.checkpoint.wait()
+            raise SystemExit(_COME_BACK)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         """Report the metrics of ``fit``, and save."""
-        if self.model.stop_training and self._saved_at == self.steps_completed:
-            return  # preempted in the middle of this epoch
         numbers = _numbers(logs)
         training = {name: v for name, v in numbers.items() if not name.startswith("val_")}
         validation = {name: v for name, v in numbers.items() if name.startswith("val_")}
@@ -152,23 +203,35 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             self._context.train.report_validation_metrics(self.steps_completed, validation)
         self._epoch = epoch + 1
         self._history.append(numbers)
-        if self._checkpoint_epochs and (epoch + 1) % self._checkpoint_epochs == 0:
+        is_due = self._checkpoint_epochs and (epoch + 1) % self._checkpoint_epochs == 0
+        if is_due and not self.model.stop_training:  # otherwise on_train_end saves
             self._save(epoch=epoch + 1)
 
     def on_train_end(self, logs: Any = None) -> None:
-        """Wait for the last checkpoint, and raise its error if it failed.
+        """Save what other callbacks have changed at the end, and wait for the last checkpoint.
 
         Raises:
-            SystemExit: With code 75, if the run was preempted: code after ``fit`` would assume that
-                the model is trained.
+            DetcoreError: If a checkpoint could not be saved.
         """
-        has_trained = self.initial_epoch < self.params["epochs"]
-        if has_trained and self.model.stop_training and not self._is_preempted:
-            self._saved_at = None  # other callbacks may have changed the weights since
-            self._save(epoch=self._epoch, has_ended=True)
+        if self._has_epochs() and (self.model.stop_training or self._ends_with_changes()):
+            self._saved_at = None
+            self._save(epoch=self._epoch, has_ended=bool(self.model.stop_training))
         self._context.checkpoint.wait()
-        if self._is_preempted:
-            raise SystemExit(_COME_BACK)
+
+    def _has_epochs(self) -> bool:
+        return bool(self.initial_epoch < self.params["epochs"])
+
+    def _ends_with_changes(self) -> bool:
+        """Whether the end of ``fit`` may change weights after the last epoch."""
+        if getattr(self.model.optimizer, "use_ema", False):
+            return True
+        return any(
+            callback.restore_best_weights
+            if isinstance(callback, keras.callbacks.EarlyStopping)
+            else overrides(callback, "on_train_end")
+            and not type(callback).__module__.startswith("keras.")
+            for callback in self._others or ()
+        )
 
     def _report(self, logs: Any) -> None:
         self._reported_at = self.steps_completed
@@ -185,15 +248,23 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             "has_ended": has_ended,
             "history": self._history,
         }
-        state = _state.training_state(self.model, [self.model.optimizer])
+        if not self._has_checked_graphs:
+            self._has_checked_graphs = True
+            warn_of_unsaved_generators(find_graphs(self.model.train_function))
+        state = _state.training_state(
+            self.model, [self.model.optimizer], input_spec=_input_spec(self.model)
+        )
+        callbacks = self._callbacks
+        assert callbacks is not None  # set when training began
 
         def snapshot(path: Path) -> Callable[[], None]:
             state.write_record(path)
             _state.capture_rng(path)
             (path / _FILE).write_text(json.dumps(record) + "\n", encoding="utf-8")
+            files = {**state.files, **callbacks.capture(path)}
             if self._checkpoint_async:
-                return _state.copied_to_write(path, state.files, self._memory)
-            return functools.partial(_state.write_array_files, path, state.files)
+                return _state.copied_to_write(path, files, self._memory)
+            return functools.partial(_state.write_array_files, path, files)
 
         checkpoint = self._context.checkpoint
         if self._checkpoint_async:
@@ -203,11 +274,21 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
                 snapshot(path)()
         self._saved_at = self.steps_completed
 
-    def _restore(self, uuid: str) -> None:
-        self._latest = None
+    def _restore(self, uuid: str, *, is_built: bool) -> None:
+        assert self._callbacks is not None  # set when training began
         with self._context.checkpoint.restore_path(uuid) as path:
-            _state.restore_training_state(self.model, [self.model.optimizer], Path(path))
-            _state.restore_rng(Path(path))
+            directory = Path(path)
+            if not is_built:
+                _build(self.model, directory)
+            _state.restore_training_state(
+                self.model,
+                [self.model.optimizer],
+                directory,
+                leave_out={"metrics"},  # fit resets them, and its first batch creates some
+            )
+            self._latest = None
+            self._callbacks.load_state(read_callbacks(directory))
+            _state.restore_rng(directory)
         self.model.reset_metrics()
         _logger.info("resumed from step %d, epoch %d", self.steps_completed, self._first_epoch)
 
@@ -225,3 +306,45 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
 def _numbers(logs: Mapping[str, Any] | None) -> dict[str, float]:
     return {n: float(np.asarray(v)) for n, v in (logs or {}).items() if np.ndim(v) == 0}
+
+
+def _build(model: Any, directory: Path) -> None:
+    """Create the variables of a model that has not been trained, as far as that needs no data."""
+    if not model.built:
+        spec = spec_from_json(_state.read_variables_file(directory).get("input_spec"))
+        if spec is not None:
+            build_from_spec(model, spec)
+    build_optimizer(model)
+
+
+def _input_spec(model: Any) -> Any:
+    """Return the ``tf.TypeSpec`` of the inputs of a model that has been called; None if unknown."""
+    if KERAS_MAJOR == 2:
+        spec = model.save_spec()
+        return None if spec is None else spec[0][0]
+    shapes = (model.get_build_config() or {}).get("input_shape")
+    return None if shapes is None else _float_spec(shapes)
+
+
+def _float_spec(shapes: Any) -> Any:
+    if isinstance(shapes, dict):
+        return {name: _float_spec(shape) for name, shape in shapes.items()}
+    if all(size is None or isinstance(size, int) for size in shapes):
+        return tf.TensorSpec(shapes, keras.config.floatx())
+    return type(shapes)(_float_spec(shape) for shape in shapes)
+
+
+def _find_callback_list(callback: Any) -> Any:
+    """Return the list of callbacks of the ``fit`` that calls a method of `callback`, or None.
+
+    Keras gives a callback its model and its parameters, but no way to the other callbacks.
+    """
+    frame = inspect.currentframe()
+    while frame is not None:
+        owner = frame.f_locals.get("self")
+        if isinstance(owner, keras.callbacks.CallbackList) and any(
+            each is callback for each in owner.callbacks
+        ):
+            return owner
+        frame = frame.f_back
+    return None

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import InvalidModelError
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._model import build_ahead
+from detcore_keras._random_state import warn_of_unsaved_generators
 from detcore_keras._variables import raw_variable
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class TrainSteps:
             build_ahead(self._model, self._element_spec)
             step = tf.function(self._graph_step(), autograph=False, reduce_retracing=True)
             concrete = step.get_concrete_function(self._element_spec)
+        warn_of_unsaved_generators([concrete.graph])
         self._outputs = _checked_outputs(self._model, concrete.structured_outputs)
         self._step = step
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+import logging
+import types
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +16,33 @@ from detcore.trial import capture_random_state, restore_random_state
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._variables import raw_variable
 
-__all__ = ["RNG_FILE", "capture_rng", "generator_finder", "restore_rng"]
+__all__ = [
+    "RNG_FILE",
+    "capture_rng",
+    "find_graphs",
+    "generator_finder",
+    "restore_rng",
+    "warn_of_unsaved_generators",
+]
+
+_logger = logging.getLogger("detcore.keras")
 
 RNG_FILE = "rng.json"
 _VERSION = 1
+# Operations of a graph that keep the state of their random generator themselves.
+_STATEFUL_OPERATIONS = frozenset(
+    {
+        "Multinomial",
+        "ParameterizedTruncatedNormal",
+        "RandomGamma",
+        "RandomPoissonV2",
+        "RandomShuffle",
+        "RandomStandardNormal",
+        "RandomUniform",
+        "RandomUniformInt",
+        "TruncatedNormal",
+    }
+)
 
 
 def capture_rng(directory: Path) -> None:
@@ -39,6 +64,50 @@ def capture_rng(directory: Path) -> None:
         "keras_global_seed": _keras_seed_state(),
     }
     (directory / RNG_FILE).write_text(json.dumps(state) + "\n", encoding="utf-8")
+
+
+def warn_of_unsaved_generators(graphs: Iterable[Any]) -> None:
+    """Warn of random operations in the graphs of a training step whose state cannot be saved.
+
+    Args:
+        graphs: Instances of ``tf.Graph``.
+    """
+    names = set()
+    for graph in graphs:
+        definition = graph.as_graph_def()
+        bodies = [function.node_def for function in definition.library.function]
+        for node in (node for body in [definition.node, *bodies] for node in body):
+            # The first graph of Keras 2 also initializes the variables.
+            if node.op in _STATEFUL_OPERATIONS and "/Initializer/" not in node.name:
+                names.add(node.op)
+    if names:
+        keras_2 = (
+            " For Dropout and similar layers, call "
+            "keras.backend.experimental.enable_tf_random_generator() before you build the model."
+        )
+        _logger.warning(
+            "the training step draws random numbers with TensorFlow operations whose state cannot "
+            "be saved (%s): a resumed run draws other numbers. Use keras.random with a "
+            "keras.random.SeedGenerator (Keras 3), tf.random.Generator or tf.random.stateless_*.%s",
+            ", ".join(sorted(names)),
+            keras_2 if KERAS_MAJOR == 2 else "",
+        )
+
+
+def find_graphs(function: Any, *, depth: int = 3) -> Iterator[Any]:
+    """Yield the graphs of a ``tf.function``, or of those that a Python function calls.
+
+    Args:
+        function: Such as ``model.train_function``, in which Keras 3 wraps a ``tf.function``.
+        depth: Closures to look into.
+    """
+    # TensorFlow has no public list of the traces of a function. Checked on 2.15 and 2.21.
+    if hasattr(function, "_list_all_concrete_functions"):
+        yield from (each.graph for each in function._list_all_concrete_functions())
+    elif depth:
+        for cell in getattr(function, "__closure__", None) or ():
+            if cell != types.CellType() and callable(cell.cell_contents):  # an empty cell raises
+                yield from find_graphs(cell.cell_contents, depth=depth - 1)
 
 
 def generator_finder() -> Callable[[], Mapping[str, tf.Variable]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -168,7 +168,9 @@ def copied_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> C
     return write
 
 
-def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Path) -> None:
+def restore_training_state(
+    model: Any, optimizers: Sequence[Any], directory: Path, *, leave_out: Collection[str] = ()
+) -> None:
     """Restore every variable that training changes, bit for bit.
 
     The variables must exist: the model and the optimizers were used once, or built.
@@ -177,13 +179,15 @@ def restore_training_state(model: Any, optimizers: Sequence[Any], directory: Pat
         model: The same model, made by the same code.
         optimizers: The same optimizers, in the same order.
         directory: Folder of `capture_training_state`.
+        leave_out: Groups of variables that are neither compared nor restored.
 
     Raises:
         InvalidCheckpointError: If anything does not fit; the message lists all differences, and
             nothing is changed.
     """
-    record = _of_this_keras(directory)
-    _restore(record["variables"], training_variables(model, optimizers), directory)
+    rows = [row for row in _of_this_keras(directory)["variables"] if row["group"] not in leave_out]
+    variables = training_variables(model, optimizers)
+    _restore(rows, [item for item in variables if item.group not in leave_out], directory)
 
 
 def refuse_nan(state: TrainingState, step: int) -> None:
