@@ -115,7 +115,7 @@ def test_a_rank_that_was_not_assigned_is_refused(
 ) -> None:
     for name, number in zip(names, RANK_1_OF_2, strict=True):
         monkeypatch.setenv(name, str(number))
-    claimed = dict(zip(ONE, (0, 2, 0, 2, 0, 1), strict=True))
+    claimed: dict[str, Any] = dict(zip(ONE, (0, 2, 0, 2, 0, 1), strict=True))
     with pytest.raises(DistributedError, match=r"rank 0 of 2 was claimed .* as rank 1 of 2"):
         core.DistributedContext(**claimed)
     with pytest.raises(DistributedError, match=r"rank 0 of 1 was claimed .* as rank 1 of 2"):

@@ -42,8 +42,10 @@ def test_last(): gc.collect()
 def run_pytest(source: str, tmp_path: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     path = tmp_path / "test_inner.py"
     path.write_text(source)
-    command = [sys.executable, "-m", "pytest", "-s", "-q", "-W", "error", "-p", "conftest", path]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, **options)
+    command = [sys.executable, "-m", "pytest", "-s", "-q", "-W", "error", "-p", "conftest"]
+    return subprocess.run(
+        [*command, str(path)], cwd=ROOT, capture_output=True, text=True, **options
+    )
 
 
 def ignore_signals() -> None:

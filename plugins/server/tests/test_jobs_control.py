@@ -64,9 +64,7 @@ def is_run_by_a_runner(database: ServerDatabase, number: int) -> bool:
 
 def add_asker(database: ServerDatabase) -> TokenRecord:
     user = database.create_user("ada", password_hash=None)
-    return TokenRecord(
-        user_id=user.id, user_name="ada", is_admin=False, trial_id=None, expires_at=0.0
-    )
+    return TokenRecord(user_id=user.id, user_name="ada", is_admin=False, expires_at=0.0)
 
 
 def add_submission(
