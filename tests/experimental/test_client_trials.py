@@ -114,7 +114,7 @@ def test_the_best_of_none_with_the_metric(client: Determined, store: ClientStore
     trial = store.trial(store.experiment())
     uuid = store.checkpoint(trial, 10)
     reference = client.get_trial(trial)
-    with pytest.raises(NoCheckpointError, match="None of them was validated at its step"):
+    with pytest.raises(NoCheckpointError, match="None of the trials was validated"):
         reference.select_checkpoint(best=True)
     assert reference.select_checkpoint(latest=True).uuid == uuid
 

@@ -169,7 +169,7 @@ ADVICE = [
 def test_refusal_ends_with_advice(
     engine: str, code: str, advice: str, request: pytest.FixtureRequest
 ) -> None:
-    storage, proxy = open_storage(engine, request, 4.0)
+    storage, proxy = open_storage(engine, request, 6.0)
     proxy.always(code)
     with pytest.raises(StorageError) as caught:
         storage.replace("run/new", b"new")
