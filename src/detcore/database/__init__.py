@@ -1,6 +1,5 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
-from detcore._log import SpoolPart
 from detcore._records import (
     CheckpointRecord,
     EventRecord,
@@ -17,7 +16,6 @@ from detcore._records import (
 from detcore.database._connections import DatabaseAway, Patience, shown_url
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
-from detcore.database._drain import Position, add_parts, parse_part
 from detcore.database._engine import make_engine, revisions
 from detcore.database._experiments import note_last_id, replace_labels
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
@@ -47,20 +45,17 @@ __all__ = [
     "ModelVersionRecord",
     "Patience",
     "PlainText",
-    "Position",
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
     "RetentionPlan",
     "RetentionPolicy",
     "RunRecord",
-    "SpoolPart",
     "TrialDraft",
     "TrialLog",
     "TrialRecord",
     "TrialSummary",
     "TrialTarget",
-    "add_parts",
     "answer_question",
     "checked_metadata",
     "checked_texts",
@@ -72,7 +67,6 @@ __all__ = [
     "make_engine",
     "metadata",
     "note_last_id",
-    "parse_part",
     "plan_retention",
     "read_log_page",
     "read_rows",

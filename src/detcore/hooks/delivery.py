@@ -15,15 +15,12 @@ from types import MappingProxyType
 
 from detcore._log import (
     Spool,
-    SpoolDamagedError,
     SpooledRecord,
-    SpoolHeader,
     SpoolPart,
     events,
     is_spool_in_use,
     read_records,
     read_spool,
-    spool_owner,
     spool_path,
 )
 from detcore._log.events import Event, TrialFinished, encode
@@ -45,17 +42,13 @@ __all__ = [
     "Cursor",
     "LateDelivery",
     "Mailbox",
-    "SpoolDamagedError",
-    "SpoolHeader",
     "Stop",
     "Waiting",
     "count_waiting",
     "deliver_waiting",
     "find_mailboxes",
-    "is_spool_in_use",
     "read_run",
     "read_spool",
-    "spool_owner",
     "spool_path",
     "subscribe",
     "tell_end_of_killed",
