@@ -147,14 +147,17 @@ def test_reports_are_added_all_or_none(store: Store) -> None:
     assert store.database.metrics(1, "validation") == []
 
 
-def test_the_best_is_looked_up_not_searched_for(sqlite_store: Store) -> None:
+@pytest.mark.parametrize("smaller_is_better", [True, False])
+def test_the_best_is_looked_up_not_searched_for(
+    sqlite_store: Store, smaller_is_better: bool
+) -> None:
     statements: list[tuple[str, Any]] = []
 
     def note(_c: object, _cursor: object, sql: str, values: Any, *_rest: object) -> None:
         statements.append((sql, values))
 
     event.listen(sqlite_store.database._engine, "before_cursor_execute", note)
-    sqlite_store.database.best_validation(1, "loss", smaller_is_better=True)
+    sqlite_store.database.best_validation(1, "loss", smaller_is_better=smaller_is_better)
     (sql, values) = statements[-1]
     with sqlite_store.database._read() as connection:
         plan = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values).fetchall()

@@ -150,13 +150,6 @@ validation_values = sa.Table(
     sa.Column("trial_id", sa.Integer, nullable=False),
     sa.Column("value", sa.Float(53), nullable=False),
     sa.Index(None, "experiment_id", "name", "value", "trial_id"),
-    sa.Index(
-        "ix_validation_values_largest",
-        "experiment_id",
-        "name",
-        sa.desc("value"),
-        "trial_id",
-    ),
     sa.Index(None, "trial_id", "name", "value"),
 )
 
