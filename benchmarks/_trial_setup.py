@@ -15,6 +15,8 @@ class BenchmarkClock:
     """
 
     interrupt_requested = False
+    # A controller makes no last checkpoint when training was preempted.
+    stopped = "preempted"
 
     def __init__(self, every: int, batches_per_epoch: int = 0) -> None:
         self.steps_completed = 0
