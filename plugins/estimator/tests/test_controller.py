@@ -341,6 +341,29 @@ def test_a_stop_requested_in_a_validation_ends_the_trial(tmp_path: Path, place: 
     assert clock.context.get_stop_requested()
 
 
+@pytest.mark.parametrize("kind", ["hooks", "eval_hooks"])
+def test_hook_finds_tensors_in_the_default_graph(tmp_path: Path, kind: str) -> None:
+    losses: list[float] = []
+
+    class Reader(tf1.train.SessionRunHook):  # type: ignore[misc]
+        def before_run(self, run_context: Any) -> Any:
+            named = tf1.get_default_graph().get_tensor_by_name("named_loss:0")
+            return tf1.train.SessionRunArgs(named)
+
+        def after_run(self, run_context: Any, run_values: Any) -> None:
+            assert tf1.get_default_graph() is run_context.session.graph
+            losses.append(float(run_values.results))
+
+    class Hooked(Classifier):
+        def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+            spec = super().model_fn(features, labels, mode)
+            return spec._replace(loss=tf.identity(spec.loss, name="named_loss"))
+
+    setattr(Hooked, kind, (Reader(),))
+    run(Hooked, tmp_path, until=4, validate_every=4)
+    assert losses
+
+
 class Listener(tf1.train.CheckpointSaverListener):  # type: ignore[misc]
     def __init__(self, *, stop_at: int = 0) -> None:
         self.calls: list[tuple[str, int]] = []

@@ -126,6 +126,10 @@ class HookList:
         """
         if not self.hooks:
             return self._call((fetches,), (), feed_dict, None)[0][0]
+        with self._session.graph.as_default():
+            return self._run_with_hooks(fetches, feed_dict)
+
+    def _run_with_hooks(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
         context = tf1.train.SessionRunContext(
             original_args=tf1.train.SessionRunArgs(fetches, feed_dict), session=self._session
         )

@@ -70,24 +70,18 @@ def predict_with_model(
         restore=restorer,
     ) as hooked:
         is_hooked = any(map(is_called_per_step, all_hooks))
-        for batch in _batches(hooked, graph, predictions, is_hooked=is_hooked):
+        for batch in _batches(hooked, predictions, is_hooked=is_hooked):
             if is_single:
                 yield from _records(batch)
             else:
                 yield batch
 
 
-def _batches(
-    hooked: HookedSession, graph: Any, predictions: Any, *, is_hooked: bool
-) -> Iterator[Any]:
+def _batches(hooked: HookedSession, predictions: Any, *, is_hooked: bool) -> Iterator[Any]:
     run = None if is_hooked else hooked.session.make_callable(predictions)
     while not hooked.should_stop:
         try:
-            if run is not None:
-                batch = run()
-            else:
-                with graph.as_default():
-                    batch = hooked.run(predictions)
+            batch = run() if run is not None else hooked.run(predictions)
         except (tf.errors.OutOfRangeError, StopIteration):
             break
         yield batch
