@@ -171,6 +171,13 @@ def test_name_of_the_older_keras_only_is_reported(source: str, name: str) -> Non
          "from tensorflow.keras import optimizers as adam\n"
          "adam.Adam(learning_rate=adam.schedules.InverseTimeDecay(1, decay_steps=1, "
          "decay_rate=2))"),
+        ("import tensorflow as tf\ntf.optimizers.SGD(lr=1, decay=2)",
+         "import tensorflow as tf\ntf.optimizers.SGD(learning_rate=tf.optimizers.schedules."
+         "InverseTimeDecay(1, decay_steps=1, decay_rate=2))"),
+        ("from keras.optimizers import SGD, Adam\nSGD(1, decay=2), Adam(3, decay=4)",
+         "from keras.optimizers import SGD, schedules, Adam\n"
+         "SGD(schedules.InverseTimeDecay(1, decay_steps=1, decay_rate=2)), "
+         "Adam(schedules.InverseTimeDecay(3, decay_steps=1, decay_rate=4))"),
         ("from tensorflow.keras.optimizers.legacy import SGD\nSGD(lr=1, decay=2)",
          "from tensorflow.keras.optimizers.legacy import SGD\nSGD(learning_rate=1, decay=2)"),
     ],
@@ -195,6 +202,29 @@ def test_decay_is_reported_if_the_schedule_cannot_be_imported() -> None:
     (finding,) = migrated.findings
     assert (finding.line, finding.name) == (3, "decay")
     assert "schedules.InverseTimeDecay(0.1, decay_steps=1, decay_rate=rate)" in finding.advice
+
+
+@pytest.mark.parametrize(
+    ("source", "obstacle"),
+    [
+        ("from determined.keras.callbacks import ReduceLROnPlateau\n", "ReduceLROnPlateau"),
+        ("tf.keras.callbacks.LearningRateScheduler(f)\n", "LearningRateScheduler"),
+        ("def f(m): m.optimizer.lr = 3\n", "m.optimizer.lr"),
+        ("def f(m): K.set_value(m.optimizer.lr, 3)\n", "m.optimizer.lr"),
+        ("def f(m): m.optimizer.learning_rate.assign(3)\n", "m.optimizer.learning_rate"),
+        ("lr = tf.keras.optimizers.schedules.ExponentialDecay(1, 2, 3)\n", "is a schedule"),
+    ],
+)
+def test_decay_is_left_if_a_schedule_cannot_replace_it(source: str, obstacle: str) -> None:
+    rate = source[5:].strip() if source.startswith("lr = ") else "0.1"
+    call = f"tf.keras.optimizers.SGD({rate}, decay=0.1)\n"
+    migrated = migrate_python("import tensorflow as tf\n" + source + call)
+    assert call in migrated.text
+    (finding,) = migrated.findings
+    assert (finding.name, finding.line) == ("decay", 3)
+    assert obstacle in finding.problem
+    assert "legacy.SGD" in finding.advice
+    assert needs_old_tensorflow(finding)
 
 
 def test_what_early_releases_took_is_left() -> None:

@@ -13,6 +13,8 @@ __all__ = ["rewrite_compile", "rewrite_optimizer"]
 _MODULE = "tensorflow.keras.optimizers."
 _DECAY = "TensorFlow 2.15 refuses it, and newer releases ignore it"
 _SCHEDULE = "schedules.InverseTimeDecay"
+_IMPORT = ", schedules"
+_SETTERS = {"LearningRateScheduler", "ReduceLROnPlateau"}
 
 
 def rewrite_compile(rewriter: Rewriter, node: ast.Call) -> None:
@@ -47,6 +49,14 @@ def rewrite_optimizer(rewriter: Rewriter, tree: ast.Module, node: ast.Call, name
         return
     rate = keywords.get("learning_rate", lr)
     rate_value = rate.value if rate is not None else next(iter(node.args), None)
+    obstacle = _find_obstacle(tree, rate_value)
+    if obstacle:
+        rewriter.leave(
+            keywords["decay"], "decay", f"{_DECAY}; a schedule cannot take its place: {obstacle}",
+            f"use tf.keras.optimizers.legacy.{name.rpartition('.')[2]}, which keeps it, with "
+            '"tensorflow==2.15.*"',
+        )  # fmt: skip
+        return
     edits = [] if rate_value is None else list(_replace_decay(rewriter, tree, node, rate_value))
     rewriter.edits += edits
     if not edits:
@@ -56,6 +66,37 @@ def rewrite_optimizer(rewriter: Rewriter, tree: ast.Module, node: ast.Call, name
             f"pass learning_rate=tf.keras.optimizers.{_SCHEDULE}({rate_text}, decay_steps=1, "
             f"decay_rate={ast.unparse(keywords['decay'].value)})",
         )  # fmt: skip
+
+
+def _find_obstacle(tree: ast.Module, rate: ast.expr | None) -> str:
+    """Return why a schedule cannot replace ``decay``; empty if it can."""
+    if isinstance(rate, ast.Call) and "schedules" in ast.unparse(rate.func).split("."):
+        return "the learning rate is a schedule"
+    setter = next(_list_setters(tree), "")
+    return f"{setter} sets the learning rate, which a schedule would overwrite" if setter else ""
+
+
+def _list_setters(tree: ast.Module) -> Iterator[str]:
+    """Yield what sets the learning rate of an optimizer during training."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.alias) and node.name in _SETTERS:
+            yield node.name
+        elif isinstance(node, ast.Attribute) and node.attr in _SETTERS:
+            yield node.attr
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            yield from _list_rates(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            if node.func.attr == "set_value":
+                yield from (rate for argument in node.args[:1] for rate in _list_rates(argument))
+            elif node.func.attr == "assign":
+                yield from _list_rates(node.func.value)
+
+
+def _list_rates(node: ast.expr) -> Iterator[str]:
+    """Yield an expression if it is the learning rate of an optimizer."""
+    is_rate = isinstance(node, ast.Attribute) and node.attr in ("lr", "learning_rate")
+    if is_rate and ast.unparse(node).rpartition(".")[0].endswith(("optimizer", "opt")):
+        yield ast.unparse(node)
 
 
 def _replace_decay(
@@ -81,8 +122,11 @@ def _replace_decay(
         names = {inner.id for inner in ast.walk(tree) if isinstance(inner, ast.Name)}
         if len(bound) != 1 or "schedules" in names or list(_list_imports(tree, "schedules")):
             return
-        _, import_end = rewriter.span(bound[0][1])
-        imports = [Edit(import_end, import_end, ", schedules")]
+        statement, alias = bound[0]
+        ends = [rewriter.span(name)[1] for name in statement.names]
+        has_import = any(edit.new == _IMPORT and edit.start in ends for edit in rewriter.edits)
+        _, import_end = rewriter.span(alias)
+        imports = [] if has_import else [Edit(import_end, import_end, _IMPORT)]
     rate_start, rate_end = rewriter.span(rate)
     yield from imports
     yield Edit(rate_start, rate_start, f"{schedule}(")

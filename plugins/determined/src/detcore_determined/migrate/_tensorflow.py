@@ -146,7 +146,9 @@ def _get_below(name: str, package: str) -> str | None:
 
 
 def _get_public_name(name: str) -> str:
-    """Return the public name of a private one of Keras; other names stay."""
+    """Return the public name of a private one of Keras, or of a short one; other names stay."""
+    if _get_below(name, "tensorflow.optimizers") is not None:
+        return name.replace("tensorflow", _PUBLIC, 1)
     public = find_public_name(_get_below(name, _PRIVATE) or "")
     return name if public is None else f"{_PUBLIC}.{public}"
 
