@@ -48,14 +48,24 @@ class Script:
     ranks: int = 1
     starts: int = 0
 
-    def run(self, kill_at: int | None = None, number: int = signal.SIGKILL) -> int:
+    def run(
+        self,
+        kill_at: int | None = None,
+        number: int = signal.SIGKILL,
+        *,
+        needs_checkpoint: bool = False,
+    ) -> int:
         """Run the script in a new process; return its exit code, negative after a signal.
 
         Args:
             kill_at: The optimizer's step, counted in this process, before which it is signalled.
             number: The signal.
+            needs_checkpoint: Whether each rank waits for a checkpoint before it is signalled. A
+                save that is under way continues in the background meanwhile.
         """
-        return self._run(lambda rank: _signal_at(kill_at, number))
+        return self._run(
+            lambda rank: _signal_at(kill_at, number, needs_checkpoint=needs_checkpoint)
+        )
 
     def run_to(self, kill: Kill | None) -> int:
         """Run the script in new processes up to a kill, which ends all of them."""
@@ -231,7 +241,7 @@ def _variables(ranks: int) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _signal_at(step: int | None, number: int) -> None:
+def _signal_at(step: int | None, number: int, *, needs_checkpoint: bool) -> None:
     """Have this process send itself a signal before a step of any optimizer."""
     if step is None:
         return
@@ -241,6 +251,8 @@ def _signal_at(step: int | None, number: int) -> None:
         nonlocal count
         count += 1
         if count == step:
+            while needs_checkpoint and not [*Path().glob("home/checkpoints/*/manifest.json")]:
+                time.sleep(0.01)
             os.kill(os.getpid(), number)
             time.sleep(0.01)
 
