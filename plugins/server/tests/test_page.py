@@ -639,6 +639,17 @@ def test_cells_of_an_export_are_no_formulas(site: Site) -> None:
     assert answer.text.split() == ["text", "'=1+1", "plain"]
 
 
+def test_csv_of_the_page_keeps_numbers_as_they_are(site: Site) -> None:
+    experiment = site.database.create_experiment(
+        config={"searcher": {"metric": "loss"}}, config_text=None, model_dir="/code", name="x"
+    )
+    for value in (-1.5, "-1e5", "-Infinity", -math.inf, math.nan, "-1+2"):
+        site.database.create_trial(experiment_id=experiment, seed=1, hparams={"shift": value})
+    answer = site.client.ask("GET", f"/ui/experiments/{experiment}/trials.csv?column=hparams.shift")
+    cells = ["-1.5", "-1e5", "-Infinity", "-Infinity", "NaN", "'-1+2"]
+    assert answer.text.split() == ["shift", *cells]
+
+
 def test_the_values_of_a_chart(site: Site, tmp_path: Path) -> None:
     experiment = add_search(site.database, 2, 50, records_per_epoch=320, name="series")
     one, other = (trial.id for trial in site.database.list_trials(experiment))

@@ -35,6 +35,7 @@ __all__ = [
     "confirm",
     "count_of",
     "format_bytes",
+    "format_csv_cell",
     "format_duration",
     "format_number",
     "format_options",
@@ -261,7 +262,7 @@ def print_csv(
     writer = csv.writer(text, lineterminator="\r\n")
     if with_header:
         writer.writerow([_guarded(name) for name in header])
-    writer.writerows([[_cell(row.get(name)) for name in header] for row in flat])
+    writer.writerows([[format_csv_cell(row.get(name)) for name in header] for row in flat])
     click.echo(text.getvalue(), nl=False)
 
 
@@ -274,7 +275,8 @@ def _flat_cells(row: Mapping[str, object], prefix: str = "") -> Iterable[tuple[s
             yield f"{prefix}{key}", None if plain == {} else value
 
 
-def _cell(value: object) -> str:
+def format_csv_cell(value: object) -> str:
+    """Return a value as `print_csv` writes it, before it is quoted."""
     plain = plain_value(value)
     if plain is None:
         return ""

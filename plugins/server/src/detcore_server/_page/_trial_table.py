@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from detcore.cli import format_csv_cell
 from detcore_server._page._filter import FilterError, parse_filter
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ _FIXED = ("trial", "state", "steps", "best", "step", "last", "labels", "notes")
 _MAX_HYPERPARAMETERS = 50
 _MAX_ROWS = 200
 _LARGEST = 1.7e308
-# Spreadsheets take a text that begins with one of these for a formula.
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -152,9 +151,9 @@ def table_csv(table: TrialTable) -> str:
     text = io.StringIO()
     writer = csv.writer(text)
     shown = table.shown()
-    writer.writerow([_cell(column.title) for column in shown])
+    writer.writerow([format_csv_cell(column.title) for column in shown])
     for _, values in table.rows:
-        writer.writerow([_cell(values.get(column.key)) for column in shown])
+        writer.writerow([_format_csv_cell(values.get(column.key)) for column in shown])
     return text.getvalue()
 
 
@@ -220,8 +219,5 @@ def _text(value: object) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)  # labels
 
 
-def _cell(value: object) -> object:
-    if value is None or isinstance(value, (int, float)):
-        return value
-    text = _text(value)
-    return f"'{text}" if text.startswith(_FORMULA) else text
+def _format_csv_cell(value: object) -> str:
+    return format_csv_cell(_text(value) if isinstance(value, tuple) else value)
