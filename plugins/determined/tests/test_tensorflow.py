@@ -140,6 +140,15 @@ def test_import_without_a_certain_replacement_is_left(source: str, advice: str) 
     assert not needs_old_tensorflow(finding)
 
 
+@pytest.mark.parametrize("version", ["", "compat.v1."])
+def test_boosted_trees_need_no_old_tensorflow(version: str) -> None:
+    name = f"{version}estimator.BoostedTreesClassifier"
+    (finding,) = migrate_python(f"import tensorflow as tf\ntf.{name}(columns)").findings
+    assert finding.name == f"tensorflow.{name}"
+    assert "neither" in finding.problem
+    assert not needs_old_tensorflow(finding)
+
+
 @pytest.mark.parametrize(
     ("source", "name"),
     [

@@ -48,6 +48,8 @@ _SUBSTITUTES = {
     "optimizers.experimental": "take the optimizer from tf.keras.optimizers",
 }
 """Names below ``tensorflow.keras`` that a release lacks, with advice."""
+_BOOSTED_TREES = "estimator.BoostedTrees"
+_NEITHER = "neither TensorFlow 2.15 nor the newest has it"
 _PRIVATE = "tensorflow.python.keras"
 _PUBLIC = "tensorflow.keras"
 
@@ -228,7 +230,7 @@ def _get_reason(name: str) -> str:
     if _get_below(name, _PRIVATE) is not None:
         return "it is private to TensorFlow, and not the Keras that detcore trains"
     below = _get_below(name.removesuffix(".*"), _PUBLIC)
-    return "neither TensorFlow 2.15 nor the newest has it" if below and find_missing(below) else ""
+    return _NEITHER if below and find_missing(below) else ""
 
 
 def _advise(below: str) -> str:
@@ -244,7 +246,10 @@ def _advise(below: str) -> str:
 
 def _report_gone(rewriter: Rewriter, node: ast.AST, name: str) -> None:
     gone = _find_gone(name)
-    if gone is not None:
+    if gone is not None and _BOOSTED_TREES in name:
+        advice = "take another premade Estimator, or train a library of decision trees"
+        rewriter.leave(node, name, _NEITHER, f"{advice} with the Core API")
+    elif gone is not None:
         rewriter.leave(
             node, gone[0], "the newest TensorFlow does not have it", f"install {_OLD}; {gone[1]}"
         )
