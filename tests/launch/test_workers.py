@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import subprocess
@@ -104,6 +105,17 @@ def test_rank_0_is_killed_when_the_time_to_end_is_over() -> None:
     workers.signal(signal.SIGTERM)
     assert workers.close() == -signal.SIGKILL
     assert workers.first_failed == 0
+
+
+def test_sigterm_after_an_interrupt_limits_the_time_to_end() -> None:
+    printed = Printed()
+    limits_s = {signal.SIGINT: math.inf, signal.SIGTERM: 0.0}
+    workers = Workers(printed, stop_s=lambda number: limits_s[signal.Signals(number)], grace_s=0.0)
+    ignores_both = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + IGNORES
+    start_ready(workers, printed, ignores_both)
+    workers.signal(signal.SIGINT)
+    workers.signal(signal.SIGTERM)
+    assert workers.close() == -signal.SIGKILL
 
 
 def test_output_that_a_process_of_another_session_holds_open_is_not_waited_for() -> None:

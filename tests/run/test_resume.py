@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import catches
-from toy_command import MODEL_DIR, Detcore
+from processes import catches, wait_until_gone
+from toy_command import MODEL_DIR, Detcore, worker_pids
 
 from detcore.errors import RunError
 from detcore.runner import _settle, experiment_lock
@@ -107,6 +107,23 @@ def test_a_second_interrupt_ends_at_once_and_can_still_be_resumed(detcore: Detco
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "detcore run --resume 1" in stdout
+
+
+def test_sigterm_ends_ranks_that_hang_in_a_batch(
+    detcore: Detcore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DETCORE_GRACE_S", "0.5")
+    folder = detcore.tmp_path / "code"
+    folder.mkdir()
+    (folder / "model_def.py").write_text(IN_A_LONG_BATCH)
+    process = detcore.start("run", detcore.config(), folder, "--slots", 2)
+    pids = worker_pids(process)
+    detcore.wait_for((folder / "in-the-batch").exists)
+    process.send_signal(signal.SIGTERM)
+    stdout, stderr = process.communicate(timeout=120)
+    assert process.returncode == 75, stdout + stderr
+    assert "detcore run --resume 1" in stdout
+    assert wait_until_gone(pids, timeout_s=30) == []
 
 
 def test_a_signal_is_seen_before_the_scheduling_unit_ends(detcore: Detcore) -> None:

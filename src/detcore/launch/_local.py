@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import importlib
+import math
 import socket
 import sys
 import time
@@ -18,7 +20,12 @@ from detcore.environment import read_environment
 from detcore.launch._group import LocalWorkerGroup, Wake
 from detcore.launch._job import LocalJob
 from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
-from detcore.launch._workers import WorkerProcess, Workers, start_process
+from detcore.launch._workers import (
+    WorkerProcess,
+    Workers,
+    find_stop_timeout_s,
+    start_process,
+)
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
@@ -41,6 +48,15 @@ WORKER = (sys.executable, "-m", "detcore.launch.worker")
 _LINGER_S = 60.0
 # How often a progress bar's state becomes a line.
 _UPDATE_INTERVAL_S = 10.0
+
+
+def _make_stop_timeout(info: TrialInfo) -> Callable[[int], float]:
+    """Return a function that returns how long a trial may take to end after a signal."""
+    grace_s = info.config.get("preemption_grace_s")
+    if grace_s is None:
+        grace_s = read_environment().grace_s
+    # A pause, too, sends SIGINT.
+    return functools.partial(find_stop_timeout_s, grace_s=grace_s, interrupt_timeout_s=math.inf)
 
 
 class LocalLauncher:
@@ -122,8 +138,12 @@ class LocalLauncher:
             on_failure.callback(job.close)
             wake = Wake()
             on_failure.callback(wake.close)
-            linger_s = _LINGER_S if is_class else None
-            workers = Workers(LineSink(on_output), linger_s=linger_s, on_end=wake.set)
+            workers = Workers(
+                LineSink(on_output),
+                linger_s=_LINGER_S if is_class else None,
+                stop_s=_make_stop_timeout(info),
+                on_end=wake.set,
+            )
             for rank in range(slots):
                 environment, inherited = job.environment(rank, told), () if rank else keep_open
                 if self._environment is not None:

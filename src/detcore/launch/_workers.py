@@ -27,6 +27,7 @@ __all__ = [
     "WorkerProcess",
     "Workers",
     "describe_exit",
+    "find_stop_timeout_s",
     "start_process",
 ]
 
@@ -34,11 +35,27 @@ __all__ = [
 NOTICE_S = 2.0
 GRACE_S = 5.0
 # Once all are asked to end, and rank 0, which saves checkpoints, has ended.
-_STOP_LINGER_S = 60.0
+_STOP_LINGER_S = 20.0
+# After SIGTERM and SIGHUP, which a machine sends before it shuts down. A worker that waits for
+# others in a framework never notices the signal.
+_STOP_TIMEOUT_S = 120.0
 _SHELL_SIGNAL = 128  # a shell adds the number of the signal that killed a program
 # A stopped process keeps these for later: it has to be continued to receive them.
 ENDING_SIGNALS = frozenset({signal.SIGHUP, signal.SIGINT, signal.SIGTERM})
 _ENDED_BY_US = (-signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM, 128 + signal.SIGKILL)
+
+
+def find_stop_timeout_s(number: int, *, grace_s: float | None, interrupt_timeout_s: float) -> float:
+    """Return how long workers may take to end after a signal, in seconds.
+
+    Args:
+        number: The signal.
+        grace_s: Seconds between SIGTERM and the kill, if they are known.
+        interrupt_timeout_s: Result for SIGINT, which comes from a person, who can send it twice.
+    """
+    if number == signal.SIGINT:
+        return interrupt_timeout_s
+    return _STOP_TIMEOUT_S if grace_s is None else grace_s
 
 
 class WorkerProcess(Protocol):
@@ -299,7 +316,7 @@ class Workers:
             # On another machine, the group that passes the signal on continues its workers.
             if number in ENDING_SIGNALS and not isinstance(process, RemoteProcess):
                 self._signal_group(rank, signal.SIGCONT)
-        if number in ENDING_SIGNALS and not self._is_asked_to_end:
+        if number in ENDING_SIGNALS:
             self._is_asked_to_end = True
             if self._stop_s is not None:
                 self._end_within(self._stop_s(number))

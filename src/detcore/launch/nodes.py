@@ -29,7 +29,7 @@ from detcore.launch._job import LocalJob, place_variables
 from detcore.launch._lines import LineCutter
 from detcore.launch._local import find_services
 from detcore.launch._places import place_ranks, without_outer_job
-from detcore.launch._workers import RemoteProcess, Workers
+from detcore.launch._workers import RemoteProcess, Workers, find_stop_timeout_s
 from detcore.lazy import lazy_names
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "Workers",
     "create_log",
     "find_services",
+    "find_stop_timeout_s",
     "place_ranks",
     "place_variables",
     "without_outer_job",

@@ -392,9 +392,10 @@ class RunningTrial:
         """Whether the workers ended because they were asked to, with or without a checkpoint."""
         if self._code == EXIT_COME_BACK or (self._code == 0 and self._told_state == "PAUSED"):
             return True
-        # A program that does not know detcore, or that has not begun to listen.
+        # A program that does not know detcore, that has not begun to listen, or that hangs.
+        numbers = {*self._signals, signal.SIGTERM, signal.SIGKILL} if self._signals else set()
         return (self._was_killed and self._code != 0) or (
-            self._code in {code for number in self._signals for code in (-number, 128 + number)}
+            self._code in {code for number in numbers for code in (-number, 128 + number)}
         )
 
     @property

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.environment import read_environment
 from detcore.errors import ConfigError
 from detcore.launch import describe_exit
-from detcore.launch.nodes import LocalJob, Workers, place_ranks
+from detcore.launch.nodes import LocalJob, Workers, find_stop_timeout_s, place_ranks
 from detcore_horovod import _guard
 from detcore_horovod._hosts import HostsRequest, exported_environment, parse_hosts
 from detcore_horovod._printer import Printer
@@ -29,9 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["run_on_hosts", "run_workers", "shell_code"]
 
 _POLL_S = 0.1
-# After SIGTERM and SIGHUP, which a machine sends before it shuts down. A worker that waits for
-# others in a framework never notices the signal.
-_STOP_S = 120.0
 # After SIGINT. More than the hour that the end of a trial waits for its checkpoint by default; a
 # person who does not want to wait interrupts twice.
 _INTERRUPT_STOP_S = 3900.0
@@ -152,9 +149,9 @@ def run_on_hosts(
 
 def _stop_s(environment: Environment, number: int) -> float:
     """Return how long workers may take to end after a signal, in seconds."""
-    if environment.grace_s is not None:
-        return environment.grace_s
-    return _INTERRUPT_STOP_S if number == signal.SIGINT else _STOP_S
+    return find_stop_timeout_s(
+        number, grace_s=environment.grace_s, interrupt_timeout_s=_INTERRUPT_STOP_S
+    )
 
 
 def _follow(
