@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -10,6 +11,8 @@ from pathlib import Path
 
 import pytest
 from toy_command import MODEL_DIR, Detcore
+
+from detcore.database import Database
 
 
 @pytest.fixture(scope="module")
@@ -23,15 +26,21 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Detcore]:
 @pytest.fixture
 def copy(trained: Detcore, tmp_path: Path) -> Iterator[Detcore]:
     """A copy of records on a read-only file system."""
-    if os.getuid() != 0:
-        pytest.skip("a file system can only be mounted as root")
     detcore = Detcore(tmp_path)
     shutil.copytree(trained.home, detcore.home)
-    subprocess.run(["mount", "--bind", detcore.home, detcore.home], check=True)
-    subprocess.run(["mount", "-o", "remount,ro,bind", detcore.home], check=True)
-    with detcore:
+    with detcore, read_only(detcore.home):
         yield detcore
-    subprocess.run(["umount", detcore.home], check=True)
+
+
+@contextlib.contextmanager
+def read_only(directory: Path) -> Iterator[None]:
+    """Make a directory a read-only file system."""
+    if os.getuid() != 0:
+        pytest.skip("a file system can only be mounted as root")
+    subprocess.run(["mount", "--bind", directory, directory], check=True)
+    subprocess.run(["mount", "-o", "remount,ro,bind", directory], check=True)
+    yield
+    subprocess.run(["umount", directory], check=True)
 
 
 COMMANDS = [
@@ -54,6 +63,28 @@ def test_read_only_copy_can_be_read(copy: Detcore, tmp_path: Path) -> None:
     )
     done = copy.python("-c", script)
     assert done.code == 0, done.stderr
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+def test_read_only_copy_with_newer_records(
+    trained: Detcore, tmp_path: Path, has_index: bool
+) -> None:
+    """The records were copied while a process had them open."""
+    detcore = Detcore(tmp_path)
+    with Database.open(f"sqlite:///{trained.home}/detcore.db") as database:
+        database.set_experiment_archived(1, True)
+        shutil.copytree(trained.home, detcore.home)
+        database.set_experiment_archived(1, False)
+    assert (detcore.home / "detcore.db-wal").stat().st_size > 0
+    if not has_index:
+        (detcore.home / "detcore.db-shm").unlink()
+    with detcore, read_only(detcore.home):
+        for command in COMMANDS:
+            done = detcore(*command.format(out=tmp_path / "report.html").split())
+            assert done.code == (0 if has_index else 1), f"{command}: {done.stderr}"
+            if not has_index:
+                assert "Copy the directory to a place that you can write to" in done.stderr
+        assert ("archived" in detcore("experiment", "list", "--all").stdout) is has_index
 
 
 def test_change_of_read_only_copy_is_refused(copy: Detcore, tmp_path: Path) -> None:

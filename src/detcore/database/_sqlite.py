@@ -67,11 +67,22 @@ def prepare_file(url: URL) -> bool:
 
 
 def connect_read_only(url: URL) -> sqlite3.Connection:
-    """Connect to a database that may not be written, such as a copy on a read-only disk."""
+    """Connect to a database that may not be written, such as a copy on a read-only disk.
+
+    Raises:
+        DatabaseError: If SQLite would have to create a file.
+    """
     path = Path(str(url.database)).absolute()
-    log = path.with_name(f"{path.name}-wal")
+    log, index = (path.with_name(f"{path.name}-{end}") for end in ("wal", "shm"))
     # Without a log SQLite needs no other files if it is told that the database does not change.
     has_log = log.exists() and log.stat().st_size > 0
+    if has_log and not index.exists():
+        raise DatabaseError(
+            f"the database {shown_url(url)} cannot be read: {path.parent} is read-only, the newest "
+            f"records are in {log.name}, and SQLite cannot create {index.name} to read these.\n"
+            "Copy the directory to a place that you can write to, and set DETCORE_HOME to it: "
+            f"cp -r {path.parent} COPY"
+        )
     options = "mode=ro" if has_log else "immutable=1"
     return sqlite3.connect(
         f"{path.as_uri()}?{options}", uri=True, timeout=WAIT_S, check_same_thread=False
