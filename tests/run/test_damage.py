@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from checkpoint_damage import CONTENT, MANIFEST
+from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, moto, s3_settings
 from toy_command import MODEL_DIR, Detcore
+
+from detcore_storage import S3Storage
 
 
 def newest_first(detcore: Detcore) -> list[Path]:
@@ -20,8 +24,6 @@ def interrupted_run(detcore: Detcore, **changes: object) -> list[Path]:
     """Train 20 of 40 batches, with a checkpoint every 10; the newest first."""
     config = detcore.config(searcher__max_length={"batches": 20}, **changes)
     assert detcore("run", config, MODEL_DIR).code == 0
-    checkpoints = newest_first(detcore)
-    assert len(checkpoints) >= 2
     # The search method wants more: what a resumed experiment finds after an interrupt.
     import sqlite3
 
@@ -35,7 +37,7 @@ def interrupted_run(detcore: Detcore, **changes: object) -> list[Path]:
             "UPDATE experiments SET config = replace(config, '\"batches\": 20', '\"batches\": 40')"
         )
     connection.close()
-    return checkpoints
+    return newest_first(detcore)
 
 
 def change(path: Path, how: Callable[[bytes], bytes]) -> None:
@@ -147,3 +149,33 @@ def test_a_script_falls_back_as_a_trial_class_does(detcore: Detcore) -> None:
     assert resumed.code == 75, resumed.stdout + resumed.stderr
     assert f". Going on from the one before: {before.name}" in resumed.stdout
     assert "from 2" in resumed.stdout
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("is_script", [True, False])
+def test_changed_bytes_in_a_bucket_cost_no_restart(detcore: Detcore, is_script: bool) -> None:
+    changed_file = "steps" if is_script else "toy.json"
+    with moto() as url:
+        settings = s3_settings(url, "runs")
+        storage = {
+            "type": "s3", "bucket": BUCKET, "prefix": "runs", "endpoint_url": url,
+            "access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "save_trial_latest": 9,
+        }  # fmt: skip
+        if is_script:
+            (detcore.tmp_path / "train.py").write_text(SCRIPT)
+            config = detcore.config(entrypoint="python3 train.py", checkpoint_storage=storage)
+            assert detcore("run", config, detcore.tmp_path).code == 75
+        else:
+            interrupted_run(detcore, checkpoint_storage=storage)
+        listed = json.loads(detcore("checkpoint", "list", "--json").stdout)
+        by_steps = sorted(listed, key=lambda row: row["steps_completed"])
+        before, newest = (str(row["uuid"]) for row in by_steps[-2:])
+        bucket = S3Storage(settings)
+        data = bucket.read(f"{newest}/{changed_file}")
+        bucket.replace(f"{newest}/{changed_file}", bytes([data[0] ^ 1]) + data[1:])
+
+        resumed = detcore("run", "--resume", 1)
+    assert resumed.code == (75 if is_script else 0), resumed.stdout + resumed.stderr
+    assert f". Going on from the one before: {before}" in resumed.stdout
+    (trial,) = json.loads(detcore("experiment", "describe", 1, "--json").stdout)["trials"]
+    assert trial["num_restarts"] == 0
