@@ -174,7 +174,9 @@ def test_the_best_checkpoints(search: Records) -> None:
     assert [row["value"] for row in data["checkpoints"]][-2:] == ["Infinity", None]
     larger = ("--metric", "accuracy", "--larger-is-better")
     assert search.csv("experiment", "best", "1", *larger)[0]["uuid"] == "11-uuid"
-    assert search("experiment", "best", "1").stdout.split()[:2] == ["UUID", "val_loss"]
+    table = search("experiment", "best", "1")
+    assert table.stdout.split()[:2] == ["UUID", "val_loss"]
+    assert table.stderr == "download the best:  detcore checkpoint download 66-uuid\n"
 
 
 def test_a_metric_that_no_checkpoint_has_is_an_error(search: Records) -> None:
@@ -460,6 +462,12 @@ def test_states_have_no_colours_elsewhere(search: Records, command: str) -> None
     assert "\x1b" not in piped
     _, written, _ = on_a_terminal([*words, "--json"], variables=home, folder=here)
     assert json.loads(written)
+
+
+def test_failed_trial_of_complete_search_is_not_resumed(search: Records) -> None:
+    described = search("trial", "describe", "4").stdout
+    assert "it broke" in described
+    assert "--resume" not in described
 
 
 def test_following_needs_a_terminal(search: Records) -> None:

@@ -32,7 +32,7 @@ def test_the_best_trial_of_a_search_is_named_and_ten_are_listed() -> None:
     assert lines[:3] == [
         "experiment 4: completed",
         "best: trial 7, val_loss 0 at batch 7 (rate=0.7, net.width=8)",
-        "best checkpoint:  detcore checkpoint download $(detcore experiment best 4 --uuid)",
+        "best checkpoint:  detcore experiment best 4",
     ]
     rows = [line.split(":")[0].strip() for line in lines if line.startswith("  trial")]
     assert rows == [f"trial {number}" for number in (7, 6, 8, 5, 9, 4, 10, 3, 11, 2)]
@@ -51,6 +51,23 @@ def test_larger_may_be_better_and_nothing_may_be_best() -> None:
     )
 
 
+def test_summary_notices_equal_trials() -> None:
+    note = "all 4 trials reached the same val_loss: check that the hyperparameters have an effect"
+    assert note in _summary(result([0.5] * 4))
+    assert not any("same" in line for line in _summary(result([0.5, 0.5, 0.25])))
+
+
+def test_summary_names_failed_trials() -> None:
+    search = result([0.5, None, 0.75, None])
+    trials = [
+        dataclasses.replace(trial, state="ERROR" if trial.best_validation is None else trial.state)
+        for trial in search.trials
+    ]
+    lines = _summary(dataclasses.replace(search, trials=tuple(trials)))
+    assert "2 of 4 trials failed: 2, 4" in lines
+    assert not any("failed" in line for line in _summary(search))
+
+
 def test_a_failed_run_is_to_be_mended_first() -> None:
     failed = dataclasses.replace(result([0.5]), state=ExperimentState.ERROR, error="KeyError: 'x'")
     last = "fix the cause, then resume from the latest checkpoint:  detcore run --resume 4"
@@ -59,8 +76,5 @@ def test_a_failed_run_is_to_be_mended_first() -> None:
 
 def test_the_commands_after_a_run_on_a_server_name_the_server() -> None:
     lines = _summary(result([0.5, 0.75]), " --master http://host:8080")
-    best = "$(detcore experiment best 4 --uuid --master http://host:8080)"
-    assert lines[2] == (
-        f"best checkpoint:  detcore checkpoint download {best} --master http://host:8080"
-    )
+    assert lines[2] == "best checkpoint:  detcore experiment best 4 --master http://host:8080"
     assert lines[-1] == "look at it:  detcore experiment describe 4 --master http://host:8080"

@@ -37,7 +37,8 @@ Examples:
 
 \b
 Exit codes:
-  0    the experiment is complete
+  0    the experiment is complete; trials of a search may have failed (the last
+       lines name them)
   1    it failed, or was canceled
   2    the command or the experiment file is wrong
   75   interrupted after a checkpoint; resume it with --resume
@@ -345,6 +346,10 @@ def _summary(result: ExperimentResult, at: str = "", *, is_error_shown: bool = F
     if len(result.trials) > _MOST_TRIALS:
         lines.append(f"  and {len(result.trials) - _MOST_TRIALS} more")
     state = result.state.value
+    failed = [str(trial.trial_id) for trial in result.trials if trial.state == "ERROR"]
+    if failed and state == "COMPLETED":
+        shown = ", ".join(failed[:_MOST_TRIALS]) + (", ..." if failed[_MOST_TRIALS:] else "")
+        lines.append(f"{len(failed)} of {len(result.trials)} trials failed: {shown}")
     if state == "PAUSED":
         lines.append(f"resume with:  detcore run --resume {result.experiment_id}{at}")
     elif state == "ERROR":
@@ -369,7 +374,7 @@ def _correction(result: ExperimentResult) -> str:
 
 
 def _best_of(result: ExperimentResult, at: str) -> list[str]:
-    """Return lines on the best trial of a search, and on how to get its checkpoint."""
+    """Return lines on the best trial of a search, and on how to find its checkpoint."""
     from detcore.describe import flatten, format_hparam
 
     best = result.ranked[0]
@@ -381,7 +386,11 @@ def _best_of(result: ExperimentResult, at: str) -> list[str]:
         f"best: trial {best.trial_id}, {result.metric} {best.best_validation:.4g} at batch "
         f"{best.best_steps}{f' ({shown})' if shown else ''}"
     ]
+    if {trial.best_validation for trial in result.trials} == {best.best_validation}:
+        lines.append(
+            f"all {len(result.trials)} trials reached the same {result.metric}: check that the "
+            "hyperparameters have an effect"
+        )
     if best.latest_checkpoint:
-        uuid = f"$(detcore experiment best {result.experiment_id} --uuid{at})"
-        lines.append(f"best checkpoint:  detcore checkpoint download {uuid}{at}")
+        lines.append(f"best checkpoint:  detcore experiment best {result.experiment_id}{at}")
     return lines

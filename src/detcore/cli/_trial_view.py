@@ -366,6 +366,8 @@ def _print_plot(
 
 
 def _print_hint(facts: TrialFacts) -> None:
-    if can_resume(facts.experiment.config, facts.trial.state.value, facts.is_alive):
+    experiment = facts.experiment
+    states = (experiment.state.value, facts.trial.state.value)
+    if all(can_resume(experiment.config, state, facts.is_alive) for state in states):
         click.echo()
         print_line(f"resume with:  detcore run --resume {facts.trial.experiment_id}", style="dim")

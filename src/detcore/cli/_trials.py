@@ -367,6 +367,9 @@ def best(
         print_csv(rows)
     else:
         _print_best(rows, metric, short)
+        master = f" --master {obj.master}" if obj.master else ""
+        command = f"detcore checkpoint download {short(rows[0]['uuid'])}{master}"
+        click.echo(f"download the best:  {command}", err=True)
 
 
 def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool) -> str:
