@@ -132,6 +132,24 @@ def test_the_best_files_are_those_of_a_run_without_kills(
             assert torch.equal(weights[1][name], value), name
 
 
+def test_files_are_those_of_lightning_alone(tmp_path: Path) -> None:
+    alone = make_script(tmp_path / "alone", "lightning", "best-every-2", "--alone")
+    whole = make_script(tmp_path / "whole", "lightning", "best-every-2")
+    assert alone.run() == whole.run() == 0, alone.output() + whole.output()
+    names = [sorted(path.name for path in each.folder.rglob("*.ckpt")) for each in (alone, whole)]
+    assert names[0] == names[1] == ["epoch=1-step=10.ckpt", "epoch=3-step=20.ckpt"]
+
+
+def test_files_from_before_the_first_checkpoint_are_overwritten(tmp_path: Path) -> None:
+    whole, broken = make_pair(tmp_path, "lightning", "best-early")
+    assert whole.run() == 0, whole.output()
+    assert broken.run(2) == -signal.SIGKILL, broken.output()
+    assert (broken.folder / "best" / "last.ckpt").exists()
+    assert broken.run() == 0, broken.output()
+    names = [sorted(path.name for path in each.folder.rglob("*.ckpt")) for each in (whole, broken)]
+    assert names[0] == names[1] == ["epoch=3-step=20.ckpt", "last.ckpt"]
+
+
 def test_an_optimizer_made_during_training_is_refused_before_a_checkpoint(tmp_path: Path) -> None:
     script = make_script(tmp_path / "script", "accelerate", "new-optimizer")
     assert script.run() == 3

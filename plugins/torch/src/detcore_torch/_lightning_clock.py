@@ -21,6 +21,7 @@ from detcore_torch._lightning_state import (
     list_files,
     needs_statistics_epoch,
     overwrite_later_files,
+    read_first_files,
     resume_averaging,
 )
 from detcore_torch._lightning_validation import logged_metrics, unwrapped_model
@@ -72,9 +73,13 @@ def added_callbacks(
     if run.checkpoint is not None:
         trainer.callbacks.append(last)
     max_epochs = trainer.fit_loop.max_epochs
+    epoch_loop = trainer.fit_loop.epoch_loop
+    # In place of check_val_every_n_epoch, which callbacks such as ModelCheckpoint read, too.
+    epoch_loop._should_check_val_epoch = lambda: True
     try:
         yield
     finally:
+        del epoch_loop._should_check_val_epoch
         trainer.callbacks[:] = [each for each in trainer.callbacks if each not in (first, last)]
         trainer.fit_loop.max_epochs = max_epochs
 
@@ -138,8 +143,6 @@ class _ClockCallback:
         self._created = self._state({}).list_objects()
         self._updates = trainer.global_step
         trainer.val_check_batch = _NEVER
-        if trainer.check_val_every_n_epoch is not None:
-            trainer.check_val_every_n_epoch = 1
         if threading.current_thread() is threading.main_thread():
             # Lightning would leave training before the next boundary.
             signal.signal(signal.SIGTERM, self._sigterm)
@@ -293,10 +296,11 @@ class _ClockCallback:
         """Restore the state, after all hooks that might change it."""
         self._has_started = True
         self._callbacks.note_objects()
-        checkpoint = self._run.checkpoint
+        trainer, checkpoint = self._trainer, self._run.checkpoint
         if checkpoint is None:
+            overwrite_later_files(trainer, read_first_files(trainer, self._run.context))
             return
-        trainer, document = self._trainer, read_document(checkpoint, FRAMEWORK)
+        document = read_document(checkpoint, FRAMEWORK)
         self._state({}).restore(checkpoint)
         restore_callbacks(self._clock, checkpoint, self._callbacks)
         trainer.should_stop = trainer.should_stop or document["is_stopping"]

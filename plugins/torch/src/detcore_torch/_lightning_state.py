@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -18,6 +19,8 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
 
+    from detcore import core
+
 __all__ = [
     "FRAMEWORK",
     "CallbackStates",
@@ -26,6 +29,7 @@ __all__ = [
     "list_files",
     "needs_statistics_epoch",
     "overwrite_later_files",
+    "read_first_files",
     "resume_averaging",
 ]
 
@@ -36,6 +40,8 @@ _NOT_KEPT = (
     "hparams_name", "hyper_parameters", "hparams_type", "datamodule_hparams_name",
     "datamodule_hyper_parameters",
 )  # fmt: skip
+# Time of ``ModelCheckpoint(train_time_interval=...)`` on a clock that each machine starts anew.
+_PROCESS_TIME = "_last_time_checked"
 
 
 class StateIO:
@@ -168,8 +174,11 @@ class CallbackStates:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of this worker."""
+        attributes = self._attributes.capture()
+        for values in attributes.values():
+            values.pop(_PROCESS_TIME, None)
         return {
-            "attributes": self._attributes.capture(),
+            "attributes": attributes,
             "metrics": dict(self._trainer.callback_metrics),
             "results": {
                 key: {"value": each.value, "count": getattr(each, "cumulated_batch_size", None)}
@@ -250,6 +259,22 @@ def list_files(trainer: Trainer) -> dict[str, list[str]]:
     """Return the files in the folders of ``ModelCheckpoint``, by folder."""
     folders = {_find_folder(callback) for callback in trainer.checkpoint_callbacks}
     return {folder: sorted(os.listdir(folder)) for folder in folders if folder}
+
+
+def read_first_files(trainer: Trainer, context: core.Context) -> dict[str, list[str]]:
+    """Return the result of `list_files` at the first start of the trial.
+
+    A start that is killed before its first checkpoint leaves files of ``ModelCheckpoint``, too.
+    """
+    files: dict[str, list[str]] = {}
+    if context.distributed.rank == 0 and context.info is not None:
+        path = Path(context.info.trial_dir) / "lightning-files.json"
+        if not path.exists():
+            temporary = path.with_suffix(".tmp")
+            temporary.write_text(json.dumps(list_files(trainer)))
+            temporary.replace(path)
+        files = json.loads(path.read_text())
+    return dict(context.distributed.broadcast(files))
 
 
 def overwrite_later_files(trainer: Trainer, files: Mapping[str, list[str]]) -> None:
