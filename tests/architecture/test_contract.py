@@ -36,8 +36,8 @@ DOCUMENTED = {
     "detcore.storage": "Capabilities DEFAULT_ALGORITHM Entry FileDigest Pair Progress"
     " StorageBackend",
     "detcore.trial": "AskedClock Clock Decision LoopingController PrepareOptions SavesState Step"
-    " SteppingController SupportsSnapshot SupportsStartFrom SupportsStateTensors SupportsTensors"
-    " Trial TrialContext TrialSetup ValidationResult",
+    " SteppingController SupportsFinish SupportsSnapshot SupportsStartFrom SupportsStateTensors"
+    " SupportsTensors Trial TrialContext TrialSetup ValidationResult",
 }
 
 

@@ -160,6 +160,29 @@ def test_killed_in_the_middle_of_a_write_behind_the_training(detcore: Detcore) -
     assert folders == {path.parent for path in detcore.committed()}
 
 
+def test_end_of_training_is_repeated_after_a_kill(
+    detcore: Detcore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search has its result by then, and the last checkpoint is from before the validation."""
+    settings = config(
+        detcore,
+        "Ends",
+        searcher__max_length={"batches": 42},  # two epochs
+        min_validation_period={"batches": 21},
+    )
+    straight = detcore("run", settings, MODEL_DIR, "--json")
+    expected = arrays_of(detcore, straight.summary["trials"][0]["latest_checkpoint"])
+    kill_file = tmp_path / "kill"
+    kill_file.touch()
+    monkeypatch.setenv("KILL_FILE", str(kill_file))
+    killed = detcore("run", settings, MODEL_DIR)
+    assert killed.code == -signal.SIGKILL
+    resumed = detcore("run", "--resume", 2, "--json")
+    assert resumed.code == 0, resumed.stderr
+    found = arrays_of(detcore, resumed.summary["trials"][0]["latest_checkpoint"])
+    np.testing.assert_equal(found, expected)
+
+
 def test_an_error_in_the_trial_shows_its_own_frames(detcore: Detcore) -> None:
     finished = detcore("run", config(detcore, "Raises"), MODEL_DIR)
     assert finished.code == 1

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AskedClock", "Clock", "Decision", "LoopingController", "PrepareOptions", "SavesState", "Step",
-    "SteppingController", "SupportsSnapshot", "SupportsStartFrom", "SupportsStateTensors",
-    "SupportsTensors", "ValidationResult",
+    "SteppingController", "SupportsFinish", "SupportsSnapshot", "SupportsStartFrom",
+    "SupportsStateTensors", "SupportsTensors", "ValidationResult",
 ]  # fmt: skip
 
 
@@ -155,6 +155,21 @@ class SupportsStartFrom(Protocol):
 
         Raises:
             InvalidCheckpointError: If it does not fit the model.
+        """
+
+
+@runtime_checkable
+class SupportsFinish(Protocol):
+    """A controller of either kind that changes or saves its state once the trial has ended."""
+
+    def finish(self, clock: Clock) -> None:
+        """Do the work that follows the last batch; call ``clock.save`` if it changes the state.
+
+        Called in place of training, in a process that resumes a trial which has ended: the previous
+        process may have been killed before this work was saved. Do nothing if it was saved.
+
+        Args:
+            clock: Its `stopped` is "completed" or "stop requested".
         """
 
 

@@ -281,8 +281,8 @@ def resume(
             turn.record(index, TrialState.PAUSED)
         elif index in exits:
             _record_exit(turn, exits[index], is_unwanted=record.control is not None)
-        elif record.state is TrialState.ERROR:
-            # The code failed after the last report: that part runs again.
+        elif record.state in (TrialState.ERROR, TrialState.RUNNING):
+            # The code failed, or was killed, after the last report: that part runs again.
             turn.run_again(index)
             turn.record(index, TrialState.PAUSED)
         else:

@@ -17,6 +17,7 @@ from detcore.contract.controllers import (
     LoopingController,
     PrepareOptions,
     SteppingController,
+    SupportsFinish,
     SupportsStartFrom,
     SupportsStateTensors,
 )
@@ -166,6 +167,8 @@ class OpenTrial:
                 controller.run(clock)
             else:
                 drive_stepping(controller, clock)
+        elif clock.stopped != "preempted" and isinstance(controller, SupportsFinish):
+            controller.finish(clock)
         if clock.stopped is None:
             raise InvalidExperimentError(
                 f"training ended at batch {clock.steps_completed} although the schedule wanted "

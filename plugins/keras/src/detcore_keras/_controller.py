@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +18,7 @@ from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_funct
 from detcore_keras._feeds import POSITION_FILE, make_feed, read_position, write_position
 from detcore_keras._fit import epoch_batches, fit_until_stopped, keras_function, num_epochs
 from detcore_keras._gradients import GradientOptions, share_gradients
-from detcore_keras._host_memory import ArrayFiles, HostMemory, host_array
+from detcore_keras._host_memory import ArrayFiles, HostMemory
 from detcore_keras._keras import keep_eager, tf
 from detcore_keras._legacy import find_legacy, load_legacy_weights
 from detcore_keras._model import (
@@ -39,7 +38,7 @@ from detcore_keras._units import (
     generated_batches,
 )
 from detcore_keras._variables import raw_variable, training_variables, value_size
-from detcore_keras._workers import Workers
+from detcore_keras._workers import Workers, digest_weights
 
 if TYPE_CHECKING:
     import numpy as np
@@ -145,6 +144,7 @@ class KerasController:
         """Train inside one ``model.fit`` until the clock says stop."""
         self._build()
         self._start_together()
+        self._is_finished = False
         callbacks = self._begun_callbacks()
         units = self._units(callbacks, clock)
         self._prepare_memory()
@@ -163,9 +163,10 @@ class KerasController:
             going = clock.boundary(
                 self._feed.position, metrics.means, metrics.batches, n_records=metrics.n_records
             )
-            self._model.reset_metrics()
-            if not going and clock.stopped != "preempted":
-                self._finish(clock)
+            if going:
+                self._model.reset_metrics()
+            elif clock.stopped != "preempted":
+                self.finish(clock)
             return metrics.means if going else None
 
         def end() -> None:
@@ -180,11 +181,12 @@ class KerasController:
                 raise collective.failure from error
             raise
 
-    def _finish(self, clock: Clock) -> None:
+    def finish(self, clock: Clock) -> None:
         """Save the model as Keras's ``fit`` leaves it, if that changes it."""
-        before = self._weights_digest()
+        self._model.reset_metrics()
+        before = digest_weights(self._model, self._optimizers())
         self._end_training()
-        if any(self._workers.all_gather(self._weights_digest() != before)):
+        if any(self._workers.all_gather(before != digest_weights(self._model, self._optimizers()))):
             clock.save(self)
 
     def _end_training(self) -> None:
@@ -197,13 +199,6 @@ class KerasController:
         if hasattr(optimizer, "finalize_variable_values"):
             optimizer.finalize_variable_values(self._model.trainable_variables)
         callbacks.train_end()
-
-    def _weights_digest(self) -> bytes:
-        digest = hashlib.blake2b(digest_size=16)
-        for item in training_variables(self._model, self._optimizers()):
-            if not item.variable.dtype.is_integer:
-                digest.update(host_array(item.variable).tobytes())
-        return digest.digest()
 
     def validate(self) -> ValidationResult:
         """Evaluate the model; names of metrics begin with ``val_``.
@@ -253,15 +248,12 @@ class KerasController:
         self._start_together()
         if self._state_reader is None or not self._traced:
             exists = self._traced or self._has_started or self._feed.position > 0
-            self._state_reader = (
-                StateReader(self._model, self._optimizers()) if exists else StateReader()
-            )
+            self._state_reader = StateReader(*((self._model, self._optimizers()) if exists else ()))
         return self._state_reader.read()
 
     def _prepare_memory(self) -> None:
         """Allocate the memory of snapshots before the first one, if there will be any."""
-        wanted = self._context.setup.config.get("checkpoint_async", True)
-        if wanted and self._workers.is_chief:
+        if self._workers.is_chief and self._context.setup.config.get("checkpoint_async", True):
             found = training_variables(self._model, self._optimizers())
             self._memory.prepare(value_size(item.variable) for item in found)
 
@@ -291,6 +283,7 @@ class KerasController:
             "data": self._feed.save(directory),
             "validation": self._evaluation.state_dict(),
             "stop_requested": self._context.get_stop_requested(),
+            "is_finished": self._is_finished,
             "trainable": list_trainable(self._model),
         }
         write_position(directory / POSITION_FILE, position)
@@ -319,9 +312,8 @@ class KerasController:
         else:
             self._feed.restore(own, position["data"])
         self._evaluation.load_state(position["validation"])
-        saved_callbacks = [read_callbacks(own or directory)]
-        if own is not None and own != directory:
-            saved_callbacks.append(read_callbacks(directory))
+        folders = dict.fromkeys((own or directory, directory))
+        saved_callbacks = [read_callbacks(folder) for folder in folders]
         self._has_started = not position["untouched"]
         if self._has_started and not self._traced:
             self._build_by_training()
@@ -335,6 +327,8 @@ class KerasController:
         if position["stop_requested"]:
             self._context.set_stop_requested(True)
         _state.restore_rng(own or directory)
+        self._is_finished = position["is_finished"]
+        self._repeat_validation()
         if own is None:
             self._vary()
             _logger.info(
@@ -346,6 +340,13 @@ class KerasController:
         # Callbacks that start, and any other code before the first step, may draw numbers that an
         # uninterrupted run drew long before.
         self._random = RandomState(model_generators(self._model))
+
+    def _repeat_validation(self) -> None:
+        """Show the callbacks a validation that followed the checkpoint and is already recorded."""
+        info = self._context.info
+        was_validated = info is not None and info.validated_metric is not None
+        if was_validated and any(self._workers.all_gather(bool(self._user_callbacks))):
+            self.validate()
 
     def start_from(self, directory: Path) -> None:
         """Load weights, optimizer state and counters from another trial's checkpoint.
@@ -406,10 +407,9 @@ class KerasController:
         if self._workers.size == 1:
             return
         found = training_variables(self._model, self._optimizers())
-        generators = {id(v.handle): v for v in map(raw_variable, model_generators(self._model))}
-        generators.update((id(f.variable.handle), f.variable) for f in found if f.is_generator)
+        states = [*model_generators(self._model), *(f.variable for f in found if f.is_generator)]
         vary_by_rank(
-            list(generators.values()),
+            list({id(v.handle): v for v in map(raw_variable, states)}.values()),
             seed=self._context.get_trial_seed(),
             rank=self._workers.rank,
             step=self._feed.position,

@@ -26,7 +26,14 @@ if TYPE_CHECKING:
 __all__ = ["POSITION_FILE", "make_feed", "read_position", "write_position"]
 
 POSITION_FILE = "keras-position.json"
-_POSITION_FIELDS = ("data", "validation", "untouched", "stop_requested", "trainable")
+_POSITION_FIELDS = (
+    "data",
+    "validation",
+    "untouched",
+    "stop_requested",
+    "is_finished",
+    "trainable",
+)
 
 
 def make_feed(

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
     from detcore_keras._data import Feed
 
-__all__ = ["Workers"]
+__all__ = ["Workers", "digest_weights"]
 
 _T = TypeVar("_T")
 # Groups with the chief's values on all workers; generators and metrics belong to each worker.
@@ -194,6 +194,12 @@ def _shared(found: Sequence[Found]) -> list[Found]:
         for item in found
         if item.group in _SHARED and not item.is_generator and item.variable.dtype != "string"
     ]
+
+
+def digest_weights(model: Any, optimizers: Sequence[Any]) -> list[str]:
+    """Return a digest of each floating-point variable of the training."""
+    variables = [item.variable for item in training_variables(model, optimizers)]
+    return [_digest(variable) for variable in variables if variable.dtype.is_floating]
 
 
 def _digest(variable: Any) -> str:

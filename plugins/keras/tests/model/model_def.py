@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +123,31 @@ class Wide(Dataset):
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(optimizer=optimizer, loss=loss, metrics=["accuracy"])
         return model
+
+
+class ChangesAtEnd(callbacks.Callback):
+    """Changes a weight by what it has seen; is killed first, with the runner, where a file says."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.losses.append(logs["val_loss"])
+
+    def on_train_end(self, logs: Any = None) -> None:
+        file = Path(os.environ.get("KILL_FILE", "/dev/null"))
+        if file.is_file():
+            file.unlink()
+            os.kill(os.getppid(), signal.SIGKILL)
+            os.kill(os.getpid(), signal.SIGKILL)
+        bias = self.model.layers[-1].bias
+        bias.assign(bias + sum(self.losses))
+
+
+class Ends(Arrays):
+    def keras_callbacks(self) -> list[Any]:
+        return [ChangesAtEnd()]
 
 
 class Raises(Arrays):
