@@ -131,6 +131,15 @@ def test_usual_callbacks_resume_exactly(home: Path) -> None:
     assert result == expected
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["eager", "graph", "own"])
+def test_frozen_layers_and_losses_resume_exactly(home: Path, mode: str) -> None:
+    expected = run_script("freezes.py", home / "whole", mode)
+    for epoch in ("1", "3"):
+        run_script("freezes.py", home / "killed", mode, epoch, code=-signal.SIGKILL)
+    assert run_script("freezes.py", home / "killed", mode) == expected
+
+
 @pytest.mark.cold
 @pytest.mark.timeout(600)
 def test_preempted_epoch_begins_again(home: Path) -> None:
@@ -155,6 +164,23 @@ def test_unsaved_random_operation_is_named(home: Path, caplog: pytest.LogCapture
         with core.init() as context:
             model.fit(x, y, epochs=2, verbose=0, callbacks=[DetcoreCallback(context)])
         assert caplog.text.count("(RandomStandardNormal): a resumed run draws other") == warnings
+
+
+def test_terminate_on_nan_keeps_the_finite_checkpoint(
+    home: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Spoil(keras.callbacks.Callback):  # type: ignore[misc]
+        def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+            if int(self.model.optimizer.iterations) == 10:
+                bias = self.model.layers[-1].weights[1]
+                bias.assign(bias + np.nan)
+
+    x, y = records()
+    with core.init() as context:
+        callbacks = [DetcoreCallback(context), keras.callbacks.TerminateOnNaN(), Spoil()]
+        compiled().fit(x, y, batch_size=8, epochs=4, verbose=0, callbacks=callbacks)
+    assert [c.steps_completed for c in checkpoints_of(home, 1)] == [7]
+    assert "the weights are not finite at batch 11" in caplog.text
 
 
 def test_bad_arguments(home: Path) -> None:

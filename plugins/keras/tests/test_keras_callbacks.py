@@ -319,6 +319,55 @@ def test_params_are_those_of_fit(tmp_path: Path) -> None:
     assert_same(whole.controller._model.get_weights(), model.get_weights())
 
 
+class AddsMetric(keras.callbacks.Callback):  # type: ignore[misc]
+    """Adds a metric for the callbacks after it, as ``fit`` allows."""
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        logs["val_own"] = abs(logs["val_accuracy"] - 0.7)
+
+
+def test_callbacks_share_the_logs_of_an_epoch(tmp_path: Path) -> None:
+    def callbacks(folder: Path) -> list[Any]:
+        stops = keras.callbacks.EarlyStopping("val_own", mode="min", patience=2)
+        return [AddsMetric(), stops, keras.callbacks.CSVLogger(str(folder / "log.csv"))]
+
+    whole = Run(tmp_path / "whole", callbacks, epochs=20)
+    _, epochs = fit_with_keras(tmp_path / "keras", callbacks, 20)
+    assert whole.clock.steps_completed == epochs * EPOCH < 20 * EPOCH
+    rows = [(tmp_path / name / "log.csv").read_bytes() for name in ("whole", "keras")]
+    assert rows[0] == rows[1]
+    assert b"val_own" in rows[0]
+
+
+GLOBAL_SCALE = tf.Variable(1.0, trainable=False)
+
+
+class AnnealedLoss(SmallTrial):
+    """Its loss reads variables that are attributes of nothing, and that a callback changes."""
+
+    def build_model(self) -> Any:
+        weight = self.weight = tf.Variable(0.1, trainable=False)
+        GLOBAL_SCALE.assign(1.0)
+
+        def loss(y: Any, logits: Any) -> Any:
+            error = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+            return error * GLOBAL_SCALE + weight * tf.reduce_mean(tf.abs(logits), -1)
+
+        self.compile_options = {"loss": loss}
+        return super().build_model()
+
+    def keras_callbacks(self) -> list[Any]:
+        def anneal(epoch: int, logs: Any) -> None:
+            self.weight.assign(self.weight * 1.5)
+            GLOBAL_SCALE.assign_add(0.1)
+
+        return [*self.callbacks, keras.callbacks.LambdaCallback(on_epoch_end=anneal)]
+
+
+def test_variables_of_a_loss_are_restored(tmp_path: Path) -> None:
+    check_resumes(tmp_path, lambda _: [], epochs=4, kills=(1, 3), base=AnnealedLoss)
+
+
 class Freezes(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == 1:

@@ -408,12 +408,14 @@ class CallbackMultiplexer:
         if self._ended is not None:
             epoch, logs = self._ended
             self._ended = None
+            logs.update(validation)
             for callback in self.callbacks:
-                callback.on_epoch_end(epoch, {**logs, **validation})
+                callback.on_epoch_end(epoch, logs)
 
     def _call(self, name: str, logs: Mapping[str, Any]) -> None:
+        shared = dict(logs)
         for callback in self.callbacks:
-            getattr(callback, name)(dict(logs))
+            getattr(callback, name)(shared)
 
     def _of_detcore(self, hook: str) -> Sequence[Any]:
         return [callback for callback in self.callbacks if hasattr(callback, hook)]

@@ -20,7 +20,12 @@ from detcore_keras._callback_state import keep_rows
 from detcore_keras._host_memory import HostMemory
 from detcore_keras._input_spec import build_from_spec, spec_from_json
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._model import build_optimizer
+from detcore_keras._model import (
+    build_optimizer,
+    has_built_optimizer,
+    list_trainable,
+    set_trainable,
+)
 from detcore_keras._random_state import find_graphs, warn_of_unsaved_generators
 
 if TYPE_CHECKING:
@@ -103,6 +108,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         self._others: list[Any] | None = None
         self._callbacks: CallbackMultiplexer | None = None
         self._has_checked_graphs = False
+        self._has_trained = False
         self._saved_at: int | None = None
         self._reported_at = 0
         self._latest = None if context.info is None else context.info.latest_checkpoint
@@ -111,11 +117,15 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             record = self._read(self._latest)
         is_complete = context.info is not None and context.info.is_complete
         self._first_epoch: int = record["epoch"]
+        # Whether each layer is trainable: in the first batch of all, which Keras traces, and now.
+        self._traced_trainable: list[bool] | None = record.get("traced_trainable")
+        self._trainable: list[bool] | None = record.get("trainable")
         self._history: list[dict[str, float]] = record.get("history", [])
         self.initial_epoch: int = self._first_epoch
         if self._latest is not None and (is_complete or record.get("has_ended", False)):
             self.initial_epoch = _BEHIND_LAST_EPOCH
         self.steps_completed: int = record["steps_completed"]
+        self._builds_optimizer: bool = record.get("has_built_optimizer", True)
 
     def set_params(self, params: Any) -> None:
         """Find the other callbacks of ``fit``, and take the place behind them."""
@@ -173,6 +183,13 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             )
         self._epoch = epoch
 
+    def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
+        """Let Keras trace the first batch of a resumed run as that of the first run."""
+        traced, is_restored = self._traced_trainable, self._latest is None
+        if traced and is_restored and not (self._has_trained or self.model.run_eagerly):
+            self._trainable = list_trainable(self.model)
+            set_trainable(self.model, traced)
+
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
         """Count, report, and stop on a preemption.
 
@@ -183,6 +200,12 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if self._latest is not None:
             self._restore(self._latest, is_built=True)
             return
+        if self._trainable is not None:
+            set_trainable(self.model, self._trainable)
+            self._trainable = None
+        if self._traced_trainable is None:
+            self._traced_trainable = list_trainable(self.model)
+        self._has_trained = True
         self.steps_completed += 1
         self._context.checkpoint.poll()
         if self.steps_completed % self._report_every == 0:
@@ -247,6 +270,9 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             "steps_completed": self.steps_completed,
             "has_ended": has_ended,
             "history": self._history,
+            "has_built_optimizer": has_built_optimizer(self.model),
+            "trainable": list_trainable(self.model),
+            "traced_trainable": self._traced_trainable,
         }
         if not self._has_checked_graphs:
             self._has_checked_graphs = True
@@ -256,6 +282,13 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         )
         callbacks = self._callbacks
         assert callbacks is not None  # set when training began
+        if callbacks.terminates_on_nan and _state.find_nan(state) is not None:
+            _logger.warning(
+                "the weights are not finite at batch %d, and TerminateOnNaN ends training: they "
+                "are not saved, and the latest checkpoint is from before that",
+                self.steps_completed,
+            )
+            return
 
         def snapshot(path: Path) -> Callable[[], None]:
             state.write_record(path)
@@ -280,6 +313,8 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             directory = Path(path)
             if not is_built:
                 _build(self.model, directory)
+                if self._builds_optimizer:
+                    build_optimizer(self.model)
             _state.restore_training_state(
                 self.model,
                 [self.model.optimizer],
@@ -287,6 +322,9 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
                 leave_out={"metrics"},  # fit resets them, and its first batch creates some
             )
             self._latest = None
+            if self._trainable is not None:
+                set_trainable(self.model, self._trainable)
+                self._trainable = None
             self._callbacks.load_state(read_callbacks(directory))
             _state.restore_rng(directory)
         self.model.reset_metrics()
@@ -314,7 +352,6 @@ def _build(model: Any, directory: Path) -> None:
         spec = spec_from_json(_state.read_variables_file(directory).get("input_spec"))
         if spec is not None:
             build_from_spec(model, spec)
-    build_optimizer(model)
 
 
 def _input_spec(model: Any) -> Any:

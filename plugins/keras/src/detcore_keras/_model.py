@@ -16,6 +16,7 @@ __all__ = [
     "build_ahead",
     "build_optimizer",
     "checked_model",
+    "has_built_optimizer",
     "list_trainable",
     "model_generators",
     "optimizers_of",
@@ -150,12 +151,21 @@ def build_optimizer(model: Any) -> None:
     # Sums of gradients are made by the trace in any case.
     if not is_plain or sums_batches(optimizer):
         return
+    if has_built_optimizer(model):
+        return
     if KERAS_MAJOR == 3:
-        if not optimizer.built:
-            optimizer.build(model.trainable_variables)
-    elif not (hasattr(optimizer, "_built") or hasattr(optimizer, "inner_optimizer")):
+        optimizer.build(model.trainable_variables)
+    else:
         with tf.name_scope(optimizer.name):
             optimizer.build(model.trainable_variables)
+
+
+def has_built_optimizer(model: Any) -> bool:
+    """Whether the variables of a model's optimizer exist; a custom step may not use it."""
+    optimizer = model.optimizer
+    if KERAS_MAJOR == 3:
+        return bool(getattr(optimizer, "built", True))
+    return hasattr(optimizer, "_built") or hasattr(optimizer, "inner_optimizer")
 
 
 def _only_output(model: Any) -> Any:

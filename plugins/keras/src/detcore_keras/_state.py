@@ -28,6 +28,7 @@ __all__ = [
     "capture_training_state",
     "clear_step",
     "copied_to_write",
+    "find_nan",
     "own_state",
     "read_variables_file",
     "refuse_nan",
@@ -57,6 +58,7 @@ _FILES = {
     "seeds": "state.npz",
     "metrics": "state.npz",
     "counters": "state.npz",
+    "functions": "state.npz",
 }
 _ARRAY_FILES = frozenset(_FILES.values())
 # Required fields of a variable record.
@@ -190,6 +192,16 @@ def restore_training_state(
     _restore(rows, [item for item in variables if item.group not in leave_out], directory)
 
 
+def find_nan(state: TrainingState) -> str | None:
+    """Return the name of a weight that is NaN or infinite; None if all are finite."""
+    for row in state.record["variables"]:
+        is_weight = row["file"] == _FILES["weights"] and tf.as_dtype(row["dtype"]).is_floating
+        array = state.files[row["file"]].get(row["key"]) if is_weight else None
+        if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
+            return str(row["name"])
+    return None
+
+
 def refuse_nan(state: TrainingState, step: int) -> None:
     """Raise an error if a weight is not finite, so that no checkpoint of it is saved.
 
@@ -200,16 +212,13 @@ def refuse_nan(state: TrainingState, step: int) -> None:
     Raises:
         NotANumberError: If a weight is NaN or infinite.
     """
-    for row in state.record["variables"]:
-        is_weight = row["file"] == _FILES["weights"] and tf.as_dtype(row["dtype"]).is_floating
-        array = state.files[row["file"]].get(row["key"]) if is_weight else None
-        if array is not None and array.dtype.kind == "f" and not np.isfinite(array).all():
-            raise NotANumberError(
-                f"the weight {row['name']} is not finite at batch {step}, and "
-                "keras.callbacks.TerminateOnNaN ends training.\n"
-                "The latest checkpoint is from before it. Lower the learning rate, clip the "
-                "gradients, or look for NaN in the data."
-            )
+    name = find_nan(state)
+    if name is not None:
+        raise NotANumberError(
+            f"the weight {name} is not finite at batch {step}, and TerminateOnNaN ends training.\n"
+            "The latest checkpoint is from before it. Lower the learning rate, clip the "
+            "gradients, or look for NaN in the data."
+        )
 
 
 def own_state(model: Any, optimizers: Sequence[Any], indices: Sequence[int]) -> TrainingState:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
+import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -51,6 +52,10 @@ _CONFIGURED: tuple[type, ...] = (*_OPTIMIZERS, keras.optimizers.schedules.Learni
 # Settings that Keras 2 keeps in variables; training never changes them.
 _NOT_STATE = frozenset({"_steps_per_execution"})
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
+# Methods of models and losses that a training step runs.
+_METHODS = ("train_step", "compute_loss", "call")
+# Packages whose functions keep no state.
+_LIBRARIES = frozenset({"keras", "tensorflow", "numpy", "detcore_keras"})
 _NUMBERING = re.compile(r"_\d+(?=[_/:]|$)")
 
 
@@ -60,7 +65,7 @@ class Found:
 
     Attributes:
         group: "weights", "seeds", "metrics", "counters", "optimizer", "hyperparameters",
-            "accumulated" or "extra".
+            "accumulated", "extra" or "functions".
         name: Its name in Keras, or the attributes that lead to it.
         variable: The TensorFlow variable.
         is_generator: Whether it is the state of a random generator.
@@ -91,6 +96,7 @@ def training_variables(model: Any, optimizers: Sequence[Any]) -> list[Found]:
         found.add_walked(reachable, "optimizer")
     for group in ("hyperparameters", "optimizer"):  # of optimizers that were not registered
         found.add_walked(walked, group)
+    found.add_walked(_walk_functions(model), "functions")
     return found.in_order()
 
 
@@ -230,6 +236,38 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
                 pending.append((child, value, "metrics"))
             elif isinstance(value, (list, tuple, dict, *_CONTAINERS)):
                 pending.append((child, value, _group_of(current, name, group)))
+
+
+def _walk_functions(model: Any) -> Iterator[Found]:
+    """Yield the variables that the user's loss and step refer to as global or enclosing names."""
+    losses = tf.nest.flatten(getattr(model, "loss", None))
+    pending: list[tuple[str, Any]] = [("loss", loss) for loss in losses]
+    for owner in (model, *(loss for loss in losses if isinstance(loss, keras.losses.Loss))):
+        pending += [(name, getattr(type(owner), name, None)) for name in _METHODS]
+    seen: set[int] = set()
+    while pending:
+        path, value = pending.pop(0)
+        if is_variable(value):
+            yield Found("functions", path, raw_variable(value))
+        elif isinstance(value, list | tuple | dict):
+            pending += [(f"{path}/{name}", each) for name, each in _children(value)]
+        value = getattr(value, "python_function", value)  # of a `tf.function`
+        if isinstance(value, types.FunctionType) and id(value) not in seen:
+            seen.add(id(value))
+            pending += [(f"{path}/{name}", each) for name, each in _references(value)]
+
+
+def _references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    """Yield the values of the global and enclosing names in a function of the user, by name."""
+    if function.__module__.partition(".")[0] in _LIBRARIES:
+        return
+    code = function.__code__
+    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
+        if cell != types.CellType():  # an empty cell raises
+            yield name, cell.cell_contents
+    for name in code.co_names:
+        if name in function.__globals__:
+            yield name, function.__globals__[name]
 
 
 def _group_of(owner: Any, name: str, group: str) -> str:

@@ -1,0 +1,74 @@
+"""Freeze layers and change a variable of the loss while ``fit`` trains.
+
+The arguments are ``eager``, ``graph`` or ``own`` (a step with an optimizer of its own) and,
+optionally, the epoch at whose beginning the process is killed.
+"""
+
+import hashlib
+import os
+import signal
+import sys
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from detcore import core
+from detcore_keras import DetcoreCallback
+
+
+class Freeze(keras.callbacks.Callback):
+    def on_epoch_begin(self, epoch, logs=None):
+        if sys.argv[2:] == [str(epoch)]:
+            context.checkpoint.wait()
+            os.kill(os.getpid(), signal.SIGKILL)
+        if epoch == 2:
+            self.model.layers[0].trainable = False
+            self.model.layers[1].trainable = False
+
+    def on_epoch_end(self, epoch, logs=None):
+        weight.assign(weight * 1.5)
+
+
+weight = tf.Variable(0.1, trainable=False)
+
+
+def loss(y, prediction):
+    return tf.square(y - prediction) + weight * tf.abs(prediction)
+
+
+class OwnStep(keras.Sequential):
+    def train_step(self, data):
+        with tf.GradientTape() as tape:
+            value = tf.reduce_mean(loss(data[1], self(data[0], training=True)))
+        gradients = tape.gradient(value, self.trainable_variables)
+        self.own.apply_gradients(zip(gradients, self.trainable_variables, strict=True))
+        return {"loss": value}
+
+
+keras.utils.set_random_seed(1)
+x = np.random.default_rng(0).normal(size=(32, 4)).astype("float32")
+# Without an Input, so that the first batch creates the weights.
+layers = [keras.layers.Dense(8), keras.layers.BatchNormalization(), keras.layers.Dense(1)]
+if sys.argv[1] == "own":
+    model = OwnStep([keras.Input((4,)), *layers])
+    model.own = keras.optimizers.SGD(0.1, momentum=0.9)
+    model.own.build(model.trainable_variables)
+    model.compile()  # with an optimizer that nothing uses
+else:
+    model = keras.Sequential(layers)
+    model.compile(keras.optimizers.SGD(0.1), loss, run_eagerly=sys.argv[1] == "eager")
+with core.init(resume=True) as context:
+    callback = DetcoreCallback(context)
+    model.fit(
+        x,
+        x.sum(1, keepdims=True),
+        batch_size=8,
+        epochs=5,
+        initial_epoch=callback.initial_epoch,
+        shuffle=False,
+        verbose=0,
+        callbacks=[Freeze(), callback],
+    )
+values = b"".join(np.asarray(value).tobytes() for value in model.get_weights())
+print([layer.trainable for layer in layers], hashlib.sha256(values).hexdigest())
