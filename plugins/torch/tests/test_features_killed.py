@@ -56,6 +56,10 @@ def test_training_ends_as_without_kills(tmp_path: Path, library: str, case: str)
     check_killed(tmp_path, library, case, [4, 6, 9])
 
 
+def test_gradients_that_no_optimizer_has_applied_are_restored(tmp_path: Path) -> None:
+    check_killed(tmp_path, "accelerate", "summed", [3, 2])
+
+
 @pytest.mark.soak
 def test_metrics_of_an_epoch_are_those_of_a_run_without_kills(tmp_path: Path) -> None:
     """A rate depends on them; the model keeps them in a list, of which Lightning knows nothing."""

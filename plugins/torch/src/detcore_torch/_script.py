@@ -250,6 +250,8 @@ class ScriptState:
         rank: Index of this worker; others than the chief save only what each worker has.
         callbacks: The callbacks' states, which each worker has, or None; see `restore_callbacks`.
         extra: Adds the framework's own files on the chief, or None.
+        has_updated: Whether the optimizers have applied the gradients of their parameters. Those of
+            other parameters are saved: a script may clip by the norm of all gradients.
     """
 
     attributes: ModelAttributes
@@ -259,6 +261,7 @@ class ScriptState:
     rank: int = 0
     callbacks: StatefulCallbacks | None = None
     extra: Callable[[StateFiles], None] | None = None
+    has_updated: bool = True
     _tensors: Sequence[TensorInfo] = ()
 
     @property
@@ -325,6 +328,11 @@ class ScriptState:
         objects = (*self.optimizers, *self.schedulers, *self.scalers)
         return [type(each).__name__ for each in objects]
 
+    def _list_applied(self) -> set[int]:
+        """Return the ids of the parameters that an optimizer trains."""
+        groups = [group for each in self.optimizers for group in each.param_groups]
+        return {id(parameter) for group in groups for parameter in group["params"]}
+
     def _capture(self) -> StateFiles:
         files = StateFiles()
         if self.rank == 0:
@@ -332,7 +340,11 @@ class ScriptState:
             if self.extra is not None:
                 self.extra(files)
         capture_worker(
-            files, models=self.models, callbacks=self.callbacks, batches=0, has_gradients=False
+            files,
+            models=self.models,
+            callbacks=self.callbacks,
+            batches=0,
+            applied=self._list_applied() if self.has_updated else (),
         )
         self._tensors = files.infos()
         return files
@@ -376,14 +388,14 @@ def restore_callbacks(clock: AskedClock, checkpoint: Path, callbacks: StatefulCa
 def generators_in(
     clock: AskedClock, checkpoint: Path, models: Sequence[Any] = ()
 ) -> Callable[[], None]:
-    """Read this worker's random generators and metrics; return a function that restores them.
+    """Read this worker's generators, gradients and metrics; return a function that restores them.
 
     With another number of workers than in the checkpoint, it leaves them as they are.
 
     Args:
         clock: The clock.
         checkpoint: The checkpoint.
-        models: The models, which may contain metrics.
+        models: The models.
     """
     own = clock.own_folder(checkpoint)
     if own is None:
@@ -392,6 +404,7 @@ def generators_in(
 
     def restore() -> None:
         state.restore_metrics(models)
+        state.restore_gradients(models)
         state.restore_generators()
 
     return restore

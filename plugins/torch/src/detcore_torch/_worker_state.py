@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -37,7 +37,7 @@ def capture_worker(
     models: Sequence[Any],
     callbacks: StatefulCallbacks | None,
     batches: int,
-    has_gradients: bool = True,
+    applied: Collection[int] = (),
 ) -> None:
     """Add the state of this worker.
 
@@ -46,12 +46,13 @@ def capture_worker(
         models: Models, which may contain metrics.
         callbacks: The user's, or None.
         batches: Batches completed.
-        has_gradients: Whether gradients may be summed over batches and not yet applied.
+        applied: Ids of the parameters whose gradients optimizers have applied; the gradients of
+            other parameters are added.
     """
     random, generators = capture_generators()
     tensors = {f"{_RANDOM}{name}": state for name, state in generators.items()}
     for name, parameter in _parameters(models):
-        if has_gradients and parameter.grad is not None:
+        if parameter.grad is not None and id(parameter) not in applied:
             tensors[f"{_GRADIENT}{name}"] = parameter.grad
     files.documents[_FILE] = {
         "version": _VERSION,

@@ -295,6 +295,7 @@ class Training:
             scalers=[] if accelerator.scaler is None else [accelerator.scaler],
             rank=self._run.context.distributed.rank,
             extra=add_rest,
+            has_updated=self._is_updated,
         )
 
     def _load_registered(self, states: list[object]) -> None:
