@@ -101,7 +101,7 @@ def _measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def _start_process() -> float:
     """Start what a worker is, without a trial; return the seconds to its end."""
-    from detcore.launch._warm_parent import WORKER_MODULES
+    from detcore.launch._fork_server import WORKER_MODULES
 
     modules = {name.partition(":")[0] for name in WORKER_MODULES}
     lazily = [name.replace(":", ".") for name in WORKER_MODULES if ":" in name]

@@ -32,6 +32,9 @@ DETCORE_CHANNEL_FD
 DETCORE_RANK, DETCORE_SIZE, DETCORE_LOCAL_RANK, DETCORE_LOCAL_SIZE, DETCORE_CROSS_RANK,
 DETCORE_CROSS_SIZE
     Set by the launcher for each of several workers: its place among them.
+DETCORE_FORK_TRIALS
+    ``0``: each trial of a search imports its framework. Otherwise trials are forked from a process
+    that has imported it.
 DETCORE_GRACE_S
     Seconds between SIGTERM (or SIGUSR1) and the kill, where nothing more exact says so.
 DETCORE_DELIVERY_WAIT_S
@@ -61,7 +64,8 @@ from pathlib import Path
 from detcore.contract.errors import ConfigError
 
 __all__ = [
-    "Environment", "change_environment", "child_environment", "read_environment", "read_variables",
+    "Environment", "change_environment", "child_environment", "read_environment", "read_prefixed",
+    "read_variables",
 ]  # fmt: skip
 
 _MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR")
@@ -84,6 +88,7 @@ class Environment:
     search_path: str
     config_overrides: Mapping[str, str] = dataclasses.field(default_factory=dict)
     grace_s: float | None = None
+    forks_trials: bool = True
     delivery_wait_s: float = 5.0
     is_slurm: bool = False
     slurm_end_time: float | None = None
@@ -119,6 +124,7 @@ def read_environment(environ: Mapping[str, str] | None = None) -> Environment:
         num_workers=int(env.get("DETCORE_SIZE") or 0) or 1,
         search_path=env.get("PATH", os.defpath),
         grace_s=_seconds("DETCORE_GRACE_S", env),
+        forks_trials=env.get("DETCORE_FORK_TRIALS") != "0",
         delivery_wait_s=5.0 if delivery_wait_s is None else delivery_wait_s,
         is_slurm=bool(env.get("SLURM_JOB_ID")),
         slurm_end_time=_seconds("SLURM_JOB_END_TIME", env),
@@ -155,12 +161,17 @@ def child_environment(
     return {**(defaults or {}), **kept, **variables}
 
 
+def read_prefixed(prefixes: tuple[str, ...]) -> dict[str, str]:
+    """Return the variables whose names begin with one of several prefixes."""
+    return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+
+
 def change_environment(variables: Mapping[str, str], without: Iterable[str] = ()) -> None:
-    """Change this process's variables: in a worker that was forked, which has another's.
+    """Change the variables of this process.
 
     Args:
         variables: Set, whatever they were.
-        without: Taken out.
+        without: Removed first.
     """
     for name in without:
         os.environ.pop(name, None)

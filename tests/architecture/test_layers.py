@@ -303,7 +303,7 @@ INSIDE = {
 WORKER_MODULES = {
     "detcore.launch._exit_codes",
     "detcore.launch._traceback",
-    "detcore.launch._warm",
+    "detcore.launch._fork_server",
     "detcore.launch.worker",
 }
 # A script by itself is a worker and its runner in one process: these are the runner's part.

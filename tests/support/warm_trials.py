@@ -206,7 +206,7 @@ class Runs:
         self.trials = Trials(folder / "home", model_dir, CONFIG)
         self.notices: list[str] = []
         self.parent = 0
-        self.warm = LocalLauncher(preload=[], notice=self.notices.append)
+        self.warm = LocalLauncher(fork_frameworks=["toy"], notice=self.notices.append)
 
     def close(self) -> None:
         self.warm.close()

@@ -77,10 +77,7 @@ def test_a_forked_worker_trains_bit_for_bit_what_a_cold_one_trains(tmp_path: Pat
     (model_dir / "model_def.py").write_text(MODEL)
     trials = Trials(tmp_path / "home", model_dir, CONFIG)
     facts = tmp_path / "facts.json"
-    launcher = LocalLauncher(
-        preload=["tensorflow", "detcore_keras._controller:KerasController"],
-        notice=pytest.fail,
-    )
+    launcher = LocalLauncher(fork_frameworks=["keras"], notice=pytest.fail)
     cold: list[dict[str, Any]] = []
     warm: list[dict[str, Any]] = []
     try:

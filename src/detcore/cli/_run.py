@@ -165,23 +165,8 @@ def run(
             quiet=quiet,
         )
         return
-    from detcore.launch import early_worker
-
     plugins = obj.plugin_manager()
     with contextlib.ExitStack() as stack:
-        early = None
-        if config is not None:
-            folder = (model_dir or config.parent).absolute()
-            early = stack.enter_context(
-                early_worker(
-                    config,
-                    folder,
-                    settings=settings,
-                    environment=obj.environment,
-                    plugins=plugins,
-                    is_verbose=verbose,
-                )
-            )
         from detcore.runner import RunSettings, resume_experiment, start_experiment
 
         display = _make_display(as_json, quiet=quiet, verbose=verbose)
@@ -192,7 +177,6 @@ def run(
             listener=display,
             max_slots=max_slots,
             is_verbose=verbose,
-            early=early,
         )
         if config is not None:
             if obj.environment.master is not None:
@@ -200,6 +184,7 @@ def run(
                     f"training here: {obj.environment.master} of the environment is used where "
                     "--master says so"
                 )
+            folder = (model_dir or config.parent).absolute()
             loaded = load_experiment_file(
                 config, settings, environment=obj.environment, plugins=plugins, code_dir=folder
             )

@@ -225,6 +225,9 @@ class Framework:
         install_hint: The command that installs the modules in `requires`.
         variables: Environment variables, names and values, that worker processes get where the
             user has not set them. They are set before anything is imported.
+        import_variables: Prefixes of the names of environment variables that the framework reads
+            when it is imported, such as ``"TF_"``. A trial of a search is not forked from a process
+            that has imported the framework with other values.
         notices: Regular expressions of whole lines that the framework writes to standard error at
             every start; ``\\n`` stands between lines that follow each other. A run keeps such
             lines in the trial's log and does not display them.
@@ -246,6 +249,7 @@ class Framework:
     related: tuple[str, ...] = ()
     install_hint: str = ""
     variables: tuple[tuple[str, str], ...] = ()
+    import_variables: tuple[str, ...] = ()
     notices: tuple[str, ...] = ()
 
 

@@ -18,15 +18,12 @@ if TYPE_CHECKING:
         WorkerEvent,
         WorkerGroup,
     )
-    from detcore.launch._early import EarlyWorker, early_worker
     from detcore.launch._job import framework_variables
     from detcore.launch._local import LocalLauncher
     from detcore.launch._places import num_cores
-    from detcore.launch._user_imports import find_preload
     from detcore.launch._workers import describe_exit
 
 __all__ = [
-    "EarlyWorker",
     "Launcher",
     "LocalLauncher",
     "OutputSink",
@@ -34,8 +31,6 @@ __all__ = [
     "WorkerEvent",
     "WorkerGroup",
     "describe_exit",
-    "early_worker",
-    "find_preload",
     "framework_variables",
     "num_cores",
 ]
@@ -43,11 +38,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_early": "EarlyWorker early_worker",
         "_job": "framework_variables",
         "_local": "LocalLauncher",
         "_places": "num_cores",
-        "_user_imports": "find_preload",
         "_workers": "describe_exit",
         "detcore_horovod": "run_on_hosts run_workers",
         "detcore.contract.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",

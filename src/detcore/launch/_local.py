@@ -11,15 +11,15 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 from detcore.contract.errors import PluginError, WorkerError
 from detcore.contract.launch import Line, OutputSink, RendezvousService
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_environment
+from detcore.launch._forked import ForkedWorker, ForkServer
 from detcore.launch._group import LocalWorkerGroup, Wake
 from detcore.launch._job import LocalJob
-from detcore.launch._warm_parent import WarmParent, WarmProcess, is_possible
 from detcore.launch._workers import (
     WorkerProcess,
     Workers,
@@ -29,20 +29,15 @@ from detcore.launch._workers import (
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
-    from detcore.launch._early import EarlyWorker
 
 __all__ = [
-    "WORKER",
     "LineSink",
     "LocalLauncher",
     "find_services",
     "make_services",
-    "start_worker",
-    "worker_variables",
 ]
 
-_Process = TypeVar("_Process", bound=WorkerProcess)
-WORKER = (sys.executable, "-m", "detcore.launch.worker")
+_WORKER = (sys.executable, "-m", "detcore.launch.worker")
 
 # The workers of a trial class end together; one may hang while it takes its framework down.
 _LINGER_S = 60.0
@@ -63,10 +58,9 @@ class LocalLauncher:
     """Starts the workers of a trial as processes of this machine.
 
     Args:
-        preload: Modules that one process imports, from which the workers of trials with one worker
-            are forked as soon as it has; None: every worker starts by itself.
+        fork_frameworks: Names of the frameworks that one process imports, from which the workers
+            of trials with one worker are forked (Linux only). Empty: every worker starts plainly.
         notice: Called with messages for the user.
-        early: A worker that waits for the first trial.
         plugins: Provide services for trials of several workers; None: each trial looks for them.
         environment: All variables of the only worker of each trial, but for those that say which
             trial it is; None: those of this process, and those of its place.
@@ -75,18 +69,15 @@ class LocalLauncher:
     def __init__(
         self,
         *,
-        preload: Sequence[str] | None = None,
+        fork_frameworks: Sequence[str] = (),
         notice: Callable[[str], None] = lambda text: None,
-        early: EarlyWorker | None = None,
         plugins: PluginManager | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._environment = environment
-        self._early = early
         self._plugins = plugins
-        can_fork = preload is not None and is_possible()
-        self._warm = WarmParent(preload or ()) if can_fork else None
-        self._notice = notice
+        can_fork = fork_frameworks and sys.platform == "linux"
+        self._fork_server = ForkServer(fork_frameworks, notice) if can_fork else None
 
     def start(
         self,
@@ -108,7 +99,7 @@ class LocalLauncher:
         """
         from detcore.hooks.delivery import write_run
 
-        told = worker_variables(
+        told = _worker_variables(
             home,
             disabled_plugins,
             allowed_plugins,
@@ -130,7 +121,7 @@ class LocalLauncher:
 
         def begin(environment: Mapping[str, str], inherited: Sequence[int]) -> WorkerProcess:
             forked = self._fork(environment, Path(cwd), inherited) if can_fork else None
-            return forked or start_process(WORKER, environment, inherited, cwd=cwd)
+            return forked or start_process(_WORKER, environment, inherited, cwd=cwd)
 
         channels: list[socket.socket] = []
         with contextlib.ExitStack() as on_failure:
@@ -148,9 +139,8 @@ class LocalLauncher:
                 environment, inherited = job.environment(rank, told), () if rank else keep_open
                 if self._environment is not None:
                     environment = {**self._environment, **told}
-                started = self._take_early(info, environment, inherited)
                 try:
-                    process, channel = started or start_worker(environment, inherited, begin)
+                    process, channel = _start_worker(environment, inherited, begin)
                 except OSError as error:
                     workers.kill()
                     workers.close()
@@ -163,46 +153,26 @@ class LocalLauncher:
             on_failure.pop_all()
         return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
 
-    def _take_early(
-        self, info: TrialInfo, environment: Mapping[str, str], keep_open: Sequence[int]
-    ) -> tuple[WorkerProcess, socket.socket] | None:
-        """Give the trial to the worker that was started early; return None if it does not fit.
-
-        A worker that the first trial does not take is ended, whatever the next ones are.
-        """
-        early, self._early = self._early, None
-        if early is None or not early.take(
-            info.config["entrypoint"], Path(info.model_dir), environment, keep_open
-        ):
-            return None
-        return early.process, early.channel
-
     def _fork(
         self, environment: Mapping[str, str], cwd: Path, keep_open: Sequence[int]
-    ) -> WarmProcess | None:
+    ) -> ForkedWorker | None:
         """Return a worker that has its imports already, or None if none is available."""
-        if self._warm is None:
+        if self._fork_server is None:
             return None
-        process = self._warm.start(environment, cwd=cwd, keep_open=keep_open)
-        if self._warm.lost is not None:
-            self._notice(f"{self._warm.lost}; trials start by themselves from now on")
-            self.close()
-        return process
+        return self._fork_server.start(environment, cwd=cwd, keep_open=keep_open)
 
     def close(self) -> None:
         """End the process kept between trials, with the workers that it has forked."""
-        if self._early is not None:
-            self._early.close()
-        if self._warm is not None:
-            self._warm.close()
-            self._warm = None
+        if self._fork_server is not None:
+            self._fork_server.close()
+            self._fork_server = None
 
 
-def start_worker(
+def _start_worker(
     environment: Mapping[str, str],
     keep_open: Sequence[int],
-    start: Callable[[Mapping[str, str], Sequence[int]], _Process],
-) -> tuple[_Process, socket.socket]:
+    start: Callable[[Mapping[str, str], Sequence[int]], WorkerProcess],
+) -> tuple[WorkerProcess, socket.socket]:
     """Start a worker; return its process, and the runner's end of its channel.
 
     Args:
@@ -222,7 +192,7 @@ def start_worker(
     return process, here
 
 
-def worker_variables(
+def _worker_variables(
     home: Path,
     disabled_plugins: frozenset[str],
     allowed_plugins: frozenset[str] | None,

@@ -1,15 +1,10 @@
 """The worker's entry point: ``python -m detcore.launch.worker``, started by a launcher.
 
-With the number of a socket as its argument it forks workers, and with ``early`` and modules it
-waits for its trial; see `detcore.launch._warm`.
+With ``--fork-server`` it forks the workers of other trials; see `detcore.launch._fork_server`.
 """
 
 from __future__ import annotations
 
-import atexit
-import contextlib
-import gc
-import io
 import logging
 import os
 import re
@@ -19,9 +14,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 from detcore._signals import find_stop_signals
 from detcore.contract.errors import (
@@ -35,7 +29,7 @@ from detcore.contract.errors import (
     RunError,
     ScheduleError,
 )
-from detcore.environment import child_environment, read_environment, read_variables
+from detcore.environment import child_environment, read_environment, read_prefixed, read_variables
 from detcore.launch._exit_codes import (
     EXIT_COME_BACK,
     EXIT_CONFIG,
@@ -50,6 +44,7 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
+    from detcore.launch._fork_server import ForkedStart
 
 __all__ = [
     "EXIT_COME_BACK",
@@ -66,7 +61,6 @@ _NO_SPACE = "No space left"
 # PyTorch has no class for the memory of the machine, nor for all faults of CUDA, and JAX one class
 # for all that its compiler says.
 _NO_MEMORY = re.compile("can't allocate memory|out of memory|RESOURCE_EXHAUSTED")
-_LEASH = "detcore-leash"
 # Before training has begun, these come again with every start.
 _CANNOT_HEAL = (
     ConfigError,
@@ -80,27 +74,38 @@ _CANNOT_HEAL = (
 _SHELL_CHARACTERS = frozenset("|&;<>()$`\\\"'*?[]#~{}!\n")
 
 
-def main(plugins: PluginManager | None = None) -> int:
-    """Run the trial that the environment names; return the process's exit code.
-
-    Args:
-        plugins: The plugins, if they are loaded already.
-    """
+def main() -> int:
+    """Run the trial that the environment names; return the process's exit code."""
     environment = read_environment()
     if environment.channel_fd is not None:
         _end_with_runner(environment.channel_fd)
-    return _run(environment, plugins)
+    return _run(environment)
 
 
-def _main_early(modules: Sequence[str]) -> int:
-    """Import modules, then run the trial that the runner names."""
-    channel_fd = read_environment().channel_fd
-    assert channel_fd is not None
-    _end_with_runner(channel_fd)
-    from detcore.launch._warm import wait_for_trial
+def _main_forked(start: ForkedStart) -> int:
+    """Run the trial in a forked worker, or start plainly if its imports would have differed.
 
-    wait_for_trial(modules, channel_fd)
-    return _run(read_environment())
+    A framework reads some environment variables when it is imported. If this trial has other values
+    for them, or its code sets them, the process becomes a plain worker before it builds anything.
+    """
+    from detcore import core
+    from detcore.trial import import_trial_class
+
+    environment = read_environment()
+    assert environment.channel_fd is not None
+    _end_with_runner(environment.channel_fd)
+    given = child_environment({})
+    info = core.read_trial_info(environment)
+    try:
+        import_trial_class(str(info.config["entrypoint"]), Path(info.model_dir))
+        is_same = read_prefixed(start.prefixes) == start.variables
+    except Exception:  # noqa: BLE001  (the plain worker reports it)
+        is_same = False
+    if not is_same:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(sys.executable, [sys.executable, "-m", "detcore.launch.worker"], given)
+    return _run(environment, start.plugins)
 
 
 def _run(environment: Environment, plugins: PluginManager | None = None) -> int:
@@ -140,41 +145,6 @@ def _leave(code: int) -> None:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
-
-
-def _end(code: int) -> NoReturn:
-    """End this process as Python does, but leave the imported modules as they are.
-
-    Finalizing them costs a forked worker half of its CPU time. Objects of the user's modules are
-    finalized, and open files are flushed. While another thread is alive, Python does it all.
-    """
-    import ctypes
-
-    from detcore.core import read_trial_info
-
-    # As Py_FinalizeEx does.
-    threading._shutdown()  # type: ignore[attr-defined]  # typeshed does not have it
-    atexit._run_exitfuncs()
-    if any(each.name != _LEASH for each in threading.enumerate()[1:]):
-        sys.exit(code)
-    folder = os.path.join(read_trial_info(read_environment()).model_dir, "")
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", {})
-        if str(names.get("__file__")).startswith(folder):
-            names.clear()
-    gc.collect()
-    for each in gc.get_objects():
-        if issubclass(type(each), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
-            with contextlib.suppress(OSError, ValueError):
-                each.flush()
-    try:
-        sys.stdout.flush()
-        sys.stderr.flush()
-    except (AttributeError, OSError, ValueError):
-        sys.exit(code)
-    # Unlike os._exit, this runs what libraries written in C have registered.
-    ctypes.PyDLL(None).exit(code)
-    raise AssertionError
 
 
 def _place(environment: Environment) -> DistributedContext:
@@ -305,17 +275,16 @@ def _end_with_runner(channel_fd: int) -> None:
         poll.poll()
         os.killpg(os.getpgrp(), signal.SIGKILL)
 
-    threading.Thread(target=wait, name=_LEASH, daemon=True).start()
+    threading.Thread(target=wait, name="detcore-leash", daemon=True).start()
 
 
 if __name__ == "__main__":
     # Until the trial's context heeds it there is nothing to save, and nothing to tell: without a
     # handler the process ends as it would by KeyboardInterrupt, but for the traceback.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if sys.argv[1:2] == ["early"]:
-        _end(_main_early(sys.argv[2:]))
-    if len(sys.argv) > 1:
-        from detcore.launch._warm import serve
+    if sys.argv[1:2] == ["--fork-server"]:
+        from detcore.launch._fork_server import serve
 
-        _end(main(serve(int(sys.argv[1]))))  # it returns in the workers that it forks
-    _end(main())
+        # It returns in the workers that it forks.
+        sys.exit(_main_forked(serve(int(sys.argv[2]), sys.argv[3:])))
+    sys.exit(main())

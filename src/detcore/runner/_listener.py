@@ -12,7 +12,6 @@ from detcore.launch import WorkerEvent
 if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
-    from detcore.launch import EarlyWorker
 
 __all__ = ["NullListener", "RunListener", "RunSettings", "TrialStatus"]
 
@@ -100,7 +99,6 @@ class RunSettings:
             does. Then only requests in the records pause it, and they may have been made before
             this process began.
         is_verbose: Whether the messages of frameworks at every start are displayed, too.
-        early: A worker that was started before the experiment was checked, for its first trial.
     """
 
     environment: Environment
@@ -109,4 +107,3 @@ class RunSettings:
     max_slots: int | None = None
     is_looked_after: bool = False
     is_verbose: bool = False
-    early: EarlyWorker | None = None

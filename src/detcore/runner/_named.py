@@ -5,14 +5,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore._distributions import describe_missing
 from detcore.contract.errors import DetcoreError, RunError, SearchError, near_name
-from detcore.launch import Launcher, LocalLauncher, SupportsCheck, find_preload
+from detcore.launch import Launcher, LocalLauncher, SupportsCheck
 from detcore.runner._starting import count_slots
 from detcore.search import SearchSetup
 from detcore.trial import import_object
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find_failure_action", "find_launcher", "make_method", "ready_launcher"]
 
-_logger = logging.getLogger("detcore.runner")
 _LOCAL = "local"
 _DISTRIBUTIONS = {"bundle": "detcore-replay"}
 _METHODS = ("start", "validated", "exited", "progress")
@@ -107,21 +105,32 @@ def choose_launcher(config: ExperimentConfig, model_dir: Path, settings: RunSett
     """Return the launcher for the trials of an experiment; see `ready_launcher`.
 
     With detcore's own the trials of a search are forked from a process that has imported their
-    framework, where that makes no difference to them.
+    framework.
     """
-    make, early = find_launcher(config, settings.plugins), settings.early
+    make = find_launcher(config, settings.plugins)
     if make is not None:
-        if early is not None:
-            early.close()
         return make()
-    preload, why_not = None, "one trial only"
-    if config.searcher.name != "single":
-        preload, why_not = find_preload(config.entrypoint, model_dir, settings.plugins)
-    if preload is None:
-        _logger.debug("every trial imports its framework by itself: %s", why_not)
+    names: list[str] = []
+    if config.searcher.name != "single" and settings.environment.forks_trials:
+        names = _find_named_frameworks(config.entrypoint, model_dir, settings.plugins)
     return LocalLauncher(
-        preload=preload, notice=settings.listener.notice, early=early, plugins=settings.plugins
+        fork_frameworks=names, notice=settings.listener.notice, plugins=settings.plugins
     )
+
+
+def _find_named_frameworks(
+    entrypoint: object, model_dir: Path, plugins: PluginManager
+) -> list[str]:
+    """Return the frameworks whose plugin is named in the file of the trial class.
+
+    A framework that is not found there is imported by each trial.
+    """
+    path = model_dir / f"{str(entrypoint).partition(':')[0].replace('.', '/')}.py"
+    if not path.is_file():
+        return []
+    source = path.read_text(errors="replace")
+    frameworks = plugins.frameworks().items()
+    return [name for name, each in frameworks if each.trial_class.partition(".")[0] in source]
 
 
 @contextlib.contextmanager
@@ -133,7 +142,7 @@ def ready_launcher(
     Args:
         config: The experiment's configuration.
         model_dir: Folder of the user's code.
-        settings: The settings of the run; the worker that was started early is used, or ended.
+        settings: The settings of the run.
 
     Raises:
         DetcoreError: If the launcher cannot be made, or could not start a trial.

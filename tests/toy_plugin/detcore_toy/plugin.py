@@ -15,6 +15,7 @@ def detcore_register_framework() -> Framework:
         load_checkpoint="detcore_toy:load_weights",
         reads=("oldtoy",),
         several_workers=True,
+        import_variables=("TOY_",),
         notices=("NOTICE of a framework",),
     )
 

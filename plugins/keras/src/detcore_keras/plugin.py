@@ -27,6 +27,7 @@ def detcore_register_framework() -> Framework:
         # TensorFlow's C++ code prints a page of notices at each start (oneDNN, instructions of the
         # CPU); only its errors are shown.
         variables=(("TF_CPP_MIN_LOG_LEVEL", "2"),),
+        import_variables=("TF_", "KERAS_", "XLA_"),
         # Notices that no variable turns off.
         notices=(
             r"WARNING: All log messages before absl::InitializeLog\(\) is called .*",

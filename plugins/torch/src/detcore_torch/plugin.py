@@ -22,5 +22,6 @@ def detcore_register_framework() -> Framework:
         several_workers=True,
         requires=("torch",),
         related=("numpy", "safetensors"),
+        import_variables=("TORCH", "PYTORCH_", "KMP_", "GOMP_"),
         install_hint='pip install "torch>=2.2"',
     )

@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import is_running, wait_until_gone
@@ -17,8 +18,7 @@ from toy_command import TOY_PLUGIN
 from warm_trials import Runs, finish, kind, wait_for_event
 
 from detcore.launch import LocalLauncher
-from detcore.launch._user_imports import read_imports
-from detcore.launch._warm_parent import WarmParent
+from detcore.launch._forked import ForkServer
 
 pytestmark = pytest.mark.cold
 
@@ -114,7 +114,7 @@ def _lose_the_parent(runs: Runs) -> None:
     code, facts = runs.run(runs.warm)
     assert (code, facts["parent"]) == (0, os.getpid())
     assert len(runs.notices) == 1
-    assert f"process {parent} that starts trials quickly was killed by SIGKILL" in runs.notices[0]
+    assert f"process {parent} that forks trials was killed by SIGKILL" in runs.notices[0]
 
 
 def test_nothing_outlives_the_runner(tmp_path: Path) -> None:
@@ -147,77 +147,50 @@ def test_nothing_outlives_the_runner(tmp_path: Path) -> None:
 def test_a_process_with_threads_is_not_forked(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    (tmp_path / "starts_threads.py").write_text(
+    (tmp_path / "sitecustomize.py").write_text(
         "import threading, time\n"
         "threading.Thread(target=time.sleep, args=(600,), daemon=True).start()\n"
     )
     caplog.set_level(logging.DEBUG, "detcore.launch")
-    parent = WarmParent(["starts_threads"])
+    environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TOY_PLUGIN}"}
+    notices: list[str] = []
+    server = ForkServer(["toy"], notices.append)
     wait_for_event(
         lambda: (
-            parent.start(dict(os.environ), cwd=tmp_path, keep_open=()) is not None
-            or "unfit" in caplog.text
+            server.start(environment, cwd=tmp_path, keep_open=()) is not None
+            or "not forked" in caplog.text
         )
     )
-    parent.close()
-    assert "trials start cold: the process to fork is unfit: it has 2 threads" in caplog.text
-    assert parent.lost is None
+    server.close()
+    assert "trials are not forked: it has 2 threads" in caplog.text
+    assert notices == []
 
 
-def test_other_variables_mean_another_start(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_trial_with_other_import_variables_starts_plainly(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
     runs.warm_up()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     _, facts = runs.run(runs.warm)
-    assert facts["parent"] == runs.parent
+    assert (facts["parent"], is_forked(facts)) == (runs.parent, True)
     assert facts["variables"]["CUDA_VISIBLE_DEVICES"] == "1"
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     _, facts = runs.run(runs.warm)
-    assert facts["parent"] == os.getpid()
+    assert (facts["parent"], is_forked(facts)) == (runs.parent, False)
+    assert facts["variables"]["OMP_NUM_THREADS"] == "1"
 
 
-# -- what the user's code imports ------------------------------------------------------------------
+def test_trial_whose_code_sets_import_variables_starts_plainly(tmp_path: Path) -> None:
+    with contextlib.closing(Runs(tmp_path)) as runs:
+        runs.warm_up()
+        model = tmp_path / "model" / "model_def.py"
+        model.write_text("import os\nos.environ['TOY_LAYOUT'] = '1'\n" + model.read_text())
+        code, facts = runs.run(runs.warm)
+    assert (code, facts["parent"], is_forked(facts)) == (0, runs.parent, False)
+    assert facts["variables"]["TOY_LAYOUT"] == "1"
+    assert sorted(runs.trials.output) == [("stderr", "to stderr"), ("stdout", "to stdout")]
 
 
-def test_imports_are_followed_through_the_users_files(tmp_path: Path) -> None:
-    files = {
-        "model_def.py": "import os\nfrom parts.layers import A\nfrom detcore_toy import ToyTrial",
-        "parts/__init__.py": "",
-        "parts/layers.py": "from . import low\nfrom .data import load\nimport tensorflow.keras",
-        "parts/low.py": "import first",
-        "parts/data.py": "import numpy as np",
-        "unrelated.py": "import torch",
-    }
-    for name, text in files.items():
-        path = tmp_path / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(text)
-    found = read_imports("model_def", tmp_path)
-    assert found is not None
-    assert found.packages >= {"os", "detcore_toy", "tensorflow", "first", "numpy"}
-    assert "torch" not in found.packages
-    assert not found.may_set_variables
-    assert read_imports("not_there", tmp_path) is None
-    (tmp_path / "parts" / "low.py").write_text("def")
-    assert read_imports("model_def", tmp_path) is None
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("import os\nos.environ['A'] = '1'", True),
-        ("import os\ndel os.environ['A']", True),
-        ("from os import environ\nenviron.setdefault('A', '1')", True),
-        ("import os\nos.environ.update(A='1')", True),
-        ("import os\nos.environ |= {}", True),
-        ("import os\nchange(os.environ)", True),
-        ("import os as o\no.putenv('A', '1')", True),
-        ("import dotenv", True),
-        ("import os\na = os.environ['A'] + os.environ.get('B', '') + os.getenv('C', '')", False),
-        ("import os\nif 'A' in os.environ:\n    x = {**os.environ.items()}", False),
-    ],
-)
-def test_code_that_may_set_variables_is_found(tmp_path: Path, source: str, expected: bool) -> None:
-    (tmp_path / "model_def.py").write_text(source)
-    found = read_imports("model_def", tmp_path)
-    assert found is not None
-    assert found.may_set_variables is expected
+def is_forked(facts: Any) -> bool:
+    """Return whether the objects of the process were frozen before a fork."""
+    return bool(facts["collector"][1])
