@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 
 from detcore.distributed import DistributedContext
-from detcore.distributed._board import Board
 from detcore.errors import DistributedError
 
 Scenario = Callable[[int, int, dict[str, Any]], Any]
@@ -41,8 +40,6 @@ def numbers(rank: int, nodes: list[int]) -> dict[str, int]:
 
 
 def open_context(rank: int, size: int, options: dict[str, Any]) -> DistributedContext:
-    if options.get("no_board"):  # as on systems without eventfd, or with very many ranks
-        Board.create = classmethod(lambda cls, size: None)  # type: ignore[method-assign, assignment]
     nodes = options.get("nodes", [size])
     return DistributedContext(
         **{"connect_timeout_s": 20, **numbers(rank, nodes), **options.get("context", {})}

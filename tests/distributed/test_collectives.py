@@ -12,8 +12,8 @@ ACROSS = {"chief_ip": "127.0.0.1", "key": "a secret"}
 
 @pytest.mark.parametrize(
     ("size", "options"),
-    [(2, {}), (4, {}), (2, {"context": TCP}), (3, {"context": TCP}), (3, {"no_board": True})],
-    ids=["2", "4", "2 tcp", "3 tcp", "3 without a board"],
+    [(2, {}), (4, {}), (2, {"context": TCP}), (3, {"context": TCP})],
+    ids=["2", "4", "2 tcp", "3 tcp"],
 )
 def test_collectives_of_one_node(ranks: Any, size: int, options: dict[str, Any]) -> None:
     every = list(range(size))

@@ -84,12 +84,12 @@ class _Caller(NamedTuple):
 def accept_group(
     listener: socket.socket, *, key: bytes, size: int, deadline: float
 ) -> tuple[dict[int, Channel], dict[int, Channel]]:
-    """Wait until every other rank of the group has connected and proven that it knows the key.
+    """Wait until every other rank of the group has connected twice and proven to know the key.
 
     Peers that fail authentication are disconnected and logged.
 
     Returns:
-        Index in the group -> connection; and, over TCP, index -> connection for questions.
+        Index in the group -> connection for collectives; and the same for questions.
 
     Raises:
         DistributedError: If a rank has not connected by the deadline.
@@ -98,8 +98,7 @@ def accept_group(
     poller = select.poll()
     poller.register(listener, select.POLLIN)
     callers: dict[int, _Caller] = {}
-    purposes = (handshake.CALLS,) if is_unix(listener) else (handshake.CALLS, handshake.QUESTIONS)
-    channels: dict[int, dict[int, Channel]] = {purpose: {} for purpose in purposes}
+    channels: dict[int, dict[int, Channel]] = {handshake.CALLS: {}, handshake.QUESTIONS: {}}
     try:
         while any(len(found) < size - 1 for found in channels.values()):
             now = time.monotonic()
@@ -121,7 +120,7 @@ def accept_group(
     finally:
         for caller in callers.values():
             caller.connection.close()
-    return channels[handshake.CALLS], channels.get(handshake.QUESTIONS, {})
+    return channels[handshake.CALLS], channels[handshake.QUESTIONS]
 
 
 def is_unix(connection: socket.socket) -> bool:

@@ -8,11 +8,10 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NoReturn, TypeAlias
 
 from detcore.contract.errors import DistributedError
-from detcore.distributed._board import Board, Waiter
 from detcore.distributed._failure import (
     CallSites,
     Failure,
@@ -23,8 +22,7 @@ from detcore.distributed._failure import (
     place_of,
 )
 from detcore.distributed._probe import Answerer, ask
-from detcore.distributed._segments import Outgoing, Segments, Shared, read_parts, send_parts
-from detcore.distributed._values import LARGE, Inline, Packed, pack
+from detcore.distributed._values import Packed, Received, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
 
 __all__ = ["Group", "Hub", "Spoke"]
@@ -45,8 +43,6 @@ class Hub:
         members: Ranks over all nodes, by index in the group.
         timeout_s: How long a collective waits for a rank that is alive.
         probes: Index in the group -> connection on which to ask that rank for its current line.
-        board: Memory that the ranks share, on one machine.
-        segments: Shared memory for large values, on one machine.
     """
 
     def __init__(
@@ -55,20 +51,16 @@ class Hub:
         members: list[int],
         *,
         timeout_s: float,
-        probes: Mapping[int, Channel] | None = None,
-        board: Board | None = None,
-        segments: Segments | None = None,
+        probes: Mapping[int, Channel],
     ) -> None:
         self._channels = dict(channels)
         self._members = members
         self._sites = CallSites()
         self._timeout_s = timeout_s
-        self._probes = dict(probes or {})
+        self._probes = dict(probes)
         self._positions = dict.fromkeys(range(len(members)), Position())
-        self._board = board
-        self._segments = segments
         # Calls that have arrived: index in the group -> value, if the call carries one.
-        self._calls: dict[int, Inline | Shared | None] = {}
+        self._calls: dict[int, Received | None] = {}
         self._kinds: set[tuple[int, str]] = set()  # the collectives of these calls
         self._first_arrival = 0.0
         self._left: dict[int, str] = {}
@@ -82,11 +74,6 @@ class Hub:
         self._by_descriptor = {channel.fileno(): index for index, channel in channels.items()}
         for channel in channels.values():
             self._poller.register(channel, select.POLLIN)
-        self._ring = -1
-        if board is not None:
-            self._ring = board.ring_descriptor
-            self._poller.register(self._ring, select.POLLIN)
-        self._waiter = Waiter(self._poller, 0 if board is None else board.size)
         self._watcher = threading.Thread(
             target=_watch, args=(weakref.ref(self), self._closed), daemon=True, name="detcore-peers"
         )
@@ -106,9 +93,7 @@ class Hub:
         Raises:
             DistributedError: If not all ranks reach this collective.
         """
-        mine = None
-        if mode in ("allgather", "broadcast"):
-            mine = _pack(value, self._segments, range(1, len(self._members)))
+        mine = pack(value) if mode in ("allgather", "broadcast") else None
         site = self._sites.caller()
         with self._lock:
             if self._is_closing:
@@ -126,8 +111,6 @@ class Hub:
                 raise
             finally:
                 self._is_active = False
-                if isinstance(mine, Shared):
-                    mine.close()
 
     def _await_all(self, own: Position) -> None:
         if self._failure is not None:
@@ -157,10 +140,7 @@ class Hub:
 
     def _pump(self, timeout_s: float) -> None:
         """Read the frames that have arrived."""
-        for descriptor, _ in self._waiter.wait(timeout_s):
-            if descriptor == self._ring:
-                self._read_board()
-                continue
+        for descriptor, _ in self._poller.poll(max(timeout_s, 0) * 1000):
             index = self._by_descriptor[descriptor]
             try:
                 channel = self._channels[index]
@@ -178,20 +158,10 @@ class Hub:
             if not self._failure:
                 self._note(self._lost(index))
 
-    def _read_board(self) -> None:
-        assert self._board is not None
-        for index in self._board.rung():
-            try:
-                position, value = self._board.read(index, self._positions[index].number + 1)
-            except ValueError as reason:
-                self._gone(index, str(reason))
-            else:
-                self._arrived(index, position, value)
-
     def _hear(self, index: int, frame: Frame) -> None:
         if frame.kind == CALL:
             # A caller can only supply its own value, whatever index it wrote.
-            values = list(read_parts(frame, self._segments).values())
+            values = list(_read_parts(frame).values())
             position = Position.from_meta(frame.meta)
             self._arrived(index, position, values[0] if values else None)
         elif frame.kind == LEAVE:
@@ -199,7 +169,7 @@ class Hub:
         else:
             raise LinkLost("it sent something that it should not send")
 
-    def _arrived(self, index: int, position: Position, value: Inline | Shared | None) -> None:
+    def _arrived(self, index: int, position: Position, value: Received | None) -> None:
         if not self._calls and not self._is_active:
             self._first_arrival = time.monotonic()
         self._calls[index] = value
@@ -229,51 +199,20 @@ class Hub:
         chosen = range(len(self._members)) if indices is None else sorted(indices)
         return {self._members[index]: self._positions[index] for index in chosen}
 
-    def _answer(self, mode: str, value: object, mine: Packed | Shared | None) -> list[Any] | None:
+    def _answer(self, mode: str, value: object, mine: Packed | None) -> list[Any] | None:
         parts, self._calls, self._kinds = self._calls, {}, set()
-        if self._board is not None:
-            self._board.end(self._positions[0].number)
-        try:
-            if not self._release(mode, mine, parts):
-                self._send_results(mode, mine, parts)
-                self._check()
-            if mode == "barrier":
-                return None
-            if mode == "broadcast":
-                return [value]
-            return [value, *[_load(parts[index]) for index in range(1, len(self._members))]]
-        finally:
-            for part in parts.values():
-                if part is not None:
-                    part.close()
-
-    def _release(
-        self,
-        mode: str,
-        mine: Packed | Shared | None,
-        parts: Mapping[int, Inline | Shared | None],
-    ) -> bool:
-        """Release the others if the board holds all they need; return whether it does."""
-        if self._board is None or isinstance(mine, Shared):
-            return False
-        # Values that are not private have stayed on the board.
-        if mode == "allgather":
-            for part in parts.values():
-                if not isinstance(part, Inline) or part.is_private:
-                    return False
-        own = self._positions[0]
-        if mine is not None and not self._board.write(0, own, mine):
-            return False
-        self._board.release(own.number)
-        return True
+        self._send_results(mode, mine, parts)
+        self._check()
+        if mode == "barrier":
+            return None
+        if mode == "broadcast":
+            return [value]
+        return [value, *[_load(parts[index]) for index in range(1, len(self._members))]]
 
     def _send_results(
-        self,
-        mode: str,
-        mine: Packed | Shared | None,
-        parts: Mapping[int, Inline | Shared | None],
+        self, mode: str, mine: Packed | None, parts: Mapping[int, Received | None]
     ) -> None:
-        outgoing: dict[int, Outgoing] = {}
+        outgoing: dict[int, Packed | Received] = {}
         if mine is not None:
             outgoing[0] = mine
         if mode == "allgather":
@@ -282,7 +221,7 @@ class Hub:
         for index, channel in self._channels.items():
             theirs = {i: part for i, part in outgoing.items() if i != index}
             try:
-                send_parts(channel, RESULT, {}, theirs, deadline=deadline)
+                _send_parts(channel, RESULT, {}, theirs, deadline=deadline)
             except LinkLost:
                 self._left.setdefault(index, "died or lost its connection")
 
@@ -307,8 +246,6 @@ class Hub:
                 return
             self._pump(0)
             self._check()
-            if self._segments is not None:
-                self._segments.trim()
             waited = time.monotonic() - self._first_arrival
             if self._calls and self._failure is None and waited > self._timeout_s:
                 self._note(
@@ -328,13 +265,6 @@ class Hub:
                 channel.close()
             for probe in self._probes.values():
                 probe.close()
-            for part in self._calls.values():
-                if part is not None:
-                    part.close()
-            if self._segments is not None:
-                self._segments.close()
-            if self._board is not None:
-                self._board.close()
         if self._watcher is not threading.current_thread():
             self._watcher.join()
 
@@ -348,8 +278,6 @@ class Spoke:
         members: Ranks over all nodes, by index in the group.
         timeout_s: How long a collective waits for a rank that is alive.
         probe: Connection on which the first rank asks for this rank's current line.
-        board: Memory that the ranks share, on one machine.
-        segments: Shared memory for large values, on one machine.
     """
 
     def __init__(
@@ -360,8 +288,6 @@ class Spoke:
         *,
         timeout_s: float,
         probe: Channel,
-        board: Board | None = None,
-        segments: Segments | None = None,
     ) -> None:
         self._channel = channel
         self._index = index
@@ -369,26 +295,17 @@ class Spoke:
         self._sites = CallSites()
         self._others = [i for i in range(len(members)) if i != index]
         self._timeout_s = timeout_s
-        self._board = board
-        self._segments = segments
-        self._answerer = Answerer(probe, None if segments is None else segments.trim)
+        self._answerer = Answerer(probe)
         self._position = Position()
         self._failure: Failure | None = None
         self._is_closing = False
         self._lock = threading.Lock()
-        pollers = (select.poll(), select.poll())  # for even and odd collectives
-        for number, poller in enumerate(pollers):
-            if board is not None:
-                poller.register(board.release_descriptor(number), select.POLLIN)
-            poller.register(channel, select.POLLIN)
-        ranks = 0 if board is None else board.size
-        self._waiters = [Waiter(poller, ranks) for poller in pollers]
+        self._poller = select.poll()
+        self._poller.register(channel, select.POLLIN)
 
     def exchange(self, name: str, mode: str, value: object) -> list[Any] | None:
         """Take part in a collective; see `Hub.exchange`."""
-        mine = None
-        if mode in ("gather", "allgather"):
-            mine = _pack(value, self._segments, [0] if mode == "gather" else self._others)
+        mine = pack(value) if mode in ("gather", "allgather") else None
         site = self._sites.caller()
         with self._lock:
             if self._is_closing:
@@ -406,27 +323,20 @@ class Spoke:
                 self._failure = self._lost(f"can no longer be asked: {name}() was interrupted")
                 self._channel.close()
                 raise
-            finally:
-                if isinstance(mine, Shared):
-                    mine.close()
-            if frame is None:
-                return self._board_results(mode, value)
-            return self._results(mode, value, read_parts(frame, self._segments))
+            return self._results(mode, value, _read_parts(frame))
 
-    def _ask(self, mine: Packed | Shared | None) -> Frame | None:
-        """Return the first rank's answer, or None if it released the collective on the board."""
+    def _ask(self, mine: Packed | None) -> Frame:
+        """Return the first rank's answer."""
         deadline = time.monotonic() + self._timeout_s + _LET_HUB_SPEAK_S
         position = self._position
         # After rank 0 is gone, its last message may still be readable.
         with contextlib.suppress(LinkLost):
             self._call(mine, deadline)
         try:
-            is_released, frame = self._wait(deadline)
+            frame = self._wait(deadline)
         except LinkLost as error:
             self._failure = self._lost(f"died or lost its connection ({error})")
             raise self._failure.error() from error
-        if is_released:
-            return None
         if frame is None:
             table = {self._members[0]: Position(), self._members[self._index]: position}
             self._failure = missing([self._members[0]], self._timeout_s, table, {})
@@ -440,62 +350,34 @@ class Spoke:
             self._failure = self._lost("sent something that it should not send")
         raise self._failure.error()
 
-    def _call(self, mine: Packed | Shared | None, deadline: float) -> None:
+    def _call(self, mine: Packed | None, deadline: float) -> None:
         position = self._position
-        if (
-            self._board is not None
-            and not isinstance(mine, Shared)
-            and self._board.write(self._index, position, mine)
-        ):
-            self._board.ring(self._index)
-            return
         meta = {"number": position.number, "name": position.name, "site": position.site}
         parts = {} if mine is None else {self._index: mine}
-        send_parts(self._channel, CALL, meta, parts, deadline=deadline)
+        _send_parts(self._channel, CALL, meta, parts, deadline=deadline)
 
-    def _wait(self, deadline: float) -> tuple[bool, Frame | None]:
-        """Return whether the collective was released, or the received frame; neither if late."""
-        number = self._position.number
-        waiter = self._waiters[number & 1]
+    def _wait(self, deadline: float) -> Frame | None:
+        """Return the next frame, or None if none comes before the deadline."""
         while True:
-            remaining = deadline - time.monotonic()
-            ready = waiter.wait(min(remaining, _TICK_S))
-            # An available result takes precedence over later events.
-            if self._board is not None and self._board.is_released(number, ready):
-                return True, None
             frame = self._channel.receive()
+            remaining = deadline - time.monotonic()
             if frame is not None or remaining <= 0:
-                return False, frame
+                return frame
             if self._is_closing:
                 raise DistributedError("the context was closed while a collective was waiting.")
+            self._poller.poll(min(remaining, _TICK_S) * 1000)
 
     def _lost(self, how: str) -> Failure:
         return lost(self._members[0], how, {self._members[self._index]: self._position})
 
-    def _board_results(self, mode: str, value: object) -> list[Any] | None:
-        assert self._board is not None
+    def _results(self, mode: str, value: object, parts: Mapping[int, Received]) -> list[Any] | None:
         if mode == "broadcast":
-            return self._board.values([0], self._position.number)
+            return [parts[0].load()]
         if mode != "allgather":
             return None
-        values = self._board.values(self._others, self._position.number)
+        values = [parts[i].load() for i in self._others]
         values.insert(self._index, value)
         return values
-
-    def _results(
-        self, mode: str, value: object, parts: Mapping[int, Inline | Shared]
-    ) -> list[Any] | None:
-        try:
-            if mode == "broadcast":
-                return [parts[0].load()]
-            if mode != "allgather":
-                return None
-            values = [parts[i].load() for i in self._others]
-            values.insert(self._index, value)
-            return values
-        finally:
-            for part in parts.values():
-                part.close()
 
     def close(self, how: str) -> None:
         """Notify the others that this rank leaves, and why; a collective waiting here raises."""
@@ -504,10 +386,6 @@ class Spoke:
             with contextlib.suppress(LinkLost):
                 self._channel.send(LEAVE, {"how": how}, deadline=time.monotonic() + 0.2)
             self._channel.close()
-            if self._segments is not None:
-                self._segments.close()
-            if self._board is not None:
-                self._board.close()
         self._answerer.close()
 
 
@@ -515,15 +393,41 @@ Group: TypeAlias = Hub | Spoke
 """Ranks that exchange values, as one of them sees it."""
 
 
-def _pack(value: object, segments: Segments | None, readers: Sequence[int]) -> Packed | Shared:
-    packed = pack(value)
-    return packed if segments is None or packed.size < LARGE else segments.put(packed, readers)
-
-
-def _load(part: Inline | Shared | None) -> Any:
+def _load(part: Received | None) -> Any:
     if part is None:
         raise ValueError("a rank came to gather without a value")
     return part.load()
+
+
+def _send_parts(
+    channel: Channel,
+    kind: int,
+    meta: dict[str, Any],
+    parts: Mapping[int, Packed | Received],
+    *,
+    deadline: float,
+) -> None:
+    """Send a frame with values, by index in the group.
+
+    Raises:
+        LinkLost: If the other end has exited.
+    """
+    pieces: list[Any] = []
+    table: list[tuple[int, int]] = []
+    for index, part in parts.items():
+        pieces += part.pieces if isinstance(part, Packed) else [part.data]
+        table.append((index, part.size))
+    channel.send(kind, {**meta, "parts": table}, pieces, deadline=deadline)
+
+
+def _read_parts(frame: Frame) -> dict[int, Received]:
+    """Return the values in a frame, by index in the group."""
+    parts = {}
+    start = 0
+    for index, size in frame.meta["parts"]:
+        parts[index] = Received(frame.body[start : start + size])
+        start += size
+    return parts
 
 
 def _watch(reference: weakref.ref[Hub], closed: threading.Event) -> None:

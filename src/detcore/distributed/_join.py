@@ -17,12 +17,10 @@ from typing import Any
 
 from detcore.contract.errors import DistributedError
 from detcore.distributed import _handshake as handshake
-from detcore.distributed._board import Board
-from detcore.distributed._connect import Address, accept_group, call, is_unix, listen
+from detcore.distributed._connect import Address, accept_group, call, listen
 from detcore.distributed._failure import lost
 from detcore.distributed._group import Group, Hub, Spoke
 from detcore.distributed._launchers import DEFAULT_PORT, Numbers, Settings
-from detcore.distributed._segments import Segments
 from detcore.distributed._wire import WELCOME, Channel, LinkLost
 from detcore.environment import read_variables
 
@@ -189,44 +187,21 @@ def _hub(
     release: Callable[[], None] | None = None,
 ) -> Group:
     size = len(members)
-    is_here = is_unix(listener)
     try:
         channels, probes = accept_group(listener, key=key, size=size, deadline=deadline)
     finally:
         listener.close()
         if release is not None:
             release()
-    board = Board.create(size) if is_here else None
     # The name must be free for the next context before any rank learns that all are here.
     for index, channel in channels.items():
         try:
-            if is_here:
-                probes[index] = _welcome_here(channel, board, deadline)
-            else:
-                channel.send(WELCOME, {}, deadline=deadline)
+            channel.send(WELCOME, {}, deadline=deadline)
         except LinkLost as error:
             for other in (*channels.values(), *probes.values()):
                 other.close()
             raise lost(members[index], f"died while joining ({error})", {}).error() from error
-    segments = Segments.open(board, 0) if is_here else None
-    timeout_s = settings.timeout_s
-    return Hub(
-        channels, members, timeout_s=timeout_s, probes=probes, board=board, segments=segments
-    )
-
-
-def _welcome_here(channel: Channel, board: Board | None, deadline: float) -> Channel:
-    """Announce that all are here; send the board, and a connection for questions."""
-    own, theirs = socket.socketpair()
-    probe = Channel(own)
-    with theirs:
-        try:
-            shared = [] if board is None else board.descriptors()
-            channel.send(WELCOME, {}, (), [theirs.fileno(), *shared], deadline=deadline)
-        except BaseException:
-            probe.close()
-            raise
-    return probe
+    return Hub(channels, members, timeout_s=settings.timeout_s, probes=probes)
 
 
 def _spoke(
@@ -237,30 +212,21 @@ def _spoke(
     deadline: float,
 ) -> Group:
     size = len(members)
-    probe = board = None
+    probe = None
     channel = call(find, rank=index, size=size, deadline=deadline)
     try:
-        if not channel.is_unix:
-            purpose = handshake.QUESTIONS
-            probe = call(find, rank=index, size=size, deadline=deadline, purpose=purpose)
-        descriptors = _await_welcome(channel, members, deadline)
-        if probe is None:
-            probe = Channel(socket.socket(fileno=descriptors.pop(0)))
-        if descriptors:
-            board = Board(size, descriptors)
+        purpose = handshake.QUESTIONS
+        probe = call(find, rank=index, size=size, deadline=deadline, purpose=purpose)
+        _await_welcome(channel, members, deadline)
     except BaseException:
         channel.close()
         if probe is not None:
             probe.close()
         raise
-    segments = Segments.open(board, index) if channel.is_unix else None
-    timeout_s = settings.timeout_s
-    return Spoke(
-        channel, index, members, timeout_s=timeout_s, probe=probe, board=board, segments=segments
-    )
+    return Spoke(channel, index, members, timeout_s=settings.timeout_s, probe=probe)
 
 
-def _await_welcome(channel: Channel, members: list[int], deadline: float) -> list[int]:
+def _await_welcome(channel: Channel, members: list[int], deadline: float) -> None:
     try:
         # The first rank gives up slightly earlier, and knows which ranks are missing.
         frame = channel.wait(deadline + 1.0)
@@ -272,7 +238,6 @@ def _await_welcome(channel: Channel, members: list[int], deadline: float) -> lis
             f"rank {members[0]} did not say in time that all workers are there.\n"
             "It waits for workers that have not come; look at its output."
         )
-    return frame.descriptors
 
 
 def job_identity() -> str:

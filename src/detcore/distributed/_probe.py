@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 
 from detcore.distributed._failure import place_of
 from detcore.distributed._wire import ANSWER, ASK, Channel, LinkLost
@@ -17,7 +17,7 @@ from detcore.distributed._wire import ANSWER, ASK, Channel, LinkLost
 __all__ = ["Answerer", "ask"]
 
 _PATIENCE_S = 1.0
-_TEND_S = 5.0
+_POLL_INTERVAL_S = 5.0
 _LENGTH = 4096
 SILENT = "silent: stopped, or long in code that holds Python's lock"
 
@@ -27,13 +27,11 @@ class Answerer:
 
     Args:
         channel: A dedicated connection; owned by this object from here on.
-        tend: Called every few seconds.
     """
 
-    def __init__(self, channel: Channel, tend: Callable[[], None] | None = None) -> None:
+    def __init__(self, channel: Channel) -> None:
         self.thread_id = threading.get_ident()
         self._channel = channel
-        self._tend = tend
         self._thread = threading.Thread(
             target=_answer, args=(channel, weakref.ref(self)), daemon=True, name="detcore-line"
         )
@@ -47,26 +45,19 @@ class Answerer:
             self._thread.join()
         self._channel.close()
 
-    def tend(self) -> None:
-        """Do the periodic work."""
-        if self._tend is not None:
-            self._tend()
-
 
 def _answer(channel: Channel, reference: weakref.ref[Answerer]) -> None:
     with contextlib.suppress(LinkLost):
         while True:
-            asked = channel.wait(time.monotonic() + _TEND_S)
+            asked = channel.wait(time.monotonic() + _POLL_INTERVAL_S)
             answerer = reference()
             if answerer is None or (asked is not None and asked.kind != ASK):
                 return
-            if asked is None:
-                answerer.tend()
-            else:
+            if asked is not None:
                 frame = sys._current_frames().get(answerer.thread_id)
                 place = f"at {place_of(frame)}"[:_LENGTH]
                 del frame
-                channel.send(ANSWER, {"place": place}, deadline=time.monotonic() + _TEND_S)
+                channel.send(ANSWER, {"place": place}, deadline=time.monotonic() + _POLL_INTERVAL_S)
             del answerer
 
 

@@ -13,9 +13,8 @@ from typing import Any
 
 from detcore.contract.errors import DistributedError, describe
 
-__all__ = ["LARGE", "Inline", "Packed", "load", "pack"]
+__all__ = ["Packed", "Received", "pack"]
 
-LARGE = 1 << 16  # from this size on, separate shared memory beats copying through socket or board
 _ALIGNMENT = 64
 _COUNT = struct.Struct("<Q")
 _PLAIN = struct.Struct("<QQ")
@@ -35,23 +34,34 @@ class Packed:
 
 
 @dataclasses.dataclass(slots=True)
-class Inline:
+class Received:
     """A value of another rank in memory of this process.
 
     Attributes:
-        data: The bytes.
-        is_private: Whether the memory is exclusive, so that loaded arrays may refer to it.
+        data: The bytes, in memory that belongs to this value alone.
     """
 
     data: memoryview
-    is_private: bool
+
+    @property
+    def size(self) -> int:
+        """Length in bytes."""
+        return self.data.nbytes
 
     def load(self) -> Any:
-        """Return the value. Its arrays are writable and belong to the caller alone."""
-        return load(self.data, is_private=self.is_private)
-
-    def close(self) -> None:
-        """Do nothing: the memory is freed with its last reference."""
+        """Return the value. Its arrays are writable, refer to `data` and belong to the caller."""
+        count, size = _PLAIN.unpack_from(self.data)
+        if count == 1:
+            pickled = self.data[_PLAIN.size : _PLAIN.size + size]
+            return pickle.loads(pickled)  # noqa: S301  (proven ranks only)
+        start = _COUNT.size * (count + 1)
+        views = []
+        for i in range(count):
+            start = _aligned(start)
+            (size,) = _COUNT.unpack_from(self.data, _COUNT.size * (i + 1))
+            views.append(self.data[start : start + size])
+            start += size
+        return pickle.loads(views[0], buffers=views[1:])  # noqa: S301  (proven ranks only)
 
 
 def pack(value: object) -> Packed:
@@ -69,7 +79,7 @@ def pack(value: object) -> Packed:
             "Only values that can be pickled can be sent; send the parts that can."
         ) from error
     if not buffers:
-        return Packed([_PLAIN.pack(1, len(pickled)), pickled], _PLAIN.size + len(pickled))
+        return _pad([_PLAIN.pack(1, len(pickled)), pickled], _PLAIN.size + len(pickled))
     views = [memoryview(pickled), *(buffer.raw() for buffer in buffers)]
     sizes = [view.nbytes for view in views]
     start = _COUNT.size * (len(views) + 1)
@@ -78,29 +88,13 @@ def pack(value: object) -> Packed:
         aligned = _aligned(start)
         pieces += [bytes(aligned - start), view]
         start = aligned + view.nbytes
-    return Packed(pieces, start)
+    return _pad(pieces, start)
 
 
-def load(data: memoryview, *, is_private: bool) -> Any:
-    """Return a value that was packed.
-
-    Args:
-        data: All of its bytes.
-        is_private: Whether the value's arrays may refer to this memory; otherwise it is copied.
-    """
-    count, size = _PLAIN.unpack_from(data)
-    if count == 1:
-        return pickle.loads(data[_PLAIN.size : _PLAIN.size + size])  # noqa: S301  (proven ranks)
-    if not is_private:
-        data = memoryview(bytearray(data))
-    start = _COUNT.size * (count + 1)
-    views = []
-    for i in range(count):
-        start = _aligned(start)
-        (size,) = _COUNT.unpack_from(data, _COUNT.size * (i + 1))
-        views.append(data[start : start + size])
-        start += size
-    return pickle.loads(views[0], buffers=views[1:])  # noqa: S301  (proven ranks only)
+def _pad(pieces: list[Any], size: int) -> Packed:
+    """Add zeros, so that the arrays of a value that follows in the same frame are aligned, too."""
+    end = _aligned(size)
+    return Packed([*pieces, bytes(end - size)], end)
 
 
 def _aligned(position: int) -> int:

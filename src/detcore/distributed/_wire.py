@@ -1,14 +1,13 @@
 """Send frames on a socket between two authenticated ranks.
 
-A frame is a header, a small JSON object, a body of raw bytes, and, on Unix sockets, accompanying
-file descriptors. Over TCP, keyed checksums follow the header and the whole frame. They include the
-number of the frame, so that frames cannot be inserted, repeated or changed on the way, and lengths
-are used only after their checksum was verified.
+A frame is a header, a small JSON object and a body of raw bytes. Over TCP, keyed checksums follow
+the header and the whole frame. They include the number of the frame, so that frames cannot be
+inserted, repeated or changed on the way, and lengths are used only after their checksum was
+verified.
 """
 
 from __future__ import annotations
 
-import array
 import contextlib
 import hashlib
 import hmac
@@ -38,8 +37,7 @@ __all__ = [
 
 WELCOME, CALL, RESULT, ERROR, LEAVE, ASK, ANSWER = range(2, 9)
 
-MAX_DESCRIPTORS = 200  # the kernel allows 253 per message
-_HEADER = struct.Struct("!4sBBHIQ")
+_HEADER = struct.Struct("!4sBIQ")
 _MAGIC = b"DcC1"
 _MAX_META = 1 << 24
 _READ = 1 << 16
@@ -58,7 +56,6 @@ class Frame(NamedTuple):
     kind: int
     meta: dict[str, Any]
     body: memoryview
-    descriptors: list[int]
 
 
 class Channel:
@@ -74,14 +71,12 @@ class Channel:
     def __init__(self, connection: socket.socket, keys: tuple[bytes, bytes] | None = None) -> None:
         connection.setblocking(False)
         self.socket = connection
-        self.is_unix = connection.family == getattr(socket, "AF_UNIX", None)
-        if not self.is_unix:
+        if connection.family != getattr(socket, "AF_UNIX", None):
             _tune(connection)
         self._keys = keys
         self._sent = 0
         self._received = 0
         self._buffer = bytearray()
-        self._descriptors: list[int] = []
         self._frames = self._read()
         close_in_forks(connection)
 
@@ -121,7 +116,6 @@ class Channel:
         kind: int,
         meta: dict[str, Any],
         pieces: Sequence[Any] = (),
-        descriptors: Sequence[int] = (),
         *,
         deadline: float,
     ) -> None:
@@ -135,27 +129,23 @@ class Channel:
         text = json.dumps(meta, separators=(",", ":")).encode()
         views = [memoryview(piece).cast("B") for piece in pieces]
         size = sum(view.nbytes for view in views)
-        header = _HEADER.pack(_MAGIC, kind, 0, len(descriptors), len(text), size)
+        header = _HEADER.pack(_MAGIC, kind, len(text), size)
         parts = [memoryview(header), memoryview(text), *(view for view in views if view.nbytes)]
         if self._keys is not None:
             whole = _checksum(self._keys[0], b"frame", self._sent, parts)
             parts.append(memoryview(whole))
             parts.insert(1, memoryview(_checksum(self._keys[0], b"header", self._sent, [header])))
         self._sent += 1
-        ancillary: list[Any] = []
-        if descriptors:
-            rights = array.array("i", descriptors)
-            ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)]
         try:
-            self._send_all(parts, ancillary, deadline)
+            self._send_all(parts, deadline)
         except (BrokenPipeError, ConnectionError, OSError) as error:
             raise LinkLost(str(error)) from error
 
-    def _send_all(self, parts: list[memoryview], ancillary: list[Any], deadline: float) -> None:
+    def _send_all(self, parts: list[memoryview], deadline: float) -> None:
         poller: select.poll | None = None
         while parts:
             try:
-                count = self.socket.sendmsg(parts[:_MAX_PIECES], ancillary)
+                count = self.socket.sendmsg(parts[:_MAX_PIECES])
             except BlockingIOError:
                 if poller is None:
                     poller = select.poll()
@@ -167,7 +157,6 @@ class Channel:
                 if events and not events[0][1] & select.POLLOUT and events[0][1] & select.POLLIN:
                     return
                 continue
-            ancillary = []
             while parts and count >= parts[0].nbytes:
                 count -= parts.pop(0).nbytes
             if count:
@@ -181,7 +170,7 @@ class Channel:
                 if not self._fill():
                     yield None
             header = bytes(buffer[: _HEADER.size])
-            magic, kind, _, count, meta_size, body_size = _HEADER.unpack(header)
+            magic, kind, meta_size, body_size = _HEADER.unpack(header)
             if magic != _MAGIC or meta_size > _MAX_META:
                 raise LinkLost("it sent something that is no frame")
             del buffer[: _HEADER.size]
@@ -204,8 +193,7 @@ class Channel:
             if self._keys is not None:
                 yield from self._prove(b"frame", [header, text, body])
             self._received += 1
-            descriptors, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-            yield Frame(kind, json.loads(text), memoryview(body), descriptors)
+            yield Frame(kind, json.loads(text), memoryview(body))
 
     def _prove(self, purpose: bytes, parts: Sequence[Any]) -> Iterator[None]:
         """Compare the checksum that comes next; yield while it has not arrived."""
@@ -221,13 +209,7 @@ class Channel:
     def _fill(self) -> bool:
         """Append received bytes to the buffer; return whether there were any."""
         try:
-            if self.is_unix:
-                space = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
-                data, ancillary, _, _ = self.socket.recvmsg(_READ, space)
-                for _, _, rights in ancillary:
-                    self._descriptors.extend(array.array("i", rights))
-            else:
-                data = self.socket.recv(_READ)
+            data = self.socket.recv(_READ)
         except BlockingIOError:
             return False
         if not data:
@@ -247,9 +229,6 @@ class Channel:
     def close(self) -> None:
         """Close the socket; idempotent."""
         self.socket.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
-        self._descriptors = []
 
 
 def _checksum(key: bytes, purpose: bytes, number: int, parts: Sequence[Any]) -> bytes:
