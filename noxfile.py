@@ -35,22 +35,17 @@ STORAGE = ["-e", "plugins/storage"]
 KERAS = ["-e", "plugins/keras"]
 ESTIMATOR = ["-e", "plugins/estimator"]
 HOROVOD_PLUGIN = ["-e", "plugins/horovod"]
-METRICS = ["-e", "plugins/metrics"]
 OPTUNA = ["-e", "plugins/optuna"]
 RAY = ["-e", "plugins/ray"]
 TORCH = ["-e", "plugins/torch"]
-REGISTRY = ["-e", "plugins/registry"]
 REPORT = ["-e", "plugins/report"]
-REMOTE = ["-e", "plugins/remote"]
 REPLAY = ["-e", "plugins/replay"]
 SERVER = ["-e", "plugins/server"]
 DETERMINED = ["-e", "plugins/determined"]
-TENSORFLOW_PLUGIN = ["-e", "plugins/tensorflow"]
 TESTING = ["-e", "plugins/testing"]
 # Installed in every environment of tests: the core, and what stands beside it.
 HOUSE = [
-    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *METRICS, *REGISTRY, *REMOTE, *REPLAY, *REPORT,
-    *SERVER, *TENSORFLOW_PLUGIN, *TESTING,
+    *CORE, *STORAGE, *DETERMINED, *HOROVOD_PLUGIN, *REPLAY, *REPORT, *SERVER, *TESTING,
 ]  # fmt: skip
 ESTIMATOR_EXAMPLES = "tests/examples/test_estimator_examples.py"
 TORCH_EXAMPLES = "tests/examples/test_torch_examples.py"
@@ -227,7 +222,7 @@ def install_horovod(session: nox.Session) -> None:
 @nox.session
 def quickstart(session: nox.Session) -> None:
     """Install detcore with Keras and train the digits example."""
-    install_locked(session, "tensorflow", *CORE, *STORAGE, *TENSORFLOW_PLUGIN, *KERAS, *REPORT)
+    install_locked(session, "tensorflow", *CORE, *STORAGE, *KERAS, *REPORT)
     session.run(
         "detcore", "run", "examples/digits_keras/const.yaml", env=QUIET_TENSORFLOW, silent=False
     )
@@ -237,7 +232,7 @@ def quickstart(session: nox.Session) -> None:
 @nox.session(name="quickstart-torch")
 def quickstart_torch(session: nox.Session) -> None:
     """Install detcore with PyTorch and train the digits example."""
-    install_locked(session, "torch", *CORE, *STORAGE, *METRICS, *TORCH, *REPORT)
+    install_locked(session, "torch", *CORE, *STORAGE, *TORCH, *REPORT)
     install_pytorch(session)
     session.run("detcore", "run", "examples/digits_torch/const.yaml", silent=False)
     print(NEXT_STEPS.format(bin=session.bin, trial="PyTorchTrial", example="digits_torch"))
@@ -314,8 +309,8 @@ def types(session: nox.Session) -> None:
     session.run("mypy", "src/detcore", *map(str, sorted(Path("plugins").glob("*/src/detcore_*"))))
     session.run(
         "mypy", "tests", "plugins/determined/tests/routes", "plugins/server/tests",
-        "plugins/horovod/tests", "plugins/metrics/tests", "plugins/remote/tests",
-        "plugins/testing/tests", "plugins/replay/tests", "--exclude", "tests/examples",
+        "plugins/horovod/tests", "plugins/testing/tests", "plugins/replay/tests",
+        "--exclude", "tests/examples",
         env={"MYPYPATH": "src:tests/support:tests/toy_plugin:plugins/replay/tests"},
     )  # fmt: skip
 
@@ -333,9 +328,8 @@ def bare(session: nox.Session) -> None:
     install_locked(session, "bare", *HOUSE, *OPTUNA)
     run_tests(
         session, "bare", *AT_ONCE, "tests", "plugins/storage/tests", "plugins/testing/tests",
-        "plugins/determined/tests", "plugins/horovod/tests", "plugins/metrics/tests",
-        "plugins/registry/tests", "plugins/remote/tests", "plugins/replay/tests",
-        "plugins/report/tests", "plugins/server/tests", "plugins/tensorflow/tests",
+        "plugins/determined/tests", "plugins/horovod/tests", "plugins/replay/tests",
+        "plugins/report/tests", "plugins/server/tests",
         *(f"--ignore={folder}" for folder in NOT_BARE), *session.posargs,
     )  # fmt: skip
 

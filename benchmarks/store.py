@@ -307,9 +307,9 @@ def _of_long(place: Place) -> Questions:
 
 
 def _of_models(place: Place, count: int) -> Questions:
-    from detcore_registry import RegistryDatabase
+    from detcore.database import Database
 
-    database, client = RegistryDatabase.open(place.url), _client(place)
+    database, client = Database.open(place.url), _client(place)
     return {
         f"client: get_models() of {count:,}": client.get_models,
         f"Database: list_models() of {count:,}": database.list_models,

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable
 from types import ModuleType
 
 from detcore.contract.errors import RunError
 
 __all__ = [
-    "MissingDistributionError", "describe_missing", "forward_to", "import_distribution",
-    "install_command",
+    "MissingDistributionError", "describe_missing", "import_distribution", "install_command",
 ]  # fmt: skip
 
 
@@ -36,23 +34,6 @@ def import_distribution(module: str, *, needed_by: str) -> ModuleType:
             raise
         message = describe_missing(package.replace("_", "-"), needed_by=needed_by)
         raise MissingDistributionError(message, name=package) from None
-
-
-def forward_to(module: str, *, old: str, needed_by: str | None = None) -> Callable[[str], object]:
-    """Return the ``__getattr__`` of a module of the core that has moved to another distribution.
-
-    Args:
-        module: The module there, such as ``"detcore_testing"``.
-        old: Its documented name in the core, such as ``"detcore.testing"``.
-        needed_by: Subject of the error's message where it is not installed; default: `old`.
-    """
-
-    def find(name: str) -> object:
-        if name.startswith("__"):  # the import system looks for __path__
-            raise AttributeError(f"module {old!r} has no attribute {name!r}")
-        return getattr(import_distribution(module, needed_by=needed_by or old), name)
-
-    return find
 
 
 def describe_missing(distribution: str, *, needed_by: str) -> str:

@@ -23,8 +23,7 @@ def lazy_names(
         package: Its ``__name__``.
         homes: By module of the package: the names that it defines, separated by spaces. Names of
             the empty module are those of modules. A key that begins with ``detcore.`` is a module
-            of detcore, in full; one that begins with ``detcore_`` is a package of another
-            distribution of detcore, which need not be installed.
+            of detcore, in full.
     """
     home_of = {name: home for home, names in homes.items() for name in names.split()}
 
@@ -34,10 +33,6 @@ def lazy_names(
             # With the module, Python suggests the closest name.
             text = f"module {package!r} has no attribute {name!r}"
             raise AttributeError(text, name=name, obj=sys.modules[package])
-        if home.startswith("detcore_"):
-            from detcore._distributions import import_distribution
-
-            return getattr(import_distribution(home, needed_by=f"{package}.{name}"), name)
         path = home if home.startswith("detcore.") else f"{package}.{home or name}"
         module = importlib.import_module(path)
         return getattr(module, name) if home else module

@@ -6,13 +6,11 @@ import ast
 from collections.abc import Iterator
 
 from source_tree import (
-    FORWARDERS,
     PLUGIN_SOURCES,
     ROOT,
     SOURCE,
     Import,
     Module,
-    is_forwarder,
     is_private,
     modules_under,
 )
@@ -52,11 +50,7 @@ LAYERS = (
     ("trial",),
     ("launch",),
     ("runner",),
-    (
-        "experimental",
-        "migrate",
-        "remote",
-    ),
+    ("experimental",),
     ("cli",),
     ("__main__",),
 )
@@ -73,8 +67,7 @@ LEVEL = {package: level for level, row in enumerate(LAYERS) for package in row}
 FACE = "detcore"
 FROM_THE_FACE = {"__version__"}
 
-SOURCE_MODULES = modules_under(SOURCE)
-CORE_MODULES = [module for module in SOURCE_MODULES if not module.is_forwarder]
+CORE_MODULES = modules_under(SOURCE)
 PLUGIN_MODULES = [module for folder in PLUGIN_SOURCES for module in modules_under(folder)]
 
 
@@ -180,19 +173,11 @@ def test_the_search_for_cycles_finds_one() -> None:
 
 # Plugins that are made of another one, which they require: they use its public names.
 BUILT_ON = {
-    "detcore_ray": {"detcore_horovod"},  # several machines
-    # Starting several workers, where it is installed; the style of its page.
-    "detcore_replay": {"detcore_horovod", "detcore_report"},
-    # Checks of ledgers, and of registered checkpoints.
-    "detcore_testing": {"detcore_registry", "detcore_replay"},
-    "detcore_torch": {"detcore_metrics"},  # exact means
-    # Cached datasets, native scripts.
-    "detcore_estimator": {"detcore_tensorflow"},
-    "detcore_keras": {"detcore_tensorflow"},
-    "detcore_remote": {"detcore_registry"},  # models of a server
-    # Its records, the wire format of its client, and the drawings of its page.
-    "detcore_server": {"detcore_registry", "detcore_remote", "detcore_report"},
-    "detcore_determined": {"detcore_remote", "detcore_server"},  # the routes of Determined's client
+    "detcore_replay": {"detcore_report"},  # the style of its page
+    "detcore_storage": {"detcore_testing"},  # crash points of a storage
+    "detcore_testing": {"detcore_replay"},  # checks of ledgers
+    "detcore_server": {"detcore_report"},  # the drawings of its page
+    "detcore_determined": {"detcore_server"},  # the routes of Determined's client
 }
 
 
@@ -204,28 +189,6 @@ def test_the_core_imports_no_plugin() -> None:
         if found.module.partition(".")[0].startswith("detcore_")
     ]
     assert plugins == []
-
-
-def test_forwarders_import_their_distribution_for_types_alone_and_only_commands_use_them() -> None:
-    forwarding = [module for module in SOURCE_MODULES if module.is_forwarder]
-    assert {module.name for module in forwarding} >= set(FORWARDERS)
-    known = {"__future__", "detcore._distributions", "typing"}
-    wrong = [
-        f"{module.place(found.line)} imports {found.module}"
-        for module in forwarding
-        for found in module.imports
-        if found.module not in known
-        and not (found.for_types_only and found.module == FORWARDERS.get(module.name))
-    ]
-    wrong += [
-        f"{module.place(found.line)} imports {found.module}"
-        for module in [*CORE_MODULES, *PLUGIN_MODULES]
-        for found in module.imports
-        if not found.for_types_only
-        and (is_forwarder(found.module) or is_forwarder(f"{found.module}.{found.name}"))
-        if package_of(module.name) != "cli" and not module.name.endswith("._command")
-    ]
-    assert wrong == []
 
 
 def test_plugins_import_only_public_names_and_no_other_plugin() -> None:

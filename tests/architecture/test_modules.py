@@ -26,7 +26,7 @@ ALL_MODULES = CORE_MODULES + PLUGIN_MODULES
 PUBLIC_MODULES = [
     module
     for module in ALL_MODULES
-    if not module.is_private and not module.name.endswith("__main__") and not module.is_forwarder
+    if not module.is_private and not module.name.endswith("__main__")
 ]
 ENVIRONMENT_NAMES = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
 

@@ -12,9 +12,9 @@ import pytest
 
 from detcore._log import events
 from detcore.checkpoint import CheckpointContext
+from detcore.database import Database
 from detcore.distributed import DistributedContext
 from detcore.storage import LocalStorage, StorageBackend
-from detcore_registry import RegistryDatabase
 from detcore_storage import FsspecStorage
 
 
@@ -22,7 +22,7 @@ from detcore_storage import FsspecStorage
 class Desk:
     """A trial's checkpoints, and everything around them."""
 
-    database: RegistryDatabase
+    database: Database
     storage: StorageBackend
     trial_id: int
     saved: list[events.CheckpointCommitted]
@@ -40,7 +40,7 @@ class Desk:
 class Records:
     """A database, and the commits that it was given, in their order, with what observers get."""
 
-    def __init__(self, database: RegistryDatabase) -> None:
+    def __init__(self, database: Database) -> None:
         self.saved: list[events.CheckpointCommitted] = []
         self._database = database
 
@@ -53,12 +53,12 @@ class Records:
 
 
 @pytest.fixture
-def database(tmp_path: Path) -> Iterator[RegistryDatabase]:
-    with RegistryDatabase.open(f"sqlite:///{tmp_path / 'records.db'}") as opened:
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(f"sqlite:///{tmp_path / 'records.db'}") as opened:
         yield opened
 
 
-def make_desk(database: RegistryDatabase, storage: StorageBackend) -> Desk:
+def make_desk(database: Database, storage: StorageBackend) -> Desk:
     experiment_id = database.create_experiment(
         config={}, config_text=None, model_dir="/", name="test"
     )
@@ -76,7 +76,7 @@ def make_desk_fixture() -> Any:
 
 
 @pytest.fixture(params=["local", "memory"])
-def desk(request: pytest.FixtureRequest, tmp_path: Path, database: RegistryDatabase) -> Desk:
+def desk(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> Desk:
     """A desk on a storage that is a folder, and on one that is not."""
     if request.param == "local":
         return make_desk(database, LocalStorage(tmp_path / "checkpoints"))
@@ -84,7 +84,7 @@ def desk(request: pytest.FixtureRequest, tmp_path: Path, database: RegistryDatab
 
 
 @pytest.fixture
-def local_desk(tmp_path: Path, database: RegistryDatabase) -> Desk:
+def local_desk(tmp_path: Path, database: Database) -> Desk:
     """A desk on a storage that is a folder."""
     return make_desk(database, LocalStorage(tmp_path / "checkpoints"))
 

@@ -12,7 +12,7 @@ import pytest
 from fake_distributions import run_python, write_distribution
 from recorded import Records
 
-from detcore_registry import RegistryDatabase
+from detcore.database import Database
 
 # Under the name that shells know: "python -m detcore" is another.
 COMMAND = ("-c", "from detcore.cli import main; main(prog_name='detcore')")
@@ -39,7 +39,7 @@ def complete(
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Records:
     home = tmp_path_factory.mktemp("searched") / "home"
-    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
         records = Records(home, database)
         for number in range(12):
             records.trial(records.experiment(name=f"digits\n{number}\x1b]"))

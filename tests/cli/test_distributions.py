@@ -147,17 +147,6 @@ def test_with_its_distribution_horovod_has_its_variables(tmp_path: Path) -> None
     assert sorted(done.stdout.splitlines()) == [f"[rank={rank}] gloo 2" for rank in range(2)]
 
 
-@pytest.mark.cold
-def test_detcore_migrate_forwards_to_its_distribution(core_alone: CleanEnvironment) -> None:
-    done = core_alone.run("python", "-c", "from detcore.migrate import migrate_python")
-    assert done.returncode == 1
-    assert done.stderr.endswith(
-        "MissingDistributionError: detcore.migrate is part of detcore-determined, "
-        "which is not installed.\nInstall it with: pip install 'detcore[determined]'\n"
-    )
-    assert core_alone.run("python", "-c", "import detcore.migrate").returncode == 0
-
-
 @pytest.fixture(scope="module")
 def with_a_trial(core_alone: CleanEnvironment) -> CleanEnvironment:
     """The environment of the core alone, with the records of a trial."""
@@ -203,65 +192,20 @@ SERVER = "http://127.0.0.1:9"
 
 
 @pytest.mark.cold
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ("experiment", "list", "--master", SERVER),
-        ("experiment", "pause", "1", "--master", SERVER),
-        ("logs", "1", "--master", SERVER),
-        ("run", "const.yaml", "--master", SERVER),
-        ("run", "--resume", "1", "--master", SERVER),
-    ],
-)
-def test_without_its_distribution_a_server_is_not_asked(
-    arguments: tuple[str, ...], core_alone: CleanEnvironment
-) -> None:
-    (core_alone.folder / "const.yaml").write_text("name: remote\n")
-    done = core_alone.run("detcore", *arguments, cwd=core_alone.folder)
-    assert (done.returncode, done.stdout) == (1, "")
-    error = done.stderr.removeprefix("error: ")
-    assert error.startswith(("asking a server (--master, DETCORE_MASTER)", "asking the server"))
-    assert error.endswith(
-        "is part of detcore-remote, which is not installed.\n"
-        "Install it with: pip install 'detcore[remote]'\n"
-    )
-
-
-@pytest.mark.cold
-@pytest.mark.parametrize(
-    ("code", "needed_by", "extra"),
-    [
-        (f"import detcore; detcore.Client('{SERVER}')", f"asking the server {SERVER}", "remote"),
-        (
-            "from detcore.remote import Session",
-            "asking a server (--master, DETCORE_MASTER)",
-            "remote",
-        ),
-        (CLASS_OF_A_CELL, "training Net from a notebook", "report"),
-        ("from detcore.data import verify_ledger", "detcore.data.verify_ledger", "replay"),
-        ("from detcore.launch import run_workers", "detcore.launch.run_workers", "horovod"),
-        (
-            "from detcore.launch.nodes import rank_variables",
-            "detcore.launch.nodes.rank_variables",
-            "horovod",
-        ),
-        ("from detcore.metrics import AUROC", "a reducer for one of the usual metrics", "metrics"),
-    ],
-)
-def test_names_that_moved_to_a_distribution_say_how_to_install_it(
-    code: str, needed_by: str, extra: str, core_alone: CleanEnvironment
-) -> None:
-    done = core_alone.run("python", "-c", code)
+def test_a_class_of_a_cell_says_how_to_train_it(core_alone: CleanEnvironment) -> None:
+    done = core_alone.run("python", "-c", CLASS_OF_A_CELL)
     assert done.returncode == 1
     assert done.stderr.endswith(
-        f"MissingDistributionError: {needed_by} is part of detcore-{extra}, which is not "
-        f"installed.\nInstall it with: pip install 'detcore[{extra}]'\n"
+        "MissingDistributionError: training Net from a notebook is part of detcore-report, which "
+        "is not installed.\nInstall it with: pip install 'detcore[report]'\n"
     )
 
 
 @pytest.mark.cold
-def test_the_client_of_a_server_works_alone(tmp_path: Path) -> None:
-    environment = CleanEnvironment(tmp_path / "environment", house_wheels("remote"))
-    done = environment.run("detcore", "experiment", "list", "--master", SERVER)
-    assert (done.returncode, done.stdout) == (1, "")
-    assert f"no token for the server {SERVER}" in done.stderr
+def test_the_core_alone_asks_a_server_and_launches(core_alone: CleanEnvironment) -> None:
+    asked = core_alone.run("detcore", "experiment", "list", "--master", SERVER)
+    assert (asked.returncode, asked.stdout) == (1, "")
+    assert f"no token for the server {SERVER}" in asked.stderr
+    launched = core_alone.run("detcore", "launch", "-n", "2", "--", "echo", "here")
+    assert sorted(launched.stdout.splitlines()) == ["[rank=0] here", "[rank=1] here"]
+    assert core_alone.run("detcore", "model", "list").returncode == 0

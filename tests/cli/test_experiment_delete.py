@@ -10,16 +10,16 @@ from click.testing import CliRunner, Result
 from client_store import ClientStore
 
 from detcore.cli._main import main
+from detcore.database import Database
 from detcore.errors import NotFoundError, StorageError
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
-from detcore_registry import RegistryDatabase
 
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ClientStore]:
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path))
-    with RegistryDatabase.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
+    with Database.open(f"sqlite:///{tmp_path / 'detcore.db'}") as database:
         yield ClientStore(tmp_path, database)
 
 

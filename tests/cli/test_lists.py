@@ -20,10 +20,9 @@ from detcore._log.events import CheckpointDeleted
 from detcore.cli._groups import CommandGroup, import_command
 from detcore.cli._main import COMMANDS, DISTRIBUTION_OF_COMMAND
 from detcore.cli._output import print_csv
-from detcore.database import TrialDraft, TrialLog, TrialTarget
+from detcore.database import Database, TrialDraft, TrialLog, TrialTarget
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState, TrialState
-from detcore_registry import RegistryDatabase
 
 LOSSES = {1: 0.5, 2: 0.25, 3: math.nan, 4: None, 5: math.inf, 6: 0.125}
 
@@ -32,7 +31,7 @@ LOSSES = {1: 0.5, 2: 0.25, 3: math.nan, 4: None, 5: math.inf, 6: 0.125}
 def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     """A search of six trials: one with NaN, one with infinity, one without any report."""
     home = tmp_path_factory.mktemp("search") / "home"
-    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
         records = Records(home, database)
         experiment = records.experiment()
         for number, loss in LOSSES.items():
@@ -59,7 +58,7 @@ def search(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     """Records to add to."""
     home = tmp_path_factory.mktemp("scratch") / "home"
-    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
         yield Records(home, database)
 
 

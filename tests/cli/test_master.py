@@ -15,8 +15,8 @@ from determined_client import Filled, fill
 from plain_http import PlainHttp
 from running_server import PASSWORD, USER, RunningServer
 
+from detcore.database import Database
 from detcore.types import ExperimentState, TrialState
-from detcore_registry import RegistryDatabase
 from detcore_testing import DetcoreCommand
 
 LOGGED_IN = {"DETCORE_USER": USER, "DETCORE_PASSWORD": PASSWORD}
@@ -32,7 +32,7 @@ def near(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DetcoreCommand]:
 
 @pytest.fixture(scope="module")
 def filled(near: DetcoreCommand) -> Iterator[Filled]:
-    with RegistryDatabase.open(f"sqlite:///{near.home / 'detcore.db'}") as database:
+    with Database.open(f"sqlite:///{near.home / 'detcore.db'}") as database:
         filled = fill(ClientStore(near.home, database))
         database.create_model("digits")
         database.register_version("digits", filled.checkpoints[0])

@@ -15,9 +15,8 @@ from rich.console import Console
 
 from detcore.cli._display import PlainDisplay
 from detcore.cli._output import printable
-from detcore.database import TrialLog
+from detcore.database import Database, TrialLog
 from detcore.types import ExperimentState, TrialState
-from detcore_registry import RegistryDatabase
 
 # Writes to the clipboard, sets the title, clears the screen (also as an 8-bit control), and
 # rewrites the line; then a colour.
@@ -46,7 +45,7 @@ def harmless(text: str) -> bool:
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     """A search whose every name and text is hostile."""
     home = tmp_path_factory.mktemp("hostile") / "home"
-    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
         records = Records(home, database)
         searcher = {**CONFIG["searcher"], "metric": HOSTILE}
         hparams = {HOSTILE: {"type": "double", "minval": 0, "maxval": 1}}

@@ -17,16 +17,16 @@ from terminal import on_a_terminal
 from detcore._log import Spool
 from detcore.cli import main
 from detcore.cli._output import format_bytes, format_duration
+from detcore.database import Database
 from detcore.describe import summarize_config
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState
-from detcore_registry import RegistryDatabase
 
 
 @pytest.fixture
 def records(tmp_path: Path) -> Iterator[Records]:
     home = tmp_path / "home"
-    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
         yield Records(home, database)
 
 

@@ -16,7 +16,7 @@ import pytest
 from databases import places, run_postgresql
 from postgresql_server import PostgreSQLServer
 
-from detcore_registry import RegistryDatabase
+from detcore.database import Database
 
 __all__ = ["places"]
 
@@ -29,7 +29,7 @@ class Store:
 
     home: Path
     url: str
-    database: RegistryDatabase
+    database: Database
     experiment_id: int
     trial_id: int
     run_id: int
@@ -51,12 +51,12 @@ class Store:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[PostgreSQLServer]:
     """A server, with a database `records` that has all tables and nothing in them."""
-    with run_postgresql(RegistryDatabase.open) as server:
+    with run_postgresql(Database.open) as server:
         yield server
 
 
 def _filled(home: Path, url: str) -> Iterator[Store]:
-    with RegistryDatabase.open(url) as database:
+    with Database.open(url) as database:
         experiment = database.create_experiment(
             config={"searcher": {"metric": "loss"}}, config_text="x: 1\n", model_dir="/m", name="n"
         )

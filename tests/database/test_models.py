@@ -14,9 +14,9 @@ from detcore._log.events import (
     CheckpointDeleting,
     CheckpointStarted,
 )
+from detcore.database import Database
 from detcore.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
-from detcore_registry import RegistryDatabase
 
 if TYPE_CHECKING:
     from tests.database.conftest import Crowd, Store
@@ -44,7 +44,7 @@ def test_what_is_said_of_a_model_is_kept(store: Store) -> None:
     )
     assert (made.name, made.description, made.labels) == ("mnist", "digits", ("a", "b"))
     assert (made.metadata, made.archived, made.num_versions) == ({"team": "vision"}, False, 0)
-    with RegistryDatabase.open(store.url) as other:
+    with Database.open(store.url) as other:
         assert other.get_model("mnist") == other.get_model(made.id) == made
         changed = other.update_model("mnist", description="ten digits", labels=[])
     assert (changed.description, changed.labels) == ("ten digits", ())

@@ -13,10 +13,10 @@ import pytest
 from client_store import ClientStore, round_trip
 from http_face import make_token, served
 
+from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.experimental import Determined
 from detcore.experimental._embedded import EmbeddedTransport
-from detcore_registry import RegistryDatabase
 
 MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR", "DET_MASTER_PORT", "DETCORE_DB")
 
@@ -25,7 +25,7 @@ MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR", "DET_MASTER_PORT",
 def empty_database(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A file to copy: making one anew takes a third of a second."""
     path = tmp_path_factory.mktemp("database") / "detcore.db"
-    RegistryDatabase.open(f"sqlite:///{path}").close()
+    Database.open(f"sqlite:///{path}").close()
     return path
 
 
@@ -91,7 +91,7 @@ def store(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DETCORE_HOME", str(home))
     monkeypatch.chdir(tmp_path)
-    with RegistryDatabase.open(read_environment().database_url) as database:
+    with Database.open(read_environment().database_url) as database:
         yield ClientStore(home, database)
 
 

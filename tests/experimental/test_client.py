@@ -25,7 +25,7 @@ from detcore.experimental import (
     ModelSortBy,
     TrialReference,
 )
-from detcore_remote._transport import HttpTransport
+from detcore.experimental.http._transport import HttpTransport
 
 # -- where it looks -------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from client_store import ClientStore
@@ -27,9 +27,7 @@ from detcore.errors import (
     NotFoundError,
 )
 from detcore.experimental import Determined, EmbeddedTransport, Transport, TrialReference
-from detcore.types import Control, ExperimentState
-from detcore_registry import models_of
-from detcore_remote import (
+from detcore.experimental.http import (
     ServerAway,
     ServerRefused,
     Session,
@@ -38,8 +36,9 @@ from detcore_remote import (
     unspell_document,
     unspell_metrics,
 )
-from detcore_remote._documents import checked
-from detcore_remote._transport import PARTS, HttpTransport
+from detcore.experimental.http._documents import checked
+from detcore.experimental.http._transport import PARTS, HttpTransport
+from detcore.types import Control, ExperimentState
 
 
 @pytest.fixture
@@ -79,7 +78,7 @@ ODD = [
 
 
 def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
-    near, far = both = models_of(pair[0]), models_of(pair[1])
+    near, far = both = cast("Any", pair[0]), cast("Any", pair[1])
     for name in ODD:
         made = far.create_model(name, name, {name: name}, [name])
         assert made["name"] == name
@@ -99,7 +98,7 @@ def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 600])
 def test_names_are_refused_alike(pair: tuple[Transport, Transport], name: str) -> None:
-    near, far = both = models_of(pair[0]), models_of(pair[1])
+    near, far = both = cast("Any", pair[0]), cast("Any", pair[1])
     errors = [told(lambda one=one: one.create_model(name, "", {}, [])) for one in both]
     assert errors[0] == errors[1]
     assert errors[0][0] is ConfigError
@@ -136,7 +135,7 @@ def test_numbers_of_records_are_refused_alike(
     for call in (
         lambda one: one.get_experiment(number),
         lambda one: one.get_trial(number),
-        lambda one: models_of(one).get_model(number),
+        lambda one: cast("Any", one).get_model(number),
         lambda one: one.control_experiment(number, "pause"),
         lambda one: one.control_trial(number, "kill"),
     ):
@@ -342,7 +341,7 @@ def test_a_download_that_fails_leaves_nothing(
     store: ClientStore, behind_proxy: tuple[Determined, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, proxy = behind_proxy
-    monkeypatch.setattr("detcore_remote._files._BACKOFF_S", 0.001)
+    monkeypatch.setattr("detcore.experimental.http._files._BACKOFF_S", 0.001)
     checkpoint = client.get_checkpoint(store.one_checkpoint())
     proxy.choose = lambda method, target: "reset before" if "weights" in target else None
     with pytest.raises(ServerAway):

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-import detcore.metrics
 from detcore.errors import MetricError
 from detcore.metrics import FunctionReducer, MetricReducer, interleave, weighted_mean
 
@@ -96,9 +95,3 @@ def test_what_has_no_mean(metrics: Any, weights: Any, match: str) -> None:
 def test_the_package_needs_no_numpy() -> None:
     code = "import sys, detcore.metrics; assert 'numpy' not in sys.modules"
     subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
-
-
-def test_reducers_of_the_usual_metrics_are_found_by_their_former_names() -> None:
-    assert isinstance(detcore.metrics.Mean(), MetricReducer)
-    with pytest.raises(AttributeError, match="'detcore_metrics' has no attribute 'Average'"):
-        _ = detcore.metrics.Average

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from toy_command import Detcore
 
-from detcore_registry import RegistryDatabase
+from detcore.database import Database
 
 LOADED = """
 import json, os, sys
@@ -30,7 +30,7 @@ with core.init() as context:
 DELETES = """
 from detcore import core
 from detcore.errors import DetcoreError
-from detcore_registry import RegistryDatabase
+from detcore.database import Database
 
 with core.init() as context:
     uuids = []
@@ -59,8 +59,8 @@ def run_script(detcore: Detcore, text: str, **changes: Any) -> str:
     return finished.output
 
 
-def records(detcore: Detcore) -> RegistryDatabase:
-    return RegistryDatabase.open(f"sqlite:///{detcore.home / 'detcore.db'}")
+def records(detcore: Detcore) -> Database:
+    return Database.open(f"sqlite:///{detcore.home / 'detcore.db'}")
 
 
 @pytest.mark.cold

@@ -9,12 +9,11 @@ from pathlib import Path
 from typing import Any, cast
 
 from detcore.checkpoint import CheckpointContext
-from detcore.database import MetricRecord
+from detcore.database import Database, MetricRecord
 from detcore.distributed import DistributedContext
 from detcore.experimental import Transport
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
-from detcore_registry import RegistryDatabase, models_of
 
 __all__ = ["ClientStore", "round_trip"]
 
@@ -26,7 +25,7 @@ class ClientStore:
     """Records in a folder, written directly, and real checkpoints."""
 
     home: Path
-    database: RegistryDatabase
+    database: Database
 
     @property
     def storage(self) -> LocalStorage:
@@ -122,8 +121,7 @@ class _RoundTrip:
         self._inner = inner
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._inner, name, None)
-        method = found or getattr(models_of(self._inner), name)
+        method = getattr(self._inner, name)
 
         def call(*args: Any, **kwargs: Any) -> Any:
             sent = json.loads(json.dumps([args, kwargs]))

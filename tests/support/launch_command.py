@@ -6,9 +6,10 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pytest
 from processes import Starter
 
 __all__ = ["LAUNCH", "Launch"]
@@ -64,3 +65,10 @@ def wait_for(condition: Callable[[], list[Path]], timeout_s: float) -> list[Path
             return value
         time.sleep(0.02)
     raise TimeoutError("the condition did not come true")
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Iterator[Launch]:
+    """`detcore launch`, in the test's directory."""
+    with Launch(tmp_path) as command:
+        yield command

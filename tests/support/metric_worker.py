@@ -1,4 +1,4 @@
-"""One worker of plugins/metrics/tests/test_workers.py: ``metric_worker.py RANK SIZE``.
+"""One worker of tests/metrics/test_workers.py: ``metric_worker.py RANK SIZE``.
 
 It evaluates its shard with every reducer, merges over the workers through `DistributedContext`, and
 compares with one worker that has all records. Prints a JSON object.
@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from detcore.core import DistributedContext
-from detcore.metrics import MetricReducer
-from detcore_metrics import (
+from detcore.metrics import (
     AUROC,
     Accuracy,
     AveragePrecision,
@@ -25,6 +24,7 @@ from detcore_metrics import (
     Mean,
     MeanAbsoluteError,
     MeanSquaredError,
+    MetricReducer,
     Precision,
     Quantiles,
     Recall,

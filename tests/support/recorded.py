@@ -14,9 +14,8 @@ from click.testing import CliRunner, Result
 
 from detcore._log.events import CheckpointCommitted, CheckpointStarted
 from detcore.cli import CliContext, main
-from detcore.database import MetricRecord
+from detcore.database import Database, MetricRecord
 from detcore.environment import read_environment
-from detcore_registry import RegistryDatabase
 
 __all__ = ["CONFIG", "Records"]
 
@@ -40,7 +39,7 @@ class Records:
     """A home with records, and the commands that read them."""
 
     home: Path
-    database: RegistryDatabase
+    database: Database
 
     def __call__(self, *arguments: str) -> Result:
         obj = CliContext(environment=read_environment({"DETCORE_HOME": str(self.home)}))

@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 __all__ = [
-    "FORWARDERS",
     "PLUGIN_SOURCES",
     "ROOT",
     "SOURCE",
     "Import",
     "Module",
-    "is_forwarder",
     "is_private",
     "modules_under",
 ]
@@ -23,15 +21,6 @@ __all__ = [
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "src"
 PLUGIN_SOURCES = tuple(sorted([*ROOT.glob("plugins/*/src"), *ROOT.glob("examples/plugins/*/src")]))
-# Documented modules of the core that went to a distribution: old name -> the module there. Such a
-# module, or package, imports that one by its name, and has its names.
-FORWARDERS = {
-    "detcore.checkpoint.torture": "detcore_testing.torture",
-    "detcore.experimental._model": "detcore_registry",
-    "detcore.migrate": "detcore_determined.migrate",
-    "detcore.remote": "detcore_remote",
-    "detcore.testing": "detcore_testing",
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,11 +51,6 @@ class Module:
         return self.path.name == "__init__.py"
 
     @property
-    def is_forwarder(self) -> bool:
-        """Whether it is one of `FORWARDERS`, or a part of one."""
-        return is_forwarder(self.name)
-
-    @property
     def is_private(self) -> bool:
         """Whether a part of its name starts with one underscore."""
         return any(is_private(part) for part in self.name.split("."))
@@ -76,20 +60,8 @@ class Module:
         """All imports, also those inside functions."""
         return tuple(_imports(self.tree, self, for_types_only=False))
 
-    @property
-    def handed_on_whole(self) -> Module | None:
-        """The module of the core whose names this one hands on with ``import *``, or None."""
-        for node in self.tree.body:
-            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
-                name = str(node.module)
-                return Module(name, SOURCE.joinpath(*name.split(".")).with_suffix(".py"))
-        return None
-
     def declared_all(self) -> list[str] | None:
         """Return the names in ``__all__``, or None if there is none."""
-        source = self.handed_on_whole
-        if source is not None:
-            return source.declared_all()
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and any(
                 isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
@@ -105,11 +77,6 @@ class Module:
 def is_private(name: str) -> bool:
     """Whether a name starts with an underscore and is no ``__dunder__``."""
     return name.startswith("_") and not (name.startswith("__") and name.endswith("__"))
-
-
-def is_forwarder(name: str) -> bool:
-    """Whether a dotted name is one of `FORWARDERS`, or is in one."""
-    return any(f"{name}.".startswith(f"{old}.") for old in FORWARDERS)
 
 
 @functools.cache

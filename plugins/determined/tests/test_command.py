@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import os
 import stat
@@ -185,12 +184,3 @@ def test_it_is_listed_and_explains_itself() -> None:
     text = run_detcore("migrate", "--help").stdout
     for words in ("--check", "--diff", "--json", "Examples:", "Exit codes:"):
         assert words in text
-
-
-def test_the_earlier_name_of_the_module_works() -> None:
-    import detcore_determined.migrate
-    from detcore.migrate import migrate_file
-
-    assert migrate_file is detcore_determined.migrate.migrate_file
-    with pytest.raises(AttributeError, match="no_such_name"):
-        importlib.import_module("detcore.migrate").no_such_name  # noqa: B018

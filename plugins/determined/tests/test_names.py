@@ -34,15 +34,10 @@ KNOWN = sorted({
 })  # fmt: skip
 
 
-# Names of other distributions that a documented place hands on.
-HANDED_ON = {"detcore.experimental": {"create_trial_instance"}}
-
-
 def public_names(module: str) -> set[str]:
     """Return the names of ``__all__``; of modules that are not ours, all there are."""
     if module in MODULE_SOURCES:
-        declared = set(MODULE_SOURCES[module].declared_all() or ())
-        return declared | HANDED_ON.get(module, set())
+        return set(MODULE_SOURCES[module].declared_all() or ())
     return set(dir(importlib.import_module(module)))
 
 

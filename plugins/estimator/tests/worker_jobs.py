@@ -610,7 +610,7 @@ def all_metrics(context: Any, labels: Any, predictions: Any) -> Mapping[str, Any
 
 
 def detcore_estimator_auroc() -> Any:
-    from detcore_metrics import AUROC
+    from detcore.metrics import AUROC
 
     return AUROC()
 

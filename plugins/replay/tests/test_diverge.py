@@ -6,7 +6,6 @@ import hashlib
 import json
 import re
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -342,12 +341,3 @@ def test_a_machine_trains_again_with_up_to_four_workers_for_each_core(
         return
     with pytest.raises(RunError, match=r"had 17 workers, and this machine has 4 processor cores"):
         worker_words(info)
-
-
-def test_several_workers_need_detcore_horovod(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "detcore_horovod", None)
-    one: Any = SimpleNamespace(config={"resources": {"slots_per_trial": 1}})
-    assert worker_words(one) == []
-    two: Any = SimpleNamespace(config={"resources": {"slots_per_trial": 2}})
-    with pytest.raises(RunError, match=r"2 workers.*\n.*pip install 'detcore\[horovod\]'"):
-        worker_words(two)

@@ -18,7 +18,7 @@ from running_server import PASSWORD, USER, RunningServer
 from detcore.cli import main
 from detcore.environment import read_environment
 from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
-from detcore_remote import (
+from detcore.experimental.http import (
     KeptToken,
     ServerAway,
     Session,
@@ -28,7 +28,7 @@ from detcore_remote import (
     normal_url,
     open_session,
 )
-from detcore_remote._credentials import kept_token
+from detcore.experimental.http._credentials import kept_token
 from detcore_server._database import ServerDatabase
 from detcore_server._passwords import hash_password, is_password
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from detcore.database import TrialLog, read_log_page
-from detcore_remote.journal import JournalListener, read_journal
+from detcore.experimental.http.journal import JournalListener, read_journal
 
 PROGRAM = """
 import contextlib
@@ -19,7 +19,7 @@ import signal
 import sys
 from pathlib import Path
 from detcore.database import TrialLog
-from detcore_remote.journal import JournalListener
+from detcore.experimental.http.journal import JournalListener
 
 folder = Path(sys.argv[1])
 journal, log = JournalListener(folder / "journal.jsonl"), TrialLog(folder, 1)

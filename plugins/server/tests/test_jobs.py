@@ -33,10 +33,17 @@ from detcore.errors import (
     UnsafePathError,
 )
 from detcore.experimental import Determined, ExperimentReference
+from detcore.experimental.http import (
+    HandIn,
+    PackedContext,
+    ServerAway,
+    Session,
+    hand_in,
+    read_events,
+)
+from detcore.experimental.http._transport import HttpTransport
 from detcore.runner._starting import Slots
 from detcore.types import ExperimentState
-from detcore_remote import HandIn, PackedContext, ServerAway, Session, hand_in, read_events
-from detcore_remote._transport import HttpTransport
 
 API = "/api/detcore/v1"
 

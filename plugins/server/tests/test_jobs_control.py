@@ -17,11 +17,11 @@ from job_server import JobServer, toy_config, wait_for
 
 from detcore.environment import read_environment
 from detcore.experimental import Determined, EmbeddedTransport, ExperimentReference
+from detcore.experimental.http import hand_in
+from detcore.experimental.http._transport import HttpTransport
 from detcore.hooks import PluginManager
 from detcore.runner import experiment_folder, experiment_lock
 from detcore.types import Control, ExperimentState
-from detcore_remote import hand_in
-from detcore_remote._transport import HttpTransport
 from detcore_server import ServerSettings
 from detcore_server._database import ServerDatabase, TokenRecord
 from detcore_server._job_routes import Submission

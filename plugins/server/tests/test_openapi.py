@@ -20,7 +20,7 @@ from fastapi import FastAPI
 from http_face import make_token, served, served_app
 
 from detcore.environment import read_environment
-from detcore_remote import Session
+from detcore.experimental.http import Session
 from detcore_server._database import ServerDatabase
 
 EXAMPLES = os.environ.get("DETCORE_SCHEMA_EXAMPLES", "3")

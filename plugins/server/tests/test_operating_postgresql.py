@@ -11,9 +11,9 @@ from postgresql_server import PostgreSQLServer, run_server
 from running_server import PASSWORD, USER, RunningServer
 from toy_command import MODEL_DIR, TOY_PLUGIN, OnPostgresql
 
+from detcore.database import Database
 from detcore.errors import ConfigError, DatabaseError, DetcoreError
 from detcore.experimental import Determined
-from detcore_registry import RegistryDatabase
 from detcore_server._backup import back_up, describe_database
 
 
@@ -76,7 +76,7 @@ def restart(client: Determined, postgresql: PostgreSQLServer) -> None:
 def test_it_is_copied_with_its_own_tools(postgresql: PostgreSQLServer, tmp_path: Path) -> None:
     """As docs/operating.md says."""
     live, other = postgresql.create_database(), postgresql.create_database()
-    with RegistryDatabase.open(postgresql.url(live)) as database:
+    with Database.open(postgresql.url(live)) as database:
         database.create_model("then")
         with pytest.raises(ConfigError, match="pg_dump"):
             back_up(postgresql.url(live), tmp_path / "copy.db")
@@ -90,7 +90,7 @@ def test_it_is_copied_with_its_own_tools(postgresql: PostgreSQLServer, tmp_path:
     subprocess.run(
         [programs / "pg_restore", *where, "--exit-on-error", "--dbname", other, copy], check=True
     )
-    with RegistryDatabase.open(postgresql.url(other)) as database:
+    with Database.open(postgresql.url(other)) as database:
         assert [model.name for model in database.list_models()] == ["then"]
         # Numbers go on behind those that were given.
         assert database.create_model("next").id > database.get_model("then").id

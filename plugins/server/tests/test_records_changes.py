@@ -20,9 +20,8 @@ from detcore._log.events import (
     CheckpointDeleted,
     CheckpointDeleting,
 )
-from detcore.database import CheckpointRecord, ingest_spools
+from detcore.database import CheckpointRecord, Database, ingest_spools
 from detcore.types import TrialState
-from detcore_registry import RegistryDatabase
 
 UUID = "3f2a0c1e-0000-4000-8000-000000000001"
 KINDS = [
@@ -40,7 +39,7 @@ class Records:
 
     def __init__(self, home: Path) -> None:
         self.home = home
-        self.database = RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}")
+        self.database = Database.open(f"sqlite:///{home / 'detcore.db'}")
         self.experiment_id = self.database.create_experiment(
             config={}, config_text=None, model_dir="/code", name="one"
         )

@@ -16,7 +16,7 @@ from running_server import PASSWORD, USER, RunningServer
 from detcore.cli import main
 from detcore.environment import read_environment
 from detcore.errors import DetcoreError
-from detcore_remote import Session, find_credentials
+from detcore.experimental.http import Session, find_credentials
 
 
 @pytest.fixture(scope="module")

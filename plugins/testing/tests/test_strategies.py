@@ -12,9 +12,9 @@ from hypothesis import find, given, settings
 from hypothesis import strategies as st
 
 from detcore.config import ExperimentConfig, ranges
+from detcore.metrics import Mean
 from detcore.search import GridSearch, NewTrial, RandomSearch, SearchSetup
 from detcore.storage import LocalStorage, check_key
-from detcore_metrics import Mean
 from detcore_testing import file_trees, hyperparameter_spaces, keys, metrics, record_splits
 
 

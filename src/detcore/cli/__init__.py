@@ -36,6 +36,7 @@ if TYPE_CHECKING:
         open_records,
         uuid_shortener,
     )
+    from detcore.cli._user_login import password_option, read_new_password
 
 __all__ = [
     "EXPERIMENT_ID",
@@ -53,12 +54,14 @@ __all__ = [
     "master_option",
     "open_client",
     "open_records",
+    "password_option",
     "print_csv",
     "print_fields",
     "print_json",
     "print_line",
     "print_table",
     "printable",
+    "read_new_password",
     "survey_checkpoints",
     "uuid_shortener",
 ]
@@ -75,5 +78,6 @@ __getattr__, __dir__ = lazy_names(
             "print_csv print_fields print_json print_line print_table printable"
         ),
         "_records": "master_option open_client open_records uuid_shortener",
+        "_user_login": "password_option read_new_password",
     },
 )

@@ -69,7 +69,7 @@ class _RecordId(_Completed, click.types.IntParamType):
         if master is None:
             rows = _read_sqlite(environment.database_url, self._query)
         else:
-            from detcore.remote import newest_experiments
+            from detcore.experimental.http import newest_experiments
 
             rows = newest_experiments(environment, master) if self._servers_list_them else []
         found = [row for row in rows if str(row[0]).startswith(incomplete)]

@@ -54,7 +54,7 @@ Environment variables:
 """
 COMMANDS = {
     "run": Lazy("detcore.cli._run:run", "Train an experiment in this terminal, or continue one."),
-    "launch": Lazy(None, "Run a command in several worker processes."),
+    "launch": Lazy("detcore.cli._launch:launch", "Run a command in several worker processes."),
     "experiment": Lazy(
         "detcore.cli._experiment:experiment_group",
         "List, show and plot experiments; pause, resume, cancel them.",
@@ -75,7 +75,9 @@ COMMANDS = {
         "detcore.cli._checkpoint:checkpoint_group",
         "List, download, verify and delete checkpoints.",
     ),
-    "model": Lazy(None, "Register checkpoints as numbered versions of models."),
+    "model": Lazy(
+        "detcore.cli._model:model_group", "Register checkpoints as numbered versions of models."
+    ),
     "ui": Lazy(None, "Open a page of the records in a browser, for you alone."),
     "serve": Lazy(None, "Serve records and a page over HTTP; run submitted experiments."),
     "user": Lazy("detcore.cli._user:user_group", "Manage the users of a server; log in to one."),
@@ -107,9 +109,7 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "database": "detcore-server",
     "diverge": "detcore-replay",
     "experiment plot": "detcore-report",
-    "launch": "detcore-horovod",
     "migrate": "detcore-determined",
-    "model": "detcore-registry",
     "plugins new": "detcore-testing",
     "replay": "detcore-replay",
     "report": "detcore-report",
@@ -120,14 +120,10 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "top": "detcore-report",
     "ui": "detcore-server",
     "user activate": "detcore-server",
-    "user change-password": "detcore-remote",
     "user create": "detcore-server",
     "user deactivate": "detcore-server",
     "user list": "detcore-server",
-    "user login": "detcore-remote",
-    "user logout": "detcore-remote",
     "user password": "detcore-server",
-    "user whoami": "detcore-remote",
 }
 """Commands of detcore's own distributions: only that distribution may register the command.
 

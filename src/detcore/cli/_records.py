@@ -79,13 +79,13 @@ def open_records(obj: CliContext, *, is_again: bool = False) -> Iterator[Databas
             ingest_spools(database, obj.environment.home)
             yield database
         return
-    from detcore import remote
+    from detcore.experimental import http
 
-    session = remote.open_session(obj.master, environment=obj.environment)
+    session = http.open_session(obj.master, environment=obj.environment)
     with contextlib.closing(session):
         if not is_again:
             click.echo(f"records of {session.url}", err=True)
-        yield cast("Database", remote.ServerRecords(session))
+        yield cast("Database", http.ServerRecords(session))
 
 
 @contextlib.contextmanager

@@ -235,7 +235,7 @@ def _run_at(
 ) -> None:
     """Have a server train the experiment, as `run` does here."""
     from detcore.config import notices_of_code, parse_set_flags
-    from detcore.remote import Detached, HandIn, activate, follow, submit
+    from detcore.experimental.http import Detached, HandIn, activate, follow, submit
 
     environment, overrides = obj.environment, parse_set_flags(settings)
     display = _make_display(as_json, quiet=quiet)

@@ -1,4 +1,4 @@
-"""``detcore user``: its commands are in detcore-server and detcore-remote."""
+"""``detcore user``: the commands that work on the records are in detcore-server."""
 
 from __future__ import annotations
 
@@ -27,10 +27,19 @@ Examples:
         "password": Lazy(None, "Give a user another password, who is then logged out everywhere."),
         "deactivate": Lazy(None, "Stop a user from logging in."),
         "activate": Lazy(None, "Let a user log in again."),
-        "login": Lazy(None, "Log in to a server, and keep its token in DETCORE_HOME."),
-        "logout": Lazy(None, "Revoke the stored token of a server, and delete it."),
-        "change-password": Lazy(None, "Change your own password at a server."),
-        "whoami": Lazy(None, "Show the user that a server recognizes you as."),
+        "login": Lazy(
+            "detcore.cli._user_login:log_in",
+            "Log in to a server, and keep its token in DETCORE_HOME.",
+        ),
+        "logout": Lazy(
+            "detcore.cli._user_login:log_out", "Revoke the stored token of a server, and delete it."
+        ),
+        "change-password": Lazy(
+            "detcore.cli._user_login:change_password", "Change your own password at a server."
+        ),
+        "whoami": Lazy(
+            "detcore.cli._user_login:whoami", "Show the user that a server recognizes you as."
+        ),
     },
     epilog=_EXAMPLES,
 )

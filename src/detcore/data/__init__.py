@@ -1,8 +1,6 @@
 """Provide a resumable order of data, data sources, the ledger, and step digests.
 
-Pure; requires only NumPy. The names that verify ledgers are in the distribution detcore-replay,
-those of cached datasets in detcore-tensorflow, and `IteratorSource` in detcore-torch; they are also
-found here.
+Pure; requires only NumPy.
 """
 
 from typing import TYPE_CHECKING
@@ -16,10 +14,22 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.contract.data import DataSource
+    from detcore.data._caching import CachingContext
+    from detcore.data._dataset_cache import (
+        CachedRecords,
+        CacheKey,
+        DatasetCache,
+        key_order,
+        with_key_order,
+    )
 
 __all__ = [
+    "CacheKey",
+    "CachedRecords",
+    "CachingContext",
     "DataPosition",
     "DataSource",
+    "DatasetCache",
     "FrameKind",
     "IdKind",
     "IndexSampler",
@@ -27,15 +37,16 @@ __all__ = [
     "LedgerWriter",
     "ShuffledOrder",
     "StepDigests",
+    "key_order",
     "shard_range",
+    "with_key_order",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "detcore.contract.data": "DataSource",
-        "detcore_tensorflow": "CacheKey CachedRecords DatasetCache key_order with_key_order",
-        "detcore_replay": "EpochReport Frame LedgerReport scan_frames verify_ledger",
-        "detcore_torch": "IteratorSource",
+        "_caching": "CachingContext",
+        "_dataset_cache": "CacheKey CachedRecords DatasetCache key_order with_key_order",
     },
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, TypeVar
+from typing import TYPE_CHECKING, ClassVar
 
 from sqlalchemy import Engine
 
@@ -12,6 +12,7 @@ from detcore.database._curves import CurveQueries
 from detcore.database._engine import READ_ONLY, bring_up_to_date, make_engine
 from detcore.database._experiments import ExperimentQueries
 from detcore.database._metrics import MetricQueries
+from detcore.database._models import ModelQueries
 from detcore.database._ranking import RankingQueries
 from detcore.database._searches import SearchQueries
 from detcore.database._trials import TrialQueries
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from detcore.hooks import TablesType
-
-_Derived = TypeVar("_Derived", bound="Database")
 
 
 class Database(
@@ -32,8 +31,9 @@ class Database(
     CheckpointQueries,
     RankingQueries,
     CurveQueries,
+    ModelQueries,
 ):
-    """Experiments, trials, metrics and checkpoints, shared by all processes.
+    """Experiments, trials, metrics, checkpoints and models, shared by all processes.
 
     Methods may be called from any thread. Each is one transaction; when it returns, its changes
     are visible to every process and survive the death of this one. After a fork the child may
@@ -44,8 +44,7 @@ class Database(
     connection if the server was gone.
 
     A plugin with tables of its own derives a class, which is what `detcore_register_tables`
-    returns, and whose methods use `transaction`. `as_class` gives open records the methods of such
-    a class.
+    returns, and whose methods use `transaction`.
 
     Attributes:
         tables: Tables that are brought up to date, too, when a database is opened.
@@ -88,13 +87,6 @@ class Database(
         not known. The returned object shares these connections, and need not be closed.
         """
         return type(self)(self._engine, self._guard, patience=patience)
-
-    def as_class(self, cls: type[_Derived]) -> _Derived:
-        """Return the same records with the methods of a class that a plugin derives.
-
-        The returned object shares these connections, and need not be closed.
-        """
-        return cls(self._engine, self._guard, patience=self._patience)
 
     @property
     def url(self) -> str:

@@ -3,8 +3,7 @@
 `Determined` gives access to experiments, trials, checkpoints and models on the embedded store, with
 no server to start. `detcore.experimental.keras.init` and `detcore.experimental.estimator.init` make
 the contexts of scripts that train without a trial class; they need the framework's plugin when they
-are called. `create_trial_instance` is in the distribution detcore-replay. Names are imported on
-first use.
+are called. Names are imported on first use.
 """
 
 from __future__ import annotations
@@ -26,11 +25,12 @@ if TYPE_CHECKING:
     )
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
-    from detcore.experimental._create import create
+    from detcore.experimental._create import create, create_trial_instance
     from detcore.experimental._embedded import EmbeddedTransport
     from detcore.experimental._experiment import ExperimentReference, TrialSortBy
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
-    from detcore.experimental._model import Model, ModelQuery, VersionTexts
+    from detcore.experimental._model import Model
+    from detcore.experimental._model_transport import ModelQuery, VersionTexts
     from detcore.experimental._transport import (
         Connected,
         Document,
@@ -79,6 +79,7 @@ __all__ = [
     "check_metadata",
     "check_text",
     "create",
+    "create_trial_instance",
     "document_of",
     "estimator",
     "find_class",
@@ -96,14 +97,14 @@ __getattr__, __dir__ = lazy_names(
         "_arguments": "check_id check_keys check_metadata check_text load_given",
         "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
         "_client": "Determined",
-        "_create": "create",
+        "_create": "create create_trial_instance",
         "_embedded": "EmbeddedTransport",
         "_experiment": "ExperimentReference TrialSortBy",
         "_metrics": "TrainingMetrics ValidationMetrics",
-        "_model": "Model ModelQuery VersionTexts",
+        "_model": "Model",
+        "_model_transport": "ModelQuery VersionTexts",
         "_transport": "Connected Document ExperimentQuery Transport TrialChanges all_pages",
         "_trial": "CheckpointOrderBy CheckpointSortBy OrderBy TrialOrderBy TrialReference",
         "_where": "find_class",
-        "detcore_replay": "create_trial_instance",
     },
 )

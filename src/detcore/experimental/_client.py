@@ -6,9 +6,8 @@ import os
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from detcore._distributions import import_distribution
 from detcore._records import experiment_state
 from detcore.contract.values import ExperimentState, ModelOrderBy, ModelSortBy
 from detcore.experimental._arguments import (
@@ -22,11 +21,12 @@ from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._connect import connect
 from detcore.experimental._experiment import ExperimentReference
 from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
+from detcore.experimental._model import Model
 from detcore.experimental._transport import all_pages
 from detcore.experimental._trial import TrialReference
 
 if TYPE_CHECKING:
-    from detcore.experimental._model import Model, ModelTransport
+    from detcore.experimental._model_transport import ModelTransport
     from detcore.experimental._transport import Document, Transport
 
 __all__ = ["Determined"]
@@ -261,12 +261,10 @@ class Determined:
         return sorted(counts, key=lambda label: (-counts[label], label))
 
     def _ask_registry(self) -> ModelTransport:
-        asked: ModelTransport = _import_registry().models_of(self._transport)
-        return asked
+        return cast("ModelTransport", self._transport)
 
     def _model(self, document: Document) -> Model:
-        kind: type[Model] = _import_registry().Model
-        return kind.from_document(document, self._transport, master=self._master)
+        return Model.from_document(document, self._transport, master=self._master)
 
     def stream_trials_training_metrics(self, trial_ids: Iterable[int]) -> Iterator[TrainingMetrics]:
         """Yield the training reports of trials, trial by trial, in the order of steps."""
@@ -279,7 +277,3 @@ class Determined:
         """Yield the validation reports of trials, trial by trial, in the order of steps."""
         for trial_id in list(trial_ids):
             yield from self.get_trial(trial_id).stream_validation_metrics()
-
-
-def _import_registry() -> types.ModuleType:
-    return import_distribution("detcore_registry", needed_by="the model registry")

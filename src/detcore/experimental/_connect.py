@@ -6,7 +6,6 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore._distributions import import_distribution
 from detcore.environment import read_environment, read_variables
 
 if TYPE_CHECKING:
@@ -30,12 +29,11 @@ def connect(
         master: Its address; None or "": the environment's, and where that names none, the records
             of this machine (``DETCORE_DB``, or SQLite in ``DETCORE_HOME``).
         user: User name on the server.
-        password: The user's password; default: see `detcore_remote.find_credentials`.
+        password: The user's password; default: see `detcore.experimental.http.find_credentials`.
         certificate: File of the authorities to trust (PEM); default: the environment's.
 
     Raises:
         ConfigError: If the address cannot be used, or the file is not there.
-        MissingDistributionError: If it is a server's, and detcore-remote is not installed.
     """
     environment = read_environment()
     address = master or environment.master
@@ -45,11 +43,11 @@ def connect(
         return EmbeddedTransport(environment)
     if certificate is not None:
         environment = dataclasses.replace(environment, master_certificate=certificate)
-    remote = import_distribution("detcore_remote", needed_by=f"asking the server {address}")
-    found: Transport = remote.connect(
+    from detcore.experimental.http import connect as connect_to_server
+
+    return connect_to_server(
         address if master else _with_port(address), user, password, environment
     )
-    return found
 
 
 def _with_port(address: str) -> str:

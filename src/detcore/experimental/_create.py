@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._distributions import import_distribution
 from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
 from detcore.environment import Environment, read_environment
 from detcore.experimental._arguments import code_folder
@@ -16,8 +17,6 @@ from detcore.trial import ImportEnded, Trial, is_importing_trial
 
 if TYPE_CHECKING:
     from detcore.experimental._experiment import ExperimentReference
-
-__all__ = ["create"]
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 
@@ -153,6 +152,24 @@ def _run(
     # A local run is recorded here, even if the environment names a master.
     client = Determined(transport=EmbeddedTransport(environment))
     return client.get_experiment(result.experiment_id)
+
+
+def create_trial_instance(
+    trial_def: type[Trial],
+    checkpoint_dir: str | os.PathLike[str],
+    config: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    hparams: Mapping[str, Any] | None = None,
+) -> Trial:
+    """Create a trial in this process, to call its methods and look at their results.
+
+    See `detcore_replay.create_trial_instance` for the arguments.
+
+    Raises:
+        MissingDistributionError: If detcore-replay is not installed.
+    """
+    replay = import_distribution("detcore_replay", needed_by="create_trial_instance")
+    trial: Trial = replay.create_trial_instance(trial_def, checkpoint_dir, config, hparams)
+    return trial
 
 
 def _train_here(trial_def: type[Trial], environment: Environment) -> ExperimentReference | None:

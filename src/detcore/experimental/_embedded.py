@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore._records import make_document
 from detcore.contract.values import ExperimentState, searcher_metric
+from detcore.experimental._model_transport import ModelTransport
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -39,7 +40,7 @@ _COMPLETED = "COMPLETED"
 _EVENTS = "tfevents"
 
 
-class EmbeddedTransport:
+class EmbeddedTransport(ModelTransport):
     """Asks a `Database`, and the storages that its records name; see `Transport`.
 
     The database is opened at the first question.

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._distributions import import_distribution
 from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
 from detcore.experimental._arguments import code_folder, fill_config
 from detcore.experimental._printing import PrintingListener, raise_unless_complete
@@ -38,11 +37,11 @@ def run_remotely(
 ) -> ExperimentReference:
     """Hand an experiment in to a server, and follow it; see `detcore.experimental.create`."""
     from detcore.config import mapping_text
+    from detcore.experimental import http
     from detcore.experimental._client import Determined
     from detcore.hooks import PluginManager
     from detcore.trial import find_framework
 
-    remote = import_distribution("detcore_remote", needed_by="create(local=False)")
     folder = _folder(context_dir)
     master = master_url or environment.master
     if not master:
@@ -54,22 +53,30 @@ def run_remotely(
     listener = PrintingListener()
     framework = find_framework(trial_def, PluginManager(environment).frameworks())
     entrypoint = _entrypoint(trial_def, command, folder, listener)
-    rest = {"environment": environment.config_overrides, "test_mode": test}
+    variables = environment.config_overrides
     if isinstance(config, str | os.PathLike):
         # A value in quotes is the same text in YAML.
         value = json.dumps(entrypoint) if isinstance(entrypoint, str) else entrypoint
-        given = remote.HandIn.from_file(Path(config), overrides={"entrypoint": value}, **rest)
+        given = http.HandIn.from_file(
+            Path(config), overrides={"entrypoint": value}, environment=variables, test_mode=test
+        )
     else:
         filled = fill_config(
             config, trial_class=trial_def, framework=framework, entrypoint=entrypoint
         )
-        given = remote.HandIn(text=mapping_text(filled), name="config", overrides={}, **rest)
-    session, experiment_id = remote.submit(
+        given = http.HandIn(
+            text=mapping_text(filled),
+            name="config",
+            overrides={},
+            environment=variables,
+            test_mode=test,
+        )
+    session, experiment_id = http.submit(
         master, given, folder, environment=environment, notice=listener.notice
     )
     try:
-        result = remote.follow(session, experiment_id, listener)
-    except remote.Detached as detached:
+        result = http.follow(session, experiment_id, listener)
+    except http.Detached as detached:
         if is_interactive():
             raise RunError(str(detached)) from None
         print(detached, flush=True)

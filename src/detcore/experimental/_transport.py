@@ -63,7 +63,7 @@ class Transport(Protocol):
       experiment_config, hparams, started_at, committed_at`` and ``validation``: ``metrics,
       n_records`` of the validation at its step, or None.
 
-    A transport of the model registry has the methods of `detcore_registry.ModelTransport`, too. It
+    A transport of the model registry has the methods of `EmbeddedTransport` about models, too. It
     may have one more method: ``records()`` returns a `detcore.database.Database`, or
     an object that answers the questions of one. Notebooks draw experiments and trials from it, and
     show their ``repr`` without it.

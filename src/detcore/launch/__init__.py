@@ -1,7 +1,6 @@
 """Launchers, which start the worker processes of a trial, and the program that runs inside them.
 
-Names are imported on first use, because a worker needs only a few of them. Those that run a command
-as several workers are in the distribution detcore-horovod; they are also found here.
+Names are imported on first use, because a worker needs only a few of them.
 """
 
 from __future__ import annotations
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
         WorkerGroup,
     )
     from detcore.launch._job import framework_variables
+    from detcore.launch._jobs import run_on_hosts, run_workers
     from detcore.launch._local import LocalLauncher
     from detcore.launch._places import num_cores
     from detcore.launch._workers import describe_exit
@@ -33,6 +33,8 @@ __all__ = [
     "describe_exit",
     "framework_variables",
     "num_cores",
+    "run_on_hosts",
+    "run_workers",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -42,7 +44,7 @@ __getattr__, __dir__ = lazy_names(
         "_local": "LocalLauncher",
         "_places": "num_cores",
         "_workers": "describe_exit",
-        "detcore_horovod": "run_on_hosts run_workers",
+        "_jobs": "run_on_hosts run_workers",
         "detcore.contract.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
     },
 )

@@ -8,9 +8,6 @@ handles the failure of one of them (`Workers`), and brings the trial's log to th
 machine that does not share its folders (`LogSource` there, `LogCopy` here).
 A service that can start any command on several machines is a `SupportsHosts`.
 Tests that start workers without a runner create the log themselves (`create_log`).
-
-Names that only jobs of several machines need are in the distribution detcore-horovod; they are also
-found here.
 """
 
 from __future__ import annotations
@@ -25,41 +22,41 @@ from detcore.contract.launch import (
     Sink,
 )
 from detcore.contract.values import TrialInfo
+from detcore.launch._hosts import HostsJob, HostsRequest, SupportsHosts
 from detcore.launch._job import LocalJob, place_variables
 from detcore.launch._lines import LineCutter
 from detcore.launch._local import find_services
+from detcore.launch._log_relay import LogCopy, LogSource, log_header
 from detcore.launch._places import place_ranks, without_outer_job
-from detcore.launch._workers import RemoteProcess, Workers, find_stop_timeout_s
-from detcore.lazy import lazy_names
+from detcore.launch._ranks import interface_with, rank_variables, start_rank
+from detcore.launch._workers import RemoteProcess, Workers
 
 __all__ = [
+    "HostsJob",
+    "HostsRequest",
     "Line",
     "LineCutter",
     "LocalJob",
+    "LogCopy",
+    "LogSource",
     "RankPlace",
     "RemoteProcess",
     "Rendezvous",
     "RendezvousService",
     "RendezvousStore",
     "Sink",
+    "SupportsHosts",
     "Workers",
     "create_log",
     "find_services",
-    "find_stop_timeout_s",
+    "interface_with",
+    "log_header",
     "place_ranks",
     "place_variables",
+    "rank_variables",
+    "start_rank",
     "without_outer_job",
 ]
-
-__getattr__, __dir__ = lazy_names(
-    __name__,
-    {
-        "detcore_horovod": (
-            "HostsJob HostsRequest LogCopy LogSource SupportsHosts "
-            "interface_with log_header rank_variables start_rank"
-        )
-    },
-)
 
 
 def create_log(info: TrialInfo) -> None:

@@ -77,8 +77,5 @@ __getattr__, __dir__ = lazy_names(
     {
         "_progress": "TransferObserver watch_transfers watched",
         "_recorded": "RecordedPlace find_place open_recorded",
-        "detcore_storage": (
-            "BulkTransfers FsspecStorage RetryPolicy is_transient retry retry_async"
-        ),
     },
 )

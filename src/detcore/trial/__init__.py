@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         resumed_from,
         run_trial,
     )
+    from detcore.trial._native import NativeStart, start_native
     from detcore.trial._random import (
         capture_random_state,
         preserved_random_state,
@@ -63,6 +64,7 @@ __all__ = [
     "ImportEnded",
     "InstanceCheckpoints",
     "LoopingController",
+    "NativeStart",
     "Outcome",
     "PrepareOptions",
     "SavesState",
@@ -96,6 +98,7 @@ __all__ = [
     "restore_random_state",
     "resumed_from",
     "run_trial",
+    "start_native",
     "trial_record",
 ]
 
@@ -113,6 +116,6 @@ __getattr__, __dir__ = lazy_names(
         ),
         "_saving": "trial_record",
         "_schedule": "Schedule",
-        "detcore_tensorflow": "NativeStart start_native",
+        "_native": "NativeStart start_native",
     },
 )

@@ -16,12 +16,11 @@ from typing import Any
 import alembic.command  # noqa: F401  (so that children do not spend their lives importing)
 from sqlalchemy import create_engine
 
-from detcore.database import TrialDraft
+from detcore.database import Database, TrialDraft
 from detcore.errors import DetcoreError
-from detcore_registry import RegistryDatabase
 
 
-def act(database: RegistryDatabase, command: dict[str, Any], number: int) -> object:
+def act(database: Database, command: dict[str, Any], number: int) -> object:
     what = command["do"]
     if what == "create":
         return database.create_model("shared", description=f"of {number}").id
@@ -38,7 +37,7 @@ def act(database: RegistryDatabase, command: dict[str, Any], number: int) -> obj
     return database.create_experiment(config={}, config_text=None, model_dir="/m", name="x")
 
 
-def register(database: RegistryDatabase, checkpoint: str) -> int:
+def register(database: Database, checkpoint: str) -> int:
     number = database.register_version("shared", checkpoint).number
     database.add_model_metadata("shared", {f"version-{number}": number})
     return number
@@ -48,7 +47,7 @@ def live(command: dict[str, Any], number: int, wait: Callable[[], None]) -> str:
     """Wait and act, with the database opened before or, if the command says so, after."""
     if command["opens_together"]:
         wait()
-    with RegistryDatabase.open(command["url"]) as database:
+    with Database.open(command["url"]) as database:
         if not command["opens_together"]:
             wait()
         try:

@@ -12,10 +12,10 @@ from determined_client import Client
 from running_server import PASSWORD, USER, RunningServer
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweedfs
 
+from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 from detcore.storage import StorageBackend, open_storage
-from detcore_registry import RegistryDatabase
 
 _KEYS = {"AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY}
 _DOWNLOADING = """
@@ -59,7 +59,7 @@ def test_a_checkpoint_in_a_bucket(
     home.mkdir()
     client_home.mkdir()
     spec = {"type": "s3", "bucket": BUCKET, "prefix": "runs", "endpoint_url": endpoint}
-    with RegistryDatabase.open(f"sqlite:///{home / 'detcore.db'}") as database:
+    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
         store = _InS3(home, database, spec)
         uuid = store.checkpoint(store.trial(store.experiment(checkpoint_storage=spec)), 10)
     login = {"DET_USER": USER, "DET_PASS": PASSWORD, "AWS_EC2_METADATA_DISABLED": "true"}

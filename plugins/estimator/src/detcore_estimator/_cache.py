@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from detcore.data import CacheKey, DatasetCache, with_key_order
 from detcore.errors import ContextStateError, DataError, InvalidDataTypeError, describe
 from detcore.trial import preserved_random_state
 from detcore_estimator._tf import tf, tf1
-from detcore_tensorflow import CacheKey, DatasetCache, with_key_order
 
 __all__ = ["CachedDataset"]
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from detcore_tensorflow import CachingContext
+from detcore.data import CachingContext
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from detcore.data import CacheKey
     from detcore.metrics import MetricReducer
     from detcore_estimator._context import EstimatorContext
-    from detcore_tensorflow import CacheKey
 
 __all__ = ["EstimatorExperimentalContext"]
 

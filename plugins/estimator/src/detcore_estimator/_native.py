@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from detcore.errors import ContextStateError, InvalidExperimentError
+from detcore.trial import NativeStart, start_native
 from detcore_estimator._context import EstimatorContext
 from detcore_estimator._trial import EstimatorTrial
 from detcore_estimator.plugin import detcore_register_framework
-from detcore_tensorflow import NativeStart, start_native
 
 __all__ = ["EstimatorNativeContext", "NativeTrial", "init"]
 

@@ -17,10 +17,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from detcore.errors import ConfigError, WorkerError
-from detcore.launch.nodes import Line, LineCutter, Sink, Workers
+from detcore.launch.nodes import HostsRequest, Line, LineCutter, Sink, Workers, interface_with
 from detcore_horovod._agent import MARK
-from detcore_horovod._hosts import HostsRequest
-from detcore_horovod._ranks import interface_with
 
 __all__ = ["HorovodRun", "chief_address", "interface_towards", "start_on_hosts"]
 
@@ -38,7 +36,7 @@ _KEPT_MESSAGES = 200
 
 
 def start_on_hosts(command: Sequence[str], request: HostsRequest, sink: Sink) -> HorovodRun:
-    """Start a command on several machines; see `detcore_horovod.SupportsHosts`."""
+    """Start a command on several machines; see `detcore.launch.nodes.SupportsHosts`."""
     program = Path(sys.executable).parent / "horovodrun"
     if not program.is_file():
         raise ConfigError(

@@ -9,7 +9,7 @@ from detcore.launch.nodes import RankPlace, RendezvousStore, Sink
 from detcore_horovod._server import MemoryStore, RendezvousServer
 
 if TYPE_CHECKING:
-    from detcore_horovod._hosts import HostsRequest
+    from detcore.launch.nodes import HostsRequest
     from detcore_horovod._run import HorovodRun
 
 __all__ = ["HorovodRendezvous", "HorovodService"]
@@ -36,7 +36,7 @@ class HorovodService:
     def start_on_hosts(
         self, command: Sequence[str], request: HostsRequest, sink: Sink
     ) -> HorovodRun:
-        """Start a command through ``horovodrun``; see `detcore_horovod.SupportsHosts`."""
+        """Start a command through ``horovodrun``; see `detcore.launch.nodes.SupportsHosts`."""
         from detcore_horovod._run import start_on_hosts
 
         return start_on_hosts(command, request, sink)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from detcore.data import CacheKey, DatasetCache, with_key_order
 from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore_keras._keras import tf
 from detcore_keras._rng import preserved_rng
-from detcore_tensorflow import CacheKey, DatasetCache, with_key_order
 
 __all__ = ["CachedDataset"]
 

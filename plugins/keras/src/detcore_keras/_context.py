@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from detcore import TrialContext
+from detcore.data import CachingContext
 from detcore.errors import (
     CheckFailedError,
     InvalidExperimentError,
     InvalidModelError,
     describe,
 )
-from detcore_tensorflow import CachingContext
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from detcore.errors import ContextStateError, InvalidExperimentError, InvalidModelError, describe
+from detcore.trial import NativeStart, start_native
 from detcore_keras._context import TFKerasTrialContext
 from detcore_keras._trial import TFKerasTrial
 from detcore_keras.plugin import detcore_register_framework
-from detcore_tensorflow import NativeStart, start_native
 
 __all__ = ["NativeTrial", "TFKerasNativeContext", "init", "read_fit_arguments"]
 

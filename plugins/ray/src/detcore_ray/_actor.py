@@ -23,14 +23,17 @@ from detcore.environment import child_environment
 from detcore.errors import DetcoreError, WorkerError
 from detcore.launch import WorkerGroup
 from detcore.launch.nodes import (
+    LogSource,
     RankPlace,
     RendezvousService,
     RendezvousStore,
     find_services,
+    interface_with,
+    rank_variables,
+    start_rank,
     without_outer_job,
 )
 from detcore.types import TrialInfo
-from detcore_horovod import LogSource, interface_with, rank_variables, start_rank
 from detcore_ray._code import unpack_code
 from detcore_ray._machine import describe_process, machine_id
 

@@ -12,10 +12,9 @@ from typing import IO, Any
 
 from detcore.errors import WorkerError
 from detcore.launch import OutputSink, WorkerEvent
-from detcore.launch.nodes import Workers
+from detcore.launch.nodes import LogCopy, Workers
 from detcore.launch.worker import is_trial_class
 from detcore.types import TrialInfo
-from detcore_horovod import LogCopy
 from detcore_ray._wire import Line
 
 __all__ = ["RayWorkerGroup"]

@@ -19,8 +19,8 @@ from pydantic_core import ErrorDetails
 from detcore.environment import child_environment
 from detcore.errors import RunError, WorkerError
 from detcore.launch import OutputSink, describe_exit
+from detcore.launch.nodes import log_header
 from detcore.types import TrialInfo
-from detcore_horovod import log_header
 from detcore_ray._group import RayWorkerGroup
 from detcore_ray._settings import RaySettings
 from detcore_ray._wire import Line, send_descriptors

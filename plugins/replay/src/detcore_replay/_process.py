@@ -90,8 +90,8 @@ def _train(make_digests: Callable[[core.DistributedContext], StepDigests]) -> No
 
 
 def _start_workers(words: list[str], num_workers: int) -> int:
+    from detcore.launch import run_workers
     from detcore.launch.nodes import find_services
-    from detcore_horovod import run_workers
 
     environment = read_environment()
     return run_workers(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import importlib.util
 import itertools
 import os
 import shutil
@@ -314,14 +313,7 @@ def worker_words(info: TrialInfo) -> list[str]:
             "read other batches and add in another order.\n"
             "Run the command on a larger machine. Stored digests can be compared on any."
         )
-    if slots == 1:
-        return []
-    if importlib.util.find_spec("detcore_horovod") is None:
-        raise RunError(
-            f"the trial had {slots} workers, and detcore-horovod, which starts several workers "
-            "here, is not installed.\nInstall it with: pip install 'detcore[horovod]'"
-        )
-    return [str(slots)]
+    return [] if slots == 1 else [str(slots)]
 
 
 def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -> Path:

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from detcore_remote import NUMBER, spell_document, spell_metrics
+from detcore.experimental.http import NUMBER, spell_document, spell_metrics
 
 __all__ = ["FILE_CONTENT", "AsciiJson", "answer_file"]
 
@@ -32,7 +32,7 @@ class AsciiJson(JSONResponse):
     """
 
     def render(self, content: Any) -> bytes:
-        """Return the content as JSON; see `detcore_remote` for special numbers."""
+        """Return the content as JSON; see `detcore.experimental.http` for special numbers."""
         try:
             text = _dumps(content)
         except ValueError:  # the long way, for numbers that JSON does not have

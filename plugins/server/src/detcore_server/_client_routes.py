@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
+from detcore.experimental.http import answer_read, spell_document
 from detcore.types import ExperimentState
-from detcore_remote import answer_read, spell_document
 from detcore_server import _model_routes
 from detcore_server._answers import FILE_CONTENT, AsciiJson, answer_file
 from detcore_server._auth import Requester, State

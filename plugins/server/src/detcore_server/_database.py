@@ -23,13 +23,13 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from detcore.database import (
+    Database,
     ProcessIdentity,
     checked_texts,
     replace_labels,
 )
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import Control, ExperimentState
-from detcore_registry import RegistryDatabase
 from detcore_server._tables import experiments, submissions, tokens, users
 from detcore_server.plugin import detcore_register_tables
 
@@ -119,7 +119,7 @@ def token_digest(token: str) -> str:
     return hashlib.sha256(token.encode(errors="surrogateescape")).hexdigest()
 
 
-class ServerDatabase(RegistryDatabase):
+class ServerDatabase(Database):
     """The records, with the users of a server, their tokens and the submitted experiments."""
 
     tables = detcore_register_tables()

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
 from detcore.errors import InvalidArgumentError
+from detcore.experimental.http.journal import journal_path, read_journal
 from detcore.runner import experiment_folder, read_results
 from detcore.types import ExperimentState, searcher_metric
-from detcore_remote.journal import journal_path, read_journal
 from detcore_server import _hand_in
 from detcore_server._answers import AsciiJson
 from detcore_server._auth import Id, Requester, State

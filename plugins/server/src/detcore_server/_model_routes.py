@@ -53,7 +53,7 @@ def _add_finding(router: APIRouter) -> None:
     ) -> AsciiJson:
         """Return models."""
         return AsciiJson(
-            state.models.list_models(
+            state.transport.list_models(
                 sort_by=sort_by,
                 order_by=order_by,
                 name=name,
@@ -70,12 +70,12 @@ def _add_finding(router: APIRouter) -> None:
         state: State, _: Requester, name: Annotated[str, Query(description="The whole name.")]
     ) -> AsciiJson:
         """Return the model of a name."""
-        return AsciiJson(state.models.get_model(name))
+        return AsciiJson(state.transport.get_model(name))
 
     @router.get("/models/{model_id}", response_model=answer_to("model"), tags=["models"])
     def get_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Return a model."""
-        return AsciiJson(state.models.get_model(model_id))
+        return AsciiJson(state.transport.get_model(model_id))
 
 
 def _add_changing(router: APIRouter) -> None:
@@ -85,7 +85,7 @@ def _add_changing(router: APIRouter) -> None:
     def create_model(state: State, _: Requester, request: ModelRequest) -> AsciiJson:
         """Add a model."""
         return AsciiJson(
-            state.models.create_model(
+            state.transport.create_model(
                 request.name, request.description, request.metadata, request.labels
             )
         )
@@ -96,7 +96,7 @@ def _add_changing(router: APIRouter) -> None:
     ) -> AsciiJson:
         """Change the description or labels of a model."""
         return AsciiJson(
-            state.models.update_model(
+            state.transport.update_model(
                 model_id, description=request.description, labels=request.labels
             )
         )
@@ -104,29 +104,29 @@ def _add_changing(router: APIRouter) -> None:
     @router.post(f"{path}/archive", response_model=answer_to("model"), tags=["models"])
     def archive_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Archive a model: it is shown, but cannot be changed."""
-        return AsciiJson(state.models.set_model_archived(model_id, True))
+        return AsciiJson(state.transport.set_model_archived(model_id, True))
 
     @router.post(f"{path}/unarchive", response_model=answer_to("model"), tags=["models"])
     def unarchive_model(state: State, _: Requester, model_id: ModelId) -> AsciiJson:
         """Unarchive a model."""
-        return AsciiJson(state.models.set_model_archived(model_id, False))
+        return AsciiJson(state.transport.set_model_archived(model_id, False))
 
     @router.patch(f"{path}/metadata", response_model=answer_to("model"), tags=["models"])
     def add_metadata(state: State, _: Requester, model_id: ModelId, request: Metadata) -> AsciiJson:
         """Add to a model's metadata; values of existing keys are replaced."""
-        return AsciiJson(state.models.add_model_metadata(model_id, request))
+        return AsciiJson(state.transport.add_model_metadata(model_id, request))
 
     @router.post(f"{path}/metadata/remove", response_model=answer_to("model"), tags=["models"])
     def remove_metadata(
         state: State, _: Requester, model_id: ModelId, request: KeysRequest
     ) -> AsciiJson:
         """Remove keys from a model's metadata."""
-        return AsciiJson(state.models.remove_model_metadata(model_id, request.keys))
+        return AsciiJson(state.transport.remove_model_metadata(model_id, request.keys))
 
     @router.delete(path, status_code=204, tags=["models"])
     def delete_model(state: State, _: Requester, model_id: ModelId) -> None:
         """Delete a model and its versions; checkpoints stay."""
-        state.models.delete_model(model_id)
+        state.transport.delete_model(model_id)
 
 
 def _add_versions(router: APIRouter) -> None:
@@ -143,7 +143,7 @@ def _add_versions(router: APIRouter) -> None:
     ) -> AsciiJson:
         """Return the versions of a model, by number."""
         return AsciiJson(
-            state.models.list_versions(model_id, order_by=order_by, limit=limit, offset=offset)
+            state.transport.list_versions(model_id, order_by=order_by, limit=limit, offset=offset)
         )
 
     @router.post(path, response_model=answer_to("version"), tags=["models"])
@@ -152,7 +152,7 @@ def _add_versions(router: APIRouter) -> None:
     ) -> AsciiJson:
         """Make a checkpoint the next version of a model."""
         return AsciiJson(
-            state.models.register_version(
+            state.transport.register_version(
                 model_id,
                 request.checkpoint_uuid,
                 name=request.name,
@@ -165,9 +165,9 @@ def _add_versions(router: APIRouter) -> None:
     @router.get(f"{path}/{{number}}", response_model=answer_to("version") | None, tags=["models"])
     def get_version(state: State, _: Requester, model_id: ModelId, number: Number) -> AsciiJson:
         """Return a version of a model; null if it does not exist."""
-        return AsciiJson(state.models.get_version(model_id, number))
+        return AsciiJson(state.transport.get_version(model_id, number))
 
     @router.delete(f"{path}/{{number}}", status_code=204, tags=["models"])
     def delete_version(state: State, _: Requester, model_id: ModelId, number: Number) -> None:
         """Delete a version of a model; its checkpoint stays."""
-        state.models.delete_version(model_id, number)
+        state.transport.delete_version(model_id, number)

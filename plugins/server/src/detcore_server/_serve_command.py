@@ -140,7 +140,7 @@ def serve(
 
 
 def _checked_url(url: str) -> str:
-    from detcore_remote import normal_url
+    from detcore.experimental.http import normal_url
 
     if "://" not in url:
         raise ConfigError(

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import anyio
 
-from detcore_registry import ModelTransport
 from detcore_server._database import ServerDatabase
 from detcore_server._jobs import Jobs
 from detcore_server._served_transport import ServedTransport
@@ -58,11 +57,6 @@ class ServerState:
     )
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
     is_personal: bool = False
-
-    @property
-    def models(self) -> ModelTransport:
-        """Answers the client's requests about models."""
-        return ModelTransport(self.transport)
 
     @classmethod
     def open(cls, settings: ServerSettings, *, visit: Visit | None = None) -> ServerState:

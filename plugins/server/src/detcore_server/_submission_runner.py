@@ -58,8 +58,8 @@ def main() -> int:
 
 
 def _run(told: RunnerInstructions) -> ExperimentResult:
+    from detcore.experimental.http.journal import JournalListener, journal_path
     from detcore.runner import experiment_folder, resume_experiment
-    from detcore_remote.journal import JournalListener, journal_path
 
     settings = {"DETCORE_HOME": told.home, "DETCORE_DB": told.database_url}
     environment = read_environment(child_environment(settings))

@@ -11,12 +11,13 @@ from detcore.cli import (
     Column,
     choose_format,
     format_options,
+    password_option,
     print_csv,
     print_json,
     print_table,
+    read_new_password,
 )
 from detcore.describe import format_time
-from detcore_remote import password_option, read_new_password
 
 if TYPE_CHECKING:
     from detcore.cli import CliContext

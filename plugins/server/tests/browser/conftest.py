@@ -13,8 +13,8 @@ from page_records import add_search, save_checkpoint
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 from running_server import PASSWORD, USER, RunningServer
 
+from detcore.database import Database
 from detcore.types import ExperimentState
-from detcore_registry import RegistryDatabase
 
 _SWITCHES = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -27,7 +27,7 @@ class Site:
     """A server, and what is in its records."""
 
     server: RunningServer
-    database: RegistryDatabase
+    database: Database
     searched: int
     running: int
     single: int
@@ -42,7 +42,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     home = tmp_path_factory.mktemp("home")
     server = RunningServer(home)
     store = home / "store"
-    with RegistryDatabase.open(server.database_url) as database, server:
+    with Database.open(server.database_url) as database, server:
         storage = {"type": "shared_fs", "host_path": str(store)}
         single = add_search(database, 1, 20, name="one trial", checkpoint_storage=storage)
         trial = database.list_trials(single)[0].id

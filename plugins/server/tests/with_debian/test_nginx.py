@@ -22,12 +22,11 @@ from client_store import ClientStore
 from running_server import PASSWORD, USER, RunningServer
 from source_tree import ROOT
 
-from detcore.database import TrialLog
+from detcore.database import Database, TrialLog
 from detcore.errors import DetcoreError
 from detcore.experimental import Determined
+from detcore.experimental.http import ServerAway, ServerRefused, Session
 from detcore.types import ExperimentState, TrialState
-from detcore_registry import RegistryDatabase
-from detcore_remote import ServerAway, ServerRefused, Session
 
 # Around the page's configuration: what lets it run as a user's process in a folder of its own.
 MAIN = """
@@ -133,7 +132,7 @@ def site(certified: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     options = ("--port", own, "--public-url", url, "--proxy", "127.0.0.1")
     with (
         RunningServer(home, *options) as server,
-        RegistryDatabase.open(server.database_url) as database,
+        Database.open(server.database_url) as database,
         nginx(certified, port, f"http://127.0.0.1:{own}"),
     ):
         yield Site(url, server, ClientStore(home, database), certified)

@@ -23,10 +23,10 @@ from detcore.cli import (
 from detcore.errors import ConfigError
 
 if TYPE_CHECKING:
-    from detcore.checkpoint.torture import CrashPoint, TortureReport
     from detcore.cli import CliContext
     from detcore.storage import Capabilities, StorageBackend
     from detcore_storage._check import Finding
+    from detcore_testing.torture import CrashPoint, TortureReport
 
 __all__ = ["storage_group"]
 
@@ -99,7 +99,13 @@ def torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -
     After each stop the leftovers are settled, and the checkpoint is restored: it must be the old or
     the new one. This takes some ten thousand requests, below a new prefix, which is removed again.
     """
-    from detcore.checkpoint.torture import torture_storage
+    try:
+        from detcore_testing.torture import torture_storage
+    except ModuleNotFoundError as error:
+        raise ConfigError(
+            "'detcore storage torture' is part of detcore-testing, which is not installed.\n"
+            "Install it with: pip install 'detcore[testing]'"
+        ) from error
 
     start = time.monotonic()
     progress = _Progress()

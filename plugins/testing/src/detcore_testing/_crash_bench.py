@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from detcore.checkpoint import CheckpointContext
+from detcore.database import Database
 from detcore.distributed import DistributedContext
 from detcore.errors import PeerLostError
-from detcore_registry import RegistryDatabase
 from detcore_testing._crash import CrashingDatabase, CrashingStorage, Fuse, tear
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Bench:
         prepared: Checkpoints that the scenario made beforehand, by name.
     """
 
-    database: RegistryDatabase
+    database: Database
     storage: StorageBackend
     trial_id: int
     experiment_id: int
@@ -136,7 +136,7 @@ class Process:
         self.bench = bench
         self.fuse = fuse
         self.storage = cast("StorageBackend", CrashingStorage(bench.storage, fuse))
-        self.database = cast("RegistryDatabase", CrashingDatabase(bench.database, fuse))
+        self.database = cast("Database", CrashingDatabase(bench.database, fuse))
 
     def survivor(self) -> Process:
         """Return another process of the job, which is not stopped."""
@@ -176,7 +176,7 @@ def make_bench(
     )
     trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
     bench = Bench(
-        database=database.as_class(RegistryDatabase), storage=storage, trial_id=trial_id,
+        database=database, storage=storage, trial_id=trial_id,
         experiment_id=experiment_id, old="", folder=place, prepared={},
     )  # fmt: skip
     try:
@@ -200,7 +200,7 @@ def open_bench(facts: Mapping[str, Any], database: Database, storage: StorageBac
         storage: Its storage, opened here.
     """
     given = {**facts, "folder": Path(facts["folder"])}
-    return Bench(database=database.as_class(RegistryDatabase), storage=storage, **given)
+    return Bench(database=database, storage=storage, **given)
 
 
 def model_name(bench: Bench) -> str:

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from detcore.errors import InvalidExperimentError, MetricError, describe
+from detcore.metrics import Mean, Sum, interleave
 from detcore.metrics import MetricReducer as BatchReducer
-from detcore.metrics import interleave
-from detcore_metrics import Mean, Sum
 from detcore_torch._torch import torch
 
 __all__ = [

@@ -19,10 +19,10 @@ from pydantic import BaseModel, Field, ValidationError
 
 from detcore.database import restore_secrets
 from detcore.errors import NotFoundError
+from detcore.experimental.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from detcore_determined._routes._answers import Document, answer, new_router, refuse
 from detcore_determined._routes._experiments import one_experiment
 from detcore_determined._routes._places import PLACE_ID
-from detcore_remote import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from detcore_server import Requester
 from detcore_server.routes import (
     Id,

@@ -20,8 +20,8 @@ from detcore.describe import (
     summarize_config,
     took_s,
 )
+from detcore.experimental.http import answer_read
 from detcore.types import TrialState
-from detcore_remote import answer_read
 from detcore_report import (
     draw_parallel,
     draw_scatters,

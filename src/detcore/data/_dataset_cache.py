@@ -1,0 +1,209 @@
+"""Cache datasets in a folder, written once and read by every later trial."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import logging
+import os
+import re
+import shutil
+import socket
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from detcore.contract.errors import DataError, UnsafePathError, describe
+from detcore.contract.values import JSONValue
+
+__all__ = ["CacheKey", "CachedRecords", "DatasetCache", "key_order", "with_key_order"]
+
+_logger = logging.getLogger("detcore.data")
+_SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+_RECORD_FILE = "detcore-records.json"
+_VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CacheKey:
+    """Name of a cached dataset: its folder is ``<dataset_id>/<dataset_version>_<part>``."""
+
+    dataset_id: str
+    dataset_version: str
+    part: str
+
+    @classmethod
+    def checked(cls, dataset_id: str, dataset_version: str, *, part: str) -> CacheKey:
+        """Make a key, or refuse names that are not valid file names.
+
+        Raises:
+            UnsafePathError: If a name is empty, or has other characters than letters, digits,
+                ``.``, ``_``, ``-``, or begins with ``.`` or ``-``.
+        """
+        for what, name in (("dataset_id", dataset_id), ("dataset_version", dataset_version)):
+            if not isinstance(name, str) or not _SAFE.fullmatch(name):
+                raise UnsafePathError(
+                    f"{what} is {name!r}, which cannot be part of a file name.\n"
+                    "A cached dataset is a folder of that name.\n"
+                    "Use letters, digits, '.', '_' and '-', not beginning with '.' or '-'."
+                )
+        return cls(dataset_id, dataset_version, part)
+
+    def folder(self, root: Path) -> Path:
+        """Return the folder below `root`."""
+        return root / "datasets" / self.dataset_id / f"{self.dataset_version}_{self.part}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class CachedRecords:
+    """A complete dataset in the cache.
+
+    Attributes:
+        folder: Folder of its files.
+        num_records: Number of its records; >= 1.
+        keys: The order of the keys of a record, for `with_key_order`; None if unknown.
+    """
+
+    folder: Path
+    num_records: int
+    keys: JSONValue = None
+
+
+class DatasetCache:
+    """The cache folder, independent of the format in which a framework writes a dataset.
+
+    Args:
+        root: Folder below which the datasets are; it need not exist.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def find(self, key: CacheKey) -> CachedRecords | None:
+        """Return the dataset cached under `key`, or None.
+
+        Raises:
+            DataError: If it exists but this version cannot read it.
+        """
+        folder = key.folder(self._root)
+        path = folder / _RECORD_FILE
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            if record["version"] != _VERSION:
+                raise ValueError(f"version {record['version']!r}, but this is version {_VERSION}")
+            num_records = record["num_records"]
+            if not isinstance(num_records, int) or num_records < 1:
+                raise ValueError(f"num_records is {describe(num_records)}")
+            return CachedRecords(folder=folder, num_records=num_records, keys=record.get("keys"))
+        except FileNotFoundError:
+            return None
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise DataError(
+                f"the cached dataset {key.dataset_id!r} cannot be read: {path}: {error}\n"
+                f"Remove the folder {folder}, and it is made again."
+            ) from error
+
+    def open(self, key: CacheKey, write: Callable[[Path], tuple[int, Any]]) -> CachedRecords:
+        """Return the dataset cached under `key`, writing it first if it does not exist.
+
+        It is written next to its folder, then renamed, so an existing dataset is complete. If
+        several processes write the same one, the first is kept, and all of them read it.
+
+        Args:
+            key: Names the dataset.
+            write: Writes the dataset into a folder, which does not exist yet. Returns the number
+                of records, and the structure of one (dicts, tuples and lists of anything).
+
+        Raises:
+            DataError: If it has no records, or an existing one cannot be read.
+        """
+        return self.find(key) or self._written(key, write)
+
+    def _written(self, key: CacheKey, write: Callable[[Path], tuple[int, Any]]) -> CachedRecords:
+        folder = key.folder(self._root)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        _remove_left_overs(folder)
+        scratch = _scratch(folder, os.getpid())
+        try:
+            num_records, structure = write(scratch)
+            if num_records < 1:
+                raise DataError(
+                    f"the dataset {key.dataset_id!r} is empty: it has {num_records} records, so "
+                    "there is nothing to cache."
+                )
+            record = {"version": _VERSION, "num_records": num_records, "keys": key_order(structure)}
+            text = json.dumps(record) + "\n"
+            (scratch / _RECORD_FILE).write_text(text, encoding="utf-8")
+            try:
+                scratch.rename(folder)
+            except OSError:
+                # Another process was first: its dataset of the same name and version is as good.
+                if not (folder / _RECORD_FILE).exists():
+                    raise
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+        found = self.find(key)
+        if found is None:
+            raise DataError(f"{folder} was removed while it was written; start again")
+        _logger.info("cached %d records of %s in %s", found.num_records, key.dataset_id, folder)
+        return found
+
+
+def _scratch(folder: Path, pid: int) -> Path:
+    return folder.with_name(f"{folder.name}.{socket.gethostname()}.{pid}.tmp")
+
+
+def _remove_left_overs(folder: Path) -> None:
+    """Remove leftovers of processes of this machine that were killed while writing."""
+    start, end = _scratch(folder, 0).name.split(".0.tmp")[0] + ".", ".tmp"
+    for path in folder.parent.iterdir():
+        pid = path.name[len(start) : -len(end)]
+        is_ours = path.name.startswith(start) and path.name.endswith(end) and pid.isdecimal()
+        if is_ours and not _is_alive(int(pid)):
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _is_alive(pid: int) -> bool:
+    if pid == os.getpid():
+        return False  # an earlier process with the same id
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True  # it belongs to another user
+    return True
+
+
+def key_order(structure: Any) -> JSONValue:
+    """Return the keys of all dicts in a structure of dicts, tuples and lists, in their order.
+
+    Example::
+
+        >>> key_order(({"b": 1, "a": 2}, 3))
+        [[['b', None], ['a', None]], None]
+    """
+    if isinstance(structure, Mapping):
+        return [[name, key_order(part)] for name, part in structure.items()]
+    if isinstance(structure, tuple | list):
+        return [key_order(part) for part in structure]
+    return None
+
+
+def with_key_order(structure: Any, order: Any) -> Any:
+    """Return a structure with the keys of its dicts in an order from `key_order`.
+
+    Keys that are not in `order` come last, sorted; without an order, all keys are sorted.
+    """
+    if isinstance(structure, Mapping):
+        noted = dict(order or ())
+        names = [name for name in noted if name in structure]
+        names += sorted((name for name in structure if name not in noted), key=str)
+        return {name: with_key_order(structure[name], noted.get(name)) for name in names}
+    if isinstance(structure, tuple | list):
+        below = list(order or ())
+        below += [None] * (len(structure) - len(below))
+        parts = [with_key_order(part, o) for part, o in zip(structure, below, strict=False)]
+        make = getattr(type(structure), "_make", type(structure))  # a namedtuple has _make
+        return make(parts)
+    return structure

@@ -1,0 +1,94 @@
+"""The client's side of the server's HTTP API. Names are imported on first use."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from detcore.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from detcore.experimental.http._context import (
+        MOST_CONTEXT_BYTES,
+        MOST_CONTEXT_ENTRIES,
+        PackedContext,
+        pack,
+    )
+    from detcore.experimental.http._credentials import (
+        KeptToken,
+        find_credentials,
+        forget_token,
+        keep_token,
+        log_in_at,
+        newest_experiments,
+        normal_url,
+        open_session,
+    )
+    from detcore.experimental.http._documents import (
+        NUMBER,
+        spell_document,
+        spell_metrics,
+        unspell_document,
+        unspell_metrics,
+    )
+    from detcore.experimental.http._reads import answer_read
+    from detcore.experimental.http._session import ServerAway, ServerRefused, Session
+    from detcore.experimental.http._submit import (
+        Detached,
+        HandIn,
+        activate,
+        follow,
+        hand_in,
+        read_events,
+        submit,
+    )
+    from detcore.experimental.http._transport import HttpTransport, ServerRecords, connect
+
+__all__ = [
+    "MOST_CONTEXT_BYTES",
+    "MOST_CONTEXT_ENTRIES",
+    "NUMBER",
+    "Detached",
+    "HandIn",
+    "HttpTransport",
+    "KeptToken",
+    "PackedContext",
+    "ServerAway",
+    "ServerRecords",
+    "ServerRefused",
+    "Session",
+    "activate",
+    "answer_read",
+    "connect",
+    "find_credentials",
+    "follow",
+    "forget_token",
+    "hand_in",
+    "keep_token",
+    "log_in_at",
+    "newest_experiments",
+    "normal_url",
+    "open_session",
+    "pack",
+    "read_events",
+    "spell_document",
+    "spell_metrics",
+    "submit",
+    "unspell_document",
+    "unspell_metrics",
+]
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
+        "_credentials": (
+            "KeptToken find_credentials forget_token keep_token log_in_at "
+            "newest_experiments normal_url open_session"
+        ),
+        "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
+        "_reads": "answer_read",
+        "_session": "ServerAway ServerRefused Session",
+        "_submit": "Detached HandIn activate follow hand_in read_events submit",
+        "_transport": "HttpTransport ServerRecords connect",
+    },
+)

@@ -1,0 +1,315 @@
+"""Credentials of a user for a server, and the authorities trusted for the server's certificate."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import json
+import os
+import tempfile
+import time
+import urllib.parse
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from detcore.contract.errors import ConfigError, StorageError, UnauthenticatedError
+from detcore.environment import Environment, read_environment
+from detcore.experimental.http._session import Session
+
+__all__ = [
+    "KeptToken",
+    "find_credentials",
+    "forget_token",
+    "keep_token",
+    "kept_token",
+    "log_in_at",
+    "newest_experiments",
+    "normal_url",
+    "open_session",
+    "trusted_authorities",
+]
+
+# A shell waits for the answer at each press of the tab key.
+_COMPLETION_WAIT_S = 1.0
+_DEFAULT_PORT = 8080
+_FILE = "credentials.json"
+# A token that expires this soon is not used: it could expire during its use.
+_MARGIN_S = 60.0
+
+
+def find_credentials(
+    url: str,
+    user: str | None = None,
+    environment: Environment | None = None,
+    *,
+    password: str | None = None,
+) -> tuple[str, Path | None]:
+    """Return a token for a server, and the file of the authorities to trust (None: the system's).
+
+    Uses the first of these that exists: a `password` given here, ``DETCORE_TOKEN`` (of any user),
+    the token that ``detcore user login`` kept, a log-in with the environment's password.
+
+    Args:
+        url: The server; see `normal_url`.
+        user: The user; None: the environment's user, or else the one who logged in last.
+        environment: The settings of this process; default: read now.
+        password: Password to log in with; takes precedence over the other sources.
+
+    Raises:
+        ConfigError: If the URL, or a variable, cannot be used.
+        UnauthenticatedError: If no credentials are found.
+        ForbiddenError: If the server refuses user and password.
+        ServerAway: If a log-in is needed and the server does not answer.
+    """
+    url = normal_url(url)
+    environment = environment or read_environment()
+    certificate = trusted_authorities(environment)
+    name = user or environment.user
+    if password is None:
+        if environment.token:
+            return environment.token, certificate
+        kept = kept_token(environment.home, url, name)
+        if kept is not None:
+            return kept.token, certificate
+        if environment.user in (None, name):
+            password = environment.password
+    if name and password is not None:
+        return log_in_at(url, name, password, certificate=certificate).token, certificate
+    whose = f" of {name!r}" if name else ""
+    option = f" --user {name}" if name else ""
+    raise UnauthenticatedError(
+        f"no token{whose} for the server {url}: none is kept here that is still good, and "
+        "DETCORE_TOKEN is not set.\n"
+        f"Log in: detcore user login {url}{option}\n"
+        "In scripts, set DETCORE_TOKEN, or DETCORE_USER and DETCORE_PASSWORD."
+    )
+
+
+def open_session(
+    url: str, user: str | None = None, environment: Environment | None = None
+) -> Session:
+    """Return a session with a server; see `find_credentials`."""
+    token, certificate = find_credentials(url, user, environment)
+    return Session(normal_url(url), token, certificate=certificate)
+
+
+def log_in_at(url: str, user: str, password: str, *, certificate: Path | None = None) -> KeptToken:
+    """Return a new token of a server.
+
+    Raises:
+        ForbiddenError: If the server refuses user and password.
+        ServerAway: If it does not answer.
+    """
+    session = Session(url, certificate=certificate)
+    try:
+        said = session.ask(
+            "POST",
+            "/api/detcore/v1/login",
+            json_body={"username": user, "password": password},
+        )
+    finally:
+        session.close()
+    return KeptToken(user=user, token=said["token"], expires_at=said["expires_at"])
+
+
+def normal_url(url: str) -> str:
+    """Return the URL of a server as it is compared and kept.
+
+    ``host`` and ``host:port`` mean plain HTTP, and the port 8080 unless they name one.
+
+    Raises:
+        ConfigError: If it is no URL of a server.
+
+    Example::
+
+        >>> normal_url("Example.org/")
+        'http://example.org:8080'
+        >>> normal_url("https://example.org/detcore/")
+        'https://example.org/detcore'
+    """
+    text = url.strip()
+    has_scheme = "://" in text
+    try:
+        parts = urllib.parse.urlsplit(text if has_scheme else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urllib.parse.urlsplit("")
+    if parts.username is not None or parts.password is not None:
+        # Not shown: there is a password in it.
+        raise ConfigError(
+            f"the address of the server at {host} holds a user or a password.\n"
+            "Leave them out, and log in: detcore user login URL --user NAME"
+        )
+    if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
+        raise ConfigError(
+            f"{url!r} is not the address of a server.\nIt looks like http://host:8080"
+        )
+    if port is None and not has_scheme:
+        port = _DEFAULT_PORT
+    shown = f"[{host}]" if ":" in host else host
+    suffix = "" if port is None else f":{port}"
+    return f"{parts.scheme}://{shown}{suffix}{parts.path.rstrip('/')}"
+
+
+def trusted_authorities(environment: Environment) -> Path | None:
+    """Return the file that servers' certificates are checked against; None: the system's.
+
+    Raises:
+        ConfigError: If the environment names one that is not there.
+    """
+    path = environment.master_certificate
+    if path is not None and not path.is_file():
+        raise ConfigError(
+            f"there is no file {path} of authorities (DETCORE_MASTER_CERT or "
+            "DET_MASTER_CERT_FILE).\n"
+            "Name the certificate (PEM) of the server, or of who signed it; leaving it unchecked "
+            "is not offered."
+        )
+    return path
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class KeptToken:
+    """A token, its user, and when it expires (seconds since 1970)."""
+
+    user: str
+    token: str = dataclasses.field(repr=False)
+    expires_at: float
+
+
+def kept_token(home: Path, url: str, user: str | None = None) -> KeptToken | None:
+    """Return the kept token of a user of a server; None if there is no valid one.
+
+    Args:
+        home: ``DETCORE_HOME``.
+        url: The server, as `normal_url` writes it.
+        user: The user; None: the one who logged in last.
+
+    Raises:
+        ConfigError: If others may read the file, or it is damaged.
+    """
+    server = _read(home / _FILE).get(url, {})
+    name = user or server.get("active")
+    found = server.get("users", {}).get(name)
+    if found is None or found["expires_at"] < time.time() + _MARGIN_S:
+        return None
+    return KeptToken(user=name, token=found["token"], expires_at=found["expires_at"])
+
+
+def keep_token(home: Path, url: str, kept: KeptToken) -> None:
+    """Keep a token, instead of an earlier one of that user; it is the active one from now on.
+
+    Raises:
+        StorageError: If it cannot be written.
+        ConfigError: If others may read the file, or it is damaged.
+    """
+    with _changed(home) as servers:
+        server = servers.setdefault(url, {"users": {}})
+        server["active"] = kept.user
+        server["users"][kept.user] = {"token": kept.token, "expires_at": kept.expires_at}
+
+
+def forget_token(home: Path, url: str, user: str) -> None:
+    """Forget the token of a user of a server, if it is kept."""
+    with _changed(home) as servers:
+        server = servers.get(url, {"users": {}})
+        server["users"].pop(user, None)
+        if server.get("active") == user:
+            server["active"] = next(iter(server["users"]), None)
+        if not server["users"]:
+            servers.pop(url, None)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_mode & 0o077:
+                raise ConfigError(
+                    f"others may read {path}, which holds tokens: it is not used.\n"
+                    f"Make it yours alone: chmod 600 {path}"
+                )
+            data = file.read()
+    except FileNotFoundError:
+        return {}
+    try:
+        return {url: _checked(server) for url, server in json.loads(data)["servers"].items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        # Without the reason, which may quote the file's content.
+        raise ConfigError(
+            f"the file of tokens {path} is damaged.\n"
+            "Remove it, and log in again: detcore user login URL"
+        ) from None
+
+
+def _checked(server: Any) -> dict[str, Any]:
+    users = {
+        str(name): {"token": str(kept["token"]), "expires_at": float(kept["expires_at"])}
+        for name, kept in server["users"].items()
+    }
+    return {"active": server.get("active"), "users": users}
+
+
+@contextlib.contextmanager
+def _changed(home: Path) -> Iterator[dict[str, Any]]:
+    """Yield the kept tokens, and write them back; other processes wait meanwhile."""
+    path = home / _FILE
+    try:
+        home.mkdir(parents=True, exist_ok=True)
+        with _locked(home / f"{_FILE}.lock"):
+            servers = _read(path)
+            yield servers
+            _replace(path, json.dumps({"servers": servers}, indent=1))
+    except OSError as error:
+        raise StorageError(
+            f"the token cannot be kept in {path}: {error}.\n"
+            "Make room there, or set DETCORE_HOME to a folder that you may write to."
+        ) from error
+
+
+@contextlib.contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _replace(path: Path, text: str) -> None:
+    # mkstemp: mode 0600 from the first moment, and a name that no other process uses.
+    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(temporary)
+        raise
+
+
+def newest_experiments(environment: Environment, master: str) -> list[tuple[int, str, str]]:
+    """Return id, state and name of a server's newest experiments, for a shell that completes ids.
+
+    Nothing is asked without a token that is kept, and the server has one second to answer.
+    """
+    url = normal_url(master)
+    kept = kept_token(environment.home, url, environment.user)
+    token = environment.token or (kept.token if kept else "")
+    if not token:
+        return []
+    certificate = trusted_authorities(environment)
+    with contextlib.closing(Session(url, token, certificate=certificate)) as session:
+        told = session.ask(
+            "GET",
+            "/api/detcore/v1/experiments",
+            params={"newest_first": "true", "limit": 1000},
+            timeout_s=_COMPLETION_WAIT_S,
+            num_tries=1,
+        )
+    return [(row["id"], row["state"], row["name"]) for row in told]

@@ -1,0 +1,355 @@
+"""Submission of experiments to a server, and following them as if they ran here."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.contract.errors import ConfigError, DatabaseError, DetcoreError, in_one_line
+from detcore.experimental.http._context import pack
+from detcore.experimental.http._credentials import open_session
+from detcore.experimental.http._documents import unspell_document
+from detcore.experimental.http._session import ServerAway
+from detcore.types import ExperimentState
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from detcore.environment import Environment
+    from detcore.experimental.http._context import PackedContext
+    from detcore.experimental.http._session import Session
+    from detcore.experimental.http.journal import Replayer
+    from detcore.runner import ExperimentResult, RunListener
+
+__all__ = ["Detached", "HandIn", "activate", "follow", "hand_in", "read_events", "submit"]
+
+_API = "/api/detcore/v1"
+# Small enough for servers behind a proxy that takes no larger bodies.
+_PART_BYTES = 512 << 10
+_MOST_STEPS = 2000
+# A server that is being restarted is back within a minute.
+_PATIENCE_S = 60.0
+_PAUSE_S = 1.0
+_LOOK_S = 0.5
+_TICK_S = 0.1
+# A server that is restarted is away for less.
+_SAID_AFTER_S = 3.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class HandIn:
+    """A submission of an experiment.
+
+    Attributes:
+        text: The experiment file (YAML).
+        name: Name of the file in messages about its mistakes.
+        overrides: Settings by dotted name; texts are YAML.
+        environment: The variables ``DETCORE_CONFIG__...`` of the user's environment.
+        test_mode: One batch, one validation, one checkpoint.
+        submission_id: Identifies the submission, so that a second try does not start a second
+            experiment.
+    """
+
+    text: str
+    name: str
+    overrides: Mapping[str, Any]
+    environment: Mapping[str, str]
+    test_mode: bool
+    submission_id: str = dataclasses.field(default_factory=lambda: uuid.uuid4().hex)
+
+    @classmethod
+    def from_file(cls, path: Path, **rest: Any) -> HandIn:
+        """Make one of an experiment file.
+
+        Args:
+            path: The file.
+            rest: The other attributes but for its text and name.
+
+        Raises:
+            ConfigError: If it cannot be read.
+        """
+        try:
+            text = path.read_bytes().decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ConfigError(f"the experiment file {path} cannot be read: {error}") from error
+        return cls(text=text, name=str(path), **rest)
+
+
+def submit(
+    master: str,
+    given: HandIn,
+    folder: Path,
+    *,
+    environment: Environment,
+    notice: Callable[[str], None],
+) -> tuple[Session, int]:
+    """Submit an experiment with the code in a folder.
+
+    Args:
+        master: Address of the server.
+        given: The experiment.
+        folder: Its code.
+        environment: Where the user's token is.
+        notice: Called with each message for the user.
+
+    Returns:
+        The session with the server, and the experiment's id.
+
+    Raises:
+        DetcoreError: As `open_session`, `pack` and `hand_in`.
+    """
+    session = open_session(master, environment=environment)
+    context = pack(folder)
+    with context.file:
+        experiment_id = hand_in(session, given, context, notice=notice)
+    notice(f"experiment {experiment_id} was handed in to {session.url}")
+    return session, experiment_id
+
+
+def activate(master: str, experiment_id: int, *, environment: Environment) -> Session:
+    """Let a server continue an experiment, unless it runs or is complete; return the session."""
+    from detcore.experimental import Determined
+
+    session = open_session(master, environment=environment)
+    if read_events(session, experiment_id, 0)["state"] in ("PAUSED", "ERROR", "CANCELED"):
+        with Determined(master) as client:
+            client.get_experiment(experiment_id).activate()
+    return session
+
+
+def hand_in(
+    session: Session,
+    given: HandIn,
+    context: PackedContext,
+    *,
+    notice: Callable[[str], None] = lambda text: None,
+) -> int:
+    """Submit an experiment and its code; return its id.
+
+    The server checks the experiment file before the code is uploaded. While the server is
+    unreachable, or if an answer is lost, each request is repeated for a minute; the server starts
+    one experiment all the same.
+
+    Args:
+        session: Session with the server.
+        given: The experiment.
+        context: Its code.
+        notice: Called with each message for the user.
+
+    Raises:
+        ConfigError: If the experiment file has mistakes; the message lists all.
+        ServerAway: If the server stays unreachable.
+        DetcoreError: The error with which the server refuses it.
+    """
+    body = {
+        "submission_id": given.submission_id,
+        "config": given.text,
+        "name": given.name,
+        "overrides": dict(given.overrides),
+        "environment": dict(given.environment),
+        "test": given.test_mode,
+        "archive": context.digest,
+        "archive_size": context.size_bytes,
+    }
+    for _ in range(_MOST_STEPS):
+        said = _patiently(session, notice, "POST", f"{_API}/experiments", json_body=body)
+        if said["experiment_id"] is not None:
+            for line in said["notices"]:
+                notice(line)
+            return int(said["experiment_id"])
+        if int(said["uploaded"]) == 0:
+            notice(f"uploading {context.num_files} files ({_shown(context.size_bytes)})")
+        _upload(session, context, int(said["uploaded"]), notice)
+    raise DatabaseError(
+        f"the server {session.url} asks for the code again and again, although it was uploaded.\n"
+        "Its log says why."
+    )
+
+
+def _upload(
+    session: Session, context: PackedContext, offset: int, notice: Callable[[str], None]
+) -> None:
+    for _ in range(_MOST_STEPS):
+        if offset >= context.size_bytes:
+            return
+        context.file.seek(offset)
+        part = context.file.read(_PART_BYTES)
+        said = _patiently(
+            session,
+            notice,
+            "PUT",
+            f"{_API}/uploads/{context.digest}",
+            body=part,
+            params={"offset": offset},
+        )
+        offset = int(said["size"])
+
+
+def _patiently(
+    session: Session, notice: Callable[[str], None], method: str, path: str, **request: Any
+) -> Any:
+    """Retry while the server is unreachable; both requests may be sent twice without harm."""
+    deadline = time.monotonic() + _PATIENCE_S
+    is_told = False
+    while True:
+        try:
+            return session.ask(method, path, is_repeatable=True, **request)
+        except ServerAway as error:
+            if time.monotonic() >= deadline:
+                raise
+            if not is_told:
+                first = str(error).splitlines()[0]
+                notice(in_one_line(first, f"Trying again for {_PATIENCE_S:.0f} s"))
+                is_told = True
+        time.sleep(_PAUSE_S)
+
+
+def read_events(session: Session, experiment_id: int, position: int) -> dict[str, Any]:
+    """Return the events of an experiment's runner from a position on; see the server's route.
+
+    Raises:
+        ServerAway: If the server does not answer; the request is not repeated.
+    """
+    said: dict[str, Any] = session.ask(
+        "GET",
+        f"{_API}/experiments/{experiment_id}/events",
+        params={"position": position},
+        num_tries=1,
+    )
+    return said
+
+
+def _shown(size: int) -> str:
+    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} KB"
+
+
+class Detached(DetcoreError):
+    """An experiment is no longer followed, because of Ctrl-C; it keeps running.
+
+    Attributes:
+        experiment_id: Which one.
+    """
+
+    def __init__(self, experiment_id: int, url: str) -> None:
+        super().__init__(
+            f"experiment {experiment_id} continues without being followed.\n"
+            f"Follow it again:  detcore run --resume {experiment_id} --master {url}\n"
+            f"End it:           detcore experiment cancel {experiment_id} --master {url}"
+        )
+        self.experiment_id = experiment_id
+
+
+def follow(session: Session, experiment_id: int, listener: RunListener) -> ExperimentResult:
+    """Pass all events of an experiment's runner to a listener, until the experiment ends.
+
+    Retry while the server is unreachable: the experiment keeps running.
+
+    Args:
+        session: Asks the server.
+        experiment_id: Which experiment.
+        listener: Receives the events.
+
+    Raises:
+        Detached: After Ctrl-C.
+        NotFoundError: If there is no such experiment, or no more.
+        UnauthenticatedError: If the token is no longer good.
+    """
+    from detcore.experimental.http.journal import Replayer
+
+    try:
+        _Following(session, experiment_id, listener, Replayer(listener)).run()
+        return _result(_outcome(session, experiment_id, listener))
+    except KeyboardInterrupt:
+        raise Detached(experiment_id, session.url) from None
+
+
+class _Following:
+    """One experiment that is followed."""
+
+    def __init__(
+        self, session: Session, experiment_id: int, listener: RunListener, replayer: Replayer
+    ) -> None:
+        self._session = session
+        self._id = experiment_id
+        self._listener = listener
+        self._tell = replayer
+        self._position = 0
+        self._away_since: float | None = None
+        self._is_away_told = False
+        self._num_before: int | None = None
+
+    def run(self) -> None:
+        while True:
+            said = self._read()
+            if said is not None:
+                for line in said["lines"]:
+                    self._tell(line)
+                self._position = said["position"]
+                self._tell_place(said["num_before"])
+                if said["is_over"]:
+                    return
+                if said["lines"]:
+                    continue
+            self._wait()
+
+    def _read(self) -> dict[str, Any] | None:
+        """Return the new events; None while the server is unreachable."""
+        try:
+            said = read_events(self._session, self._id, self._position)
+        except ServerAway as error:
+            now = time.monotonic()
+            self._away_since = self._away_since or now
+            if not self._is_away_told and now - self._away_since >= _SAID_AFTER_S:
+                self._is_away_told = True
+                self._listener.notice(
+                    f"{str(error).splitlines()[0]}\nThe experiment continues; trying to reach the "
+                    "server again (Ctrl-C: stop following)"
+                )
+            return None
+        if self._is_away_told:
+            self._listener.notice("the server is back")
+        self._away_since, self._is_away_told = None, False
+        return said
+
+    def _tell_place(self, num_before: int | None) -> None:
+        if num_before is not None and num_before != self._num_before:
+            others = "experiment" if num_before == 1 else "experiments"
+            self._listener.notice(
+                f"experiment {self._id} waits for its turn: {num_before} {others} before it"
+                if num_before
+                else f"experiment {self._id} is about to start"
+            )
+        self._num_before = num_before
+
+    def _wait(self) -> None:
+        deadline = time.monotonic() + _LOOK_S
+        while time.monotonic() < deadline:
+            self._listener.tick()
+            time.sleep(_TICK_S)
+
+
+def _outcome(session: Session, experiment_id: int, listener: RunListener) -> dict[str, Any]:
+    while True:
+        with contextlib.suppress(ServerAway):
+            said = session.ask("GET", f"{_API}/experiments/{experiment_id}/outcome")
+            found: dict[str, Any] = unspell_document(said)
+            return found
+        listener.tick()
+        time.sleep(_LOOK_S)
+
+
+def _result(said: dict[str, Any]) -> ExperimentResult:
+    from detcore.runner import ExperimentResult, TrialResult
+
+    return ExperimentResult(
+        experiment_id=said["experiment_id"],
+        state=ExperimentState(said["state"]),
+        trials=tuple(TrialResult(**trial) for trial in said["trials"]),
+        metric=said["metric"],
+        smaller_is_better=said["smaller_is_better"],
+        error=said["error"],
+    )

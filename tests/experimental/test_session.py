@@ -1,0 +1,423 @@
+"""`Session` against servers that are slow, gone, hostile, or no servers of detcore at all."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from detcore.errors import (
+    ConfigError,
+    DetcoreError,
+    ForbiddenError,
+    InvalidArgumentError,
+    NotFoundError,
+    StorageFullError,
+    UnauthenticatedError,
+)
+from detcore.experimental.http import ServerAway, ServerRefused, Session
+
+TOKEN = "s3cret-token"
+
+
+class Script:
+    """What a server does with each request, and what it was asked.
+
+    Attributes:
+        url: Where it is.
+        asked: The heads of the requests.
+        connections: How many were made.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.asked: list[str] = []
+        self.connections = 0
+
+
+@contextlib.contextmanager
+def scripted(*answers: bytes | Callable[[socket.socket], None]) -> Iterator[Script]:
+    """Run a server that answers with these bytes, the last one for ever; b"" closes."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        script = Script(f"http://127.0.0.1:{listener.getsockname()[1]}")
+        threads: list[threading.Thread] = []
+
+        def serve(link: socket.socket) -> None:
+            with link, contextlib.suppress(OSError):
+                while head := read_head(link):
+                    answer = answers[min(len(script.asked), len(answers) - 1)]
+                    script.asked.append(head)
+                    if callable(answer):
+                        answer(link)
+                        return
+                    if not answer:
+                        return
+                    link.sendall(answer)
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    link, _ = listener.accept()
+                    script.connections += 1
+                    thread = threading.Thread(target=serve, args=(link,), daemon=True)
+                    threads.append(thread)
+                    thread.start()
+
+        accepting = threading.Thread(target=accept)
+        accepting.start()
+        try:
+            yield script
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            accepting.join(10)
+
+
+def read_head(link: socket.socket) -> str:
+    data = b""
+    while b"\r\n\r\n" not in data:
+        piece = link.recv(65536)
+        if not piece:
+            return ""
+        data += piece
+    head, _, body = data.partition(b"\r\n\r\n")
+    for line in head.split(b"\r\n"):
+        if line.lower().startswith(b"content-length:"):
+            missing = int(line.split(b":")[1]) - len(body)
+            while missing > 0:
+                missing -= len(link.recv(65536))
+    return head.decode()
+
+
+def answer(status: int, body: object = None, *headers: str, raw: bytes | None = None) -> bytes:
+    data = json.dumps(body).encode() if raw is None else raw
+    lines = [f"HTTP/1.1 {status} X", f"Content-Length: {len(data)}", *headers]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + data
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("detcore.experimental.http._session._BACKOFF_S", 0.001)
+
+
+def failure(script: Script, method: str = "GET", **options: float) -> DetcoreError:
+    """Ask, and return what was raised; whatever it is, the token is not in it."""
+    session = Session(script.url, TOKEN)
+    with pytest.raises(DetcoreError) as caught:
+        session.ask(method, "/x", **options)  # type: ignore[arg-type]  # timeouts, numbers
+    session.close()
+    seen: BaseException | None = caught.value
+    while seen is not None:
+        assert TOKEN not in f"{seen!r} {seen}"
+        seen = seen.__cause__ or seen.__context__
+    return caught.value
+
+
+# -- answers --------------------------------------------------------------------------------------
+
+
+def test_an_answer_and_nothing() -> None:
+    with scripted(answer(200, {"a": [1]}), answer(200, raw=b""), answer(204, raw=b"")) as script:
+        session = Session(script.url, TOKEN)
+        assert session.ask("GET", "/x", params={"a": 1, "b": None, "c": ["d", "é"]}) == {"a": [1]}
+        assert session.ask("POST", "/x", json_body={}) is None
+        assert session.ask("DELETE", "/x") is None
+        session.close()
+    assert script.asked[0].startswith("GET /x?a=1&c=d&c=%C3%A9 HTTP/1.1\r\n")
+    assert f"Authorization: Bearer {TOKEN}" in script.asked[0]
+    assert script.connections == 1  # the others came over the same one
+    assert TOKEN not in repr(session)
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "kind", "text"),
+    [
+        (404, {"error": {"type": "NotFoundError", "message": "no x"}}, NotFoundError, "no x"),
+        (401, {"detail": "who?"}, UnauthenticatedError, "who[?]"),
+        (403, {"detail": "no"}, ForbiddenError, "no"),
+        (422, {"detail": [{"loc": ["a"]}]}, InvalidArgumentError, "loc"),
+        (500, {"error": {"type": "Zebra", "message": "m"}}, ServerRefused, "with 500: m"),
+        (500, {"error": {"type": "describe", "message": "m"}}, ServerRefused, "with 500: m"),
+        (500, {"error": {"type": ["x"], "message": 3}}, ServerRefused, "with 500"),
+        (500, {"error": "text"}, ServerRefused, "with 500: text"),
+        (418, [1, 2], ServerRefused, "with 418: .1, 2"),
+        (418, None, ServerRefused, "with 418: null"),
+    ],
+)
+def test_errors_are_raised_as_what_they_were(
+    status: int, body: object, kind: type[DetcoreError], text: str
+) -> None:
+    with scripted(answer(status, body)) as script, pytest.raises(kind, match=text):
+        raise failure(script, "POST")
+    assert len(script.asked) == 1
+
+
+def test_errors_keep_their_attributes() -> None:
+    told = {"type": "StorageFullError", "message": "full", "details": {"missing_bytes": 7, "x": 1}}
+    with scripted(answer(507, {"error": told})) as script:
+        error = failure(script)
+    assert isinstance(error, StorageFullError)
+    assert error.missing_bytes == 7
+    assert not hasattr(error, "x")
+
+
+def test_a_redirect_is_not_followed() -> None:
+    with scripted(answer(200, {})) as thief:
+        to_thief = answer(307, None, f"Location: {thief.url}/x")
+        with scripted(to_thief) as script:
+            error = failure(script)
+    assert isinstance(error, ServerRefused)
+    assert "is redirected (307)" in str(error)
+    assert error.status == 307
+    assert thief.asked == []
+
+
+@pytest.mark.parametrize(
+    "raw", [b"<html>hello", b"{", b"\xff\xfe", b"[" * 100_000, b"HTTP", b"NaN nonsense"]
+)
+def test_what_is_no_json(raw: bytes) -> None:
+    with scripted(answer(200, raw=raw)) as script, pytest.raises(ServerRefused, match="not JSON"):
+        raise failure(script)
+
+
+def test_what_is_no_http() -> None:
+    with scripted(b"SSH-2.0-OpenSSH_9\r\n\r\n") as script, pytest.raises(ServerAway):
+        raise failure(script, num_tries=1)
+
+
+def test_an_answer_that_is_too_large() -> None:
+    with (
+        scripted(answer(200, raw=b"[" + b"1," * 50_000 + b"1]")) as script,
+        pytest.raises(ServerRefused, match="more than 65536 bytes"),
+    ):
+        raise failure(script, most_bytes=65536)
+
+    def flood(link: socket.socket) -> None:
+        link.sendall(b"HTTP/1.1 500 X\r\nContent-Type: text/plain\r\n\r\n")
+        while True:
+            link.sendall(b"x" * 65536)
+
+    with scripted(flood) as script, pytest.raises(ServerRefused, match="with 500: xxx"):
+        raise failure(script)
+
+
+def test_compressed_answers_are_not_unpacked() -> None:
+    with (
+        scripted(answer(200, None, "Content-Encoding: gzip", raw=b"\x1f\x8b000")) as script,
+        pytest.raises(ServerRefused, match="not JSON"),
+    ):
+        raise failure(script)
+
+
+# -- time -----------------------------------------------------------------------------------------
+
+
+def test_a_server_that_never_answers() -> None:
+    with scripted(lambda link: time.sleep(120)) as script:
+        begin = time.monotonic()
+        error = failure(script, timeout_s=0.2)
+    assert isinstance(error, ServerAway)
+    assert time.monotonic() - begin < 60
+
+
+def test_a_server_that_answers_for_ever() -> None:
+    """Each byte comes in time, and the end never does."""
+
+    def drip(link: socket.socket) -> None:
+        link.sendall(b"HTTP/1.1 200 X\r\nContent-Length: 100000\r\n\r\n")
+        while True:
+            link.sendall(b" ")
+            time.sleep(0.02)
+
+    with scripted(drip) as script:
+        begin = time.monotonic()
+        error = failure(script, timeout_s=0.3, num_tries=1)
+    assert "the end of its answer does not come" in str(error)
+    assert time.monotonic() - begin < 60
+
+
+# -- asking again ---------------------------------------------------------------------------------
+
+BUSY = {"error": {"type": "ServerAway", "message": "busy"}}
+AWAY = [answer(502, raw=b"bad"), answer(503, BUSY), answer(504, raw=b"late"), b""]
+
+
+def test_questions_are_asked_again_and_a_long_wait_says_why_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    cut_off = b"HTTP/1.1 200 X\r\nContent-Length: 50\r\n\r\n{"
+    with scripted(*AWAY, lambda link: link.sendall(cut_off), answer(200, [1])) as script:
+        session = Session(script.url, TOKEN)
+        assert session.ask("GET", "/x") == [1]
+        assert caplog.messages == [f"{script.url} does not answer; trying again"]
+        session.close()
+    assert len(script.asked) == 6
+
+
+@pytest.mark.parametrize("number", range(4))
+def test_changes_are_asked_once(number: int) -> None:
+    with scripted(AWAY[number], answer(200, [1])) as script:
+        error = failure(script, "POST")
+        assert isinstance(error, ServerAway)
+        assert error.may_have_arrived
+        assert len(script.asked) == 1
+        session = Session(script.url, TOKEN)
+        assert session.ask("POST", "/x", is_repeatable=True) == [1]
+        session.close()
+
+
+def test_a_change_is_asked_again_where_it_cannot_have_arrived() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    session = Session(f"http://127.0.0.1:{port}", TOKEN)
+    with pytest.raises(ServerAway, match=r"connection refused\nIs it running") as caught:
+        session.ask("POST", "/x")
+    assert not caught.value.may_have_arrived
+
+
+def test_an_error_of_the_server_s_own_is_not_asked_again() -> None:
+    body = {"error": {"type": "UnavailableError", "message": "busy"}}
+    with scripted(answer(503, body)) as script, pytest.raises(DetcoreError, match=r"^busy$"):
+        raise failure(script)
+    assert len(script.asked) == 1
+
+
+def test_a_connection_that_was_idle_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The server may be closing it just now, and what is sent then is lost."""
+    with scripted(answer(200, {})) as script:
+        session = Session(script.url, TOKEN)
+        session.ask("POST", "/x")
+        session.ask("POST", "/x")
+        assert script.connections == 1
+        monkeypatch.setattr("detcore.experimental.http._session._IDLE_S", -1.0)
+        session.ask("POST", "/x")
+        assert script.connections == 2
+        session.close()
+
+
+# -- tokens ---------------------------------------------------------------------------------------
+
+
+def test_a_token_is_fetched_late_and_again_once_it_expired() -> None:
+    given: list[str] = []
+
+    def log_in() -> str:
+        given.append(f"token-{len(given)}")
+        return given[-1]
+
+    refused = answer(401, {"detail": "expired"})
+    with scripted(answer(200, 1), refused, answer(200, 2), refused) as script:
+        session = Session(script.url, log_in)
+        assert given == []
+        assert session.ask("GET", "/x") == 1
+        assert session.ask("POST", "/x", json_body={"a": 1}) == 2
+        with pytest.raises(UnauthenticatedError):
+            session.ask("GET", "/x")
+        session.close()
+    assert [asked.partition("Bearer ")[2].partition("\r")[0] for asked in script.asked] == [
+        *("token-0", "token-0", "token-1", "token-1", "token-2")
+    ]
+
+
+@pytest.mark.parametrize("token", ["a\r\nHost: x", "a b", "tökèn", "a\x00"])
+def test_a_token_that_is_none_is_not_shown(token: str) -> None:
+    with pytest.raises(ConfigError, match="holds characters") as caught:
+        Session("http://host", token)
+    assert token not in str(caught.value)
+    session = Session("http://127.0.0.1:1", lambda: token)
+    with pytest.raises(ConfigError, match="holds characters"):
+        session.ask("GET", "/x")
+
+
+@pytest.mark.parametrize(
+    "url", ["", "host", "ftp://host", "http://", "http://h:99999", "http://h/?q=1", "http://h\n"]
+)
+def test_what_is_no_url(url: str) -> None:
+    with pytest.raises(ConfigError, match="address of the server"):
+        Session(url)
+
+
+def test_a_password_in_the_url_is_refused_and_not_shown() -> None:
+    with pytest.raises(ConfigError, match=r"http://\*\*\*@host") as caught:
+        Session("http://ada:pass-word@host")
+    assert "pass-word" not in str(caught.value)
+
+
+# -- TLS ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1 that signed itself, and its key."""
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+         "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=test",
+         "-addext", "subjectAltName=IP:127.0.0.1"],
+        cwd=folder, check=True, capture_output=True,
+    )  # fmt: skip
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def test_a_certificate_is_checked(certificate: tuple[Path, Path]) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(*certificate)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        asked: list[str] = []
+
+        def accept() -> None:
+            with contextlib.suppress(OSError):
+                while True:
+                    link, _ = listener.accept()
+                    with (
+                        contextlib.suppress(OSError),
+                        context.wrap_socket(link, server_side=True) as secure,
+                    ):
+                        asked.append(read_head(secure))
+                        secure.sendall(answer(200, {"ok": 1}, "Connection: close"))
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            url = f"https://127.0.0.1:{listener.getsockname()[1]}"
+            trusting = Session(url, TOKEN, certificate=certificate[0])
+            assert trusting.ask("GET", "/x") == {"ok": 1}
+            doubting = Session(url, TOKEN)
+            with pytest.raises(ServerRefused, match=r"not trusted: .*\n.*DETCORE_MASTER_CERT"):
+                doubting.ask("GET", "/x")
+            assert len(asked) == 1  # nothing was sent
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+            thread.join(10)
+
+
+def test_https_to_a_server_without_tls() -> None:
+    with scripted(answer(200, {})) as script:
+        session = Session(script.url.replace("http:", "https:"), TOKEN)
+        with pytest.raises(DetcoreError, match=r"does not speak TLS|does not answer"):
+            session.ask("GET", "/x", num_tries=1)
+        assert TOKEN not in "".join(script.asked)
+
+
+# -- streams --------------------------------------------------------------------------------------
+
+
+def test_a_stream_that_is_cut_off_says_so() -> None:
+    def cut(link: socket.socket) -> None:
+        link.sendall(b"HTTP/1.1 200 X\r\nContent-Length: 10\r\n\r\nabc")
+
+    with scripted(cut) as script:
+        session = Session(script.url, TOKEN)
+        with session.stream("/x") as pieces:
+            assert next(pieces) == b"abc"
+            with pytest.raises(ServerAway, match="breaks off"):
+                next(pieces)
+        session.close()

@@ -1,0 +1,79 @@
+"""Which machines, how they are reached, and which variables go there."""
+
+from __future__ import annotations
+
+import pytest
+from launch_command import Launch
+
+from detcore.errors import ConfigError
+from detcore.launch._hosts import Host, exported_environment, parse_hosts
+
+HOSTS = ("--launcher", "horovod", "--hosts", "a:4,b:4")
+
+
+def test_hosts_and_their_slots() -> None:
+    assert parse_hosts("a:4, b.c-d_e:10,10.0.0.1") == [
+        Host("a", 4),
+        Host("b.c-d_e", 10),
+        Host("10.0.0.1", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "a:", "a:x", "a:0", "a,,b", "a b", "-oProxyCommand=x:1", "a;b"]
+)
+def test_hosts_that_cannot_be_read(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not NAME:SLOTS"):
+        parse_hosts(text)
+    with pytest.raises(ConfigError, match="'a' is named twice"):
+        parse_hosts("a:1,a:2")
+
+
+def test_only_harmless_variables_go_to_other_machines(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = {"HOROVOD_FUSION_THRESHOLD": "1", "PYTHONPATH": "/a", "OMP_NUM_THREADS": "2"}
+    secret = {
+        "DETCORE_JOB_KEY": "k",
+        "AWS_SECRET_ACCESS_KEY": "k",
+        "PYTHON_API_TOKEN": "k",
+        "HOROVOD_PASSWORD": "k",
+        "TF_URL": "https://user:k@host",
+        "DETCORE_DB": "postgresql://me:k@host/db",
+        "SOMETHING": "else",
+        "HOROVOD_RANK": "3",
+    }
+    for name, value in {**kept, **secret}.items():
+        monkeypatch.setenv(name, value)
+    found = exported_environment({"PATH": "/x"}, ["SOMETHING"])
+    assert found.items() >= {**kept, "PATH": "/x", "SOMETHING": "else"}.items()
+    assert not found.keys() & (secret.keys() - {"SOMETHING"})
+    for name in ("DETCORE_JOB_KEY", "AWS_SECRET_ACCESS_KEY", "DETCORE_DB"):
+        with pytest.raises(ConfigError, match=f"--env {name}: its value would stand on"):
+            exported_environment({}, [name])
+    with pytest.raises(ConfigError, match="--env NOT_THERE: this variable is not set"):
+        exported_environment({}, ["NOT_THERE"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--hosts", "a:4", "--", "true"], "--hosts works with --launcher horovod, not with local"),
+        (["--launcher", "torch", "--hosts", "a:4", "--", "true"], "run torchrun on each machine"),
+        ([*HOSTS, "-n", 9, "--", "true"], "-n 9, but the hosts have 8 slots: a:4,b:4"),
+        (["--launcher", "horovod", "--hosts", "a:b", "--", "true"], "'a:b' is not NAME:SLOTS"),
+        (["-n", 2, "--env", "X", "--", "true"], "belong to --hosts"),
+    ],
+)
+def test_a_wrong_command_line_is_exit_code_2(
+    launch: Launch, arguments: list[object], message: str
+) -> None:
+    finished = launch(*arguments)
+    assert finished.returncode == 2
+    assert message in finished.stderr
+
+
+def test_a_missing_horovodrun_is_named_with_the_command_that_brings_it(launch: Launch) -> None:
+    """The sessions that run this folder have no Horovod."""
+    finished = launch(*HOSTS, "--", "true")
+    assert finished.returncode == 2
+    assert "--hosts needs horovodrun, but there is no" in finished.stderr
+    assert "pip install horovod" in finished.stderr
