@@ -172,7 +172,7 @@ def test_only_the_embedded_transport_knows_the_database() -> None:
     modules = {
         module.name.rpartition(".")[2]: module
         for module in modules_under(SOURCE)
-        if module.name.startswith("detcore.experimental.")
+        if module.name.rpartition(".")[0] == "detcore.experimental"
     }
     assert set(modules) >= EMBEDDED | CLASSES
     wrong = [

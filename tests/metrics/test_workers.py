@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from metric_worker import NUM_RECORDS, records, reducers
 
-WORKER = Path(__file__).parents[3] / "tests" / "support" / "metric_worker.py"
+WORKER = Path(__file__).parents[1] / "support" / "metric_worker.py"
 
 
 def run(size: int) -> list[dict[str, Any]]:

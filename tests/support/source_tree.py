@@ -60,8 +60,20 @@ class Module:
         """All imports, also those inside functions."""
         return tuple(_imports(self.tree, self, for_types_only=False))
 
+    @property
+    def handed_on_whole(self) -> Module | None:
+        """The module of the core whose names this one hands on with ``import *``, or None."""
+        for node in self.tree.body:
+            if isinstance(node, ast.ImportFrom) and node.names[0].name == "*":
+                name = str(node.module)
+                return Module(name, SOURCE.joinpath(*name.split(".")).with_suffix(".py"))
+        return None
+
     def declared_all(self) -> list[str] | None:
         """Return the names in ``__all__``, or None if there is none."""
+        source = self.handed_on_whole
+        if source is not None:
+            return source.declared_all()
         for node in self.tree.body:
             if isinstance(node, ast.Assign) and any(
                 isinstance(target, ast.Name) and target.id == "__all__" for target in node.targets
