@@ -7,10 +7,6 @@ from types import ModuleType
 
 from detcore.contract.errors import RunError
 
-__all__ = [
-    "MissingDistributionError", "describe_missing", "import_distribution", "install_command",
-]  # fmt: skip
-
 
 class MissingDistributionError(ModuleNotFoundError, RunError):
     """A distribution of detcore is needed and not installed."""

@@ -11,10 +11,6 @@ if TYPE_CHECKING:
 
     from detcore.contract.values import JSONValue
 
-__all__ = [
-    "MASK", "distance", "find_hidden", "hide_lines", "is_secret_key", "literal_secrets",
-    "mask_code", "mask_config", "mask_text", "secret_values",
-]  # fmt: skip
 
 MASK = "********"
 

@@ -8,8 +8,6 @@ import signal
 import stat
 import termios
 
-__all__ = ["find_stop_signals", "leave_closed_terminal"]
-
 
 def find_stop_signals() -> tuple[signal.Signals, ...]:
     """Return SIGINT, SIGTERM, SIGUSR1 and, unless it is ignored (nohup), SIGHUP."""

@@ -16,9 +16,8 @@ from terminal import on_a_terminal
 
 from detcore._log import Spool
 from detcore.cli import main
-from detcore.cli._output import format_bytes, format_duration
 from detcore.database import Database
-from detcore.describe import summarize_config
+from detcore.describe import format_bytes, format_duration, summarize_config
 from detcore.errors import NotFoundError
 from detcore.types import ExperimentState
 

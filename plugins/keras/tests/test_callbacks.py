@@ -12,7 +12,8 @@ import pytest
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 from detcore_keras import callbacks as ours
-from detcore_keras._callback_list import CallbackMultiplexer, has_batch_hooks, read_callbacks
+from detcore_keras._callback_checks import has_batch_hooks
+from detcore_keras._callback_list import CallbackMultiplexer, read_callbacks
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._state import write_array_files
 

@@ -18,11 +18,10 @@ from detcore_keras._arrays import encoded, read_arrays
 from detcore_keras._input_spec import build_from_spec, spec_from_json, spec_to_json
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._npz import write_npz
+from detcore_keras._random_state import capture_rng, restore_rng
 from detcore_keras._state import (
     VARIABLES_FILE,
-    capture_rng,
     capture_training_state,
-    restore_rng,
     restore_training_state,
     restore_weights,
 )

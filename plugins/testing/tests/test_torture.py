@@ -29,7 +29,8 @@ from detcore.checkpoint import (
     _sharded,
     recover_checkpoints,
 )
-from detcore.checkpoint._manifest import MANIFEST_FILE, encode_manifest
+from detcore.checkpoint._fields import MANIFEST_FILE
+from detcore.checkpoint._manifest import encode_manifest
 from detcore.database import Database
 from detcore.database import _retention as rules
 from detcore.errors import NotFoundError

@@ -19,13 +19,8 @@ if TYPE_CHECKING:
     from detcore.checkpoint._commit import describe_checkpoint
     from detcore.checkpoint._context import CheckpointContext
     from detcore.checkpoint._delete import delete_checkpoint
-    from detcore.checkpoint._manifest import (
-        MANIFEST_FILE,
-        Manifest,
-        has_manifest,
-        list_committed,
-        read_manifest,
-    )
+    from detcore.checkpoint._fields import MANIFEST_FILE
+    from detcore.checkpoint._manifest import Manifest, has_manifest, list_committed, read_manifest
     from detcore.checkpoint._recover import (
         Repair,
         find_whole_checkpoint,

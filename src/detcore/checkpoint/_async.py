@@ -13,7 +13,6 @@ from detcore.contract.values import SaveProgress
 if TYPE_CHECKING:
     from detcore.checkpoint._save import Background, Save, Saver, Snapshot, Tensors
 
-__all__ = ["BackgroundSaves", "Timeout"]
 
 Timeout: TypeAlias = "float | Callable[[], float] | None"
 """Seconds to wait; or a function that returns the seconds left; None for no limit."""

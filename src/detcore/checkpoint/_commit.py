@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from detcore._log import events
+from detcore.checkpoint._fields import MANIFEST_FILE
 from detcore.checkpoint._manifest import (
-    MANIFEST_FILE,
     METADATA_FILE,
     Manifest,
     decode_manifest,
@@ -31,20 +31,6 @@ from detcore.contract.hook_values import CheckpointSaved
 if TYPE_CHECKING:
     from detcore.contract.values import SaveTimes
     from detcore.storage import FileDigest, StorageBackend, TransferObserver
-
-__all__ = [
-    "CheckpointRecords",
-    "Scan",
-    "Selector",
-    "add_metadata",
-    "commit",
-    "describe_checkpoint",
-    "make_folders",
-    "record_committed",
-    "scan_folder",
-    "staging_folder",
-    "write_files",
-]
 
 
 Selector: TypeAlias = Callable[[str], bool]

@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend, TransferObserver
 
-__all__ = ["CheckpointContext"]
-
 
 class CheckpointContext(BackgroundSaves):
     """Saves and restores checkpoints.

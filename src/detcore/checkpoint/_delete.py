@@ -10,14 +10,12 @@ from typing import TYPE_CHECKING
 
 from detcore._log import events
 from detcore.checkpoint._commit import CheckpointRecords, make_folders
-from detcore.checkpoint._fields import check_id, parents_of
-from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, encode_manifest, read_manifest
+from detcore.checkpoint._fields import MANIFEST_FILE, check_id, parents_of
+from detcore.checkpoint._manifest import Manifest, encode_manifest, read_manifest
 from detcore.contract.errors import NotFoundError, UnsafePathError
 
 if TYPE_CHECKING:
     from detcore.storage import StorageBackend
-
-__all__ = ["delete_checkpoint", "finish_part", "remove_files", "split_by_globs"]
 
 
 def delete_checkpoint(

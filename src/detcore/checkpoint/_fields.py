@@ -21,19 +21,6 @@ from detcore.contract.values import TensorInfo
 if TYPE_CHECKING:
     from detcore.storage import FileDigest
 
-__all__ = [
-    "ALGORITHMS",
-    "MANIFEST_FILE",
-    "MOST_MANIFEST_BYTES",
-    "check_id",
-    "check_metadata",
-    "new_id",
-    "parents_of",
-    "parse_object",
-    "plain_metadata",
-    "read_fields",
-    "shown",
-]
 
 MANIFEST_FILE = "manifest.json"
 ALGORITHMS = {"xxh3_128": 32, "sha256": 64}

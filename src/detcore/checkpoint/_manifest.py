@@ -29,16 +29,6 @@ if TYPE_CHECKING:
     from detcore.contract.values import TensorInfo
     from detcore.storage import FileDigest, StorageBackend
 
-__all__ = [
-    "MANIFEST_FILE",
-    "METADATA_FILE",
-    "Manifest",
-    "decode_manifest",
-    "encode_manifest",
-    "has_manifest",
-    "list_committed",
-    "read_manifest",
-]
 
 METADATA_FILE = "metadata.json"
 _FORMAT = "detcore-checkpoint"

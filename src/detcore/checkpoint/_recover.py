@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.storage import TransferObserver
 
-__all__ = [
-    "Repair",
-    "find_whole_checkpoint",
-    "recover_checkpoints",
-    "repair_checkpoint",
-    "settle_checkpoints",
-]
 
 _UNSETTLED = ("ACTIVE", "DELETING", "PARTIALLY_DELETED")
 

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
-from detcore.checkpoint._fields import MOST_MANIFEST_BYTES, parse_object
+from detcore.checkpoint._fields import MANIFEST_FILE, MOST_MANIFEST_BYTES, parse_object
 from detcore.checkpoint._manifest import (
-    MANIFEST_FILE,
     METADATA_FILE,
     Manifest,
     decode_manifest,
@@ -46,16 +45,6 @@ if TYPE_CHECKING:
     from detcore.checkpoint._commit import Selector
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend, TransferObserver
-
-__all__ = [
-    "DownloadMode",
-    "copy_checkpoint",
-    "download_checkpoint",
-    "download_shared",
-    "is_whole_copy",
-    "restored",
-    "together",
-]
 
 
 T = TypeVar("T")

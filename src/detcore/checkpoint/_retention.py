@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from detcore.database import Database, RetentionPolicy
     from detcore.storage import StorageBackend
 
-__all__ = ["apply_retention"]
-
 
 def apply_retention(
     database: Database,

@@ -34,9 +34,6 @@ from detcore.contract.values import SaveTimes, TensorInfo
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, Pair, Progress, StorageBackend, TransferObserver
 
-__all__ = [
-    "Background", "Save", "SaveStopped", "Saver", "Snapshot", "Tensors", "Transfer", "caused_by",
-]  # fmt: skip
 
 _SAVES_REMEMBERED = 16
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from detcore.checkpoint._save import Save, Saver
     from detcore.distributed import DistributedContext
 
-__all__ = ["Part", "ShardedSaver", "merge_metadata", "resolve", "share_out"]
 
 _NOTHING = Scan({}, ())
 

@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore.checkpoint._fields import check_id, shown
-from detcore.checkpoint._manifest import MANIFEST_FILE, Manifest, read_manifest
+from detcore.checkpoint._fields import MANIFEST_FILE, check_id, shown
+from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -20,17 +20,6 @@ from detcore.contract.errors import (
 
 if TYPE_CHECKING:
     from detcore.storage import FileDigest, StorageBackend, TransferObserver
-
-__all__ = [
-    "Fault",
-    "check_in_place",
-    "compare_digests",
-    "compare_sizes",
-    "kind_of",
-    "refuse",
-    "stored_sizes",
-    "verify_checkpoint",
-]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -12,25 +12,16 @@ from detcore.cli._checkpoint_description import plain_manifest, print_descriptio
 from detcore.cli._checkpoint_store import CheckpointStore, open_store, prune
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
-from detcore.cli._output import (
-    Column,
-    confirm,
-    format_bytes,
-    format_time,
-    pick,
-    print_json,
-    print_line,
-    print_table,
-)
+from detcore.cli._output import Column, confirm, pick, print_json, print_line, print_table
 from detcore.cli._records import master_option, open_client, uuid_shortener
 from detcore.contract.errors import RunError
+from detcore.describe import format_bytes, format_time
 from detcore.experimental._checkpoint_files import READABLE, SHOWN
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import CheckpointRecord
 
-__all__ = ["checkpoint_group"]
 
 _FIELDS = (
     "uuid", "experiment_id", "trial_id", "steps_completed", "state", "size_bytes", "storage_url",

@@ -8,20 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._output import (
-    Column,
-    format_bytes,
-    format_time,
-    print_fields,
-    print_heading,
-    print_table,
-)
+from detcore.cli._output import Column, print_fields, print_heading, print_table
+from detcore.describe import format_bytes, format_time
 
 if TYPE_CHECKING:
     from detcore.checkpoint import Manifest
     from detcore.database import CheckpointRecord
 
-__all__ = ["plain_manifest", "print_description"]
 
 _TENSORS_SHOWN = 40
 _AXES_SHOWN = 8

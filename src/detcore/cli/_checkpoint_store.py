@@ -10,15 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._output import (
-    Column,
-    confirm,
-    count_of,
-    format_bytes,
-    print_json,
-    print_line,
-    print_table,
-)
+from detcore.cli._output import Column, confirm, count_of, print_json, print_line, print_table
 from detcore.cli._records import (
     ServerRecords,
     master_option,
@@ -27,14 +19,13 @@ from detcore.cli._records import (
     uuid_shortener,
 )
 from detcore.contract.errors import CheckpointStateError
+from detcore.describe import format_bytes
 from detcore.experimental._checkpoint_files import READABLE, SHOWN, CheckpointFiles
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import CheckpointRecord, Database
     from detcore.storage import StorageBackend
-
-__all__ = ["CheckpointStore", "open_store", "prune", "survey_checkpoints"]
 
 
 class CheckpointStore(CheckpointFiles):

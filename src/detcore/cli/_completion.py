@@ -16,7 +16,6 @@ import click
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-__all__ = ["EXPERIMENT_ID", "MASTER_TYPED", "PLUGIN_NAME", "PLUGIN_NAMES", "TRIAL_ID"]
 
 # Where a command that is being completed keeps the value of its ``--master``.
 MASTER_TYPED = "detcore.master"

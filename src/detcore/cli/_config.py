@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from detcore.config import ExperimentFileError, LoadedConfig, Origin, Role
     from detcore.hooks import PluginManager
 
-__all__ = ["config_group"]
 
 _EXIT_WRONG = 2
 _BUILT_IN = "detcore."

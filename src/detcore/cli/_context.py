@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager, PluginProblem
 
-__all__ = ["CliContext", "load_experiment_file"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CliContext:

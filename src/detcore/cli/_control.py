@@ -13,25 +13,16 @@ from detcore.cli._output import (
     choose_format,
     confirm,
     count_of,
-    format_bytes,
     format_options,
     print_line,
     printable,
 )
 from detcore.cli._records import master_option, open_client, open_records
-from detcore.describe import describe_experiment, describe_state
+from detcore.describe import describe_experiment, describe_state, format_bytes
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
 
-__all__ = [
-    "cancel",
-    "delete",
-    "kill",
-    "pause",
-    "resume",
-    "wait",
-]
 
 _POLL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}

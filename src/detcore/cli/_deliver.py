@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID, PLUGIN_NAME
-from detcore.cli._output import Column, format_time, print_json, print_line, print_table
+from detcore.cli._output import Column, print_json, print_line, print_table
 from detcore.contract.errors import NotFoundError
+from detcore.describe import format_time
 from detcore.hooks import OBSERVER_HOOKS
 from detcore.hooks.delivery import Mailbox, count_waiting, deliver_waiting, find_mailboxes
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from detcore.hooks import Observer
     from detcore.hooks.delivery import Mailbox
 
-__all__ = ["deliver"]
 
 _TITLES = ("plugin", "delivered", "forgotten", "waiting", "trials", "since", "note")
 _NUMBERS = ("delivered", "forgotten", "waiting")

@@ -16,21 +16,20 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from detcore.cli._output import format_duration, format_number, printable, state_text
+from detcore.cli._output import printable, state_text
 from detcore.cli._progress import (
     RunProgress,
     TrialProgress,
     format_checkpoint,
     format_metrics,
 )
-from detcore.describe import describe_start
+from detcore.describe import describe_start, format_duration, format_number
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner import TrialStatus
 
-__all__ = ["LiveDisplay", "PlainDisplay", "QuietDisplay", "format_metrics"]
 
 _PLAIN_INTERVAL_S = 1.0
 # Between summary lines of a search: at first, the factor by which it grows, and at most.

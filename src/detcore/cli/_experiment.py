@@ -26,13 +26,6 @@ if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import ExperimentRecord
 
-__all__ = [
-    "archive",
-    "describe_command",
-    "experiment_group",
-    "list_command",
-    "unarchive",
-]
 
 _LIST_EXAMPLES = """
 \b
@@ -218,7 +211,8 @@ def _set_archived(obj: CliContext, experiment_id: int, *, archived: bool) -> Non
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:
-    from detcore.cli._output import Column, format_duration, format_time, print_table
+    from detcore.cli._output import Column, print_table
+    from detcore.describe import format_duration, format_time
 
     print_table(
         [
@@ -253,7 +247,7 @@ def _state_text(row: Mapping[str, Any]) -> str:
 
 
 def _best_text(row: Mapping[str, Any], metric: str | None) -> str:
-    from detcore.cli._output import format_number
+    from detcore.describe import format_number
 
     value = metric_value(row, metric)
     return "-" if value is None else f"{metric} {format_number(value)}"
@@ -262,7 +256,8 @@ def _best_text(row: Mapping[str, Any], metric: str | None) -> str:
 def _print_experiment(
     row: dict[str, Any], record: ExperimentRecord, config: Mapping[str, Any]
 ) -> None:
-    from detcore.cli._output import format_duration, format_time, print_fields, print_line
+    from detcore.cli._output import print_fields, print_line
+    from detcore.describe import format_duration, format_time
 
     print_line(f"experiment {row['id']}: {row['name']}", style="bold")
     state = _state_text(row)

@@ -11,8 +11,6 @@ import click
 
 from detcore.contract.errors import near_name
 
-__all__ = ["CommandGroup", "Lazy", "import_command"]
-
 # Longer ones are cut by click; lines are broken where the terminal ends in any case.
 _SUMMARY_LENGTH = 200
 

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from detcore.contract.launch import RendezvousService
     from detcore.launch._hosts import SupportsHosts
 
-__all__ = ["launch"]
 
 _WITHOUT_SERVICE = ("local", "torch")
 

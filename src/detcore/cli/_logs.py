@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from detcore.cli._output import Format
     from detcore.database import Database, LogLine, TrialRecord
 
-__all__ = ["experiment_logs", "last_lines", "trial_logs"]
 
 _POLL_S = 0.2
 _TRIAL_EXAMPLES = """

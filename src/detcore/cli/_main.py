@@ -22,15 +22,6 @@ from detcore.contract.errors import ConfigError, DetcoreError, RunError
 if TYPE_CHECKING:
     from detcore.hooks import PluginEntry, PluginManager
 
-__all__ = [
-    "ALIASES",
-    "COMMANDS",
-    "DISTRIBUTION_OF_COMMAND",
-    "EXIT_ERROR",
-    "EXIT_INTERRUPTED",
-    "EXIT_USAGE",
-    "main",
-]
 
 EXIT_ERROR = 1
 EXIT_USAGE = 2

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from detcore.database import Database, ModelRecord, ModelVersionRecord
     from detcore.experimental._model import Model
 
-__all__ = ["model_group"]
 
 _MODEL_FIELDS = (
     "id", "name", "description", "labels", "metadata", "archived", "num_versions", "created_at",

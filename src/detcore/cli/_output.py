@@ -20,39 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
-from detcore.describe import format_bytes, format_duration, format_number, format_time
-
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-__all__ = [
-    "SHORT_UUID",
-    "Column",
-    "Format",
-    "choose_format",
-    "confirm",
-    "count_of",
-    "format_bytes",
-    "format_csv_cell",
-    "format_duration",
-    "format_number",
-    "format_options",
-    "format_time",
-    "make_console",
-    "make_table",
-    "pick",
-    "plain_value",
-    "print_csv",
-    "print_fields",
-    "print_heading",
-    "print_json",
-    "print_line",
-    "print_table",
-    "printable",
-    "state_text",
-]
 
 Format = Literal["table", "json", "csv"]
 _Command = TypeVar("_Command", bound=Callable[..., Any])

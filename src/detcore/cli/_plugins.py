@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.hooks import PluginEntry, PluginManager, PluginProblem
 
-__all__ = ["plugins_group"]
-
 
 @click.group(
     "plugins",

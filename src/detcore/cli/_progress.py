@@ -8,16 +8,15 @@ from collections import deque
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from detcore.cli._output import SHORT_UUID, format_bytes, format_number, printable
+from detcore.cli._output import SHORT_UUID, printable
 from detcore.contract.values import searcher_metric
-from detcore.describe import format_hparam, split_length
+from detcore.describe import format_bytes, format_hparam, format_number, split_length
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
     from detcore.launch import WorkerEvent
     from detcore.runner import TrialStatus
 
-__all__ = ["RunProgress", "TrialProgress", "format_checkpoint", "format_metrics"]
 
 _RATE_WINDOW_S = 15.0
 # Of a search, whose trials take a while to start.

@@ -18,15 +18,6 @@ if TYPE_CHECKING:
     from detcore.experimental import Determined
     from detcore.storage import StorageBackend
 
-__all__ = [
-    "ServerRecords",
-    "master_option",
-    "open_client",
-    "open_records",
-    "read_log",
-    "shorten_checkpoints",
-    "uuid_shortener",
-]
 
 _Command = TypeVar("_Command")
 

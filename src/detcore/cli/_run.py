@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.runner import ExperimentResult
 
-__all__ = ["run"]
 
 _EXIT_INTERRUPTED = 130
 # Upper bound on the trials listed at the end of a search.

@@ -15,7 +15,6 @@ from detcore.cli._records import master_option, open_client, open_records
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
 
-__all__ = ["trial_group"]
 
 _id = click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 

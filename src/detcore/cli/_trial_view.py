@@ -55,7 +55,6 @@ if TYPE_CHECKING:
         MetricRecord,
     )
 
-__all__ = ["describe_trial", "plot_trial"]
 
 _REPORT_FIELDS = ("steps_completed", "run_id", "reported_at", "n_records", "metrics")
 _BEST_FIELDS = ("trial_id", "steps_completed", "metrics")

@@ -12,8 +12,6 @@ from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._output import (
     Column,
     choose_format,
-    format_bytes,
-    format_number,
     format_options,
     make_console,
     make_table,
@@ -30,7 +28,9 @@ from detcore.describe import (
     describe_stand_in,
     describe_trials,
     flatten,
+    format_bytes,
     format_hparam,
+    format_number,
     metric_value,
     searcher_metric,
     trial_state,
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import Database
 
-__all__ = ["best", "print_trials", "read_trials", "split_hparams", "trials"]
 
 _EXAMPLES = """
 \b

@@ -6,8 +6,6 @@ import click
 
 from detcore.cli._groups import CommandGroup, Lazy
 
-__all__ = ["user_group"]
-
 _EXAMPLES = """
 \b
 Examples:

@@ -27,7 +27,6 @@ from detcore.experimental.http._session import ServerAway, Session
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
 
-__all__ = ["password_option", "read_new_password"]
 
 _LOOPBACK = ("localhost", "127.", "::1")
 

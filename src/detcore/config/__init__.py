@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from detcore.config._check import LoadOptions
 from detcore.config._experiment import (
     ExperimentConfig,
     json_schema,
@@ -12,7 +13,6 @@ from detcore.config._hyperparameters import ranges, resolve_constants
 from detcore.config._loader import (
     ExperimentFileError,
     LoadedConfig,
-    LoadOptions,
     Origin,
     load_config,
     load_mapping,

@@ -43,7 +43,6 @@ from detcore.contract.values import JSONValue
 if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
-__all__ = ["MOST_MISTAKES", "LoadOptions", "check", "more_mistakes"]
 
 # Upper bound on explained mistakes: fuzzy matching is slow, and longer reports go unread.
 MOST_MISTAKES = 100

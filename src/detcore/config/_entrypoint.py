@@ -13,8 +13,6 @@ from pathlib import Path
 
 from detcore.config._problem import OwnProblem, nearest, problem_at
 
-__all__ = ["entrypoint_mistakes", "names_class", "script_of"]
-
 _TRIAL_CLASS = re.compile(r"(?P<module>[\w.]+|[\w./-]+\.py):(?P<name>[A-Za-z_]\w*)")
 _DOTTED = re.compile(r"(?P<module>[A-Za-z_][\w.]*)\.(?P<name>[A-Za-z_]\w*)")
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")

@@ -39,7 +39,6 @@ from detcore.contract.values import Length, TrialSettings, Unit
 if TYPE_CHECKING:
     from numpy.random import RandomState
 
-__all__ = ["RULES_LATER", "ExperimentConfig", "json_schema", "smoke_config", "trial_seed"]
 
 RULES_LATER = "rules_later"  # validation context: the caller checks rules between fields itself
 _NEVER = Length(0, Unit.BATCHES)

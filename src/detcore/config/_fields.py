@@ -39,12 +39,6 @@ from detcore.config._problem import (
 from detcore.config._source import Place
 from detcore.contract.values import Length, Unit
 
-__all__ = [
-    "BY_KIND", "DUMP_ANY", "FOR_CLUSTERS", "FROM_EARLIER", "INTEGER", "KIND_MARK", "LIST",
-    "MAPPING", "TEXT", "UNITS", "AbsolutePath", "Command", "Lenient", "Name", "Period", "Section",
-    "ShmSize", "Tagged", "TrainingLength", "UnitlessLength", "by_tag", "only", "setting",
-]  # fmt: skip
-
 # The ends of descriptions of fields that are accepted and have no effect: a notice says so.
 FOR_CLUSTERS = "for clusters only."
 FROM_EARLIER = "From earlier versions; ignored."

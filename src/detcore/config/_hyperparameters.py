@@ -25,8 +25,6 @@ from detcore.contract.values import JSONValue
 if TYPE_CHECKING:
     from numpy.random import RandomState
 
-__all__ = ["HYPERPARAMETER_TYPES", "Hyperparameters", "ranges", "resolve_constants", "seeded"]
-
 
 class ConstHyperparameter(Section):
     """A constant."""

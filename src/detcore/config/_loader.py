@@ -37,10 +37,6 @@ from detcore.contract.values import JSONValue
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "ExperimentFileError", "LoadOptions", "LoadedConfig", "Origin", "load_config", "load_mapping",
-    "load_text", "mapping_text", "notices_of_code", "refusal",
-]  # fmt: skip
 
 # Checking this many takes a second or two; PyYAML takes minutes for ten times as many.
 _MOST_CHARACTERS = 1_000_000

@@ -18,8 +18,6 @@ from detcore.config._problem import nearest
 from detcore.config._sections import STORAGE_TYPES, EnvironmentConfig, Resources
 from detcore.config._source import Node, Place, dotted, find, key_span, plain
 
-__all__ = ["code_notices", "notices"]
-
 _CLUSTER = "is for a cluster: accepted, no effect here"
 _EARLIER = "is from an earlier version: accepted, no effect"
 _INSTEAD = {

@@ -11,8 +11,6 @@ from detcore.config._source import Diagnostic, Node, Place, Source, Span, find, 
 from detcore.config._yaml import MAX_DEPTH, half_a_character, read_yaml
 from detcore.contract.errors import ConfigError
 
-__all__ = ["VARIABLE_PREFIX", "Override", "lay_over", "parse_set_flags", "read_overrides"]
-
 VARIABLE_PREFIX = "DETCORE_CONFIG__"
 _LAUNCHER = ("launcher",)
 

@@ -21,10 +21,6 @@ from detcore.config._source import Place
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "Details", "Mention", "OwnProblem", "Problem", "again", "describe_value", "did_you_mean",
-    "nearest", "problem", "problem_at", "raise_problems", "repair_number",
-]  # fmt: skip
 
 # A location and an error: our own, or the name of one that pydantic knows with its details.
 Problem = tuple[Place, "PydanticCustomError | PydanticKnownError | str"]

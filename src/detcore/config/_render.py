@@ -11,8 +11,6 @@ from typing import Literal
 from detcore._secrets import hide_lines
 from detcore.config._source import Diagnostic, Label, Source, Span
 
-__all__ = ["Role", "Style", "no_style", "render"]
-
 Role = Literal["place", "error", "message", "gutter", "primary", "secondary", "help"]
 Style = Callable[[str, Role], str]
 _Labelled = tuple[Label, Role]

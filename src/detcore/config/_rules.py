@@ -19,8 +19,6 @@ from detcore.config._problem import (
 )
 from detcore.config._source import Place, dotted
 
-__all__ = ["LENGTHS", "Facts", "broken_rules"]
-
 LENGTHS: tuple[Place, ...] = (
     ("min_validation_period",),
     ("min_checkpoint_period",),

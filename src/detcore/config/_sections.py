@@ -39,13 +39,6 @@ from detcore.config._fields import (
 from detcore.config._problem import describe_value, problem
 from detcore.contract.values import GradientSettings
 
-__all__ = [
-    "LAUNCHER", "RETIRED_SEARCHERS", "SEARCHER", "SEARCHERS", "STORAGE", "STORAGE_TYPES",
-    "BindMount", "EnvironmentConfig", "LauncherField", "LocalLauncherSettings", "Optimizations",
-    "Pbs", "Profiling", "Reproducibility", "Resources", "SearcherField", "SingleSearcher", "Slurm",
-    "StorageField",
-]  # fmt: skip
-
 _MaxLength = Annotated[
     UnitlessLength,
     Field(description="How long each trial trains at most. A bare number means batches."),

@@ -11,10 +11,6 @@ from detcore.contract.values import JSONValue
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "Diagnostic", "Further", "Label", "Node", "Place", "Scalar", "Source", "Span", "dotted", "find",
-    "key_span", "mistake", "plain", "put",
-]  # fmt: skip
 
 SourceKind = Literal["file", "flag", "environment"]
 Place: TypeAlias = tuple["str | int", ...]  # keys and list indices from the top of the file

@@ -26,7 +26,6 @@ from detcore.config._source import (
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = ["MAX_DEPTH", "half_a_character", "line_and_column", "read_yaml"]
 
 _MAX_VALUES = 50_000  # stops nested aliases from filling the memory
 MAX_DEPTH = 100

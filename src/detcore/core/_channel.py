@@ -13,8 +13,6 @@ from typing import Any, TypeAlias
 
 from detcore.contract.errors import WorkerError
 
-__all__ = ["Answerer", "Channel"]
-
 Answerer: TypeAlias = Callable[[str, Mapping[str, Any]], "Mapping[str, Any] | None"]
 """Answers a question in the process that asks it; None: it cannot be answered now."""
 

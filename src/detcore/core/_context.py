@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from detcore.core._train import TrainContext
     from detcore.hooks import PluginManager
 
-__all__ = ["Context", "init"]
 
 _EXIT_TIMEOUT_S = 3600.0
 

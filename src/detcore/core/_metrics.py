@@ -9,8 +9,6 @@ from typing import Any, Literal, TypeGuard
 
 from detcore.contract.errors import MetricError
 
-__all__ = ["clean_batch_metrics", "clean_count", "clean_metric", "clean_metrics"]
-
 _MAX_INTEGER = 2**63
 _WANTED = {
     "steps_completed": "batches, 0 or more.\nMetrics are recorded at the number of batches trained "

@@ -9,15 +9,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = [
-    "EarlyExitReason",
-    "PreemptMode",
-    "ScriptExperiment",
-    "SearcherMode",
-    "TensorboardMode",
-    "script_file",
-]
-
 
 class PreemptMode(enum.Enum):
     """The workers that ask whether to stop early.

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend, TransferObserver
 
-__all__ = ["Opening", "Parts", "Settings", "read_trial_info"]
 
 _STDERR = 2  # where sys.stderr may have been replaced
 

@@ -18,15 +18,6 @@ from detcore.core._modes import EarlyExitReason
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
 
-__all__ = [
-    "Outcome",
-    "WorkerFault",
-    "describe_cause",
-    "is_failure",
-    "outcome_of",
-    "plain_message",
-    "without_frames",
-]
 
 # Raised by networks, storage, records and other workers: the next start may succeed.
 _FROM_OUTSIDE = (OSError, DatabaseError, DistributedError)

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
     from detcore.environment import Environment
 
-__all__ = ["Grace", "PreemptContext", "find_grace"]
 
 # Slurm's KillWait: from SIGTERM to SIGKILL, at the end of the time limit and on scancel.
 # Source: slurm.conf(5), Slurm 24.05.

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from detcore.core._channel import Channel
     from detcore.core._outcome import Outcome
 
-__all__ = ["TrialRecords"]
 
 # A deletion waits this long for the runner to take in earlier reports.
 _SETTLE_S = 5.0

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
 
-__all__ = ["InterruptedScripts"]
 
 _INVALID_HP = "INVALID_HP"
 _POLL_S = 0.05

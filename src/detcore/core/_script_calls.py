@@ -19,8 +19,6 @@ from detcore.contract.errors import DetcoreError
 if TYPE_CHECKING:
     from detcore.database import Database
 
-__all__ = ["ScriptCall", "record_end_at_exit"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptCall:

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from detcore.core._channel import Channel
     from detcore.distributed import DistributedContext
 
-__all__ = ["SearcherContext", "SearcherOperation", "with_length"]
-
 
 class SearcherOperation:
     """Train up to a length, validate there, and report the searcher's metric.

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
 
-__all__ = ["CheckpointSource", "find_source", "recover_trial"]
 
 _UUID, _TRIAL = "source_checkpoint_uuid", "source_trial_id"
 

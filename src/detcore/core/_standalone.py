@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from detcore.hooks.delivery import LateDelivery
     from detcore.storage import StorageBackend
 
-__all__ = ["ScriptOpening"]
 
 _FLUSH_TIMEOUT_S = 60.0
 

@@ -17,8 +17,6 @@ from pathlib import Path
 
 from detcore.contract.errors import StorageError, StorageFullError
 
-__all__ = ["EventFile"]
-
 
 class EventFile:
     """One event file; made at the first report, one write per report."""

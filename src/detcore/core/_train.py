@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend
 
-__all__ = ["TrainContext"]
 
 _IGNORED = """\
 this trial resumed from batch %s (checkpoint %s), but the code restored no checkpoint and reports \

@@ -9,8 +9,6 @@ from typing import Any, ClassVar, Protocol
 from detcore.contract.errors import CheckFailedError
 from detcore.data._dataset_cache import CacheKey
 
-__all__ = ["CachingContext"]
-
 
 class _WrapsDatasets(Protocol):
     wrapped_datasets: list[Any]

@@ -16,8 +16,6 @@ from typing import Any
 from detcore.contract.errors import DataError, UnsafePathError, describe
 from detcore.contract.values import JSONValue
 
-__all__ = ["CacheKey", "CachedRecords", "DatasetCache", "key_order", "with_key_order"]
-
 _logger = logging.getLogger("detcore.data")
 _SAFE = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
 _RECORD_FILE = "detcore-records.json"

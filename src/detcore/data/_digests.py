@@ -30,7 +30,6 @@ from detcore.environment import read_variables
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
 
-__all__ = ["StepDigests"]
 
 _logger = logging.getLogger("detcore.data")
 

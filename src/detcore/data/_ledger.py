@@ -19,14 +19,6 @@ from detcore.contract.errors import DataError, LedgerError, StorageFullError
 from detcore.contract.trial import IdKind
 from detcore.data._order import Indices
 
-__all__ = [
-    "FrameFile",
-    "FrameKind",
-    "LedgerHeader",
-    "LedgerWriter",
-    "pack_frame",
-]
-
 _FLUSH_AT_BYTES = 1 << 20
 _MAGIC = b"DLG1"
 # magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this

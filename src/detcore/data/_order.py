@@ -9,8 +9,6 @@ import numpy.typing as npt
 
 from detcore.contract.errors import DataError
 
-__all__ = ["Indices", "ShuffledOrder"]
-
 Indices: TypeAlias = npt.NDArray[np.int64]
 _Words: TypeAlias = npt.NDArray[np.uint64]
 

@@ -11,8 +11,6 @@ import numpy as np
 from detcore.contract.errors import DataError, ShardError
 from detcore.data._order import Indices, ShuffledOrder
 
-__all__ = ["DataPosition", "IndexSampler", "shard_range"]
-
 _POSITION_VERSION = 1
 
 

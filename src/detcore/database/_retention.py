@@ -15,13 +15,6 @@ if TYPE_CHECKING:
     from detcore._records import CheckpointRecord, ExperimentRecord
     from detcore.database._database import Database
 
-__all__ = [
-    "RetentionPlan",
-    "RetentionPolicy",
-    "SavedCheckpoint",
-    "choose_checkpoints",
-    "plan_retention",
-]
 
 # If the newest one turns out to be damaged, a trial resumes from the one before it.
 _TO_GO_ON_FROM = 2

@@ -14,8 +14,6 @@ from detcore.contract.errors import DistributedError
 from detcore.distributed import _handshake as handshake
 from detcore.distributed._wire import Channel, LinkLost
 
-__all__ = ["Address", "accept_group", "call", "is_unix", "listen"]
-
 logger = logging.getLogger(__name__)
 
 _PROOF_TIME_S = 10.0  # handshake timeout

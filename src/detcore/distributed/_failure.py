@@ -17,8 +17,6 @@ from detcore.contract.errors import (
     PeerLostError,
 )
 
-__all__ = ["CallSites", "Failure", "Position", "lost", "mismatch", "missing", "place_of"]
-
 _KNOWN = 256
 _OURS = str(Path(__file__).parents[1])
 

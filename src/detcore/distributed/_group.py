@@ -25,8 +25,6 @@ from detcore.distributed._probe import Answerer, ask
 from detcore.distributed._values import Packed, Received, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
 
-__all__ = ["Group", "Hub", "Spoke"]
-
 _TICK_S = 0.25
 _SETTLE_S = 0.5  # how long a mismatch waits for the other ranks, to find the one that diverges
 _LET_HUB_SPEAK_S = 2.0  # the first rank knows which ranks are missing, so it reports first

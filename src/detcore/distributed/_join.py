@@ -24,8 +24,6 @@ from detcore.distributed._launchers import DEFAULT_PORT, Numbers, Settings
 from detcore.distributed._wire import WELCOME, Channel, LinkLost
 from detcore.environment import read_variables
 
-__all__ = ["join"]
-
 _LOOPBACK = "127.0.0.1"
 # Values that are the same in all processes of one job and differ between jobs.
 _JOB_VARIABLES = (

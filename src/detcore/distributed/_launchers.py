@@ -12,21 +12,6 @@ from detcore.contract.distributed import CONNECT_TIMEOUT_S, TIMEOUT_S
 from detcore.contract.errors import DistributedError
 from detcore.environment import read_variables
 
-__all__ = [
-    "DEFAULT_PORT",
-    "NAMES",
-    "Numbers",
-    "Place",
-    "Settings",
-    "check_assigned",
-    "check_numbers",
-    "complete",
-    "find_place",
-    "launcher_variables",
-    "read_chief_ip",
-    "read_numbers",
-]
-
 DEFAULT_PORT = 12360
 _SIX = "RANK SIZE LOCAL_RANK LOCAL_SIZE CROSS_RANK CROSS_SIZE"
 

@@ -14,8 +14,6 @@ from collections.abc import Iterable, Mapping
 from detcore.distributed._failure import place_of
 from detcore.distributed._wire import ANSWER, ASK, Channel, LinkLost
 
-__all__ = ["Answerer", "ask"]
-
 _PATIENCE_S = 1.0
 _POLL_INTERVAL_S = 5.0
 _LENGTH = 4096

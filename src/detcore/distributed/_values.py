@@ -13,8 +13,6 @@ from typing import Any
 
 from detcore.contract.errors import DistributedError, describe
 
-__all__ = ["Packed", "Received", "pack"]
-
 _ALIGNMENT = 64
 _COUNT = struct.Struct("<Q")
 _PLAIN = struct.Struct("<QQ")

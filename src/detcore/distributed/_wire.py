@@ -21,20 +21,6 @@ import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
-__all__ = [
-    "ANSWER",
-    "ASK",
-    "CALL",
-    "ERROR",
-    "LEAVE",
-    "RESULT",
-    "WELCOME",
-    "Channel",
-    "Frame",
-    "LinkLost",
-    "close_in_forks",
-]
-
 WELCOME, CALL, RESULT, ERROR, LEAVE, ASK, ANSWER = range(2, 9)
 
 _HEADER = struct.Struct("!4sBIQ")

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from detcore.contract.values import Framework
     from detcore.hooks import PluginManager
 
-__all__ = [
-    "PLAIN_HYPERPARAMETERS",
-    "check_count",
-    "check_id",
-    "check_keys",
-    "check_metadata",
-    "check_text",
-    "code_folder",
-    "fill_config",
-    "load_given",
-]
 
 PLAIN_HYPERPARAMETERS: Mapping[str, Any] = {"global_batch_size": 32}
 _LENGTH: Mapping[str, int] = {"batches": 100}

@@ -26,7 +26,6 @@ from detcore.trial import check_requirements, checkpoint_folder, import_object
 if TYPE_CHECKING:
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["Checkpoint", "CheckpointTrainingMetadata"]
 
 _METADATA_FILE = "metadata.json"
 _LARGEST_BYTES = 64 << 20

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.storage import RecordedPlace, StorageBackend
 
-__all__ = ["READABLE", "SHOWN", "CheckpointFiles"]
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 SHOWN = ("ACTIVE", "DAMAGED", *READABLE)

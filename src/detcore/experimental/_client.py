@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from detcore.experimental._model_transport import ModelTransport
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["Determined"]
-
 
 class Determined:
     """Gives access to experiments, trials, checkpoints and models.

@@ -11,7 +11,6 @@ from detcore.environment import read_environment, read_variables
 if TYPE_CHECKING:
     from detcore.experimental._transport import Transport
 
-__all__ = ["connect"]
 
 _PORT = "DET_MASTER_PORT"
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, ExperimentRecord
     from detcore.environment import Environment
 
-__all__ = ["check_deletable", "control"]
 
 _LOG = "runner.log"
 _LOG_LINES = 15

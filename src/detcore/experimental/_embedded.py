@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from detcore.experimental._transport import Document
     from detcore.storage import StorageBackend
 
-__all__ = ["EmbeddedTransport"]
 
 _COMPLETED = "COMPLETED"
 # TensorBoard looks for the same part of a file's name.

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["ExperimentReference", "TrialSortBy"]
-
 
 class TrialSortBy(enum.IntEnum):
     """Sort key of trials; those without a value come last."""

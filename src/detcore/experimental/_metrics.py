@@ -18,13 +18,6 @@ from detcore.experimental._transport import Connected
 if TYPE_CHECKING:
     from detcore.experimental._transport import Document
 
-__all__ = [
-    "Ranked",
-    "TrainingMetrics",
-    "ValidationMetrics",
-    "frame",
-]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingMetrics:

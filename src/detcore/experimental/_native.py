@@ -10,8 +10,6 @@ from detcore.environment import read_environment
 from detcore.hooks import PluginManager
 from detcore.trial import check_requirements, import_object
 
-__all__ = ["native_init"]
-
 
 def native_init(name: str) -> Any:
     """Return the function that a framework's plugin registered as ``native_init``.

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from detcore.launch import WorkerEvent
     from detcore.runner import ExperimentResult, TrialStatus
 
-__all__ = ["PrintingListener", "raise_unless_complete"]
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 

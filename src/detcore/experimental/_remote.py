@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from detcore.experimental._experiment import ExperimentReference
     from detcore.trial import Trial
 
-__all__ = ["run_remotely"]
 
 _EXIT_DETACHED = 130
 _NOTEBOOK = ".ipynb"

@@ -8,14 +8,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "Connected",
-    "Document",
-    "ExperimentQuery",
-    "Transport",
-    "TrialChanges",
-    "all_pages",
-]
 
 Document: TypeAlias = "dict[str, Any]"
 

@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint
     from detcore.experimental._transport import Document, Transport
 
-__all__ = ["CheckpointOrderBy", "CheckpointSortBy", "OrderBy", "TrialOrderBy", "TrialReference"]
 
 # One class under the names that both generations of the API give it.
 OrderBy = ModelOrderBy

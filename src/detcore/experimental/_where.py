@@ -13,8 +13,6 @@ from typing import Any
 from detcore._distributions import import_distribution
 from detcore.contract.errors import InvalidExperimentError
 
-__all__ = ["ClassPlace", "find_class", "is_interactive", "script_of"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClassPlace:

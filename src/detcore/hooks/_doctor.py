@@ -20,8 +20,6 @@ from detcore.hooks._entry import (
 if TYPE_CHECKING:
     from detcore.hooks._manager import PluginManager
 
-__all__ = ["diagnose", "module_exists"]
-
 
 def diagnose(manager: PluginManager) -> list[PluginProblem]:
     """Import every enabled plugin, collect its registrations, and return all faults.

@@ -14,11 +14,6 @@ from detcore.contract.errors import near_name
 if TYPE_CHECKING:
     from pluggy import HookCaller
 
-__all__ = [
-    "BUILT_IN", "ApiRange", "Observer", "PluginEntry", "PluginProblem", "PluginState", "Selection",
-    "command_clash", "format_version", "install_command", "is_reserved", "one_line",
-    "plugin_problem", "selection_faults", "switch_off_command", "uninstall_command",
-]  # fmt: skip
 
 BUILT_IN = "core"
 """Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""

@@ -29,7 +29,6 @@ from detcore.hooks._entry import (
 if TYPE_CHECKING:
     from importlib.metadata import Distribution
 
-__all__ = ["build_index", "canonical_name", "find_nameless_distributions"]
 
 PLUGINS = "detcore"
 API = "detcore.api"

@@ -33,10 +33,6 @@ from detcore.hooks._requires import guess_requirement
 if TYPE_CHECKING:
     import pluggy
 
-__all__ = [
-    "KINDS", "Hooks", "Registration", "callers_of", "collect", "describe_error", "load_plugin",
-    "make_pluggy", "targets_of",
-]  # fmt: skip
 
 _NAME = re.compile(r"[a-z][a-z0-9_-]*")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")

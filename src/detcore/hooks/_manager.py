@@ -49,7 +49,6 @@ if TYPE_CHECKING:
         | click.Command
     )
 
-__all__ = ["PluginManager"]
 
 _USABLE = (PluginState.READY, PluginState.LOADED)
 

@@ -11,8 +11,6 @@ from collections.abc import Iterable, Iterator
 
 from detcore.hooks._index import canonical_name
 
-__all__ = ["guess_requirement", "is_satisfied", "requirements_of", "specifier_for"]
-
 _REQUIREMENT = re.compile(
     r"^\s*(?P<name>[A-Za-z0-9][\w.-]*)\s*(?P<extras>\[[^\]]*\])?\s*\(?(?P<spec>[^;@()]*)\)?\s*$"
 )

@@ -1,13 +1,5 @@
 """The exit codes of workers."""
 
-__all__ = [
-    "EXIT_COME_BACK",
-    "EXIT_CONFIG",
-    "EXIT_ERROR",
-    "EXIT_INVALID_HP",
-    "EXIT_PEER_LOST",
-]
-
 EXIT_ERROR = 1
 EXIT_INVALID_HP = 65
 EXIT_COME_BACK = 75

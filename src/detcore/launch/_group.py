@@ -15,8 +15,6 @@ from detcore.contract.launch import WorkerEvent, WorkerGroup
 from detcore.launch._job import LocalJob
 from detcore.launch._workers import Workers
 
-__all__ = ["LocalWorkerGroup", "Wake"]
-
 _READ_BYTES = 1 << 16
 
 

@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-__all__ = ["watch"]
-
 
 def watch(commands: IO[str]) -> None:
     """Follow the commands to their end, then kill the process groups that are still watched."""

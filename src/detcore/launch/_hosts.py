@@ -12,15 +12,6 @@ from detcore.contract.launch import Sink
 from detcore.environment import child_environment
 from detcore.launch._places import place_ranks, without_outer_job
 
-__all__ = [
-    "Host",
-    "HostsJob",
-    "HostsRequest",
-    "SupportsHosts",
-    "exported_environment",
-    "parse_hosts",
-]
-
 _PATTERN = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]*)(?::([0-9]+))?")
 _HARMLESS = re.compile(
     r"(HOME|USER|LOGNAME|SHELL|PATH|LD_LIBRARY_PATH|LANG|LC_\w+|TZ|TERM|TMPDIR|VIRTUAL_ENV"

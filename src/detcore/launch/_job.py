@@ -15,7 +15,6 @@ from detcore.launch._places import default_settings, outer_variables, place_rank
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
 
-__all__ = ["LocalJob", "framework_variables", "place_variables"]
 
 _INTERFACE = "lo0" if sys.platform == "darwin" else "lo"
 

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.launch._hosts import HostsJob, SupportsHosts
 
-__all__ = ["run_on_hosts", "run_workers", "shell_code"]
 
 _POLL_S = 0.1
 # After SIGINT. More than the hour that the end of a trial waits for its checkpoint by default; a

@@ -11,8 +11,6 @@ from typing import IO, Protocol
 
 from detcore.contract.launch import Line
 
-__all__ = ["Cutter", "LineCutter", "Pump"]
-
 _MAX_LINE_BYTES = 1 << 20
 # Cursor movements mean nothing where other ranks' lines come in between; colours (..m) stay.
 _MOVEMENT = re.compile(rb"\x1b\[[0-9;?]*[A-LN-Za-ln-z]")

@@ -30,12 +30,6 @@ from detcore.launch._workers import (
 if TYPE_CHECKING:
     from detcore.hooks import PluginManager
 
-__all__ = [
-    "LineSink",
-    "LocalLauncher",
-    "find_services",
-    "make_services",
-]
 
 _WORKER = (sys.executable, "-m", "detcore.launch.worker")
 

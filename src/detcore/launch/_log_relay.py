@@ -10,8 +10,6 @@ from detcore.contract.errors import WorkerError
 from detcore.contract.values import TrialInfo
 from detcore.hooks.delivery import read_spool, spool_path
 
-__all__ = ["LogCopy", "LogSource", "log_header"]
-
 _MAX_HEADER_BYTES = 4096
 
 

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from detcore.contract.launch import RankPlace
 from detcore.distributed import launcher_variables
 
-__all__ = ["default_settings", "num_cores", "outer_variables", "place_ranks", "without_outer_job"]
-
 # Left over from an outer job, they would send a worker to the wrong one.
 _OUTER_JOB = frozenset(
     {

@@ -10,8 +10,6 @@ from typing import BinaryIO
 
 from detcore.contract.launch import Line
 
-__all__ = ["Printer"]
-
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _CLEAR = b"\r\x1b[K"
 _LOG_INTERVAL_S = 10.0

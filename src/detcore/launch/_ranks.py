@@ -17,8 +17,6 @@ from detcore.contract.values import TrialInfo
 from detcore.launch._job import place_variables
 from detcore.launch._local import LocalLauncher
 
-__all__ = ["interface_with", "rank_variables", "reserve_port", "start_rank", "torch_variables"]
-
 _SIOCGIFADDR = 0x8915
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from detcore.contract.errors import DetcoreError
 from detcore.core._outcome import describe_cause, plain_message, without_frames
 
-__all__ = ["error_chain", "format_user_error"]
-
 
 def format_user_error(error: BaseException, model_dir: Path, *, full: Path) -> str:
     """Format an error for the person who wrote the code in `model_dir`.

@@ -19,18 +19,6 @@ from detcore.contract.launch import Line, Sink
 from detcore.launch._exit_codes import EXIT_COME_BACK, EXIT_PEER_LOST
 from detcore.launch._lines import Cutter, LineCutter, Pump
 
-__all__ = [
-    "ENDING_SIGNALS",
-    "GRACE_S",
-    "NOTICE_S",
-    "RemoteProcess",
-    "WorkerProcess",
-    "Workers",
-    "describe_exit",
-    "find_stop_timeout_s",
-    "start_process",
-]
-
 # Time for the others to notice by themselves, and for the one that is to blame to say why.
 NOTICE_S = 2.0
 GRACE_S = 5.0

@@ -15,8 +15,6 @@ from detcore.metrics._exact import SumState
 from detcore.metrics._parts import Array, binary_labels, one_per_record, take_parts
 from detcore.metrics._sums import WeightedMean
 
-__all__ = ["Accuracy", "ConfusionMatrix", "F1Score", "Precision", "Recall"]
-
 Average: TypeAlias = Literal["binary", "micro", "macro"]
 Counts: TypeAlias = npt.NDArray[np.int64]
 _AVERAGES = ("binary", "micro", "macro")

@@ -10,8 +10,6 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["ExactSum", "Floats", "SumState", "merge_sums", "ratio", "round_sum"]
-
 Floats: TypeAlias = npt.NDArray[np.float64]
 # (the sum of the finite values as a whole number of units, the sum of the others)
 SumState: TypeAlias = tuple[int, float]

@@ -11,15 +11,6 @@ import numpy.typing as npt
 from detcore.contract.errors import MetricError, MetricTypeError, describe
 from detcore.metrics._exact import Floats
 
-__all__ = [
-    "Array",
-    "binary_labels",
-    "labels_and_predictions",
-    "one_per_record",
-    "take_parts",
-    "take_weights",
-]
-
 Array: TypeAlias = npt.NDArray[Any]
 
 

@@ -14,8 +14,6 @@ from detcore.contract.metrics import MetricReducer
 from detcore.metrics._exact import Floats
 from detcore.metrics._parts import binary_labels, one_per_record, take_parts
 
-__all__ = ["AUROC", "AveragePrecision", "Quantiles"]
-
 Counts: TypeAlias = npt.NDArray[np.int64]
 # (scores, which labels are 1), of one batch
 _Batch: TypeAlias = tuple[Floats, npt.NDArray[np.bool_]]

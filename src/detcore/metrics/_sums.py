@@ -13,16 +13,6 @@ from detcore.contract.metrics import MetricReducer
 from detcore.metrics._exact import ExactSum, Floats, SumState, merge_sums, ratio, round_sum
 from detcore.metrics._parts import labels_and_predictions, take_parts, take_weights
 
-__all__ = [
-    "Count",
-    "Mean",
-    "MeanAbsoluteError",
-    "MeanSquaredError",
-    "RootMeanSquaredError",
-    "Sum",
-    "WeightedMean",
-]
-
 
 class WeightedMean(MetricReducer):
     """A sum of values times weights over the sum of the weights, both exact; a base class."""

@@ -53,7 +53,6 @@ if TYPE_CHECKING:
     from detcore.runner._listener import RunListener, RunSettings
     from detcore.storage import StorageBackend
 
-__all__ = ["check_experiment", "find_refusals", "resume_experiment", "start_experiment"]
 
 _JOIN_S = 5.0
 

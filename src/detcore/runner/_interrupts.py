@@ -14,7 +14,6 @@ from detcore.runner._supervisor import Requested, Signaled
 if TYPE_CHECKING:
     from detcore.database import Database
 
-__all__ = ["Interrupts", "Requests"]
 
 _LOOK_EVERY_S = 0.4
 

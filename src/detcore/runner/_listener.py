@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
 
-__all__ = ["NullListener", "RunListener", "RunSettings", "TrialStatus"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialStatus:

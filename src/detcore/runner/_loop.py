@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from detcore.runner._search_log import SearchLog
     from detcore.runner._starting import Slots, TrialStarter
 
-__all__ = ["SearchLoop"]
 
 _WAIT_MS = 100
 _TICK_EVERY_S = 0.1

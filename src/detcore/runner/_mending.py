@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.hooks import PluginManager
 
-__all__ = ["mend_experiment"]
 
 _METRIC = "searcher.metric"
 _LENGTH = "searcher.max_length."

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from detcore.runner._listener import RunSettings
     from detcore.search import SearchMethod
 
-__all__ = ["find_failure_action", "find_launcher", "make_method", "ready_launcher"]
 
 _LOCAL = "local"
 _DISTRIBUTIONS = {"bundle": "detcore-replay"}

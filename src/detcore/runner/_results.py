@@ -11,8 +11,6 @@ from detcore.contract.values import ExperimentState
 if TYPE_CHECKING:
     from detcore.database import Database
 
-__all__ = ["ExperimentResult", "TrialResult", "read_results"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialResult:

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from detcore.database import Database, RetentionPlan
     from detcore.storage import StorageBackend
 
-__all__ = ["Retention"]
 
 _LOOK_S = 1.0
 # A pass looks at the records of all experiments: it takes at most a twentieth of the time.

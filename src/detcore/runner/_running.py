@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from detcore.database import CheckpointRecord
     from detcore.runner._listener import RunListener
 
-__all__ = ["LogTail", "RunningTrial", "TrialOutput"]
 
 # The first of these says that a trial has begun to train.
 _BEGUN = frozenset(

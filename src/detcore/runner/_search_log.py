@@ -26,8 +26,6 @@ from detcore.search import (
 if TYPE_CHECKING:
     from detcore.database import Database
 
-__all__ = ["SearchLog"]
-
 
 class SearchLog:
     """The search of an experiment; its events are in the records before they are acted on.

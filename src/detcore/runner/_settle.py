@@ -19,13 +19,6 @@ if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
     from detcore.environment import Environment
 
-__all__ = [
-    "control_experiment",
-    "control_trial",
-    "experiment_lock",
-    "settle_experiment",
-    "settle_trials",
-]
 
 _OVER = (ExperimentState.COMPLETED, ExperimentState.ERROR, ExperimentState.CANCELED)
 # A worker whose runner was killed notices within milliseconds; this is for a loaded machine.

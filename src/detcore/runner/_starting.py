@@ -30,14 +30,6 @@ if TYPE_CHECKING:
     from detcore.runner._listener import RunSettings
     from detcore.storage import StorageBackend
 
-__all__ = [
-    "Slots",
-    "TrialStarter",
-    "copy_model_code",
-    "count_slots",
-    "experiment_folder",
-    "trials_folder",
-]
 
 _DEVICES = "CUDA_VISIBLE_DEVICES"
 _MOST_AT_ONCE = 10_000

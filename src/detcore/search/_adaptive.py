@@ -10,8 +10,6 @@ from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup
 from detcore.search._halving import Bracket, BracketPlan
 from detcore.search._sampling import Sampler
 
-__all__ = ["AdaptiveSearch", "HalvingSearch", "plan_brackets"]
-
 # Alone, right after other work, a draw takes six times as long: its code is in no cache.
 _DRAWN_AT_ONCE = 16
 

@@ -11,8 +11,6 @@ from typing import Any
 from detcore.contract.search import Answer, ExitReason, NewTrial, TrainTo
 from detcore.search._simple import TooManyInvalid
 
-__all__ = ["Bracket", "BracketPlan", "rung_lengths"]
-
 _WORST = math.inf
 
 

@@ -10,8 +10,6 @@ from typing import Any
 from detcore.config import ranges, resolve_constants, trial_seed
 from detcore.contract.errors import SearchError
 
-__all__ = ["Sampler", "grid_points", "place_values", "sample"]
-
 
 class Sampler:
     """Draws the hyperparameters and the seeds of trials.

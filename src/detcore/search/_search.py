@@ -11,20 +11,6 @@ from detcore.contract.errors import DetcoreError, SearchError
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod
 from detcore.search._sampling import Sampler
 
-__all__ = [
-    "Close",
-    "Create",
-    "Event",
-    "Exited",
-    "Operation",
-    "PlannedTrial",
-    "Search",
-    "Train",
-    "Validated",
-    "event_from_json",
-    "event_to_json",
-]
-
 # Alone, right after other work, a seed takes twice as long: its code is in no cache.
 _SEEDS_AT_ONCE = 16
 

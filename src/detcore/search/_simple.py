@@ -10,8 +10,6 @@ from detcore.contract.errors import SearchError
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
 from detcore.search._sampling import Sampler, grid_points
 
-__all__ = ["GridSearch", "RandomSearch", "ReplacingQueue", "SingleSearch", "TooManyInvalid"]
-
 # Without a limit, code that rejects all hyperparameters would be tried forever.
 _MAX_INVALID_IN_A_ROW = 100
 

@@ -14,20 +14,6 @@ from detcore.contract.storage import DEFAULT_ALGORITHM, FileDigest, Progress
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = [
-    "SMALL_BYTES",
-    "Digester",
-    "Sink",
-    "copy_stream",
-    "copy_whole",
-    "digest_bytes",
-    "digest_file",
-    "read_chunks",
-    "read_whole",
-    "run_all",
-    "write_all",
-    "write_whole",
-]
 
 # Larger pieces are no faster to digest, and slower to write: Linux then tries to find large pages
 # for them, which took up to eight times as long on virtual machines.

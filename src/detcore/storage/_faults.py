@@ -19,7 +19,6 @@ from detcore.contract.errors import DetcoreError, StorageError, StorageFullError
 if TYPE_CHECKING:
     from detcore.contract.storage import StorageBackend
 
-__all__ = ["PROBES", "is_full", "is_left_over", "translated", "try_out"]
 
 # EFBIG is the counterpart of ENOSPC for a file size limit (ulimit -f).
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})

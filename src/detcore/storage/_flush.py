@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     import io
     from types import TracebackType
 
-__all__ = ["Flusher", "flushing", "syncing_at_once"]
 
 # Size of the pieces whose flush is started while the next one is written.
 _PIECE_BYTES = 8 << 20

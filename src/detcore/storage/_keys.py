@@ -11,8 +11,6 @@ from pathlib import Path
 
 from detcore.contract.errors import UnsafePathError
 
-__all__ = ["check_key", "check_targets", "is_safe_key"]
-
 # All current file systems accept this length for one name, and S3 and GCS for a whole key.
 _MOST_PART_BYTES = 255
 _MOST_KEY_BYTES = 1024

@@ -32,8 +32,6 @@ from detcore.storage._faults import PROBES, is_full, is_left_over, translated, t
 from detcore.storage._flush import Flusher, flushing, syncing_at_once
 from detcore.storage._keys import check_key, check_targets
 
-__all__ = ["LocalStorage", "scratch_folder"]
-
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _TEMPORARY = ".detcore-tmp-"
 _SCRATCH = "detcore-scratch-"

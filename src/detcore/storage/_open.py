@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from detcore.contract.storage import StorageBackend
     from detcore.hooks import PluginManager, StorageType
 
-__all__ = ["open_folder", "open_storage"]
 
 # Retention settings do not affect the location.
 _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")

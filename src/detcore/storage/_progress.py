@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 
     from detcore.contract.storage import Progress
 
-__all__ = ["TransferBars", "TransferLines", "TransferObserver", "watch_transfers", "watched"]
 
 _DELAY_S = 1.0
 _INTERVAL_S = 10.0

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.hooks import PluginManager
 
-__all__ = ["RecordedPlace", "find_place", "open_recorded"]
 
 _SPEC = "checkpoint_storage"
 

@@ -13,7 +13,6 @@ from detcore.metrics import weighted_mean
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["Agreement", "Interrupts", "UnitMetrics"]
 
 # Upper bound, roughly, on the time until all workers see a request to stop.
 _EXCHANGE_EVERY_S = 0.25

@@ -16,8 +16,6 @@ import xxhash
 
 from detcore.contract.errors import InvalidCheckpointError
 
-__all__ = ["AttributeCodec", "AttributeTracker"]
-
 # Marks of values without a form of their own: the only key of a dictionary.
 _TUPLE, _SET, _FROZENSET, _DEQUE, _DICT = "$tuple", "$set", "$frozenset", "$deque", "$dict"
 _BYTES, _PATH, _COUNTER, _ORDERED = "$bytes", "$path", "$counter", "$ordered"

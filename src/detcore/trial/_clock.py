@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from detcore.core import Context, SearcherOperation
     from detcore.trial._saving import TrialSaver
 
-__all__ = ["ScheduledAskedClock", "ScheduledClock"]
 
 _logger = logging.getLogger("detcore.trial")
 

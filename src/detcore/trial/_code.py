@@ -8,8 +8,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["copy_code", "list_code"]
-
 # Suffixes of source and settings. Folders of code often contain data as well, which does not
 # belong in a checkpoint.
 _SUFFIXES = frozenset(

@@ -19,8 +19,6 @@ from detcore.trial._resolve import import_trial_class
 if TYPE_CHECKING:
     from detcore.contract.trial import TrialContext
 
-__all__ = ["checkpoint_folder", "code_imported_from", "made_from_code", "read_trial_file"]
-
 
 def checkpoint_folder(path: str | os.PathLike[str]) -> Path:
     """Return the folder of a downloaded checkpoint.

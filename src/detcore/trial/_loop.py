@@ -40,16 +40,6 @@ if TYPE_CHECKING:
     from detcore.data import LedgerWriter, StepDigests
     from detcore.distributed import DistributedContext
 
-__all__ = [
-    "OpenTrial",
-    "Outcome",
-    "drive_stepping",
-    "open_clock",
-    "open_trial",
-    "prepare_process",
-    "resumed_from",
-    "run_trial",
-]
 
 _logger = logging.getLogger("detcore.trial")
 

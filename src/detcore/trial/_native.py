@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from detcore.core import ScriptExperiment
     from detcore.distributed import DistributedContext
 
-__all__ = ["NativeStart", "start_native"]
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 _LENGTH = "max_length"

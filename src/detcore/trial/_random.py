@@ -12,8 +12,6 @@ import numpy as np
 from detcore.contract.errors import InvalidCheckpointError
 from detcore.contract.values import JSONValue
 
-__all__ = ["capture_random_state", "preserved_random_state", "restore_random_state"]
-
 # NumPy's default global generator; np.random.set_bit_generator can change it.
 _USUAL = "MT19937"
 

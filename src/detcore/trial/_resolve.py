@@ -15,15 +15,6 @@ from detcore.contract.errors import InvalidExperimentError, PluginNotFoundError,
 from detcore.contract.trial import Trial
 from detcore.contract.values import Framework
 
-__all__ = [
-    "ImportEnded",
-    "check_requirements",
-    "find_framework",
-    "import_object",
-    "import_trial_class",
-    "is_importing_trial",
-]
-
 # Prefix of the packages that users import, one per plugin distribution.
 _PLUGIN_PREFIX = "detcore_"
 _OLD_NAME = "determined"

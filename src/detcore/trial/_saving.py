@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from detcore.contract.values import TensorInfo, TrialInfo
     from detcore.core import Context
 
-__all__ = ["TrialSaver", "read_clock", "trial_record"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class TrialSaver:

@@ -14,8 +14,6 @@ from detcore.contract.controllers import Decision, Step
 from detcore.contract.errors import ScheduleError
 from detcore.contract.values import Length, TrialSettings
 
-__all__ = ["CheckpointPolicy", "Schedule", "SchedulePlan", "plan_from_settings"]
-
 CheckpointPolicy = Literal["best", "all", "none"]
 _POLICIES = ("best", "all", "none")
 _STATE_VERSION = 1

@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from detcore.checkpoint import CheckpointContext
     from detcore.contract.values import SaveProgress, SaveTimes
 
-__all__ = ["Choice", "LastSave", "StopPlan", "expected_save_s", "plan_stop"]
 
 # A save is not started if it would be late even at this many times the best speed so far.
 _HOPELESS = 20.0

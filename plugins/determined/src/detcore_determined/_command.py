@@ -12,7 +12,6 @@ import click
 if TYPE_CHECKING:
     from detcore_determined.migrate import FileReport
 
-__all__ = ["migrate"]
 
 _EXIT_WOULD_CHANGE = 1
 _EXAMPLES = """

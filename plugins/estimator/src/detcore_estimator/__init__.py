@@ -12,13 +12,10 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore.metrics import MetricReducer
     from detcore_estimator import export
-    from detcore_estimator._context import (
-        EstimatorContext,
-        EstimatorExperimentalContext,
-        EstimatorTrialContext,
-    )
+    from detcore_estimator._context import EstimatorContext, EstimatorTrialContext
     from detcore_estimator._engine._estimator import Estimator
     from detcore_estimator._errors import NanLossDuringTrainingError
+    from detcore_estimator._experimental import EstimatorExperimentalContext
     from detcore_estimator._exporters import BestExporter, Exporter, FinalExporter, LatestExporter
     from detcore_estimator._hooks import RunHook
     from detcore_estimator._load import load_estimator_from_checkpoint_path

@@ -9,16 +9,6 @@ from typing import Any
 from detcore.errors import InvalidExperimentError, InvalidModelError, describe
 from detcore_estimator._tf import tf1
 
-__all__ = [
-    "checked_count",
-    "checked_exporters",
-    "checked_hooks",
-    "checked_input_fn",
-    "checked_listeners",
-    "checked_seconds",
-    "wrong_type",
-]
-
 
 def wrong_type(what: str, value: Any, wanted: str) -> InvalidModelError:
     """Return the error for a value of the wrong type; a ``TypeError`` and a ``ValueError``."""

@@ -13,8 +13,6 @@ from google.protobuf import message  # type: ignore[import-untyped]  # no types
 from tensorflow.core.framework import types_pb2
 from tensorflow.core.protobuf import tensor_bundle_pb2
 
-__all__ = ["index_fault"]
-
 # The format is that of LevelDB's tables, https://github.com/google/leveldb/blob/main/doc/
 _FOOTER, _TRAILER = 48, 5
 _MAGIC = struct.pack("<Q", 0xDB4775248B80FB57)

@@ -12,8 +12,6 @@ from detcore.errors import ContextStateError, DataError, InvalidDataTypeError, d
 from detcore.trial import preserved_random_state
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["CachedDataset"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CachedDataset:

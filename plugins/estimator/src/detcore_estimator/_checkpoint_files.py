@@ -16,16 +16,6 @@ from detcore.types import TensorInfo
 from detcore_estimator._bundle_index import index_fault
 from detcore_estimator._tf import tf, tf1
 
-__all__ = [
-    "ASSIGNMENTS",
-    "assignments",
-    "checked_inside",
-    "find_tensorflow_checkpoint",
-    "readable_by_tensorflow",
-    "restore_variables",
-    "stored_tensors",
-]
-
 _logger = logging.getLogger("detcore.estimator")
 
 _INDEX = re.compile(r"model\.ckpt-(\d+)\.index")

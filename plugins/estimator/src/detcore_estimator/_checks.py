@@ -14,7 +14,6 @@ from detcore_estimator._tf import tf1, tf_estimator
 if TYPE_CHECKING:
     from detcore_estimator._trial import EstimatorTrial
 
-__all__ = ["TrialParts"]
 
 _SERVING_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 # Names in a checkpoint's folder that detcore and this plugin write themselves.

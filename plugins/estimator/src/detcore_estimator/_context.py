@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from detcore_estimator._reducer import Reducers
     from detcore_estimator._workers._exchange import GradientExchange
 
-__all__ = ["EstimatorContext", "EstimatorExperimentalContext", "EstimatorTrialContext"]
-
 
 class EstimatorContext(TrialContext):
     """The context for training an Estimator: in a trial, or in a script in the native form.

@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from detcore_estimator._context import EstimatorContext
     from detcore_estimator._trial import EstimatorTrial
 
-__all__ = ["EstimatorController"]
 
 _logger = logging.getLogger("detcore.estimator")
 

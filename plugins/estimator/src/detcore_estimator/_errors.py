@@ -5,8 +5,6 @@ from __future__ import annotations
 from detcore.errors import DetcoreError
 from detcore_estimator._tf import tf1
 
-__all__ = ["NanLossDuringTrainingError"]
-
 
 class NanLossDuringTrainingError(
     DetcoreError,

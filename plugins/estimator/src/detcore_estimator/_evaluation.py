@@ -14,10 +14,11 @@ from detcore.errors import DataError
 from detcore_estimator._feed._data import check_dataset
 from detcore_estimator._feed._records import count_records
 from detcore_estimator._inputs import call_input_fn
-from detcore_estimator._model_fn import check_model_fn_spec, model_graph
+from detcore_estimator._model_fn import model_graph
 from detcore_estimator._random_ops import make_random_ops_resumable
 from detcore_estimator._scaffolds import own_saver, scaffold_with_saver, with_local_variables
 from detcore_estimator._session import HookList, OpenSession
+from detcore_estimator._spec import check_model_fn_spec
 from detcore_estimator._tf import tf, tf1
 from detcore_estimator._transfer import VariableTransfer
 from detcore_estimator._workers._metric_sums import MetricSums, mean_loss
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from detcore_estimator._context import EstimatorContext
     from detcore_estimator._training import TrainingSession
 
-__all__ = ["Evaluation", "EvaluationResult", "scalar_metrics"]
 
 _logger = logging.getLogger("detcore.estimator")
 

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from detcore.metrics import MetricReducer
     from detcore_estimator._context import EstimatorContext
 
-__all__ = ["EstimatorExperimentalContext"]
-
 
 class EstimatorExperimentalContext(CachingContext):
     """Features that may still change; `EstimatorContext` has one as ``experimental``."""

@@ -18,12 +18,10 @@ from detcore.errors import (
     UnsafePathError,
 )
 from detcore_estimator._arguments import wrong_type
-from detcore_estimator._model_fn import check_model_fn_spec, model_graph
+from detcore_estimator._model_fn import model_graph
 from detcore_estimator._scaffolds import own_saver
-from detcore_estimator._spec import ModeKeys
+from detcore_estimator._spec import ModeKeys, check_model_fn_spec
 from detcore_estimator._tf import quiet_deprecations, tf, tf1
-
-__all__ = ["ServingGraph"]
 
 _logger = logging.getLogger("detcore.estimator")
 # Collections of the graph that a SavedModel's builder fills and does not empty.

@@ -15,8 +15,6 @@ from detcore_estimator._arguments import checked_count, wrong_type
 from detcore_estimator._model_fn import parameter_names
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["BestExporter", "Exporter", "FinalExporter", "LatestExporter", "loss_is_smaller"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 _LOSS = "loss"

@@ -18,7 +18,6 @@ from detcore_estimator._transfer import check_variables
 if TYPE_CHECKING:
     from detcore_estimator._training import TrainingSession
 
-__all__ = ["Exporters", "ServingExports"]
 
 _logger = logging.getLogger("detcore.estimator")
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from detcore_estimator._tf import tf1
 
-__all__ = ["RunHook"]
-
 
 class RunHook(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
     """A ``SessionRunHook`` with further methods for checkpoints and the end of the trial.

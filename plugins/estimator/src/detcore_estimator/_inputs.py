@@ -8,8 +8,6 @@ from typing import Any
 from detcore_estimator._model_fn import parameter_names
 from detcore_estimator._tf import tf
 
-__all__ = ["call_input_fn"]
-
 
 def call_input_fn(
     input_fn: Callable[..., Any], *, mode: str, params: Mapping[str, Any], config: Any

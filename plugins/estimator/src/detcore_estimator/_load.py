@@ -17,8 +17,6 @@ from detcore_estimator._bundle_index import index_fault
 from detcore_estimator._checkpoint_files import checked_inside, readable_by_tensorflow
 from detcore_estimator._tf import tf
 
-__all__ = ["load_estimator_from_checkpoint_path"]
-
 _SERVE = ("serve",)
 _SAVED_MODELS = ("saved_model.pb", "saved_model.pbtxt")
 _VARIABLES_INDEX = "variables/variables.index"

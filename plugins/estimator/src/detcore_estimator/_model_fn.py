@@ -18,14 +18,6 @@ from detcore_estimator._tf import (
     tf1,
 )
 
-__all__ = [
-    "call_model_fn",
-    "check_model_fn",
-    "check_model_fn_spec",
-    "model_graph",
-    "parameter_names",
-]
-
 _logger = logging.getLogger("detcore.estimator")
 
 _ALLOWED = ("features", "labels", "mode", "params", "config", "model_dir")

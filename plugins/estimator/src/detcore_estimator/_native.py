@@ -13,8 +13,6 @@ from detcore_estimator._context import EstimatorContext
 from detcore_estimator._trial import EstimatorTrial
 from detcore_estimator.plugin import detcore_register_framework
 
-__all__ = ["EstimatorNativeContext", "NativeTrial", "init"]
-
 
 def init(
     config: Mapping[str, Any] | str | os.PathLike[str] | None = None,

@@ -17,8 +17,6 @@ import numpy as np
 
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["RandomOps", "called_functions", "make_random_ops_resumable", "upstream"]
-
 _NO_SEED = (0, 0)
 _PHILOX = 1
 

@@ -19,7 +19,6 @@ from detcore_estimator._tf import tf, tf1
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["Reducers"]
 
 _METHODS = ("accumulate", "cross_slot_reduce")
 Array: TypeAlias = npt.NDArray[Any]

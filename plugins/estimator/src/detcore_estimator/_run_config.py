@@ -11,8 +11,6 @@ from typing import Any
 from detcore.errors import ConfigError
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["RunConfig", "default_session_config", "refuse_cluster"]
-
 _DEFAULT_SAVE_SECS = 600
 _STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")
 

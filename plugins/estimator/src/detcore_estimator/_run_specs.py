@@ -15,8 +15,6 @@ from detcore_estimator._arguments import (
     wrong_type,
 )
 
-__all__ = ["EvalSpec", "TrainSpec", "WarmStartSettings"]
-
 
 class _TrainFields(NamedTuple):
     input_fn: Callable[..., Any]

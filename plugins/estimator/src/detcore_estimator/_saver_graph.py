@@ -7,8 +7,6 @@ from typing import Any
 
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["SaveOp", "SavePlan", "read_saver"]
-
 # SaveSlices is the V1 format; its inputs are in the same order.
 _SAVES = ("SaveV2", "SaveSlices")
 _MERGE = "MergeV2Checkpoints"

@@ -18,8 +18,6 @@ from detcore_estimator._saver_graph import read_saver
 from detcore_estimator._snapshot import SnapshotOps, can_be_copied
 from detcore_estimator._tf import tf1
 
-__all__ = ["ModelFiles", "model_prefix", "saver_of", "saver_of_local", "saver_of_uncovered"]
-
 _MODEL = "model.ckpt"
 _REST = "detcore-uncovered.ckpt"
 _LOCAL = "detcore-local.ckpt"

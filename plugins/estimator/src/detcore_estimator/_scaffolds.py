@@ -6,8 +6,6 @@ from typing import Any
 
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["build_saver", "own_saver", "scaffold_with_saver", "with_local_variables"]
-
 
 def own_saver(graph: Any, scaffold: Any) -> Any:
     """Return the saver that the user's code made for a graph, or None.

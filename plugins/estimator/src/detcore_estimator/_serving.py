@@ -9,16 +9,6 @@ from detcore.errors import InvalidModelError
 from detcore_estimator._arguments import wrong_type
 from detcore_estimator._tf import tf, tf1
 
-__all__ = [
-    "ClassificationOutput",
-    "PredictOutput",
-    "RegressionOutput",
-    "ServingInputReceiver",
-    "TensorServingInputReceiver",
-    "build_parsing_serving_input_receiver_fn",
-    "build_raw_serving_input_receiver_fn",
-]
-
 # Names that TensorFlow Serving and saved_model_cli expect where the user gave none.
 _FEATURE, _INPUT, _OUTPUT = "feature", "input", "output"
 

@@ -11,8 +11,6 @@ from typing import Any
 
 from detcore_estimator._tf import quiet_deprecations, tf1
 
-__all__ = ["HookList", "HookedSession", "OpenSession"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 # More distinct fetches than this, and a hook makes new tensors at each step: nothing to gain.

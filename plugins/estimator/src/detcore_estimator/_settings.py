@@ -9,8 +9,6 @@ from detcore.errors import InvalidExperimentError
 from detcore_estimator._run_config import default_session_config
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["own_run_config", "own_session_config", "size_thread_pools", "warn_of_unused"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 _STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")

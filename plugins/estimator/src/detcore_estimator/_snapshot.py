@@ -11,8 +11,6 @@ from detcore.types import TensorInfo
 from detcore_estimator._saver_graph import SaveOp, SavePlan
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["Snapshot", "SnapshotOps", "can_be_copied"]
-
 # The types that both variables and TensorFlow's savers take.
 _COPIED = (
     *("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

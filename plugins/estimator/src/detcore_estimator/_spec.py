@@ -7,8 +7,6 @@ from typing import Any, NamedTuple
 
 from detcore.errors import InvalidModelError, describe
 from detcore_estimator._arguments import checked_hooks
-from detcore_estimator._run_config import RunConfig
-from detcore_estimator._run_specs import EvalSpec, TrainSpec, WarmStartSettings
 from detcore_estimator._spec_checks import (
     checked_export_outputs,
     checked_loss,
@@ -19,16 +17,6 @@ from detcore_estimator._spec_checks import (
     is_of_graph,
 )
 from detcore_estimator._tf import tf1
-
-__all__ = [
-    "EstimatorSpec",
-    "EvalSpec",
-    "ModeKeys",
-    "RunConfig",
-    "TrainSpec",
-    "WarmStartSettings",
-    "check_model_fn_spec",
-]
 
 
 class ModeKeys:

@@ -10,16 +10,6 @@ from detcore_estimator._arguments import wrong_type
 from detcore_estimator._serving import PredictOutput
 from detcore_estimator._tf import tf, tf1
 
-__all__ = [
-    "checked_export_outputs",
-    "checked_loss",
-    "checked_metrics",
-    "checked_predictions",
-    "checked_scaffold",
-    "checked_train_op",
-    "is_of_graph",
-]
-
 _DEFAULT_SIGNATURE = "serving_default"
 
 

@@ -14,7 +14,6 @@ from detcore_estimator._tf import tf, tf1
 if TYPE_CHECKING:
     from detcore_estimator._training import TrainingSession
 
-__all__ = ["name_state"]
 
 _NO_VALUES = (tf.resource, tf.variant)
 

@@ -7,8 +7,6 @@ from typing import Any
 
 from detcore_estimator._tf import tf1
 
-__all__ = ["SummaryWriter"]
-
 
 class SummaryWriter:
     """Writes serialized summaries and the graph; the file is made with the first of them.

@@ -12,15 +12,6 @@ from typing import Any
 
 from detcore.errors import PluginNotFoundError
 
-__all__ = [
-    "global_generator_of_graph",
-    "keras_counts_of_graph",
-    "quiet_deprecations",
-    "tf",
-    "tf1",
-    "tf_estimator",
-]
-
 try:
     import tensorflow
 except ModuleNotFoundError as error:

@@ -13,10 +13,11 @@ from detcore.errors import InvalidExperimentError
 from detcore_estimator._feed._data import GraphFeed, check_dataset
 from detcore_estimator._feed._records import count_records
 from detcore_estimator._inputs import call_input_fn
-from detcore_estimator._model_fn import check_model_fn_spec, model_graph
+from detcore_estimator._model_fn import model_graph
 from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
 from detcore_estimator._scaffolds import build_saver, own_saver, scaffold_with_saver
 from detcore_estimator._session import HookedSession
+from detcore_estimator._spec import check_model_fn_spec
 from detcore_estimator._tf import tf, tf1
 from detcore_estimator._workers._broadcast import broadcast_variables
 from detcore_estimator._workers._dataflow import check_trainable, worker_variables
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
     from detcore_estimator._context import EstimatorContext
 
-__all__ = ["StepValues", "TrainingGraph", "TrainingSession", "mean_metrics"]
 
 _logger = logging.getLogger("detcore.estimator")
 

@@ -9,8 +9,6 @@ from detcore.errors import InvalidModelError
 from detcore_estimator._checkpoint_files import ASSIGNMENTS
 from detcore_estimator._tf import tf1
 
-__all__ = ["VariableTransfer", "check_variables"]
-
 
 class VariableTransfer:
     """Copies the contents of a checkpoint from the training session to another session.

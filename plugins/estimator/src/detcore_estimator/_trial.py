@@ -9,8 +9,6 @@ from typing import Any
 from detcore import Trial
 from detcore_estimator._context import EstimatorTrialContext
 
-__all__ = ["EstimatorTrial"]
-
 
 class EstimatorTrial(Trial, abc.ABC):
     """An Estimator, its data and its hooks.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-__all__ = ["WhenFree"]
-
 
 class WhenFree:
     """Closes resources once they are no longer held.

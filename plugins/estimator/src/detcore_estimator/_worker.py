@@ -10,7 +10,6 @@ from detcore_estimator._tf import quiet_deprecations, tf, tf1
 if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
 
-__all__ = ["prepare_worker"]
 
 _logger = logging.getLogger("detcore.estimator")
 

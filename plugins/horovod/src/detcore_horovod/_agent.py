@@ -18,8 +18,6 @@ from collections.abc import Sequence
 from detcore.environment import child_environment, read_variables
 from detcore.launch.nodes import place_ranks, without_outer_job
 
-__all__ = ["MARK", "main"]
-
 # Begins the messages of an agent to the launcher. It contains the ASCII record separator, which no
 # program prints by chance.
 MARK = b"\x1edetcore "

@@ -7,8 +7,6 @@ import socket
 import struct
 from pathlib import Path
 
-__all__ = ["is_own_peer"]
-
 _CONNECTIONS = Path("/proc/net/tcp")
 _LOCAL, _REMOTE, _UID = 1, 2, 7
 

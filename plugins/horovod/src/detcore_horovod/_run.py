@@ -20,8 +20,6 @@ from detcore.errors import ConfigError, WorkerError
 from detcore.launch.nodes import HostsRequest, Line, LineCutter, Sink, Workers, interface_with
 from detcore_horovod._agent import MARK
 
-__all__ = ["HorovodRun", "chief_address", "interface_towards", "start_on_hosts"]
-
 # As for the workers of one machine; see `detcore.launch.nodes.Workers`.
 _NOTICE_S = 2.0
 _GRACE_S = 5.0

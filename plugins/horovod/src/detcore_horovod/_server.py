@@ -17,8 +17,6 @@ from typing import Any
 from detcore.launch.nodes import RendezvousStore
 from detcore_horovod._peer import is_own_peer
 
-__all__ = ["MemoryStore", "RendezvousServer"]
-
 _LOOPBACK = "127.0.0.1"
 _REQUEST_TIMEOUT_S = 3.0
 _MAX_VALUE_BYTES = 1 << 20

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from detcore.launch.nodes import HostsRequest
     from detcore_horovod._run import HorovodRun
 
-__all__ = ["HorovodRendezvous", "HorovodService"]
 
 _LOOPBACK = "127.0.0.1"
 

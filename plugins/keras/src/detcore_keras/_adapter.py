@@ -6,8 +6,6 @@ from typing import Any
 
 from detcore.errors import DataError, InvalidDataTypeError, InvalidExperimentError
 
-__all__ = ["SequenceAdapter"]
-
 
 class SequenceAdapter:
     """A ``keras.utils.Sequence`` whose items are prepared by background workers.

@@ -13,8 +13,6 @@ from detcore.errors import InvalidCheckpointError
 from detcore_keras._keras import tf
 from detcore_keras._npz import read_npz
 
-__all__ = ["decoded", "encoded", "read_arrays"]
-
 _LENGTHS = ".lengths"
 
 

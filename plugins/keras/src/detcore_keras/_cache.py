@@ -12,8 +12,6 @@ from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore_keras._keras import tf
 from detcore_keras._rng import preserved_rng
 
-__all__ = ["CachedDataset"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CachedDataset:

@@ -7,8 +7,6 @@ from typing import Any
 
 from detcore_keras._keras import keras
 
-__all__ = ["Callback"]
-
 
 class Callback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras has no types
     """A Keras callback with more hooks, and with state that is saved in checkpoints.

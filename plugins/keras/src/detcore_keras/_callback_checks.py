@@ -10,17 +10,6 @@ from detcore.errors import InvalidExperimentError, describe
 from detcore_keras._callback_base import Callback
 from detcore_keras._keras import keras
 
-__all__ = [
-    "by_name",
-    "check_epoch_hooks",
-    "checked_callbacks",
-    "has_batch_hooks",
-    "has_own_state",
-    "overrides",
-    "tell_changes",
-    "wants_train_batches",
-]
-
 _logger = logging.getLogger("detcore.keras")
 _OUR_MODULES = "detcore_keras."
 _BATCH_HOOKS = ("on_train_batch_begin", "on_train_batch_end", "on_batch_begin", "on_batch_end")

@@ -19,7 +19,6 @@ from detcore_keras._callback_base import Callback
 from detcore_keras._callback_checks import (
     by_name,
     check_epoch_hooks,
-    has_batch_hooks,
     has_own_state,
     overrides,
     tell_changes,
@@ -35,14 +34,6 @@ from detcore_keras._callback_state import (
 )
 from detcore_keras._keras import keras
 from detcore_keras._tensorboard import TensorBoard
-
-__all__ = [
-    "CallbackMultiplexer",
-    "SavedCallbacks",
-    "has_batch_hooks",
-    "is_replaced",
-    "read_callbacks",
-]
 
 _logger = logging.getLogger("detcore.keras")
 

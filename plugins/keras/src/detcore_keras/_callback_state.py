@@ -16,8 +16,6 @@ from detcore_keras._arrays import decoded
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._variables import raw_variable
 
-__all__ = ["KerasCodec", "from_saved", "keep_rows", "measure_rows", "restore_rows", "to_saved"]
-
 _PLAIN = (bool, int, str)
 # Keys of JSON objects that represent values without a form in JSON.
 _ARRAY, _SCALAR, _FLOAT, _TUPLE, _PAIRS = "$array", "$scalar", "$float", "$tuple", "$pairs"

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
     from detcore_keras._context import TFKerasTrialContext
 
-__all__ = ["Collective", "open_collective", "prepare_collective"]
-
 
 class Collective(Protocol):
     """The collectives of one back end. All workers make the same calls in the same order.

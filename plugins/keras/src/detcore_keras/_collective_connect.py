@@ -30,7 +30,6 @@ from detcore.errors import (
 if TYPE_CHECKING:
     from detcore.core import DistributedContext
 
-__all__ = ["connect"]
 
 _HELLO = struct.Struct("<16sQ")
 _ANSWER_S = 60.0  # every worker has connected before; only descriptors are passed on

@@ -13,8 +13,6 @@ from detcore_keras._keras import tf
 if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
 
-__all__ = ["HorovodCollective", "start_horovod"]
-
 
 def start_horovod(options: PrepareOptions) -> None:
     """Join the other workers' Horovod.

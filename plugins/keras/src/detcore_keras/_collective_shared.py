@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     Array = npt.NDArray[Any]
 
-__all__ = ["SharedSum", "add_up"]
 
 _LINE = 64  # bytes; TensorFlow uses an array aligned to it without a copy
 _PAGE = mmap.ALLOCATIONGRANULARITY

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from detcore.core import DistributedContext
     from detcore.trial import PrepareOptions
 
-__all__ = ["TensorFlowCollective", "prepare_process"]
 
 TIMEOUT_S = 1800.0  # as DistributedContext: a worker that is alive may be slow
 

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from detcore import Trial
     from detcore.trial import TrialSetup
 
-__all__ = ["FitOptions", "TFKerasExperimentalContext", "TFKerasTrialContext"]
-
 
 class _Unset:
     """Distinguishes an argument that was not given from None."""

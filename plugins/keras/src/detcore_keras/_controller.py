@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.trial import ValidationResult
 from detcore_keras import _state
-from detcore_keras._callback_checks import checked_callbacks
-from detcore_keras._callback_list import CallbackMultiplexer, has_batch_hooks, read_callbacks
+from detcore_keras._callback_checks import checked_callbacks, has_batch_hooks
+from detcore_keras._callback_list import CallbackMultiplexer, read_callbacks
 from detcore_keras._data import inputs_of
 from detcore_keras._evaluation import Evaluation
 from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_function, slow_reason
@@ -28,6 +28,7 @@ from detcore_keras._model import (
     optimizers_of,
     set_trainable,
 )
+from detcore_keras._random_state import capture_rng, restore_rng
 from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
 from detcore_keras._state_tensors import StateReader
 from detcore_keras._units import (
@@ -48,7 +49,6 @@ if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
     from detcore_keras._trial import TFKerasTrial
 
-__all__ = ["KerasController"]
 
 _logger = logging.getLogger("detcore.keras")
 
@@ -276,7 +276,7 @@ class KerasController:
         self._tensors = state.tensors()
         state.write_record(directory)
         files = dict(state.files)
-        _state.capture_rng(directory)
+        capture_rng(directory)
         position = {
             "version": 1,
             "untouched": self._feed.position == 0 and not self._traced,
@@ -326,7 +326,7 @@ class KerasController:
         callbacks.load_state(*saved_callbacks)
         if position["stop_requested"]:
             self._context.set_stop_requested(True)
-        _state.restore_rng(own or directory)
+        restore_rng(own or directory)
         self._is_finished = position["is_finished"]
         self._repeat_validation()
         if own is None:

@@ -19,28 +19,6 @@ from detcore_keras._rng import preserved_rng
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
-__all__ = [
-    "RECORD_COUNT",
-    "ArrayFeed",
-    "Feed",
-    "Identified",
-    "Identify",
-    "SequenceFeed",
-    "Split",
-    "as_arrays",
-    "as_sequence",
-    "batch_records",
-    "batch_spec",
-    "batch_tensors",
-    "check_saved",
-    "floats_as_keras",
-    "inputs_of",
-    "leaves",
-    "make_loader",
-    "not_supported",
-    "packed_as",
-    "without_none_specs",
-]
 
 # Batches of arrays are gathered and passed to TensorFlow in blocks of at most this size.
 _BLOCK_BYTES = 64 << 20

@@ -26,12 +26,16 @@ from detcore_keras._model import (
     list_trainable,
     set_trainable,
 )
-from detcore_keras._random_state import find_graphs, warn_of_unsaved_generators
+from detcore_keras._random_state import (
+    capture_rng,
+    find_graphs,
+    restore_rng,
+    warn_of_unsaved_generators,
+)
 
 if TYPE_CHECKING:
     from detcore.core import Context
 
-__all__ = ["DetcoreCallback"]
 
 _logger = logging.getLogger("detcore.keras")
 
@@ -292,7 +296,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
 
         def snapshot(path: Path) -> Callable[[], None]:
             state.write_record(path)
-            _state.capture_rng(path)
+            capture_rng(path)
             (path / _FILE).write_text(json.dumps(record) + "\n", encoding="utf-8")
             files = {**state.files, **callbacks.capture(path)}
             if self._checkpoint_async:
@@ -326,7 +330,7 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
                 set_trainable(self.model, self._trainable)
                 self._trainable = None
             self._callbacks.load_state(read_callbacks(directory))
-            _state.restore_rng(directory)
+            restore_rng(directory)
         self.model.reset_metrics()
         _logger.info("resumed from step %d, epoch %d", self.steps_completed, self._first_epoch)
 

@@ -37,7 +37,6 @@ from detcore_keras._tfdata import check_dataset
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["Evaluation"]
 
 _logger = logging.getLogger("detcore.keras")
 

@@ -21,19 +21,6 @@ from detcore_keras._variables import raw_variable
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-__all__ = [
-    "NUM_UPDATES",
-    "RECORD_IDS",
-    "TrainSteps",
-    "class_weighted",
-    "compiled_trainable_state",
-    "flat_tensors",
-    "own_train_function",
-    "replaces_keras",
-    "slow_reason",
-    "update_counter",
-    "without_optionals",
-]
 
 # Key under which a step returns the ids of its records, next to the model's own metrics.
 RECORD_IDS = "detcore/record_ids"

@@ -23,7 +23,6 @@ from detcore_keras._tfdata import DatasetFeed, check_dataset
 if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
 
-__all__ = ["POSITION_FILE", "make_feed", "read_position", "write_position"]
 
 POSITION_FILE = "keras-position.json"
 _POSITION_FIELDS = (

@@ -17,14 +17,6 @@ from detcore_keras._keras import KERAS_MAJOR, keras, tf
 if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
 
-__all__ = [
-    "epoch_batches",
-    "fit_until_stopped",
-    "keras_function",
-    "num_epochs",
-    "replaced_function",
-    "stand_in",
-]
 
 # Keras counts each call of the train function as one "step".
 _ENDLESS = 1 << 62

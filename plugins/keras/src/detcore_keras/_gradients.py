@@ -21,7 +21,6 @@ from detcore_keras._keras import KERAS_MAJOR, tf
 if TYPE_CHECKING:
     from detcore_keras._collective import Collective
 
-__all__ = ["GradientOptions", "accumulated_variables", "share_gradients", "sums_batches"]
 
 _T = TypeVar("_T")
 _EXCHANGE = "_detcore_exchange"

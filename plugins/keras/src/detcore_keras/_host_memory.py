@@ -13,8 +13,6 @@ import numpy.typing as npt
 
 from detcore_keras._keras import tf
 
-__all__ = ["ArrayFiles", "HostCopies", "HostMemory", "host_array"]
-
 # Arrays by file and key.
 ArrayFiles: TypeAlias = Mapping[str, Mapping[str, npt.NDArray[Any]]]
 

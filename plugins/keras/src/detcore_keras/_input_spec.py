@@ -8,8 +8,6 @@ from typing import Any
 from detcore.errors import InvalidCheckpointError
 from detcore_keras._keras import tf
 
-__all__ = ["build_from_spec", "spec_from_json", "spec_to_json"]
-
 
 def spec_to_json(spec: Any) -> Any:
     """Turn a nested ``tf.TypeSpec`` into JSON values.

@@ -12,13 +12,6 @@ from typing import Any
 from detcore.errors import InvalidCheckpointError
 from detcore_keras._legacy_h5 import load_h5_weights, load_object_graph_weights
 
-__all__ = [
-    "LegacyCheckpoint",
-    "find_legacy",
-    "load_legacy_weights",
-    "names_of_the_earlier_system",
-]
-
 # 0.13.8 and later: weights in TensorFlow's format. Earlier: the whole model as HDF5.
 _WEIGHTS = "determined-keras-model-weights"
 _H5_FILES = ("determined-keras-model.h5", "determined-keras-model")

@@ -13,8 +13,6 @@ from detcore.errors import InvalidCheckpointError, PluginNotFoundError
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._variables import is_variable, raw_variable, same_name
 
-__all__ = ["load_h5_weights", "load_object_graph_weights"]
-
 _GRAPH_KEY = "_CHECKPOINTABLE_OBJECT_GRAPH"
 _VALUE = "VARIABLE_VALUE"
 

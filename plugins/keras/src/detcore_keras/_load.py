@@ -21,8 +21,6 @@ from detcore_keras._legacy import (
 )
 from detcore_keras._state import VARIABLES_FILE, read_variables_file, restore_weights
 
-__all__ = ["load_model_from_checkpoint_path", "load_weights_from_checkpoint_path"]
-
 _TRIAL_FILE = "trial.json"
 _FRAMEWORK = "keras"
 _SCRIPT_TRIAL = "detcore_keras._native:NativeTrial"

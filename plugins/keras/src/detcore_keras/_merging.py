@@ -18,7 +18,6 @@ from detcore_keras._variables import raw_variable
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["TestSteps", "Tested", "merged_results"]
 
 _State: TypeAlias = list[npt.NDArray[Any]]
 # A metric's result inside a graph and outside of it may differ in the last bits.

@@ -12,17 +12,6 @@ from detcore_keras._keras import KERAS_MAJOR, keras, tf
 if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
 
-__all__ = [
-    "build_ahead",
-    "build_optimizer",
-    "checked_model",
-    "has_built_optimizer",
-    "list_trainable",
-    "model_generators",
-    "optimizers_of",
-    "set_trainable",
-]
-
 
 def checked_model(returned: Any, context: TFKerasTrialContext) -> Any:
     """Return the model to train.

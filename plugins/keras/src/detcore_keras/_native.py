@@ -14,8 +14,6 @@ from detcore_keras._context import TFKerasTrialContext
 from detcore_keras._trial import TFKerasTrial
 from detcore_keras.plugin import detcore_register_framework
 
-__all__ = ["NativeTrial", "TFKerasNativeContext", "init", "read_fit_arguments"]
-
 _TAKEN_OVER = ("fit", "fit_generator")
 _BATCH_SIZE = "global_batch_size"
 # Names by position, as in Keras.

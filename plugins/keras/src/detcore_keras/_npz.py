@@ -22,8 +22,6 @@ import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
 
-__all__ = ["bytes_of", "read_npz", "write_npz"]
-
 # Small enough for Linux to have the pages available, large enough that the interpreter's lock,
 # which is released while a piece is written, is seldom needed.
 _PIECE_BYTES = 1 << 20

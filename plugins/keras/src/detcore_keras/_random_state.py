@@ -16,15 +16,6 @@ from detcore.trial import capture_random_state, restore_random_state
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._variables import raw_variable
 
-__all__ = [
-    "RNG_FILE",
-    "capture_rng",
-    "find_graphs",
-    "generator_finder",
-    "restore_rng",
-    "warn_of_unsaved_generators",
-]
-
 _logger = logging.getLogger("detcore.keras")
 
 RNG_FILE = "rng.json"

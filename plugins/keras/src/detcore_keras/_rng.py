@@ -12,8 +12,6 @@ import numpy as np
 from detcore_keras._keras import keras, tf
 from detcore_keras._variables import raw_variable
 
-__all__ = ["RandomState", "preserved_rng", "vary_by_rank"]
-
 # Odd and large, so that consecutive ranks and steps give unrelated seeds.
 _STRIDE = 0x9E3779B1
 

@@ -18,29 +18,7 @@ from detcore_keras._host_memory import ArrayFiles, HostMemory, host_array
 from detcore_keras._input_spec import spec_to_json
 from detcore_keras._keras import KERAS_MAJOR, tf
 from detcore_keras._npz import write_npz
-from detcore_keras._random_state import capture_rng, restore_rng
 from detcore_keras._variables import Found, model_variables, same_name, training_variables
-
-__all__ = [
-    "VARIABLES_FILE",
-    "TrainingState",
-    "capture_rng",
-    "capture_training_state",
-    "clear_step",
-    "copied_to_write",
-    "find_nan",
-    "own_state",
-    "read_variables_file",
-    "refuse_nan",
-    "restore_mean_gradients",
-    "restore_own_state",
-    "restore_rng",
-    "restore_training_state",
-    "restore_weights",
-    "take_over_training_state",
-    "training_state",
-    "write_array_files",
-]
 
 VARIABLES_FILE = "variables.json"
 _VERSION = 1

@@ -16,8 +16,6 @@ from detcore_keras._keras import tf
 from detcore_keras._random_state import generator_finder
 from detcore_keras._variables import training_variables
 
-__all__ = ["StateReader"]
-
 _Array: TypeAlias = npt.NDArray[Any]
 
 _PREFIXES = {

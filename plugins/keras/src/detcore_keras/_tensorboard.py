@@ -11,8 +11,6 @@ from typing import Any
 from detcore_keras._callback_base import Callback
 from detcore_keras._keras import keras
 
-__all__ = ["TFKerasTensorBoard", "TensorBoard"]
-
 _logger = logging.getLogger("detcore.keras")
 _VAL = "val_"
 

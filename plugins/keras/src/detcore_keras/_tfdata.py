@@ -29,7 +29,6 @@ from detcore_keras._rng import preserved_rng
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
-__all__ = ["DatasetFeed", "check_dataset", "is_wrapped", "iterate_on_demand"]
 
 _logger = logging.getLogger("detcore.keras")
 

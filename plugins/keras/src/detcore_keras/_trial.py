@@ -8,8 +8,6 @@ from typing import Any
 from detcore import Trial
 from detcore_keras._context import TFKerasTrialContext
 
-__all__ = ["TFKerasTrial"]
-
 
 class TFKerasTrial(Trial, abc.ABC):
     """A Keras model, its data and its callbacks.

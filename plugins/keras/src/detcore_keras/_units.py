@@ -25,14 +25,6 @@ if TYPE_CHECKING:
     from detcore_keras._data import Feed
     from detcore_keras._fast_loop import TrainSteps
 
-__all__ = [
-    "FastUnits",
-    "OwnFunctionUnits",
-    "SingleUnits",
-    "UnitMetrics",
-    "Units",
-    "generated_batches",
-]
 
 _logger = logging.getLogger("detcore.keras")
 

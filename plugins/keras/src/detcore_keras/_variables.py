@@ -12,16 +12,6 @@ from typing import Any
 from detcore_keras._gradients import accumulated_variables
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
-__all__ = [
-    "Found",
-    "is_variable",
-    "model_variables",
-    "raw_variable",
-    "same_name",
-    "training_variables",
-    "value_size",
-]
-
 _OPTIMIZERS: tuple[type, ...] = (
     (keras.optimizers.Optimizer,)
     if KERAS_MAJOR == 3

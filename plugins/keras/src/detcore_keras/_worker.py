@@ -11,7 +11,6 @@ from detcore_keras._keras import KERAS_MAJOR, keep_eager, keras, tf
 if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
 
-__all__ = ["prepare_worker"]
 
 _logger = logging.getLogger("detcore.keras")
 

@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
     from detcore_keras._data import Feed
 
-__all__ = ["Workers", "digest_weights"]
 
 _T = TypeVar("_T")
 # Groups with the chief's values on all workers; generators and metrics belong to each worker.

@@ -40,7 +40,6 @@ from detcore_ray._machine import describe_process, machine_id
 if TYPE_CHECKING:
     from detcore_ray._store import AskStore
 
-__all__ = ["Batch", "RankActor", "Start"]
 
 _HOLD_S = 2.0
 _WATCH_S = 0.1

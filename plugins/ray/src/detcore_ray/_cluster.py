@@ -23,8 +23,6 @@ from detcore_ray._ray import (
 )
 from detcore_ray._settings import STRATEGIES, RaySettings
 
-__all__ = ["Cluster", "describe_bundle"]
-
 _CONNECT_TIMEOUT_S = 10.0
 _NOTICE_TIMEOUT_S = 3.0
 # Trials put nothing into the object store: a cluster started here gets the smallest possible one.

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from detcore.errors import WorkerError
 
-__all__ = ["pack_code", "unpack_code"]
-
 _NOT_CODE = frozenset({".git", "__pycache__", ".ipynb_checkpoints"})
 _MAX_BYTES = 200_000_000
 

@@ -16,8 +16,6 @@ from detcore_ray._settings import RaySettings
 from detcore_ray._trial import run_trial
 from detcore_ray._wire import receive_descriptors
 
-__all__ = ["main"]
-
 
 def main(control_fd: int) -> int:
     """Run trials until the runner has no more, or is gone."""

@@ -17,8 +17,6 @@ from detcore.launch.worker import is_trial_class
 from detcore.types import TrialInfo
 from detcore_ray._wire import Line
 
-__all__ = ["RayWorkerGroup"]
-
 # As with workers of this machine: one may hang while it takes its framework down.
 _LINGER_S = 60.0
 # Such as for a runtime environment that is being built.

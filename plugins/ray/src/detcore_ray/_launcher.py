@@ -25,8 +25,6 @@ from detcore_ray._group import RayWorkerGroup
 from detcore_ray._settings import RaySettings
 from detcore_ray._wire import Line, send_descriptors
 
-__all__ = ["RayLauncher"]
-
 # No usage statistics; actors without GPUs keep their device variables; unbuffered output.
 _QUIET = {
     "RAY_USAGE_STATS_ENABLED": "0",

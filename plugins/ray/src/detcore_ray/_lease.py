@@ -18,8 +18,6 @@ from typing import Any
 
 from detcore_ray._machine import end_process
 
-__all__ = ["Lease", "left_over_s"]
-
 _NAME = "ray-workers.json"
 # The file is touched four times in this time.
 _SLACK = 1.5

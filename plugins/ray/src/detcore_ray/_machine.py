@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["describe_process", "end_process", "machine_id"]
-
 _END_TIMEOUT_S = 5.0
 
 

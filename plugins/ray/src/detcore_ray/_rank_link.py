@@ -14,8 +14,6 @@ from detcore_ray._machine import end_process
 from detcore_ray._ray import exceptions, ray
 from detcore_ray._wire import Line
 
-__all__ = ["RankLink"]
-
 _AGAIN_S = 0.2
 _MARGIN_S = 1.0
 

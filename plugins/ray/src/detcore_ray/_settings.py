@@ -15,8 +15,6 @@ from pydantic import (
 )
 from typing_extensions import Self
 
-__all__ = ["STRATEGIES", "RaySettings"]
-
 STRATEGIES = {
     "PACK": "on as few nodes as possible",
     "SPREAD": "on as many nodes as possible",

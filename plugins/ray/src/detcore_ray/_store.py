@@ -6,8 +6,6 @@ from typing import Any
 
 from detcore_ray._ray import ray
 
-__all__ = ["AskStore"]
-
 
 class AskStore:
     """Reaches the values over Ray's own connections, so that no port is opened for them.

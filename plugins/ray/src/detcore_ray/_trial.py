@@ -29,8 +29,6 @@ from detcore_ray._ray import (
 from detcore_ray._store import AskStore
 from detcore_ray._wire import Line
 
-__all__ = ["run_trial"]
-
 _COME_BACK = 75
 _PLACE_POLL_S = 0.2
 # So long a trial may take to be placed before it counts as waiting.

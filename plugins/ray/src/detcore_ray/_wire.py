@@ -13,8 +13,6 @@ import threading
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-__all__ = ["Line", "receive_descriptors", "send_descriptors"]
-
 _MOST_DESCRIPTORS = 64
 
 

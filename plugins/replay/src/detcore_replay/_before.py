@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from detcore_replay._digest_file import DigestedRun
     from detcore_replay._runs import Run
 
-__all__ = ["compare_code", "compare_settings", "version_notes"]
 
 # Where and under which name a run is kept, and how often it is tried again.
 _NO_INFLUENCE = (

@@ -24,7 +24,6 @@ from detcore_replay._frames import scan_frames
 if TYPE_CHECKING:
     from detcore.hooks import TrialFailure
 
-__all__ = ["write_bundle"]
 
 _MOST_BYTES = 5 << 20
 _MEMBER_BYTES = 256  # of the archive, for each file

@@ -18,8 +18,6 @@ import pydantic
 from detcore.errors import RunError
 from detcore.types import TrialInfo
 
-__all__ = ["CODE", "DIGESTS", "LOG", "STACKS", "Bundle", "BundleRecord", "pack", "read_bundle"]
-
 RECORD, DIGESTS, LOG = "bundle.json", "digests-1.bin", "log.txt"
 CODE, STACKS = "code/", "stacks/"
 _KNOWN = re.compile(rf"{RECORD}|{DIGESTS}|{LOG}|({CODE}|{STACKS})[^\0\\:]+")

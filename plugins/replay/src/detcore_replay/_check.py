@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from detcore_replay._replay import Replayer
     from detcore_replay._runs import Run
 
-__all__ = ["CheckedSteps", "check_steps"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class CheckedSteps:

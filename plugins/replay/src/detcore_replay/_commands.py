@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.database import Database
 
-__all__ = ["diverge", "replay", "reproduce"]
 
 _EXIT_DIFFERS = 1
 _DIVERGE_EXAMPLES = """

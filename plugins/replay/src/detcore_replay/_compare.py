@@ -11,7 +11,6 @@ import numpy as np
 if TYPE_CHECKING:
     from detcore_replay._digest_file import DigestedRun
 
-__all__ = ["DATA_CHANGED", "Difference", "find_first", "last_equal_state", "name_tensors"]
 
 DATA_CHANGED = "the batch has another content: its data was changed since the run"
 _RANDOM = "random."

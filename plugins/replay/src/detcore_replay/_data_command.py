@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.database import Database, TrialRecord
 
-__all__ = ["data_group"]
 
 _EXIT_NOT_PROVED = 1
 _VERIFY_EXAMPLES = """

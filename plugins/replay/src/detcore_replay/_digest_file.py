@@ -13,8 +13,6 @@ from detcore.data import FrameKind, StepDigests
 from detcore.errors import LedgerError
 from detcore_replay._frames import scan_frames
 
-__all__ = ["DigestedRun", "LastBatch", "read_digests", "read_step"]
-
 _ADVICE = "Remove the file to compare the run by replays alone."
 # A step, and the digests of its record ids, its content and its metrics; 0 where not known.
 _ROW = struct.Struct("<QQQQ")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from detcore_replay._replay import Replayer
     from detcore_replay._runs import Run
 
-__all__ = ["Divergence", "find_divergence"]
 
 # A change of the weights may show in the metrics of the next step only.
 _SAVED_STEPS = 3

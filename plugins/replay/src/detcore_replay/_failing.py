@@ -16,8 +16,6 @@ from detcore.errors import PeerLostError
 from detcore_replay._digest_file import read_step
 from detcore_replay._probe import ReplayEnd
 
-__all__ = ["FailureProbe", "Outcome", "read_outcome", "write_outcome"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:

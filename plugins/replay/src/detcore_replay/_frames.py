@@ -11,8 +11,6 @@ from pathlib import Path
 from detcore.data import FrameKind
 from detcore.errors import LedgerError
 
-__all__ = ["Frame", "damaged", "scan_frames"]
-
 _MAGIC = b"DLG1"
 _LEDGER_ADVICE = "Nothing can be proved from this ledger. Train again with data_ledger: true."
 # magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from detcore.storage import StorageBackend
     from detcore.types import Framework
 
-__all__ = ["create_trial_instance"]
 
 _TRIAL_FILE = "trial.json"
 

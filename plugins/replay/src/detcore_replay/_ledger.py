@@ -16,8 +16,6 @@ from detcore.data import FrameKind, IdKind, LedgerHeader
 from detcore.errors import LedgerError
 from detcore_replay._frames import Frame, damaged, scan_frames
 
-__all__ = ["EpochReport", "LedgerReport", "verify_ledger"]
-
 _EXAMPLES = 5
 # Ledgers of format 1 have a frame for each batch.
 _FORMAT_VERSIONS = (1, 2)

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     from detcore_replay._compare import Difference
     from detcore_replay._diverge import Divergence
 
-__all__ = ["divergence_page"]
 
 _MOST_ROWS = 500
 _MOST_LINES = 2000

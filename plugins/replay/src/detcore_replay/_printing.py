@@ -13,13 +13,6 @@ if TYPE_CHECKING:
     from detcore_replay._diverge import Divergence
     from detcore_replay._reproduce import Reproduction
 
-__all__ = [
-    "describe_difference",
-    "print_check",
-    "print_divergence",
-    "print_reproduction",
-    "to_document",
-]
 
 _SHOWN_SETTINGS = 12
 _SHOWN_CODE = 16

@@ -12,8 +12,6 @@ from detcore.core import DistributedContext
 from detcore.data import StepDigests
 from detcore.errors import RunError
 
-__all__ = ["Probe", "ReplayEnd", "load_tensors"]
-
 
 class ReplayEnd(BaseException):
     """The replay has reached its last step; no code under test may catch it as an error."""

@@ -35,15 +35,6 @@ if TYPE_CHECKING:
     from detcore.types import TrialInfo
     from detcore_replay._runs import Run
 
-__all__ = [
-    "Replay",
-    "Replayer",
-    "code_of",
-    "link_data",
-    "make_environment",
-    "start_process",
-    "worker_words",
-]
 
 _TAIL_LINES = 12
 _MOST_WORKERS_PER_CORE = 4

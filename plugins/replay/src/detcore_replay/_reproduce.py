@@ -27,7 +27,6 @@ from detcore_replay._replay import link_data, make_environment, start_process, w
 if TYPE_CHECKING:
     from detcore.cli import CliContext
 
-__all__ = ["Reproduction", "reproduce_failure"]
 
 _MASK = "********"
 _TAIL_LINES = 12

@@ -15,8 +15,6 @@ from detcore_replay._digest_file import DigestedRun, read_digests
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, ExperimentRecord, TrialRecord
 
-__all__ = ["Run", "find_run"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Run:

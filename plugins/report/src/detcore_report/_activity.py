@@ -17,7 +17,6 @@ from detcore.types import TrialState
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord
 
-__all__ = ["Activity", "ProcessUsage", "read_activities", "time_left"]
 
 _RECENT = 50
 

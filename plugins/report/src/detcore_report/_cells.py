@@ -12,8 +12,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from detcore.errors import InvalidExperimentError
 
-__all__ = ["module_from_cells"]
-
 # Cell magics whose text is run as a cell of the session.
 _PASS_ON = frozenset({"capture", "prun", "time"})
 _IPYTHON = "get_ipython"

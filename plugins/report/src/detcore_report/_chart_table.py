@@ -10,8 +10,6 @@ from detcore_report._parts import cut, table
 if TYPE_CHECKING:
     from detcore_report._view import Chart, Curve, ExperimentView
 
-__all__ = ["chart_table"]
-
 
 def chart_table(view: ExperimentView, chart: Chart) -> str:
     """Return the curves of a chart as rows: the ends of each, and its extremes."""

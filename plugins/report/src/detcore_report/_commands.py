@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.database import Database
 
-__all__ = ["plot_experiment", "report"]
 
 _LOG_LINES = 30
 _FAILED_SHOWN = 10

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from detcore.database import Database, MetricRecord, TrialRecord
 
-__all__ = ["NO_CURVE", "AllReports", "DrawnReports", "Reports", "Series"]
-
 
 class Series(Protocol):
     """A metric of a trial over steps."""

@@ -26,9 +26,6 @@ if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, LogLine
     from detcore_report._view import Chart, ExperimentView
 
-__all__ = [
-    "CheckpointRow", "Report", "experiment_part", "page", "plot_page", "report_page", "trial_part",
-]  # fmt: skip
 
 SIZE_LIMIT = 1_000_000
 # Numbers of points of a curve to try, until the page is below its limit.

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
     from detcore_report._view import ExperimentView, TrialView
 
-__all__ = ["Importance", "importance_table", "rank_hyperparameters"]
 
 # With fewer, chance would say more than the hyperparameters.
 MIN_TRIALS = 10

@@ -21,7 +21,6 @@ from detcore_report._view import read_view
 if TYPE_CHECKING:
     from detcore.database import Database
 
-__all__ = ["notebook_html"]
 
 # Parts that curves are cut into; of each the extremes are drawn.
 _PARTS = 30

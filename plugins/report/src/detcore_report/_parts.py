@@ -6,8 +6,6 @@ import html
 import re
 from collections.abc import Iterable, Sequence
 
-__all__ = ["STYLE", "cut", "escape", "fragment", "page", "table"]
-
 # Characters that HTML forbids, or that change the direction of the surrounding text.
 _UNWANTED = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]"

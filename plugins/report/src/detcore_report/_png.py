@@ -14,7 +14,6 @@ from detcore_report._view import ExperimentView, thin
 if TYPE_CHECKING:
     from detcore_report._view import TrialView
 
-__all__ = ["write_png"]
 
 _MANY = 8
 _POINTS = 2000

@@ -9,8 +9,6 @@ from typing import Any
 
 from detcore.describe import format_number
 
-__all__ = ["Axis", "Scale", "make_axis", "make_scale", "number_of"]
-
 # From this ratio of the largest to the smallest value on, positive values get a log scale.
 _LOG_RATIO = 100
 _MAX_CATEGORY_LABELS = 12

@@ -11,7 +11,6 @@ from detcore_report._svg import Place, draw_frame, that_fit, trial_classes, tria
 if TYPE_CHECKING:
     from detcore_report._view import ExperimentView
 
-__all__ = ["draw_scatters"]
 
 _WIDTH, _HEIGHT = 380, 240
 

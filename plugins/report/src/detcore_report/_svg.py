@@ -10,18 +10,6 @@ from detcore_report._parts import cut, escape
 from detcore_report._scales import Axis, Scale
 from detcore_report._view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView, thin
 
-__all__ = [
-    "Place",
-    "draw_chart",
-    "draw_frame",
-    "draw_parallel",
-    "legend",
-    "name_lines",
-    "that_fit",
-    "trial_classes",
-    "trial_line",
-]
-
 # Up to this many trials get a colour each; more are coloured by their rank.
 _MANY = 8
 _SHADES = 5

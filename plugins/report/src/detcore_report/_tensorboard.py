@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from detcore.database import Database, TrialRecord
     from detcore.experimental import Determined
 
-__all__ = ["tensorboard"]
 
 # How often the event files of a server are brought up to date.
 _FETCH_S = 5.0

@@ -8,8 +8,6 @@ from collections.abc import Sequence
 
 from detcore.describe import format_number
 
-__all__ = ["draw_text_plot"]
-
 _PLOT_ROWS = 10
 # Bit of each dot of a braille character, by row (top to bottom) and column.
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))

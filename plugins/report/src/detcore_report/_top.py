@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
     from detcore_report._activity import Activity
 
-__all__ = ["top"]
 
 _REDRAW_S = 1.0
 _EXAMPLES = """

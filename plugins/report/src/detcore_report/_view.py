@@ -23,7 +23,6 @@ from detcore_report._scales import Axis, Scale, make_axis, make_scale, number_of
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
 
-__all__ = ["Chart", "Curve", "ExperimentView", "TrialView", "read_view", "select_trials", "thin"]
 
 # More curves than this could be neither distinguished nor drawn within a second.
 MAX_CURVES = 200

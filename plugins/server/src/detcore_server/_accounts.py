@@ -14,14 +14,6 @@ if TYPE_CHECKING:
     from detcore_server._database import TokenRecord, UserRecord
     from detcore_server._state import ServerState
 
-__all__ = [
-    "MAX_NAME",
-    "MAX_PASSWORD",
-    "add_user",
-    "change_user",
-    "check_name",
-    "check_new_password",
-]
 
 MAX_NAME = 64
 MAX_PASSWORD = 1024

@@ -10,8 +10,6 @@ from fastapi.responses import JSONResponse, StreamingResponse
 
 from detcore.experimental.http import NUMBER, spell_document, spell_metrics
 
-__all__ = ["FILE_CONTENT", "AsciiJson", "answer_file"]
-
 _CHUNK_BYTES = 1 << 20
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 # Describes `answer_file` in the OpenAPI document.

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager, RoutesType
     from detcore_server._settings import ServerSettings
 
-__all__ = ["make_app"]
-
 
 def make_app(settings: ServerSettings) -> FastAPI:
     """Return the application of a server; its database is open until the application ends.

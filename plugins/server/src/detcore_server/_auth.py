@@ -19,31 +19,8 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from detcore.errors import DatabaseError, ForbiddenError, UnauthenticatedError
 from detcore_server._database import ServerDatabase, TokenRecord, token_digest
-from detcore_server._login import LoggedIn, log_in, log_out
+from detcore_server._login import LoggedIn
 from detcore_server._state import ServerState
-
-__all__ = [
-    "USER",
-    "Admin",
-    "Id",
-    "LogInFirst",
-    "LoggedIn",
-    "PageUser",
-    "Records",
-    "Requester",
-    "SameOrigin",
-    "State",
-    "Token",
-    "address_of",
-    "clear_cookie",
-    "cookie_of",
-    "find_token",
-    "log_in",
-    "log_out",
-    "require_user",
-    "session_cookie",
-    "set_cookie",
-]
 
 # Key of the request's scope where the guards store the user's name, for the log.
 USER = "detcore.user"

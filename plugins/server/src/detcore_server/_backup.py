@@ -20,8 +20,6 @@ from sqlalchemy.exc import SQLAlchemyError
 from detcore.database import make_engine, revisions, shown_url
 from detcore.errors import ConfigError, DatabaseError, StorageFullError
 
-__all__ = ["DatabaseInfo", "back_up", "describe_database", "put_back"]
-
 _TABLES = ("experiments", "trials", "checkpoints", "models", "users")
 # Where Alembic keeps the version of the records' tables; that of a plugin's has its name behind it.
 _VERSION = "alembic_version"

@@ -17,26 +17,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 from detcore.experimental import document_of
 from detcore.types import ModelOrderBy, ModelSortBy
 
-__all__ = [
-    "MOST_DEPTH",
-    "MOST_ENTRIES",
-    "ControlRequest",
-    "GlobsRequest",
-    "KeysRequest",
-    "Kind",
-    "Metadata",
-    "ModelChange",
-    "ModelRequest",
-    "OrderBy",
-    "SortBy",
-    "TrialChange",
-    "TrialControlRequest",
-    "VersionRequest",
-    "answer_to",
-    "is_too_deep",
-    "list_of",
-]
-
 MOST_ENTRIES = 1000
 MOST_DEPTH = 100
 

@@ -27,8 +27,6 @@ from detcore_server._client_models import (
     list_of,
 )
 
-__all__ = ["make_router"]
-
 _PREFIX = "/api/detcore/v1"
 # Of any size: a number that no record can have is answered as not found.
 ExperimentId = Annotated[int, Path(description="Number of the experiment.")]

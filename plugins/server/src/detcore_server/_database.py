@@ -33,15 +33,6 @@ from detcore.types import Control, ExperimentState
 from detcore_server._tables import experiments, submissions, tokens, users
 from detcore_server.plugin import detcore_register_tables
 
-__all__ = [
-    "ServerDatabase",
-    "SubmissionRecord",
-    "TokenRecord",
-    "UserRecord",
-    "new_token",
-    "token_digest",
-]
-
 # Lets tools that search logs and repositories for secrets recognize a token.
 _PREFIX = "detcore_"
 _QUEUED = "QUEUED"

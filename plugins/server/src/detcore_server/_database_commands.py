@@ -12,7 +12,6 @@ from detcore.cli import CommandGroup, print_fields, print_json
 if TYPE_CHECKING:
     from detcore.cli import CliContext
 
-__all__ = ["database_group"]
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 

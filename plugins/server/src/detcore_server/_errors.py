@@ -17,8 +17,6 @@ from starlette.routing import Match, compile_path
 from detcore import errors
 from detcore_server._auth import LogInFirst
 
-__all__ = ["ErrorAnswer", "ErrorText", "error_body", "install"]
-
 # The first match counts. Any other error is a fault of the server, and is answered with 500.
 _STATUS = (
     (errors.UnauthenticatedError, 401),

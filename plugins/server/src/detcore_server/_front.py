@@ -17,7 +17,6 @@ from detcore_server._log import LOGGER
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-__all__ = ["Front"]
 
 # Unless a route sets them: browsers must not keep answers, or show them as part of other pages.
 _HEADERS = (

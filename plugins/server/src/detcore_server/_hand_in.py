@@ -30,15 +30,6 @@ if TYPE_CHECKING:
     from detcore_server._settings import ServerSettings
     from detcore_server._state import ServerState
 
-__all__ = [
-    "Submission",
-    "check",
-    "hand_in",
-    "in_time",
-    "incoming_folder",
-    "remove_leftovers",
-    "take_in",
-]
 
 _Made = TypeVar("_Made")
 

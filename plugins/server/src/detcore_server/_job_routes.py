@@ -21,8 +21,6 @@ from detcore_server._database import TokenRecord
 from detcore_server._state import ServerState
 from detcore_server._uploads import MOST_UPLOAD_BYTES, Uploads
 
-__all__ = ["make_router"]
-
 _PAGE_BYTES = 256 << 10
 _MOST_TEXT = 1 << 20
 _OCTETS = {

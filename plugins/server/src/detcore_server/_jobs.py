@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from detcore_server._database import ServerDatabase, TokenRecord
     from detcore_server._settings import ServerSettings
 
-__all__ = ["Jobs"]
 
 _logger = logging.getLogger("detcore.server")
 

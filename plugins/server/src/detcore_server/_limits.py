@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from detcore_server._state import ServerState
 
-__all__ = ["BodyLimits", "allow_body"]
 
 _BODY = "detcore.body"
 # Enough for a name and a password.

@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import re
 
-__all__ = ["LOGGER", "LOG_LEVELS", "configure_logging", "hide_secrets"]
-
 LOGGER = "detcore.server"
 LOG_LEVELS = ("debug", "info", "warning", "error")
 # A safety net: no code logs these on purpose, but an error's text may quote anything.

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from detcore_server._database import UserRecord
     from detcore_server._state import ServerState
 
-__all__ = ["LoggedIn", "check_password", "log_in", "log_out"]
-
 
 class LoggedIn(BaseModel):
     """A token, and when it expires (seconds since 1970)."""

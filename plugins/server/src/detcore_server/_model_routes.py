@@ -22,8 +22,6 @@ from detcore_server._client_models import (
     list_of,
 )
 
-__all__ = ["add_routes"]
-
 ModelId = Annotated[int, Path(description="Number of the model.")]
 Number = Annotated[int, Path(description="Number of the version; 0: the latest.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="Entries at most.")]

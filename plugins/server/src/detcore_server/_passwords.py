@@ -6,8 +6,6 @@ import hashlib
 
 import argon2
 
-__all__ = ["hash_password", "is_password", "prehash"]
-
 # The earlier system's clients send SHA-512 of this and the password, never the password.
 _SALT = "GubPEmmotfiK9TMD6Zdw"
 

@@ -10,8 +10,6 @@ from typing import Any
 import httptools
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-__all__ = ["make_protocol"]
-
 _MAX_HEAD_BYTES = 64 * 2**10
 # Requests over one connection that wait for the answer to one before them.
 _MAX_PIPELINED = 100

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
     from detcore_server._settings import ServerSettings
 
-__all__ = ["serve"]
 
 # For requests in progress when the server receives a signal to end.
 _END_S = 10

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore_server._settings import ServerSettings
 
-__all__ = ["serve"]
 
 _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _FILE = click.Path(path_type=Path)

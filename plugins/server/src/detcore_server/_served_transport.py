@@ -14,8 +14,6 @@ from detcore.experimental import EmbeddedTransport
 if TYPE_CHECKING:
     from detcore.experimental import Document
 
-__all__ = ["ServedTransport"]
-
 
 class ServedTransport(EmbeddedTransport):
     """Lists and opens single files of checkpoints and trials; clients check them themselves."""

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from detcore_server._settings import ServerSettings
     from detcore_server._visit import Visit
 
-__all__ = ["ServerState"]
 
 # A hash of a password takes 64 MiB and all of a core.
 _HASHES_AT_ONCE = 2

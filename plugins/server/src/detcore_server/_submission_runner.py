@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.runner import ExperimentResult, RunListener, RunSettings
 
-__all__ = ["RunnerInstructions", "main"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class RunnerInstructions:

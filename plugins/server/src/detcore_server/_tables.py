@@ -23,8 +23,6 @@ from sqlalchemy import (
 from detcore.database import PlainText
 from detcore.database import metadata as records
 
-__all__ = ["MIGRATIONS", "experiments", "metadata", "submissions", "tokens", "users"]
-
 MIGRATIONS = Path(__file__).parent / "migrations"
 
 experiments = records.tables["experiments"]

@@ -10,8 +10,6 @@ import threading
 import time
 from collections.abc import Callable
 
-__all__ = ["Throttle"]
-
 _MAX_SIZE = 20_000
 
 

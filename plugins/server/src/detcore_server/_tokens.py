@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
     from detcore_server._database import TokenRecord
 
-__all__ = ["TokenCache"]
 
 _FRESH_S = 3.0
 _MAX_SIZE = 10_000

@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from detcore_server._settings import ServerSettings
     from detcore_server._visit import Visit
 
-__all__ = ["make_ui_app"]
-
 
 def make_ui_app(settings: ServerSettings, visit: Visit) -> FastAPI:
     """Return the application; its database is open until the application ends.

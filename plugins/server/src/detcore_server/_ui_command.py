@@ -19,7 +19,6 @@ import click
 if TYPE_CHECKING:
     from detcore.cli import CliContext
 
-__all__ = ["ui"]
 
 # `webbrowser` offers them where there is no desktop; they would take the terminal.
 _IN_A_TERMINAL = frozenset({"www-browser", "w3m", "lynx", "links", "elinks"})

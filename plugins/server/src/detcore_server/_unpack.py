@@ -19,8 +19,6 @@ from typing import BinaryIO
 
 from detcore.errors import UnsafePathError
 
-__all__ = ["UnpackLimits", "unpack"]
-
 _CHUNK_BYTES = 1 << 18
 # Each entry has a header of 512 bytes, is filled up to as much, and may have a long name.
 _OVERHEAD_BYTES = 4 << 10

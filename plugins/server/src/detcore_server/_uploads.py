@@ -15,7 +15,6 @@ from detcore.errors import ConfigError, InvalidArgumentError, StorageError, Stor
 if TYPE_CHECKING:
     from detcore.environment import Environment
 
-__all__ = ["MOST_UPLOAD_BYTES", "Uploads"]
 
 # 96 MB that cannot be compressed, and their headers.
 MOST_UPLOAD_BYTES = 128 * 1000 * 1000

@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore_server._database import ServerDatabase
 
-__all__ = ["user_group"]
-
 
 @click.group("user")
 def user_group() -> None:

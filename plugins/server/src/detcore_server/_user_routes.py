@@ -14,21 +14,9 @@ from detcore_server._accounts import (
     change_user,
     check_new_password,
 )
-from detcore_server._auth import (
-    Admin,
-    Id,
-    LoggedIn,
-    Requester,
-    State,
-    Token,
-    address_of,
-    log_in,
-    log_out,
-)
+from detcore_server._auth import Admin, Id, Requester, State, Token, address_of
 from detcore_server._database import UserRecord
-from detcore_server._login import check_password
-
-__all__ = ["make_router"]
+from detcore_server._login import LoggedIn, check_password, log_in, log_out
 
 
 class _Body(BaseModel):

@@ -14,8 +14,6 @@ from detcore_server._tokens import TokenCache
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Visit"]
-
 
 class Visit(TokenCache):
     """Knows one link and one session, both in memory alone.

@@ -7,8 +7,6 @@ from collections.abc import Iterator
 
 from detcore.errors import StorageError
 
-__all__ = ["bucket_needed"]
-
 
 @contextlib.contextmanager
 def bucket_needed(url: str, bucket: str) -> Iterator[None]:

@@ -25,8 +25,6 @@ from detcore.storage import (
 )
 from detcore_storage._retries import RetryPolicy, retry_async
 
-__all__ = ["LARGE_BYTES", "BulkTransfers"]
-
 # Files up to this size are transferred in one request; larger ones are read in parts.
 LARGE_BYTES = 8 << 20
 _PART_BYTES = 4 << 20

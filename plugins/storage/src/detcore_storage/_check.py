@@ -18,7 +18,6 @@ from detcore.errors import StorageError, in_one_line
 if TYPE_CHECKING:
     from detcore.storage import Entry, StorageBackend
 
-__all__ = ["Finding", "check_storage"]
 
 _RACERS = 8
 _LARGE_BYTES = 24 << 20

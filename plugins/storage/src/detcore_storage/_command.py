@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from detcore_storage._check import Finding
     from detcore_testing.torture import CrashPoint, TortureReport
 
-__all__ = ["storage_group"]
 
 _EXIT_FAULTY = 1
 

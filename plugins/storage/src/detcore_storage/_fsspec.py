@@ -29,8 +29,6 @@ from detcore.storage import (
 from detcore_storage._bulk import LARGE_BYTES, BulkTransfers
 from detcore_storage._retries import RetryPolicy, means_exists, translated
 
-__all__ = ["FsspecStorage"]
-
 # Folder of the files of `probe`.
 _PROBES = ".detcore-probe"
 # Up to this many files are examined one by one; for more, a listing is cheaper.

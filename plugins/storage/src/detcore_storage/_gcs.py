@@ -26,7 +26,6 @@ from detcore_storage._retries import RetryPolicy, retry_async
 if TYPE_CHECKING:
     from detcore_storage._settings import GcsSettings
 
-__all__ = ["GcsStorage", "open_gcs"]
 
 # An upload sends its parts one after the other. gcsfs's default of 50 MB is 3.4 times slower. Large
 # files have larger parts, because few of them are in flight at a time.

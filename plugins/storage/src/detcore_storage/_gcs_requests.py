@@ -9,8 +9,6 @@ from gcsfs.core import GCSFileSystem
 
 from detcore_storage._retries import RetryPolicy, retry_async
 
-__all__ = ["RetryingFileSystem"]
-
 
 class RetryingFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
     """A GCSFileSystem with detcore's deadlines and pauses.

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
     from detcore_storage._settings import S3Settings
 
-__all__ = ["ObstoreEngine"]
 
 PART_BYTES = 5 << 20
 _MOST_PARTS = 9_000  # S3's limit is 10,000

@@ -16,15 +16,6 @@ from typing import TypeVar
 import detcore.storage
 from detcore.errors import DetcoreError, StorageError, in_one_line
 
-__all__ = [
-    "RetryPolicy",
-    "is_transient",
-    "means_exists",
-    "retry",
-    "retry_async",
-    "translated",
-]
-
 # Libraries below fsspec whose errors concern the network or the store.
 _CLIENTS = ("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "obstore", "urllib3")
 # Errors that a retry cannot change.

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from detcore_storage._obstore import ObstoreEngine
     from detcore_storage._settings import S3Settings
 
-__all__ = ["S3Storage", "open_s3"]
 
 _LOG = logging.getLogger("detcore.storage")
 _PART_BYTES = 5 << 20

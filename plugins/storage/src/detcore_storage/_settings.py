@@ -10,8 +10,6 @@ from typing_extensions import Self
 
 from detcore.storage import check_key
 
-__all__ = ["DirectorySettings", "GcsSettings", "S3Settings", "SharedFsSettings"]
-
 
 def _absolute(path: str) -> str:
     if not path.startswith("/"):

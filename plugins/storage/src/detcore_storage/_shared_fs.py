@@ -9,8 +9,6 @@ from detcore.storage import StorageBackend, open_folder
 if TYPE_CHECKING:
     from detcore_storage._settings import DirectorySettings, SharedFsSettings
 
-__all__ = ["open_directory", "open_shared_fs"]
-
 
 def open_shared_fs(settings: SharedFsSettings) -> StorageBackend:
     """Return the storage of ``type: shared_fs``.

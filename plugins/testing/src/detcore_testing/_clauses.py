@@ -8,8 +8,6 @@ from typing import Any, ClassVar, TypeVar
 
 import pytest
 
-__all__ = ["BrokenContractError", "Suite", "clause"]
-
 _Test = TypeVar("_Test", bound=Callable[..., None])
 
 

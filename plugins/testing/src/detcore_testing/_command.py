@@ -22,7 +22,6 @@ from detcore_testing._processes import kill, marked_processes, wait_until_ended
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = ["DetcoreCommand", "Finished"]
 
 _T = TypeVar("_T")
 

@@ -15,16 +15,6 @@ if TYPE_CHECKING:
     from detcore.database import Database
     from detcore.storage import Capabilities, Entry, FileDigest, StorageBackend
 
-__all__ = [
-    "CrashPoint",
-    "Crashed",
-    "CrashingDatabase",
-    "CrashingStorage",
-    "Fuse",
-    "Moment",
-    "Operation",
-    "tear",
-]
 
 T = TypeVar("T")
 

@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database
     from detcore.storage import StorageBackend
 
-__all__ = [
-    "NEW",
-    "OLD",
-    "SIZES",
-    "Bench",
-    "Job",
-    "Process",
-    "Rank",
-    "content",
-    "make_bench",
-    "model_name",
-    "open_bench",
-    "write_files",
-]
 
 OLD, NEW = 1, 2
 SIZES = {"weights.bin": 300_000, "deep/optimizer.bin": 70_000, "deep/empty.bin": 0}

@@ -36,8 +36,6 @@ from detcore_testing._crash_bench import (
     model_name,
 )
 
-__all__ = ["SCENARIOS", "Scenario", "find_fault"]
-
 _WHOLE = ("COMPLETED", "PARTIALLY_DELETED")
 _KNOWN = ("ACTIVE", "DAMAGED", "DELETING", *_WHOLE)
 _NONE = RetentionPolicy(save_experiment_best=0, save_trial_best=0, save_trial_latest=0)

@@ -20,8 +20,6 @@ from detcore_testing._clauses import Suite, clause
 from detcore_testing._expect import expect, expect_equal, expect_error
 from detcore_testing._forked import run_forked
 
-__all__ = ["DataSourceSuite"]
-
 _NUM_KILLS = 4
 _LARGEST_POSITION_BYTES = 100_000
 _Taken = list[tuple[int, list[int], Any]]

@@ -8,8 +8,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-__all__ = ["expect", "expect_equal", "expect_error", "shorten"]
-
 
 def expect(is_so: object, found: str) -> None:
     """Raise an `AssertionError` with the text `found` unless `is_so` is true."""

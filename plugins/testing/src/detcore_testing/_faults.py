@@ -25,8 +25,6 @@ from detcore.storage import (
     StorageBackend,
 )
 
-__all__ = ["FaultyStorage", "StorageFault", "changes_of"]
-
 T = TypeVar("T")
 
 

@@ -11,8 +11,6 @@ import traceback
 import warnings
 from collections.abc import Callable
 
-__all__ = ["forked", "run_forked", "wait_for_child"]
-
 _FAILED = 3
 
 

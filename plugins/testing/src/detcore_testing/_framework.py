@@ -6,8 +6,6 @@ from detcore_testing._framework_ends import EndClauses, WorkerClauses
 from detcore_testing._framework_running import FoundClauses, RunningClauses
 from detcore_testing._framework_state import CheckpointClauses, ExactClauses
 
-__all__ = ["FrameworkSuite"]
-
 
 class FrameworkSuite(
     WorkerClauses, EndClauses, ExactClauses, CheckpointClauses, RunningClauses, FoundClauses

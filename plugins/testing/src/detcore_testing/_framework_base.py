@@ -21,8 +21,6 @@ from detcore_testing._framework_runs import (
     FrameworkRuns,
 )
 
-__all__ = ["TRAINING_TOLERANCE", "FrameworkBase", "check_completed", "check_state", "probe", "used"]
-
 # A stepping controller is called as often as its speed suggests, so means are rounded differently.
 TRAINING_TOLERANCE = 1e-5
 _PROBES = "detcore_testing._framework_probes"

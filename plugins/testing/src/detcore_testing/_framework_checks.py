@@ -16,15 +16,6 @@ import numpy as np
 
 from detcore.database import MetricRecord
 
-__all__ = [
-    "callback_faults",
-    "differences",
-    "find_pickles",
-    "grows",
-    "metric_differences",
-    "not_finite",
-]
-
 State = Mapping[str, np.ndarray]
 _NUM_SHOWN = 4
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill")

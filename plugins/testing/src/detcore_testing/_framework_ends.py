@@ -23,8 +23,6 @@ from detcore_testing._framework_checks import (
 )
 from detcore_testing._framework_runs import CHECKPOINT_PERIOD, FrameworkRuns
 
-__all__ = ["EndClauses", "WorkerClauses"]
-
 _NUM_USED = 2  # validations of the probe "use"
 
 

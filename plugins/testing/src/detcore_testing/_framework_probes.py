@@ -13,8 +13,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
-
 _NUM_TRAINED = 2  # batches between a snapshot and its writing
 _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
 

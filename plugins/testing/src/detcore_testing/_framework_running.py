@@ -24,8 +24,6 @@ from detcore_testing._framework_checks import (
 )
 from detcore_testing._framework_runs import FrameworkRuns
 
-__all__ = ["FoundClauses", "RunningClauses"]
-
 # Of detcore itself: a plugin that relates to them imports nothing more.
 _FEW = 5  # fewer than there are more validations in the rearranged run
 _NEEDED_BY_DETCORE = frozenset({"numpy", "yaml", "click", "pydantic", "pluggy"})

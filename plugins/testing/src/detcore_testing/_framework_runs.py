@@ -18,7 +18,6 @@ from detcore_testing._command import DetcoreCommand, Finished
 if TYPE_CHECKING:
     from detcore_testing._framework_base import FrameworkBase
 
-__all__ = ["FrameworkRun", "FrameworkRuns"]
 
 # Positions that are no multiples of the suite's units or validations, and in the middle of epochs.
 CHECKPOINT_PERIOD = 5

@@ -28,8 +28,6 @@ from detcore_testing._framework_checks import (
 )
 from detcore_testing._framework_runs import CHECKPOINT_PERIOD, FrameworkRun, FrameworkRuns
 
-__all__ = ["CheckpointClauses", "ExactClauses"]
-
 _EXIT_PREEMPTED = 75
 _OWN_FILES = {"manifest.json", "metadata.json", "clock.json", "trial.json"}
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from detcore_testing._launcher_ending import EndingClauses
 from detcore_testing._launcher_telling import TellingClauses
 
-__all__ = ["LauncherSuite"]
-
 
 class LauncherSuite(TellingClauses, EndingClauses):
     """The contract of `detcore.launch.Launcher` and `WorkerGroup`, clause by clause.

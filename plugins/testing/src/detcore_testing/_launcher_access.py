@@ -24,8 +24,6 @@ from detcore.types import TrialInfo
 from detcore_testing._clauses import Suite
 from detcore_testing._system import wait_until_gone
 
-__all__ = ["LauncherAccess", "LauncherRun"]
-
 _POLL_S = 0.1
 _PRELUDE = """\
 import json, os, select, signal, subprocess, sys, time

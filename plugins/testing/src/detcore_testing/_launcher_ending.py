@@ -18,8 +18,6 @@ from detcore_testing._forked import forked
 from detcore_testing._launcher_access import LauncherAccess, LauncherRun
 from detcore_testing._system import is_running, num_descriptors, wait_until_gone, zombies
 
-__all__ = ["EndingClauses"]
-
 _CODES = (0, 3, 65, 75)
 _FOR_EVER = "print('waits', flush=True)\ntime.sleep(600)\n"
 _WITH_CHILD = "print(sleeper(), flush=True)\n"

@@ -17,8 +17,6 @@ from detcore_testing._expect import expect, expect_equal
 from detcore_testing._launcher_access import LauncherAccess
 from detcore_testing._system import is_running
 
-__all__ = ["TellingClauses"]
-
 _MANY_LINES = 5000
 _MANY_EVENTS = 400
 _LONG_LINE = 1_000_000

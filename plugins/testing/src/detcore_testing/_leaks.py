@@ -14,8 +14,6 @@ from typing import TypeVar
 from detcore.environment import change_environment, child_environment
 from detcore_testing._processes import is_alive, kill, marked_processes
 
-__all__ = ["LeakGuard"]
-
 _T = TypeVar("_T")
 
 MARK = "DETCORE_TESTING_TEST"

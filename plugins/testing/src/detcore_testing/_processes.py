@@ -9,8 +9,6 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
-__all__ = ["marked_processes", "wait_until_ended"]
-
 
 def marked_processes(name: str, value: str) -> dict[int, str]:
     """Return the living processes with a variable, by id with their command lines.

@@ -16,8 +16,6 @@ from typing import Any, Literal, TypeVar
 from detcore.distributed import DistributedContext
 from detcore.errors import PeerLostError
 
-__all__ = ["RankError", "run_ranks"]
-
 _T = TypeVar("_T")
 
 _END_S = 5.0

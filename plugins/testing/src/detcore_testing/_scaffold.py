@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.hooks import PluginManager, PluginProblem
 
-__all__ = ["KINDS", "new_plugin"]
 
 KINDS = {
     "framework": "Train with a framework that detcore does not know.",

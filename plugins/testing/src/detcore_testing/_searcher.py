@@ -5,8 +5,6 @@ from __future__ import annotations
 from detcore_testing._searcher_answers import AnsweringClauses
 from detcore_testing._searcher_repeat import RepeatingClauses
 
-__all__ = ["SearcherSuite"]
-
 
 class SearcherSuite(AnsweringClauses, RepeatingClauses):
     """The contract of `detcore.search.SearchMethod`, clause by clause.

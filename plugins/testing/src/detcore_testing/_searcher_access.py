@@ -16,8 +16,6 @@ from detcore.trial import import_object
 from detcore_testing._clauses import Suite
 from detcore_testing._searcher_simulation import SearchSimulation
 
-__all__ = ["SOME_FAIL", "SearcherAccess"]
-
 SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.STOPPED: 0.04}
 """Which part of the reports are exits instead, where some trials fail."""
 

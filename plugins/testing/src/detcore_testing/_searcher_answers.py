@@ -21,8 +21,6 @@ from detcore_testing._searcher_access import SOME_FAIL, SearcherAccess
 from detcore_testing._searcher_simulation import SearchSimulation
 from detcore_testing._settings import quick
 
-__all__ = ["AnsweringClauses", "has_choice"]
-
 _METHODS = ("start", "validated", "exited", "progress")
 _NEARLY = 1e-9
 _HUGE = 1.7e308

@@ -22,8 +22,6 @@ from detcore.search import (
 )
 from detcore.trial import import_object
 
-__all__ = ["main", "tell", "tell_one"]
-
 
 def tell_one(method: SearchMethod, event: Event) -> Sequence[Answer]:
     """Pass an event to a method; return its answer."""

@@ -32,8 +32,6 @@ from detcore_testing._searcher_answers import has_choice
 from detcore_testing._searcher_child import tell, tell_one
 from detcore_testing._settings import quick
 
-__all__ = ["RepeatingClauses"]
-
 _CHILD_S = 120.0
 _NUM_SEEDS = 4
 _OTHERS = (

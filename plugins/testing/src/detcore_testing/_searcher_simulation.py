@@ -19,8 +19,6 @@ from detcore.search import (
     Validated,
 )
 
-__all__ = ["Fault", "SearchSimulation", "SimulatedTrial"]
-
 
 @dataclasses.dataclass(slots=True)
 class SimulatedTrial:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from hypothesis import HealthCheck, Phase, settings
 
-__all__ = ["quick"]
-
 
 def quick(num_examples: int, num_steps: int = 20) -> settings:
     """Return settings under which a suite gives the same answer each time it runs.

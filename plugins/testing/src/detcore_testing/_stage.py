@@ -18,8 +18,6 @@ import pydantic
 from detcore.hooks import StorageType, hookimpl
 from detcore.storage import LocalStorage
 
-__all__ = ["StageSettings", "StageStorage", "detcore_register_storage"]
-
 _SIGNALS = {"kill": signal.SIGKILL, "terminate": signal.SIGTERM}
 _MANIFEST = "manifest.json"
 

@@ -7,8 +7,6 @@ from detcore_testing._storage_moving import MovingClauses
 from detcore_testing._storage_naming import NamingClauses
 from detcore_testing._storage_sharing import SharingClauses
 
-__all__ = ["StorageSuite"]
-
 
 class StorageSuite(MovingClauses, NamingClauses, SharingClauses, KeepingClauses):
     """The contract of `detcore.storage.StorageBackend`, clause by clause.

@@ -11,8 +11,6 @@ from detcore.storage import Pair, StorageBackend
 from detcore_testing._clauses import Suite
 from detcore_testing._expect import expect_equal
 
-__all__ = ["FolderAccess", "StorageAccess", "write_files"]
-
 
 class StorageAccess(Suite):
     """Declarations that a subclass of `detcore_testing.StorageSuite` makes about its storage.

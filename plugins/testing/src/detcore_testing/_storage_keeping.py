@@ -22,8 +22,6 @@ from detcore_testing._faults import FaultyStorage, StorageFault, changes_of
 from detcore_testing._settings import quick
 from detcore_testing._storage_access import StorageAccess, write_files
 
-__all__ = ["KeepingClauses"]
-
 _DECLARED = {
     "atomic-create": "atomic_create",
     "byte-progress": "byte_progress",

@@ -12,8 +12,6 @@ from detcore_testing._clauses import clause
 from detcore_testing._expect import expect, expect_equal, expect_error
 from detcore_testing._storage_access import StorageAccess, write_files
 
-__all__ = ["MovingClauses"]
-
 _FILES = {
     "run/empty.bin": b"",
     "run/one": b"\0",

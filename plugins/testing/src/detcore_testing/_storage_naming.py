@@ -19,8 +19,6 @@ from detcore_testing._settings import quick
 from detcore_testing._storage_access import FolderAccess, StorageAccess, write_files
 from detcore_testing._strategies import keys
 
-__all__ = ["UNSAFE_KEYS", "NamingClauses"]
-
 UNSAFE_KEYS = (
     "", "/", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "a//b", ".", "./a", "a/./b", "a/",
     "a\0b", "a\nb", "\x1b[2J", "a\x9b1m", "a\udcff", "a\\..\\..\\x", "\\x", "C:\\x", "c:/x",

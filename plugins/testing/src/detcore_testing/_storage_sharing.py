@@ -22,8 +22,6 @@ from detcore_testing._forked import forked, run_forked, wait_for_child
 from detcore_testing._storage_access import StorageAccess, write_files
 from detcore_testing._system import num_descriptors
 
-__all__ = ["SharingClauses"]
-
 _RACERS = 6
 _ROUNDS = 4
 _WON, _LOST = 0, 1

@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 
 from detcore.storage import is_safe_key
 
-__all__ = ["file_trees", "hyperparameter_spaces", "keys", "metrics", "record_splits"]
-
 _PARTS = ("1", "10", "run", "run-1", ".hidden", "a b", "[1]*?", "100%41", "weights.bin", "~", "#")
 _NAMES = ("learning_rate", "layers", "dropout", "optimizer", "x", "a b", "units_1", "global")
 _MOST_EXACT = 2**53

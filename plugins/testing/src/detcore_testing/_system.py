@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["is_running", "num_descriptors", "wait_until_gone", "zombies"]
-
 
 def num_descriptors() -> int:
     """Return how many descriptors this process has open; skips a test where nothing tells."""

@@ -7,8 +7,6 @@ from typing import Any
 from detcore.trial import AttributeCodec
 from detcore_torch._torch import torch
 
-__all__ = ["TorchCodec"]
-
 
 class TorchCodec(AttributeCodec):
     """Reads and restores tensors, ``torch.Generator`` and objects with ``state_dict``."""

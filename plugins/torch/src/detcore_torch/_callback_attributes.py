@@ -10,8 +10,6 @@ from typing import Any
 from detcore.trial import AttributeTracker
 from detcore_torch._attributes import TorchCodec
 
-__all__ = ["CallbackAttributes", "name_callbacks"]
-
 _logger = logging.getLogger("detcore.torch")
 
 

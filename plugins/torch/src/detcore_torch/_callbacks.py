@@ -8,8 +8,6 @@ from typing import Any
 from detcore.errors import InvalidDataTypeError, InvalidExperimentError, describe
 from detcore_torch._callback_attributes import CallbackAttributes
 
-__all__ = ["Callbacks", "PyTorchCallback"]
-
 _ATTRIBUTES = "attributes of callbacks"
 
 

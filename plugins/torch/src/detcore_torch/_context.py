@@ -24,8 +24,6 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from detcore.trial import TrialSetup
 
-__all__ = ["PyTorchTrialContext"]
-
 
 class PyTorchTrialContext(TrialContext):
     """The context of a `detcore_torch.PyTorchTrial`.

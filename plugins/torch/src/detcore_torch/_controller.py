@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from detcore_torch._context import PyTorchTrialContext
     from detcore_torch._trial import PyTorchTrial
 
-__all__ = ["TorchController"]
 
 _logger = logging.getLogger("detcore.torch")
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from detcore_torch._callbacks import Callbacks
     from detcore_torch._context import PyTorchTrialContext
 
-__all__ = ["Evaluation"]
-
 
 class Evaluation:
     """The validation data, and the evaluation of the trial on it.

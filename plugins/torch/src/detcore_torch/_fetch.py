@@ -12,17 +12,6 @@ from detcore_torch._loading_generators import SeededCalls
 from detcore_torch._seeding import find_generators
 from detcore_torch._torch import torch
 
-__all__ = [
-    "BatchFetcher",
-    "delivered",
-    "failed_collate",
-    "failed_dataset",
-    "failure",
-    "fetched",
-    "init_loader_process",
-    "unchanged",
-]
-
 
 class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a package without types
     """Batches by request ``(seed, record indices)``.

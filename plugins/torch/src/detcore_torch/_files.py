@@ -12,8 +12,6 @@ from detcore.errors import InvalidCheckpointError
 from detcore.types import TensorInfo
 from detcore_torch._layouts import Layout, describe_layouts, place_tensors
 
-__all__ = ["StateFiles", "read_json", "read_tensors", "write_json"]
-
 _MEMORY = "memory"  # the only key of the header: safetensors writes several in any order
 _DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 

@@ -17,7 +17,6 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["WorkerGroup", "broadcast_from_chief", "lost_peers_raised", "settle_buckets"]
 
 _INTERFACE = "GLOO_SOCKET_IFNAME"
 # Texts of Gloo's errors about a connection that ended.

@@ -12,8 +12,6 @@ import numpy.typing as npt
 from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore.types import JSONValue
 
-__all__ = ["IteratorSource"]
-
 _VERSION = 1
 
 

@@ -13,8 +13,6 @@ from typing import Any
 
 from detcore_torch._torch import torch
 
-__all__ = ["Layout", "describe_layouts", "place_tensors"]
-
 _ALIGNMENT = 64  # bytes; of memory that PyTorch allocates on a CPU
 
 

@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
     from detcore_torch._lightning_data import TrainingData
 
-__all__ = ["PreemptedError", "added_callbacks"]
 
 _NEVER = 1 << 62  # batches between validations
 

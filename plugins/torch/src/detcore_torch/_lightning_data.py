@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from lightning.pytorch import LightningDataModule, Trainer
     from torch.utils.data import DataLoader
 
-__all__ = ["TrainingData", "training_data"]
-
 
 class TrainingData:
     """The training data; Lightning reaches a boundary when it asks for the next batch.

@@ -10,14 +10,6 @@ from detcore.errors import InvalidExperimentError
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
-__all__ = [
-    "check_prepared",
-    "check_trainer",
-    "planned_steps",
-    "steps_per_epoch",
-    "validation_period",
-]
-
 
 def check_trainer(trainer: Trainer, model: LightningModule) -> None:
     """Refuse settings with which training could not be resumed.

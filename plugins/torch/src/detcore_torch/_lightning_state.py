@@ -21,17 +21,6 @@ if TYPE_CHECKING:
 
     from detcore import core
 
-__all__ = [
-    "FRAMEWORK",
-    "CallbackStates",
-    "StateIO",
-    "find_averaging_schedulers",
-    "list_files",
-    "needs_statistics_epoch",
-    "overwrite_later_files",
-    "read_first_files",
-    "resume_averaging",
-]
 
 FRAMEWORK = "lightning"
 _PACKAGES = ("lightning", "pytorch_lightning", "detcore_torch")

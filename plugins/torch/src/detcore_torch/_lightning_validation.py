@@ -11,7 +11,6 @@ from detcore_torch._group import broadcast_from_chief
 if TYPE_CHECKING:
     from lightning.pytorch import Trainer
 
-__all__ = ["exact_validation", "logged_metrics", "unwrapped_model"]
 
 # Values of Lightning's RunningStage.
 _VALIDATING = ("validate", "sanity_check")

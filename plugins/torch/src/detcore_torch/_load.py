@@ -10,12 +10,6 @@ from detcore.trial import checkpoint_folder, made_from_code, read_trial_file
 from detcore_torch._context import PyTorchTrialContext
 from detcore_torch._state import load_models
 
-__all__ = [
-    "load_model_from_checkpoint_path",
-    "load_trial_from_checkpoint_path",
-    "load_weights_from_checkpoint_path",
-]
-
 _FRAMEWORK = "torch"
 _INSTEAD = """\
 Make the model yourself, and load the weights into it:

@@ -17,15 +17,6 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = [
-    "Batch",
-    "BatchStream",
-    "DataLoader",
-    "check_loader",
-    "checked_loader",
-    "described",
-    "options_of",
-]
 
 _OPTIONS = (
     "num_workers",

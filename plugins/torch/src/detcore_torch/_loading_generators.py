@@ -15,8 +15,6 @@ import numpy as np
 from detcore_torch._seeding import seed_owned
 from detcore_torch._torch import torch
 
-__all__ = ["LoadingGenerators", "SeededCalls"]
-
 Result = TypeVar("Result")
 
 _MT19937_WORDS = 624

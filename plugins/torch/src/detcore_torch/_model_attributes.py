@@ -14,14 +14,6 @@ from typing import Any
 
 from detcore_torch._torch import torch
 
-__all__ = [
-    "ModelAttributes",
-    "capture_metrics",
-    "restore_attributes",
-    "restore_buffers",
-    "restore_metrics",
-]
-
 _MAX_ITEMS = 10_000
 _logger = logging.getLogger("detcore.torch")
 

@@ -9,8 +9,6 @@ from typing import Any, Protocol
 from detcore.errors import DataError
 from detcore_torch._seeding import preserved_cpu_generators, seed_from, seed_generators
 
-__all__ = ["BatchOrder", "BatchRequests", "SamplerOrder", "SingleRecords"]
-
 # Asking an `IndexSampler` for many batches at a time costs far less than asking one by one.
 _BLOCK = 256
 _MOST_BATCHES = 4_000_000

@@ -7,8 +7,6 @@ from typing import Any
 
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError
 
-__all__ = ["name_groups", "restore_groups", "select_moments"]
-
 
 def name_groups(optimizer: Any, models: Sequence[Any]) -> list[list[str]]:
     """Return the names of the parameters in each group of an optimizer.

@@ -12,15 +12,6 @@ from detcore.metrics import Mean, Sum, interleave
 from detcore.metrics import MetricReducer as BatchReducer
 from detcore_torch._torch import torch
 
-__all__ = [
-    "FunctionReducer",
-    "MetricReducer",
-    "Reducer",
-    "WrappedReducer",
-    "as_number",
-    "batch_reducer",
-]
-
 
 class Reducer(enum.Enum):
     """The reduction of the values that `PyTorchTrial.evaluate_batch` returns for each batch.

@@ -21,8 +21,6 @@ from detcore_torch._torch import torch
 from detcore_torch._versions import supported
 from detcore_torch._webdataset import ShardStream, is_webdataset
 
-__all__ = ["EpochRequests", "ResumableLoader", "rank_of", "resumable", "resumable_loader"]
-
 _VERSION = 1
 
 

@@ -9,8 +9,6 @@ from typing import Any, ClassVar
 from detcore.errors import InvalidExperimentError
 from detcore_torch._torch import torch
 
-__all__ = ["LRScheduler", "StepMode"]
-
 
 class StepMode(enum.Enum):
     """The moments at which a scheduler is stepped.

@@ -26,19 +26,6 @@ if TYPE_CHECKING:
     from detcore.trial import AskedClock
     from detcore.types import Length, TensorInfo, TrialSettings
 
-__all__ = [
-    "Plan",
-    "ScriptRun",
-    "ScriptState",
-    "add_document",
-    "captured_generators",
-    "check_workers",
-    "generators_in",
-    "hyperparameters",
-    "open_run",
-    "read_document",
-    "restore_callbacks",
-]
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 _VERSION = 1

@@ -15,18 +15,6 @@ from detcore.errors import InvalidCheckpointError
 from detcore.trial import capture_random_state, preserved_random_state, restore_random_state
 from detcore_torch._torch import torch
 
-__all__ = [
-    "capture_generators",
-    "find_generators",
-    "preserved_cpu_generators",
-    "preserved_generators",
-    "restore_generators",
-    "seed_from",
-    "seed_generators",
-    "seed_owned",
-    "torch_states",
-]
-
 _CPU = "torch"
 _GPU = "cuda"
 # Attributes in which datasets and transforms hold the objects that they wrap.

@@ -29,15 +29,6 @@ from detcore_torch._tree import decode, encode
 if TYPE_CHECKING:
     from detcore_torch._schedulers import LRScheduler
 
-__all__ = [
-    "Wrapped",
-    "attributes_in",
-    "capture_shared",
-    "load_buffers",
-    "load_models",
-    "restore_shared",
-    "start_from_other",
-]
 
 _FILE = "torch.json"
 _OTHERS = "others.safetensors"

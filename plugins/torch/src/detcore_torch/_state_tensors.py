@@ -15,8 +15,6 @@ from detcore_torch._tree import encode
 if TYPE_CHECKING:
     from detcore_torch._context import PyTorchTrialContext
 
-__all__ = ["as_arrays", "name_state"]
-
 
 def as_arrays(value: Any) -> list[Any]:
     """Return the arrays, numbers and texts in a batch, in its order."""

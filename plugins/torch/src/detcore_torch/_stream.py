@@ -28,8 +28,6 @@ from detcore_torch._torch import torch
 from detcore_torch._tree import decode, encode
 from detcore_torch._webdataset import ShardStream
 
-__all__ = ["EpochStream", "StreamFeed"]
-
 _logger = logging.getLogger("detcore.torch")
 
 

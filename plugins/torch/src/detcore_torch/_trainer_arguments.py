@@ -14,12 +14,6 @@ from detcore.errors import InvalidExperimentError
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
-__all__ = [
-    "APPLIED_FIELDS",
-    "SCHEDULED_FIELDS",
-    "apply_hyperparameters",
-    "check_arguments",
-]
 
 # Fields that a trainer reads when it trains, so that they can be set after it was created. All
 # other fields were read before: by `TrainingArguments.__post_init__` or `Trainer.__init__`.

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from detcore_torch._trainer_data import EpochData
     from detcore_torch._trainer_state import BestModel, CallbackStates
 
-__all__ = ["ClockCallback", "TrainingEndedError"]
 
 FRAMEWORK = "transformers"
 _STATE = "trainer_state.json"

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from detcore_torch._order import BatchOrder
     from detcore_torch._script import ScriptRun
 
-__all__ = ["EpochData", "check_training_loader", "count_steps_per_epoch"]
-
 
 class EpochData:
     """The trainer's batches, with random numbers that depend on the number of the batch alone.

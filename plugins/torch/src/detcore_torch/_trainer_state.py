@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from detcore_torch._files import StateFiles
 
-__all__ = ["BestModel", "CallbackStates"]
 
 _logger = logging.getLogger("detcore.torch")
 _BEST = "best.safetensors"

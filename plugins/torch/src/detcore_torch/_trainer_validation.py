@@ -12,8 +12,6 @@ from detcore_torch._group import broadcast_from_chief
 if TYPE_CHECKING:
     from transformers import Trainer
 
-__all__ = ["exact_prediction_step", "share_buffers"]
-
 
 def exact_prediction_step(trainer: Trainer) -> Callable[..., Any]:
     """Return the ``prediction_step`` of a trainer, with losses that repeat no record.

@@ -11,8 +11,6 @@ import numpy as np
 from detcore.errors import InvalidCheckpointError, InvalidExperimentError, describe
 from detcore_torch._torch import torch
 
-__all__ = ["decode", "encode"]
-
 # A value that JSON does not have is an object with one of these keys alone.
 _TENSOR, _ARRAY, _SCALAR = "$tensor", "$array", "$scalar"
 _TUPLE, _SET, _DICT, _COUNTER = "$tuple", "$set", "$dict", "$counter"

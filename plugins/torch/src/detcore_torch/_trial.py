@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from detcore_torch._loader import DataLoader
     from detcore_torch._reducers import Reducer
 
-__all__ = ["PyTorchTrial"]
-
 
 class PyTorchTrial(Trial):
     """A training job in PyTorch, one batch at a time.

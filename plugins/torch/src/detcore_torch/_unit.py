@@ -10,8 +10,6 @@ from detcore.metrics import weighted_mean
 from detcore_torch._reducers import as_number
 from detcore_torch._torch import torch
 
-__all__ = ["TrainedUnit"]
-
 
 class TrainedUnit:
     """The metrics that ``train_batch`` returned for each batch.

@@ -10,8 +10,6 @@ from detcore.errors import PluginError, PluginNotFoundError
 if TYPE_CHECKING:
     from types import ModuleType
 
-__all__ = ["supported"]
-
 
 def supported(
     name: str, oldest: tuple[int, ...], before: tuple[int, ...], extra: str

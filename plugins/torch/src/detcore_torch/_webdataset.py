@@ -15,8 +15,6 @@ from detcore_torch._seeding import seed_from
 from detcore_torch._torch import torch
 from detcore_torch._versions import supported
 
-__all__ = ["ShardStream", "is_webdataset"]
-
 _OPENERS = frozenset({"StreamingOpen", "FileCache", "tarfile_samples"})
 _REORDERING = frozenset({"_shuffle", "detshuffle", "islice"})
 # Stages whose result follows from the shards and the seed, so they may run alone.

@@ -10,8 +10,6 @@ from detcore_torch._torch import torch
 if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
 
-__all__ = ["prepare_worker"]
-
 
 def prepare_worker(options: PrepareOptions) -> None:
     """Seed PyTorch, choose the GPU, and fix the order of operations.

@@ -12,8 +12,6 @@ from detcore_torch._model_attributes import capture_metrics, restore_metrics
 from detcore_torch._seeding import capture_generators, restore_generators
 from detcore_torch._tree import decode, encode
 
-__all__ = ["StatefulCallbacks", "WorkerState", "capture_worker"]
-
 _FILE = "worker.json"
 _TENSORS = "worker.safetensors"
 _VERSION = 1

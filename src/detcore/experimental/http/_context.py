@@ -18,7 +18,6 @@ from detcore.contract.errors import ConfigError
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
-__all__ = ["IGNORE_FILE", "MOST_CONTEXT_BYTES", "MOST_CONTEXT_ENTRIES", "PackedContext", "pack"]
 
 IGNORE_FILE = ".detignore"
 MOST_CONTEXT_BYTES = 96 * 1000 * 1000

@@ -18,19 +18,6 @@ from detcore.contract.errors import ConfigError, StorageError, UnauthenticatedEr
 from detcore.environment import Environment, read_environment
 from detcore.experimental.http._session import Session
 
-__all__ = [
-    "KeptToken",
-    "find_credentials",
-    "forget_token",
-    "keep_token",
-    "kept_token",
-    "log_in_at",
-    "newest_experiments",
-    "normal_url",
-    "open_session",
-    "trusted_authorities",
-]
-
 # A shell waits for the answer at each press of the tab key.
 _COMPLETION_WAIT_S = 1.0
 _DEFAULT_PORT = 8080

@@ -13,15 +13,6 @@ if TYPE_CHECKING:
     from detcore._records import Field
     from detcore.experimental._transport import Document
 
-__all__ = [
-    "NUMBER",
-    "checked",
-    "checked_list",
-    "spell_document",
-    "spell_metrics",
-    "unspell_document",
-    "unspell_metrics",
-]
 
 NUMBER = "$number"
 _SPECIAL = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}

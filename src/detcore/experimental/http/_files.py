@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from detcore.experimental._transport import Document
     from detcore.experimental.http._session import Session
 
-__all__ = ["HttpStorage", "checkpoint_path", "fetch_growth"]
 
 _ROOT = "/api/detcore/v1"
 # A UUID that is one part of a path, whatever a proxy does with paths.

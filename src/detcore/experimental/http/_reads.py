@@ -13,8 +13,6 @@ from detcore.contract.errors import InvalidArgumentError
 from detcore.database import Database
 from detcore.describe import visible_config
 
-__all__ = ["READS", "answer_read", "plain_arguments", "read_result"]
-
 READS = frozenset(
     {
         "best_validation",

@@ -19,7 +19,6 @@ from detcore.contract import errors
 if TYPE_CHECKING:
     import urllib3
 
-__all__ = ["ServerAway", "ServerRefused", "Session"]
 
 _logger = logging.getLogger("detcore.experimental.http")
 

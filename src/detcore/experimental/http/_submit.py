@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from detcore.experimental.http.journal import Replayer
     from detcore.runner import ExperimentResult, RunListener
 
-__all__ = ["Detached", "HandIn", "activate", "follow", "hand_in", "read_events", "submit"]
 
 _API = "/api/detcore/v1"
 # Small enough for servers behind a proxy that takes no larger bodies.

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
         VersionTexts,
     )
 
-__all__ = ["HttpTransport", "ServerRecords", "connect"]
 
 _ROOT = "/api/detcore/v1"
 _PAGE_SIZE = 500

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from detcore.hooks import CheckpointSaved, EventInfo
     from detcore.types import TrialInfo
 
-__all__ = ["Mirror"]
 
 _STATUS = {
     "COMPLETED": "FINISHED",

@@ -21,8 +21,6 @@ from typing import Any
 
 from detcore.errors import PluginError, UnavailableError
 
-__all__ = ["MlflowServer", "RefusedError"]
-
 _TIMEOUT_S = 10.0
 # Not let in, too many requests, and what is the server's own fault: it may pass.
 _PASSING = frozenset({401, 403, 408, 429})

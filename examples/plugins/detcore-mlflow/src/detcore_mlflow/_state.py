@@ -8,8 +8,6 @@ import os
 import uuid
 from pathlib import Path
 
-__all__ = ["State", "read_state", "write_state"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class State:

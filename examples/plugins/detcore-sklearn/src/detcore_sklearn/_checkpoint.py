@@ -15,8 +15,6 @@ from detcore.errors import InvalidCheckpointError
 from detcore_sklearn._estimators import DERIVED, check_estimator, estimator_class
 from detcore_sklearn._state import Arrays, Encoder, decode
 
-__all__ = ["ARRAYS_FILE", "STATE_FILE", "Snapshot", "load_model", "read_snapshot", "take_snapshot"]
-
 STATE_FILE = "estimator.json"
 ARRAYS_FILE = "arrays.npz"
 _VERSION = 1

@@ -22,8 +22,6 @@ from detcore_sklearn._checkpoint import ARRAYS_FILE, read_snapshot, take_snapsho
 from detcore_sklearn._estimators import check_estimator, untrained
 from detcore_sklearn._trial import SklearnTrial
 
-__all__ = ["SklearnController"]
-
 
 class SklearnController:
     """Trains as many batches as it is told.

@@ -13,16 +13,6 @@ from typing import Any
 import numpy as np
 from detcore.errors import InvalidCheckpointError, InvalidModelError
 
-__all__ = [
-    "DERIVED",
-    "ESTIMATORS",
-    "check_estimator",
-    "estimator_class",
-    "part_class",
-    "part_name",
-    "untrained",
-]
-
 ESTIMATORS: Mapping[str, str] = {
     "BernoulliNB": "sklearn.naive_bayes",
     "ComplementNB": "sklearn.naive_bayes",

@@ -11,8 +11,6 @@ from detcore.errors import InvalidCheckpointError, InvalidModelError
 
 from detcore_sklearn._estimators import part_class, part_name
 
-__all__ = ["Arrays", "Encoder", "decode"]
-
 Arrays = dict[str, npt.NDArray[Any]]
 
 _PLAIN = (bool, int, float, str, type(None))

@@ -10,8 +10,6 @@ from detcore import Trial
 from sklearn.base import is_classifier
 from sklearn.metrics import hinge_loss, log_loss, mean_absolute_error, mean_squared_error
 
-__all__ = ["Data", "SklearnTrial"]
-
 Data = tuple[Any, Any]
 
 

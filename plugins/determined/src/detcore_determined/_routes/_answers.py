@@ -16,28 +16,6 @@ from pydantic import AfterValidator, Field
 
 from detcore_server.routes import MOST_DEPTH, ErrorAnswer, is_too_deep
 
-__all__ = [
-    "STREAM_TYPE",
-    "Document",
-    "Limit",
-    "Nested",
-    "Numbers",
-    "Offset",
-    "Text",
-    "Texts",
-    "answer",
-    "as_float",
-    "decode_moment",
-    "line",
-    "lines_answer",
-    "moment",
-    "new_router",
-    "page",
-    "part",
-    "refuse",
-    "spelled",
-]
-
 Document = dict[str, Any]
 # One JSON value per line.
 STREAM_TYPE = "application/x-ndjson"

@@ -16,8 +16,6 @@ from detcore.errors import CheckpointCorruptError, CheckpointStateError
 from detcore.storage import Digester, StorageBackend, open_recorded
 from detcore_server.routes import ServerState
 
-__all__ = ["open_archive"]
-
 _READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 _CHUNK = 1 << 20
 # Weights hardly compress, and a higher level costs time without making them smaller.

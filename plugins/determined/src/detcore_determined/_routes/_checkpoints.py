@@ -36,8 +36,6 @@ from detcore_determined._routes._documents import (
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State
 
-__all__ = ["make_router"]
-
 _GZIP = ("application/gzip", "application/x-gzip", "application/*", "*/*")
 _TAR = ("application/x-tar",)
 _BYTES = {"schema": {"type": "string", "format": "binary"}}

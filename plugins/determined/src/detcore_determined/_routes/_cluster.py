@@ -10,8 +10,6 @@ from fastapi import APIRouter, Response
 from detcore_determined._routes._answers import Limit, Offset, answer, new_router, page, part
 from detcore_server import Requester
 
-__all__ = ["make_router"]
-
 _POOL = {
     "name": "default",
     "description": "where the server runs what is handed in",

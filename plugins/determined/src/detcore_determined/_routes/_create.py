@@ -34,8 +34,6 @@ from detcore_server.routes import (
     incoming_folder,
 )
 
-__all__ = ["make_router"]
-
 # Every user who may read experiments gets the code; these files hold nothing but secrets.
 _SECRET_FILES = (".env", ".env.*", "*.env", "*.pem")
 # The code in base 64, names, and the experiment file.

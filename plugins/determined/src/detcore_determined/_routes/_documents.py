@@ -22,19 +22,6 @@ from detcore_determined._routes._enums import State
 from detcore_determined._routes._places import PLACE_ID, PLACE_NAME
 from detcore_server.routes import ServerState
 
-__all__ = [
-    "CHECKPOINT_STATES",
-    "checkpoint_document",
-    "checkpoint_documents",
-    "checkpoint_workload",
-    "experiment_document",
-    "known_states",
-    "metrics_workload",
-    "storage_document",
-    "take_in",
-    "trial_document",
-]
-
 _RUNNING = (
     State.ACTIVE, State.STOPPING_COMPLETED, State.STOPPING_CANCELED, State.STOPPING_ERROR,
     State.STOPPING_KILLED, State.QUEUED, State.PULLING, State.STARTING, State.RUNNING,

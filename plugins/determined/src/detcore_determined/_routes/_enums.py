@@ -4,19 +4,6 @@ from __future__ import annotations
 
 import enum
 
-__all__ = [
-    "CheckpointSort",
-    "CheckpointState",
-    "ExperimentSort",
-    "LogLevel",
-    "ModelSort",
-    "Order",
-    "State",
-    "TrialSort",
-    "VersionSort",
-    "WorkloadFilter",
-]
-
 
 class Order(str, enum.Enum):
     """The sort direction of a list."""

@@ -33,8 +33,6 @@ from detcore_determined._routes._places import PLACE_ID
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State, SubmissionRecord
 
-__all__ = ["make_router", "one_experiment"]
-
 _DEFAULT_LIMIT = 100
 _NEVER = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 _ACTIONS = ("activate", "archive", "cancel", "kill", "pause", "unarchive")

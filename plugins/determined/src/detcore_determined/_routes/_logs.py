@@ -31,8 +31,6 @@ from detcore_determined._routes._answers import (
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State
 
-__all__ = ["make_router"]
-
 _POLL_S = 0.3
 _PAGE = 2000
 _MOST_TAIL = 100_000

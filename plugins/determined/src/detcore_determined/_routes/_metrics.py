@@ -23,8 +23,6 @@ from detcore_determined._routes._documents import take_in
 from detcore_server import Requester
 from detcore_server.routes import ServerState, State
 
-__all__ = ["make_router"]
-
 _KINDS = ("training", "validation")
 _REPORTS_PER_LINE = 500
 _TrialIds = Annotated[

@@ -30,8 +30,6 @@ from detcore_determined._routes._models import find_model, model_document
 from detcore_server import Requester
 from detcore_server.routes import ServerState, State
 
-__all__ = ["make_router"]
-
 _Number = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 
 

@@ -31,8 +31,6 @@ from detcore_determined._routes._places import PLACE_ID, PLACE_NAME
 from detcore_server import Requester
 from detcore_server.routes import ServerState, State
 
-__all__ = ["find_model", "make_router", "model_document"]
-
 _SORTS = {
     _enums.ModelSort.NAME: ModelSortBy.NAME,
     _enums.ModelSort.DESCRIPTION: ModelSortBy.DESCRIPTION,

@@ -21,8 +21,6 @@ from detcore_determined._routes._answers import (
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State
 
-__all__ = ["PLACE_ID", "PLACE_NAME", "make_router"]
-
 PLACE_ID = 1
 PLACE_NAME = "Uncategorized"
 _STATE = "WORKSPACE_STATE_UNSPECIFIED"

@@ -25,8 +25,6 @@ from detcore_determined._routes._answers import new_router, refuse
 from detcore_server import Requester
 from detcore_server.routes import error_body
 
-__all__ = ["make_router"]
-
 _PARTS = (
     _session,
     _users,

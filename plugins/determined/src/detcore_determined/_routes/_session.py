@@ -11,8 +11,6 @@ from detcore_determined._routes._users import user_document
 from detcore_server import Requester
 from detcore_server.routes import State, Token, address_of, log_in, log_out
 
-__all__ = ["SPOKEN_VERSION", "make_router"]
-
 # The release whose API is supported; its client warns of any other.
 SPOKEN_VERSION = "0.38.1"
 _NAME = "detcore"

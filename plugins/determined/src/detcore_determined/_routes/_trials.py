@@ -33,8 +33,6 @@ from detcore_determined._routes._documents import (
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State
 
-__all__ = ["make_router"]
-
 _OVER = (TrialState.COMPLETED, TrialState.CANCELED, TrialState.ERROR)
 _NEVER = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 _Order = Annotated[_enums.Order, Query(alias="orderBy")]

@@ -21,8 +21,6 @@ from detcore_determined._routes._answers import (
 from detcore_server import Requester
 from detcore_server.routes import Admin, Id, State, UserRecord, add_user, change_user
 
-__all__ = ["make_router", "user_document"]
-
 
 class NewUser(BaseModel):
     """A new user."""

@@ -17,8 +17,6 @@ from detcore_determined.migrate._report import Finding, Migrated
 from detcore_determined.migrate._text import Edit, Text
 from detcore_determined.migrate._texts import HUB, migrate_entrypoint
 
-__all__ = ["IN_STEPS", "OLD_ACCURACIES", "migrate_config"]
-
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
 _RENAMED = {"batches_per_step": "scheduling_unit"}
 IN_STEPS = {

@@ -15,8 +15,6 @@ from detcore_determined.migrate._lookup import Unknown, look_up
 from detcore_determined.migrate._references import Reference, inside_of
 from detcore_determined.migrate._text import Edit
 
-__all__ = ["report_trial_methods", "rewrite_calls", "rewrite_settings"]
-
 _RANGES: Mapping[str, tuple[str, Mapping[str, str]]] = {
     "determined.Categorical": ("categorical", {"vals": "vals"}),
     "determined.Constant": ("const", {"value": "val"}),

@@ -21,8 +21,6 @@ from detcore_determined.migrate._python import migrate_python
 from detcore_determined.migrate._report import Finding
 from detcore_determined.migrate._text import Text, UnreadableError, decode
 
-__all__ = ["FileReport", "find_files", "migrate_file"]
-
 _PYTHON = (".py", ".pyi")
 _YAML = (".yaml", ".yml")
 _NOTEBOOK = ".ipynb"

@@ -14,8 +14,6 @@ from detcore_determined.migrate._scopes import Binding, ImportNode, Module, Scop
 from detcore_determined.migrate._statements import Piece, Plan
 from detcore_determined.migrate._text import Edit, Text
 
-__all__ = ["Group", "Rewriter"]
-
 _UNUSUAL = Unknown("", "it is written in an unusual way", "change it by hand")
 
 

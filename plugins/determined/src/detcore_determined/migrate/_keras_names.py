@@ -11,8 +11,6 @@ import importlib.resources
 import json
 from collections.abc import Iterator, Mapping
 
-__all__ = ["find_homes", "find_missing", "find_public_name", "is_module"]
-
 _OLD, _NEWEST = "2.15", "newest"
 _WITHOUT_PUBLIC_NAME = {"datasets.cifar.load_batch": "src.datasets.cifar.load_batch"}
 """Functions that no public module has, with the place where both releases have them."""

@@ -8,8 +8,6 @@ from typing import TypeAlias
 
 from detcore_determined.migrate._names import GONE, MODULES, MOVED, NOTES, ROOTS, SAME, STAND_FOR
 
-__all__ = ["Path", "Target", "Unknown", "is_root", "look_up", "names_of", "target_of"]
-
 Path: TypeAlias = "tuple[str, ...]"
 
 

@@ -8,8 +8,6 @@ every target.
 
 from __future__ import annotations
 
-__all__ = ["GONE", "MODULES", "MOVED", "NOTES", "REACHABLE", "ROOTS", "SAME", "STAND_FOR"]
-
 ROOTS = ("determined", "determined_common", "determined_cli", "determined_deploy", "model_hub")
 """Top-level packages of Determined."""
 

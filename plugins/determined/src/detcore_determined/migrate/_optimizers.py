@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from detcore_determined.migrate._groups import Rewriter
 from detcore_determined.migrate._text import Edit
 
-__all__ = ["rewrite_compile", "rewrite_optimizer"]
-
 _MODULE = "tensorflow.keras.optimizers."
 _DECAY = "TensorFlow 2.15 refuses it, and newer releases ignore it"
 _SCHEDULE = "schedules.InverseTimeDecay"

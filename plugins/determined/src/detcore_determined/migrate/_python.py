@@ -29,8 +29,6 @@ from detcore_determined.migrate._tensorflow import rewrite_tensorflow
 from detcore_determined.migrate._text import Edit, Text
 from detcore_determined.migrate._texts import rewrite_texts
 
-__all__ = ["migrate_python"]
-
 
 def migrate_python(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
     """Return a module with Determined's names replaced, and a finding for each name that remains.

@@ -11,8 +11,6 @@ from detcore_determined.migrate._lookup import Path
 from detcore_determined.migrate._scopes import Module, Scope, Use
 from detcore_determined.migrate._text import Text
 
-__all__ = ["Reference", "inside_of", "references"]
-
 _CHAIN = re.compile(r"(?<![\w.])[^\W\d]\w*(?:\.[^\W\d]\w*)*")
 _QUOTES = ('"""', "'''", '"', "'")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import dataclasses
 from typing import Literal
 
-__all__ = ["Finding", "Migrated"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, order=True)
 class Finding:

@@ -13,8 +13,6 @@ from typing import TypeAlias
 
 from detcore_determined.migrate._lookup import Path, is_root
 
-__all__ = ["Binding", "ImportNode", "Module", "Scope", "Use", "examine"]
-
 ImportNode: TypeAlias = "ast.Import | ast.ImportFrom"
 _Function = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 _Comprehension = (ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Sequence
 from detcore_determined.migrate._scopes import ImportNode
 from detcore_determined.migrate._text import Edit, Text
 
-__all__ = ["Piece", "Plan", "rewrite_statement"]
-
 _COMMENT = re.compile(r"#[^\r\n]*")
 _TRIVIA = r"(?:\s|\\|#[^\r\n]*[\r\n])*"
 _COMMA = re.compile(rf"{_TRIVIA},")

@@ -21,8 +21,6 @@ from detcore_determined.migrate._report import Finding
 from detcore_determined.migrate._scopes import ImportNode
 from detcore_determined.migrate._statements import Piece, Plan, rewrite_statement
 
-__all__ = ["needs_old_tensorflow", "rewrite_tensorflow"]
-
 _OLD = '"tensorflow==2.15.*"'
 _ESTIMATOR = "EstimatorTrial works without it; premade Estimators need it"
 _LAYERS = "tf.keras.layers has layers of the same kind"

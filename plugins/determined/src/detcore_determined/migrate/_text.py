@@ -10,8 +10,6 @@ import re
 import tokenize
 from collections.abc import Iterable
 
-__all__ = ["Edit", "Text", "UnreadableError", "decode"]
-
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 

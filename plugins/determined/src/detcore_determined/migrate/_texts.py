@@ -12,8 +12,6 @@ from detcore_determined.migrate._references import inside_of
 from detcore_determined.migrate._scopes import Module
 from detcore_determined.migrate._text import Edit
 
-__all__ = ["HUB", "migrate_entrypoint", "rewrite_texts"]
-
 _PARTS = {name.split(".")[1] for name in (*MODULES, *GONE) if name.startswith("determined.")}
 _MENTION = re.compile(
     rf"(?<![\w./@-])(?:determined|determined_common)\.(?:{'|'.join(sorted(_PARTS))})\b[\w.]*"

@@ -11,8 +11,6 @@ from typing import Any
 from detcore_estimator._engine._event_files import EventFile
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["CheckpointWriter"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 

@@ -36,8 +36,6 @@ from detcore_estimator._run_config import RunConfig, default_session_config, ref
 from detcore_estimator._run_specs import WarmStartSettings
 from detcore_estimator._tf import tf
 
-__all__ = ["Estimator"]
-
 _logger = logging.getLogger("detcore.estimator")
 _TEMPORARY = "detcore-estimator-"
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["EventFile", "result_summary"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 # Kinds of NumPy types: boolean, integers, floating-point.

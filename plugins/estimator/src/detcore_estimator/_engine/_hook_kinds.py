@@ -6,8 +6,6 @@ from typing import Any
 
 from detcore_estimator._tf import tf1
 
-__all__ = ["is_called_per_step"]
-
 
 def is_called_per_step(hook: Any) -> bool:
     """Whether a hook has anything to do before or after a run of the session.

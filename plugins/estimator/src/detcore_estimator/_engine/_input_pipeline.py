@@ -11,8 +11,6 @@ from detcore_estimator._inputs import call_input_fn
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["Inputs", "read_inputs"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 

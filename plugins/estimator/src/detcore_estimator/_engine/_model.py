@@ -9,8 +9,6 @@ from typing import Any
 from detcore_estimator._run_specs import WarmStartSettings
 from detcore_estimator._tf import tf1
 
-__all__ = ["Model"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Model:

@@ -12,15 +12,6 @@ from detcore.errors import InvalidCheckpointError
 from detcore_estimator._checkpoint_files import readable_by_tensorflow, restore_variables
 from detcore_estimator._tf import tf, tf1
 
-__all__ = [
-    "global_step_of",
-    "latest_checkpoint",
-    "open_reader",
-    "require_checkpoint",
-    "resolve_checkpoint",
-    "restore",
-]
-
 
 def latest_checkpoint(model_dir: str) -> str | None:
     """Return the checkpoint that a folder's file ``checkpoint`` names as the latest.

@@ -18,8 +18,6 @@ from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["predict_with_model"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 

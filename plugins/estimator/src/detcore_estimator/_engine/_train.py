@@ -21,8 +21,6 @@ from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["train_model"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 # A train_op may increase the global step once in many runs, but not this many.

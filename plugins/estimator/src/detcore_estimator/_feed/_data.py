@@ -22,7 +22,6 @@ from detcore_estimator._tf import tf, tf1
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
 
-__all__ = ["GraphFeed", "check_dataset"]
 
 _logger = logging.getLogger("detcore.estimator")
 

@@ -10,8 +10,6 @@ from typing import Any
 from detcore.errors import DataError
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["DatasetHolder", "GraphIterator", "count_shuffles"]
-
 _FAIL_ON_EXTERNAL_STATE = 2
 _TENSOR_NAME = "iterator"
 # Parts of an iterator are named by their path.

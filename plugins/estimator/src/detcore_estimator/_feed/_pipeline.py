@@ -9,8 +9,6 @@ from typing import Any, Literal, TypeAlias
 
 from detcore_estimator._tf import tf
 
-__all__ = ["Pipeline", "SeedsDrawn", "derives_from", "inspect_pipeline", "tuned"]
-
 # Kinds of datasets whose iterators make those of their inputs at once (TensorFlow 2.15 to 2.21).
 _BEGIN_AT_ONCE = frozenset(
     {

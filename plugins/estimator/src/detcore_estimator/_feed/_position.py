@@ -13,8 +13,6 @@ from detcore_estimator._feed._iterator import DatasetHolder, GraphIterator, coun
 from detcore_estimator._feed._pipeline import Pipeline
 from detcore_estimator._tf import tf
 
-__all__ = ["EpochReader"]
-
 _logger = logging.getLogger("detcore.estimator")
 
 _STATE_FILE = "data-iterator"

@@ -12,8 +12,6 @@ from detcore.trial import preserved_random_state
 from detcore_estimator._feed._iterator import DatasetHolder, GraphIterator
 from detcore_estimator._tf import tf
 
-__all__ = ["Census", "content_hashes", "count_records", "flat_tensors"]
-
 
 class Census:
     """Reads a dataset once, separately from training.

@@ -10,8 +10,6 @@ from detcore_estimator._tf import tf
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["assign", "broadcast_variables"]
-
 
 def broadcast_variables(
     session: Any, variables: Sequence[Any], distributed: DistributedContext

@@ -10,8 +10,6 @@ from detcore_estimator._feed._records import flat_tensors
 from detcore_estimator._random_ops import called_functions, upstream
 from detcore_estimator._tf import tf, tf1
 
-__all__ = ["check_trainable", "worker_variables"]
-
 # Operations that have the same value on all workers afterwards.
 _MEETINGS = ("HorovodAllreduce", "HorovodGroupedAllreduce", "HorovodAllgather", "HorovodBroadcast")
 _HANDLES = ("VarHandleOp", "VariableV2", "Variable")

@@ -11,7 +11,6 @@ from detcore.errors import DataError
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["agreed_epoch"]
 
 _logger = logging.getLogger("detcore.estimator")
 

@@ -11,8 +11,6 @@ from detcore_estimator._feed._records import flat_tensors
 from detcore_estimator._tf import tf, tf1
 from detcore_estimator._workers._horovod import horovod
 
-__all__ = ["GradientExchange", "GradientOptions"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GradientOptions:

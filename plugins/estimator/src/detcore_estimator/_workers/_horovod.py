@@ -12,7 +12,6 @@ from detcore_estimator._tf import tf
 if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
 
-__all__ = ["horovod", "start_horovod"]
 
 _LAST_WITH_HOROVOD = (2, 15)
 _INSTALL = (

@@ -18,7 +18,6 @@ from detcore_estimator._workers._broadcast import assign
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
 
-__all__ = ["MetricSums", "mean_loss"]
 
 _logger = logging.getLogger("detcore.estimator")
 Array = npt.NDArray[Any]

@@ -12,8 +12,6 @@ from detcore_estimator._tf import tf, tf1
 if TYPE_CHECKING:
     from detcore_estimator._workers._exchange import GradientExchange
 
-__all__ = ["exchanging"]
-
 
 def exchanging(optimizer: Any, exchange: GradientExchange) -> Any:
     """Make an optimizer work with gradients over all workers and batches.

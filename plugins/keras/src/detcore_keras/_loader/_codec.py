@@ -20,19 +20,6 @@ import numpy as np
 
 from detcore.errors import DataError
 
-__all__ = [
-    "IDLE",
-    "Board",
-    "Decoder",
-    "Encoder",
-    "Layout",
-    "Result",
-    "Slot",
-    "Startup",
-    "Task",
-    "make_shared_file",
-]
-
 _ALIGNMENT = 64
 _SCALARS = (bool, int, float, str)
 Layout = tuple[int, int]

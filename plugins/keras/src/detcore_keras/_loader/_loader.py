@@ -17,8 +17,6 @@ from detcore.errors import DataError
 from detcore_keras._loader._processes import CannotSendError, ProcessPool
 from detcore_keras._loader._seeding import end_epoch, find_generators, seeded_item
 
-__all__ = ["SequenceLoader"]
-
 _logger = logging.getLogger("detcore.keras")
 
 

@@ -29,8 +29,6 @@ from detcore_keras._loader._codec import (
     make_shared_file,
 )
 
-__all__ = ["CannotSendError", "ProcessPool"]
-
 _logger = logging.getLogger("detcore.keras")
 
 # Batches that the consumer may hold without releasing them.

@@ -12,8 +12,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["end_epoch", "find_generators", "seeded_item"]
-
 _WORD = 0xFFFFFFFF
 # Purposes of seeds; they also keep Python's and NumPy's generators (both MT19937) on two streams.
 _ITEM, _EPOCH_END = 1, 2

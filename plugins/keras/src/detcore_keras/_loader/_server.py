@@ -21,8 +21,6 @@ from typing import Any
 from detcore_keras._loader._codec import IDLE, Board, Encoder, Layout, Result, Slot, Startup, Task
 from detcore_keras._loader._seeding import end_epoch, seeded_item
 
-__all__ = ["main"]
-
 
 def main(arguments: str) -> None:
     """Receive the Sequence, fork the workers, and notify the parent of each one that ends.

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from detcore_report import ExperimentView
     from detcore_server._state import ServerState
 
-__all__ = ["make_router"]
 
 _PARTS = 250
 _Numbers = Annotated[list[int], Query(max_length=1000)]

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from detcore_report import ExperimentView
 
-__all__ = ["axis_filter"]
 
 _QUOTES = ("'", '"')
 

@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from detcore_report import ExperimentView
     from detcore_server._page._groups import Group
 
-__all__ = ["PageChart", "page_charts"]
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PageChart:

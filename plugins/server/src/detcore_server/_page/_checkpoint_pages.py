@@ -15,8 +15,6 @@ from detcore_server._page._lineage import ancestors, descendants
 from detcore_server._page._render import PageRoute, render
 from detcore_server._page._verify import READABLE, Verifier
 
-__all__ = ["make_router"]
-
 _FILES_SHOWN = 500
 _Text = Annotated[str, Form(max_length=10_000)]
 

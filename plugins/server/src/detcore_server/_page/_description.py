@@ -7,8 +7,6 @@ from typing import Annotated
 from fastapi import Form
 from pydantic import BaseModel, Field
 
-__all__ = ["DescriptionForm"]
-
 
 class _Description(BaseModel):
     labels: Annotated[str, Field(max_length=10_000)] = ""

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from detcore_server._state import ServerState
 
-__all__ = ["download_all", "download_file"]
 
 _BLOCK = 512
 _CHUNK_BYTES = 1 << 20

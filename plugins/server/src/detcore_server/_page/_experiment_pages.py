@@ -51,7 +51,6 @@ if TYPE_CHECKING:
     from detcore_server._database import TokenRecord
     from detcore_server._state import ServerState
 
-__all__ = ["make_router"]
 
 _CHECKPOINTS_SHOWN = 100
 _MAX_ROWS = 200

@@ -21,8 +21,6 @@ from collections.abc import Callable, Mapping
 from detcore.errors import InvalidArgumentError
 from detcore_report import cut
 
-__all__ = ["FilterError", "parse_filter"]
-
 Row = Mapping[str, object]
 Test = Callable[[Row], bool]
 _Operand = Callable[[Row], object]

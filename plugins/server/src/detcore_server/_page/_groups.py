@@ -13,7 +13,6 @@ from detcore_report import cut
 if TYPE_CHECKING:
     from detcore_report import ExperimentView, TrialView
 
-__all__ = ["SEEDS", "Group", "group_choices", "group_trials"]
 
 SEEDS = "seeds"
 _MAX_VALUES = 8  # of numbers; more are cut into ranges

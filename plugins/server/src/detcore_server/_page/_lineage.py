@@ -11,7 +11,6 @@ from detcore.errors import NotFoundError
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, ExperimentRecord, RunRecord
 
-__all__ = ["Origin", "ancestors", "descendants", "run_origins"]
 
 _MAX_ANCESTORS = 20
 _SEARCHED = 1000

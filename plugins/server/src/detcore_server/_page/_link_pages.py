@@ -13,7 +13,6 @@ from detcore_server._page._render import HEADERS, PageRoute, render
 if TYPE_CHECKING:
     from detcore_server._visit import Visit
 
-__all__ = ["make_router", "refuse"]
 
 _USED = (
     "This link was used already, or is not that of this start of detcore ui: each opens the page "

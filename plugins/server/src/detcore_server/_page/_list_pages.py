@@ -13,8 +13,6 @@ from detcore.types import ExperimentState
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._render import PageRoute, render
 
-__all__ = ["Paging", "make_router"]
-
 _PAGE_SIZE = 50
 _ARCHIVED = {"": False, "only": True, "all": None}
 _Text = Annotated[str, Query(max_length=500)]

@@ -11,8 +11,6 @@ from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._render import PageRoute, render
 from detcore_server._page._trial_log import read_back
 
-__all__ = ["make_router"]
-
 _Level = Literal["", "info", "warning", "error"]
 
 

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from detcore.database import ExperimentRecord
     from detcore_report import Activity, ExperimentView
 
-__all__ = ["Disk", "Machine", "Now", "read_now"]
 
 _ROWS = 50
 # Percent are of the time between two looks: over minutes they would say nothing about now.

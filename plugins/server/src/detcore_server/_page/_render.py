@@ -28,7 +28,6 @@ from detcore_server._page._trial_table import sort_query, table_query
 if TYPE_CHECKING:
     from detcore_server._database import TokenRecord
 
-__all__ = ["HOME", "PageRoute", "render", "static_file", "svg"]
 
 _FOLDER = importlib.resources.files("detcore_server._page")
 # The first page.

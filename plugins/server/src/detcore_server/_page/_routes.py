@@ -27,8 +27,6 @@ from detcore_server._page._verify import Verifier
 if TYPE_CHECKING:
     from detcore_server._visit import Visit
 
-__all__ = ["make_router"]
-
 
 def make_router(visit: Visit | None = None) -> APIRouter:
     """Return the routes of this part.

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from detcore.database import Database, MetricCurve, TrialRecord
     from detcore_server._state import ServerState
 
-__all__ = ["make_router"]
 
 _MAX_TRIALS = 200
 # Of all curves of an answer; a browser draws more no faster than it can be looked at.

@@ -15,13 +15,10 @@ from detcore_server._auth import (
     address_of,
     clear_cookie,
     cookie_of,
-    log_in,
-    log_out,
     set_cookie,
 )
+from detcore_server._login import log_in, log_out
 from detcore_server._page._render import HOME, PageRoute, render
-
-__all__ = ["make_router"]
 
 _MAX_PATH = 2000
 

@@ -11,7 +11,6 @@ from detcore.describe import format_number
 if TYPE_CHECKING:
     from detcore_report import Curve, ExperimentView
 
-__all__ = ["MAX_SIDE_BY_SIDE", "Compared", "Line", "compare"]
 
 MAX_SIDE_BY_SIDE = 8
 

@@ -13,7 +13,6 @@ from detcore.database import read_log_page
 if TYPE_CHECKING:
     from detcore.database import LogLine, TrialRecord
 
-__all__ = ["LEVELS", "ShownLine", "Traceback", "last_traceback", "read_back", "read_tail"]
 
 LEVELS = ("debug", "info", "warning", "error")
 _TAIL_LINES = 200

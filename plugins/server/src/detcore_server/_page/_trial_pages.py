@@ -21,7 +21,6 @@ from detcore_server._page._verify import Verifier
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, MetricRecord
 
-__all__ = ["make_router"]
 
 _MAX_CHARTS = 12
 _REPORTS_SHOWN = 10

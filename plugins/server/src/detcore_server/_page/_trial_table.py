@@ -16,7 +16,6 @@ from detcore_server._page._filter import FilterError, parse_filter
 if TYPE_CHECKING:
     from detcore_report import ExperimentView, TrialView
 
-__all__ = ["Column", "TrialTable", "make_table", "sort_query", "table_csv", "table_query"]
 
 _FIXED = ("trial", "state", "steps", "best", "step", "last", "labels", "notes")
 _MAX_HYPERPARAMETERS = 50

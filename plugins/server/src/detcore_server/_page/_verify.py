@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from detcore.database import CheckpointRecord
     from detcore_server._state import ServerState
 
-__all__ = ["READABLE", "Verification", "Verifier"]
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 # Each reads all of a checkpoint: more at once would only be slower.
