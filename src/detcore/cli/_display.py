@@ -264,7 +264,7 @@ class LiveDisplay(_Display):
     def __init__(self, console: Console) -> None:
         super().__init__(console)
         self._lock = threading.Lock()
-        self._lines: list[Text] = []  # shown at the next redraw: each print draws the panel anew
+        self._lines: list[Text] = []  # shown at the next redraw: each print redraws the panel
         self._live = Live(console=console, auto_refresh=False, transient=False)
         self._live.start()
 

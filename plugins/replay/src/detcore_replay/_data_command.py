@@ -104,7 +104,7 @@ def _print_json(experiment_id: int, reports: dict[int, LedgerReport], *, proved:
 
 def _print_report(trial_id: int, report: LedgerReport) -> None:
     lost = (
-        f" ({report.superseded_steps} trained anew after a restart)"
+        f" ({report.superseded_steps} trained again after a restart)"
         if report.superseded_steps
         else ""
     )

@@ -29,7 +29,7 @@ _NOT_KEPT = (
     "hparams_name", "hyper_parameters", "hparams_type", "datamodule_hparams_name",
     "datamodule_hyper_parameters",
 )  # fmt: skip
-# Time of ``ModelCheckpoint(train_time_interval=...)`` on a clock that each machine starts anew.
+# Time of ``ModelCheckpoint(train_time_interval=...)`` on a clock that starts with the machine.
 _PROCESS_TIME = "_last_time_checked"
 
 
