@@ -28,7 +28,6 @@ from detcore.hooks._entry import (
     plugin_problem,
     switch_off_command,
 )
-from detcore.hooks._requires import guess_requirement
 
 if TYPE_CHECKING:
     import pluggy
@@ -149,6 +148,8 @@ def _import_problem(entry: PluginEntry, error: BaseException) -> PluginProblem:
         else:
             fault = f"importing {module} needs the module {missing!r}, which is not installed"
             kind = "missing-dependency"
+            from detcore.hooks._requires import guess_requirement  # needs a parser
+
             mend = install_command(guess_requirement(top, entry.distribution))
     elif path and isinstance(error, AttributeError) and module in sys.modules:
         names = [name for name in dir(sys.modules[module]) if not name.startswith("_")]
