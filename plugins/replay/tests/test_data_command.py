@@ -66,7 +66,7 @@ def test_a_proof_is_a_table_a_sentence_and_zero(home: Home) -> None:
     result = home.verify("1")
     assert result.exit_code == 0, result.output
     assert result.stdout.splitlines() == [
-        "trial 1: steps 1 to 15 (5 trained anew after a restart), 2 runs; ids are: record index",
+        "trial 1: steps 1 to 15 (5 trained again after a restart), 2 runs; ids are: record index",
         "EPOCH  RECORDS  TWICE  NEVER",
         "    0       50      0      0",
         "    1       50      0      0",

@@ -41,7 +41,7 @@ class Kept(LocalLauncher):
 @pytest.fixture(scope="class")
 def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Kept, Path]]:
     """A launcher that forks, and the folder that its trials have in common."""
-    launcher = Kept(fork_frameworks=["toy"])
+    launcher = Kept(fork_frameworks=[])
     yield launcher, tmp_path_factory.mktemp("warm-model")
     launcher.end()
 

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detcore import data
 from detcore.errors import DetcoreError
 from detcore_testing import DataSourceSuite
 from detcore_torch import IteratorSource
@@ -66,10 +65,6 @@ class TestTextOfEachEpoch(DataSourceSuite):
         return IteratorSource(
             lambda epoch: Batches(epoch, as_text=True), record_ids=lambda batch: batch
         )
-
-
-def test_the_core_finds_it_under_its_first_name() -> None:
-    assert data.IteratorSource is IteratorSource  # type: ignore[attr-defined]  # found when asked
 
 
 def test_data_that_cannot_be_resumed_is_refused_with_the_reason() -> None:

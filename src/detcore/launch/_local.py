@@ -53,7 +53,7 @@ class LocalLauncher:
 
     Args:
         fork_frameworks: Names of the frameworks that one process imports, from which the workers
-            of trials with one worker are forked (Linux only). Empty: every worker starts plainly.
+            of trials with one worker are forked (Linux only). None: every worker starts plainly.
         notice: Called with messages for the user.
         plugins: Provide services for trials of several workers; None: each trial looks for them.
         environment: All variables of the only worker of each trial, but for those that say which
@@ -63,15 +63,16 @@ class LocalLauncher:
     def __init__(
         self,
         *,
-        fork_frameworks: Sequence[str] = (),
+        fork_frameworks: Sequence[str] | None = None,
         notice: Callable[[str], None] = lambda text: None,
         plugins: PluginManager | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> None:
         self._environment = environment
         self._plugins = plugins
-        can_fork = fork_frameworks and sys.platform == "linux"
-        self._fork_server = ForkServer(fork_frameworks, notice) if can_fork else None
+        self._fork_server = None
+        if fork_frameworks is not None and sys.platform == "linux":
+            self._fork_server = ForkServer(fork_frameworks, notice)
 
     def start(
         self,

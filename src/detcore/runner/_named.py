@@ -113,7 +113,7 @@ def choose_launcher(config: ExperimentConfig, model_dir: Path, settings: RunSett
     if config.searcher.name != "single" and settings.environment.forks_trials:
         names = _find_named_frameworks(config.entrypoint, model_dir, settings.plugins)
     return LocalLauncher(
-        fork_frameworks=names, notice=settings.listener.notice, plugins=settings.plugins
+        fork_frameworks=names or None, notice=settings.listener.notice, plugins=settings.plugins
     )
 
 

@@ -249,7 +249,8 @@ def _walk_functions(model: Any) -> Iterator[Found]:
 
 def _references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the values of the global and enclosing names in a function of the user, by name."""
-    if function.__module__.partition(".")[0] in _LIBRARIES:
+    # A function from a checkpoint may have no module.
+    if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
         return
     code = function.__code__
     for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
