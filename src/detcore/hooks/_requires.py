@@ -35,7 +35,7 @@ def guess_requirement(module: str, distribution: str) -> str:
     """
     usual = _OTHER_NAMES.get(module, module)
     lines = requirements_of(distribution)
-    texts = {canonical_name(each.name): "".join(line.split()) for line, each in _parse(lines)}
+    texts = {canonical_name(each.name): f"{each.name}{each.specifier}" for each in _parse(lines)}
     missing = [text for name, text in texts.items() if _requires(name) is None]
     only = missing[0] if len(missing) == 1 else usual.replace("_", "-")
     return texts.get(canonical_name(usual), only)
@@ -44,7 +44,7 @@ def guess_requirement(module: str, distribution: str) -> str:
 def specifier_for(name: str, lines: list[str]) -> str | None:
     """Return the version specifier that one of the requirements sets for `name`, or None."""
     wanted = canonical_name(name)
-    found = (each.specifier for _, each in _parse(lines) if canonical_name(each.name) == wanted)
+    found = (each.specifier for each in _parse(lines) if canonical_name(each.name) == wanted)
     return str(next(found, "")) or None
 
 
@@ -58,11 +58,11 @@ def _requires(distribution: str) -> list[str] | None:
         return None
 
 
-def _parse(lines: Iterable[str]) -> Iterator[tuple[str, Requirement]]:
-    """Yield each valid requirement with its text."""
+def _parse(lines: Iterable[str]) -> Iterator[Requirement]:
+    """Yield each valid requirement."""
     for line in lines:
         try:
-            yield line, Requirement(line)
+            yield Requirement(line)
         except InvalidRequirement:
             continue
 
