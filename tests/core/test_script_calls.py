@@ -141,6 +141,19 @@ def test_another_order_of_calls_is_refused(home: Any, start: Any) -> None:
     assert len(states(home)) == 4
 
 
+def test_other_arguments_are_refused(home: Any, start: Any) -> None:
+    settings = "script=core.ScriptExperiment(config={{'script_arguments': {{'rate': {}}}}})"
+    code = f"train(0, {settings})\ntrain(1, {settings})\n"
+    start("0-1", code.format(1, 2))
+    start("1-3", code.format(3, 4))  # a new start: the one before has no checkpoint
+    with pytest.raises(AssertionError, match=r"experiment 2 of this .*: rate is 5 instead of 3"):
+        start(code=code.format(5, 4))
+    with pytest.raises(AssertionError, match=r"would continue .* 3, .*: rate is 5 instead of 4"):
+        start(code=code.format(3, 5))
+    start(code=code.format(3, 4))
+    assert states(home) == ["ERROR", "COMPLETED", "COMPLETED"]
+
+
 def test_equal_runs_of_child_processes_are_refused(home: Any, start: Any) -> None:
     code = """
 import multiprocessing

@@ -70,12 +70,17 @@ def test_every_argument_is_classified() -> None:
     from transformers import TrainingArguments
 
     import detcore_torch.for_transformers  # noqa: F401  # checks the version
-    from detcore_torch._trainer_arguments import APPLIED_FIELDS, SCHEDULED_FIELDS
+    from detcore_torch._trainer_arguments import (
+        APPLIED_FIELDS,
+        RESULT_FIELDS,
+        SCHEDULED_FIELDS,
+    )
 
     names = {field.name for field in dataclasses.fields(TrainingArguments)}
     assert names - FIXED_FIELDS - APPLIED_FIELDS - SCHEDULED_FIELDS.keys() == set()
     assert not FIXED_FIELDS & (APPLIED_FIELDS | SCHEDULED_FIELDS.keys())
     assert SAMPLES.keys() == APPLIED_FIELDS
+    assert names >= RESULT_FIELDS
 
 
 def test_trainer_reads_applied_arguments_later(tmp_path: Path) -> None:

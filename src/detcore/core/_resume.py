@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 _INVALID_HP = "INVALID_HP"
+_ARGUMENTS = "script_arguments"
 _POLL_S = 0.05
 # Settling takes a moment; if the storage is slow, a message names the process that is waited for.
 _PATIENCE_S = 2.0
@@ -77,6 +78,10 @@ class InterruptedScripts:
         trained longer. Starts that are in progress are skipped, and processes that start
         concurrently take different ones. The n-th call continues the n-th run of that start.
 
+        ``script_arguments`` in the configuration are a library's arguments that the script did not
+        name as hyperparameters. If an unfinished start differs in these alone, the user decides
+        whether to continue it.
+
         Args:
             script: The experiment to record, with its name, folder and whole configuration.
             call: The call.
@@ -93,6 +98,20 @@ class InterruptedScripts:
         if call.first is not None:
             return self._claim_later_run(script, call, storage_url)
         matches = self._list_matches(script, storage_url)
+        for experiment, trial in self._find_unfinished(matches, call):
+            _refuse_ambiguous(experiment, matches)
+            if self._take_over(experiment):
+                return trial
+        if not call.session:
+            self._refuse_other_order(matches)
+            if not matches:
+                self._refuse_other_arguments(script, call, storage_url)
+        return None
+
+    def _find_unfinished(
+        self, matches: list[tuple[ExperimentRecord, TrialRecord]], call: ScriptCall
+    ) -> Iterator[tuple[ExperimentRecord, TrialRecord]]:
+        """Yield the first runs of unfinished starts, up to a start that is not to be continued."""
         for experiment, trial in matches:
             if experiment.script_call != 1:
                 continue
@@ -100,25 +119,26 @@ class InterruptedScripts:
             if experiment.state is ExperimentState.RUNNING:
                 continue
             if _is_rejected(experiment):
-                return None
+                return
             later = self._database.list_script_runs(experiment.id)[1:]
             is_complete = experiment.state is ExperimentState.COMPLETED
             if is_complete and (call.session or experiment.process is None):
-                return None
+                return
             if (is_complete or later) and self._is_in_progress(experiment, later):
                 continue
-            _refuse_ambiguous(experiment, matches)
-            if self._take_over(experiment):
-                return trial
-        if not call.session:
-            self._refuse_other_order(matches)
-        return None
+            yield experiment, trial
 
     def _list_matches(
-        self, script: ScriptExperiment, storage_url: str
+        self, script: ScriptExperiment, storage_url: str, *, ignored: Collection[str] = ()
     ) -> list[tuple[ExperimentRecord, TrialRecord]]:
-        """Return the experiments of scripts with the same settings, newest first."""
-        wanted = _identity(script, storage_url)
+        """Return the experiments of scripts with the same settings, newest first.
+
+        Args:
+            script: The settings.
+            storage_url: Where the checkpoints are.
+            ignored: Keys of the configuration that may differ.
+        """
+        wanted = _identity(script, storage_url, ignored)
         found = self._database.list_experiments(
             name=str(script.name), archived=False, newest_first=True
         )
@@ -130,7 +150,7 @@ class InterruptedScripts:
         return [
             (experiment, trial)
             for experiment, trial in pairs
-            if trial is not None and _recorded(experiment, trial, storage_url) == wanted
+            if trial is not None and _recorded(experiment, trial, storage_url, ignored) == wanted
         ]
 
     def _claim_later_run(
@@ -201,6 +221,33 @@ class InterruptedScripts:
                     "The n-th call continues the n-th run, so the calls no longer correspond.\n"
                     "Make the same calls in the same order. To train all runs again instead: "
                     f"detcore experiment archive {first.id}"
+                )
+
+    def _refuse_other_arguments(
+        self, script: ScriptExperiment, call: ScriptCall, storage_url: str
+    ) -> None:
+        """Check that no unfinished start differs in the arguments alone.
+
+        A run without a checkpoint has nothing to continue.
+
+        Raises:
+            RunError: If one does.
+        """
+        matches = self._list_matches(script, storage_url, ignored=[_ARGUMENTS])
+        for experiment, trial in self._find_unfinished(matches, call):
+            checkpoint = self._database.latest_checkpoint(trial.id)
+            if checkpoint is not None:
+                changes = _describe_changes(
+                    [experiment.name, *_recorded(experiment, trial, storage_url)],
+                    [script.name, *_identity(script, storage_url)],
+                )
+                raise RunError(
+                    f"experiment {experiment.id} of this script did not finish (its latest "
+                    f"checkpoint is from step {checkpoint.steps_completed}), and the script has "
+                    f"other arguments now: {changes}.\n"
+                    "A run continues only with the arguments that it started with.\n"
+                    "Change them back. To start a new run instead: "
+                    f"detcore experiment archive {experiment.id}"
                 )
 
     def _settle_if_killed(self, experiment_id: int) -> None:
@@ -330,8 +377,9 @@ def _describe_changes(recorded: list[Any], wanted: list[Any]) -> str:
     """Return the settings that differ, with both values."""
     names = ("name", "folder", "config", "hparams", "seed")
     before, now = dict(zip(names, recorded, strict=True)), dict(zip(names, wanted, strict=True))
-    for name in ("config", "hparams"):
-        for values in (before, now):
+    for values in (before, now):
+        values |= values["config"].pop(_ARGUMENTS, {})
+        for name in ("config", "hparams"):
             values |= {f"{name}.{key}": value for key, value in values.pop(name).items()}
     return ", ".join(
         f"{name} is {now.get(name)!r} instead of {before.get(name)!r}"
@@ -340,28 +388,36 @@ def _describe_changes(recorded: list[Any], wanted: list[Any]) -> str:
     )
 
 
-def _identity(script: ScriptExperiment, storage_url: str) -> list[Any]:
+def _identity(
+    script: ScriptExperiment, storage_url: str, ignored: Collection[str] = ()
+) -> list[Any]:
     from detcore.database import hide_secrets
 
     config, _ = hide_secrets(script.config, None)
-    config = _comparable(config, storage_url)
+    config = _comparable(config, storage_url, ignored)
     return _plain([str(script.model_dir), config, script.hparams, script.seed])
 
 
-def _recorded(experiment: ExperimentRecord, trial: TrialRecord, storage_url: str) -> list[Any]:
-    config = _comparable(experiment.config, storage_url)
+def _recorded(
+    experiment: ExperimentRecord,
+    trial: TrialRecord,
+    storage_url: str,
+    ignored: Collection[str] = (),
+) -> list[Any]:
+    config = _comparable(experiment.config, storage_url, ignored)
     return _plain([experiment.model_dir, config, trial.hparams, trial.seed])
 
 
-def _comparable(config: Mapping[str, Any], storage_url: str) -> dict[str, Any]:
+def _comparable(
+    config: Mapping[str, Any], storage_url: str, ignored: Collection[str]
+) -> dict[str, Any]:
     """Return a configuration without its length and its call, with one form for the storage."""
     spec = config.get("checkpoint_storage")
     searcher = dict(config.get("searcher") or {})
     searcher.pop("max_length", None)
     default = None if spec == storage_url else spec
     plain = {**config, "checkpoint_storage": default, "searcher": searcher}
-    plain.pop("script_start", None)
-    return plain
+    return {key: value for key, value in plain.items() if key not in ("script_start", *ignored)}
 
 
 def _plain(values: list[Any]) -> list[Any]:

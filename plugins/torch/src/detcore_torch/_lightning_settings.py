@@ -10,6 +10,12 @@ from detcore.errors import InvalidExperimentError
 if TYPE_CHECKING:
     from lightning.pytorch import LightningModule, Trainer
 
+# Arguments on which the result of training depends, besides its length.
+RESULT_ARGUMENTS = (
+    "accumulate_grad_batches", "gradient_clip_algorithm", "gradient_clip_val",
+    "limit_train_batches", "precision",
+)  # fmt: skip
+
 
 def check_trainer(trainer: Trainer, model: LightningModule) -> None:
     """Refuse settings with which training could not be resumed.

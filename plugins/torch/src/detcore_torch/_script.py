@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +57,8 @@ class Plan:
         save_every: Steps between checkpoints, besides the best and the last; 0 for none.
         seed: Seed to record, ``0 <= seed < 2**31``.
         hparams: Hyperparameters to record.
+        arguments: The library's arguments on which the result of training depends. A run continues
+            only with equal ones; those without a JSON form, and None, are not compared.
         storage: Path or URL of the checkpoints; None for the default.
     """
 
@@ -67,6 +70,7 @@ class Plan:
     save_every: int
     seed: int
     hparams: Mapping[str, object]
+    arguments: Mapping[str, object]
     storage: str | None
 
     def config(self) -> dict[str, object]:
@@ -142,7 +146,12 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
     """
     is_managed = read_environment().trial_info is not None
     config = load_mapping(plan.config()).config
-    recorded = {**config.model_dump(mode="json"), "name": None}
+    arguments = {
+        name: value
+        for name, value in plan.arguments.items()
+        if value is not None and _has_json_form(value)
+    }
+    recorded = {**config.model_dump(mode="json"), "name": None, "script_arguments": arguments}
     script = core.ScriptExperiment(config=recorded, hparams=plan.hparams, seed=plan.seed)
     storage = None if is_managed else recorded.get("checkpoint_storage")
     with core.init(
@@ -180,6 +189,14 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
                 validation_period=count(settings.min_validation_period),
                 is_managed=is_managed,
             )
+
+
+def _has_json_form(value: object) -> bool:
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError):
+        return False
+    return True
 
 
 def _check_same_data(context: core.Context, steps_per_epoch: int | None) -> None:

@@ -37,6 +37,18 @@ SCHEDULED_FIELDS = {
     "save_steps": "min_checkpoint_period",
     "save_strategy": "min_checkpoint_period",
 }
+# Fields on which the result of training depends, besides its length. The rest may change between
+# two starts of a script: files and services, devices, and what detcore records in another place
+# (`seed`, `metric_for_best_model`, periods).
+RESULT_FIELDS = frozenset({
+    "accelerator_config", "adam_beta1", "adam_beta2", "adam_epsilon",
+    "average_tokens_across_devices", "bf16", "data_seed", "dataloader_drop_last", "fp16",
+    "gradient_accumulation_steps", "label_smoothing_factor", "learning_rate",
+    "length_column_name", "load_best_model_at_end", "lr_scheduler_kwargs", "lr_scheduler_type",
+    "max_grad_norm", "neftune_noise_alpha", "optim", "optim_args", "optim_target_modules",
+    "per_device_train_batch_size", "tf32", "train_sampling_strategy", "warmup_steps",
+    "weight_decay",
+})  # fmt: skip
 # Schedules that use a metric, which `TrainingArguments.__post_init__` chooses.
 _METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 
@@ -70,6 +82,11 @@ def apply_hyperparameters(trainer: Trainer, hparams: Mapping[str, object]) -> No
         kind = type(getattr(args, name))
         setattr(args, name, kind(value) if issubclass(kind, enum.Enum) else value)
     trainer._train_batch_size = args.train_batch_size  # a copy that the trainer made
+
+
+def list_result_arguments(args: TrainingArguments) -> dict[str, object]:
+    """Return the arguments on which the result of training depends, enums as their values."""
+    return {name: value for name, value in args.to_dict().items() if name in RESULT_FIELDS}
 
 
 def _is_equal(current: Any, value: Any) -> bool:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
 __all__ = ["Training", "hyperparameters", "training"]
 
 _FRAMEWORK = "accelerate"
+# Arguments on which the result of training depends.
+_RESULT_ARGUMENTS = ("gradient_accumulation_steps", "mixed_precision")
 _SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
 
@@ -104,6 +106,7 @@ def training(
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
+        RunError: If a script by itself would continue a run that started with other arguments.
         InvalidExperimentError: If training could not be resumed with the accelerator or the data.
         InvalidCheckpointError: If the checkpoint does not fit the models.
     """
@@ -126,6 +129,7 @@ def training(
         save_every=period if save_every is None else save_every,
         seed=torch.initial_seed() % (1 << 31),
         hparams=dict(hparams or {}),
+        arguments={name: getattr(accelerator, name) for name in _RESULT_ARGUMENTS},
         storage=checkpoint_storage,
     )
     with open_run(plan, framework=_FRAMEWORK, steps_per_epoch=steps_per_epoch) as run:

@@ -24,6 +24,7 @@ from detcore.trial import Step
 from detcore_torch._lightning_clock import PreemptedError, added_callbacks
 from detcore_torch._lightning_data import TrainingData, training_data
 from detcore_torch._lightning_settings import (
+    RESULT_ARGUMENTS,
     check_trainer,
     planned_steps,
     steps_per_epoch,
@@ -98,6 +99,7 @@ def fit(
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
         InvalidExperimentError: If the trainer is configured in a way that cannot be resumed, or
             ends training before the experiment's length.
+        RunError: If a script by itself would continue a run that started with other arguments.
         InvalidCheckpointError: If the checkpoint does not fit the model.
     """
     if hasattr(train_dataloaders, "train_dataloader"):
@@ -115,6 +117,7 @@ def fit(
             save_every=validate_every if save_every is None else save_every,
             seed=torch.initial_seed() % (1 << 31),
             hparams=dict(hparams or {}),
+            arguments={name: getattr(trainer, name) for name in RESULT_ARGUMENTS},
             storage=checkpoint_storage,
         )
         with open_run(plan, framework=FRAMEWORK, steps_per_epoch=steps) as run:

@@ -25,7 +25,11 @@ supported("transformers", (5, 20), (6,), "transformers")
 from transformers import Trainer  # noqa: E402  # after the check
 from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
 
-from detcore_torch._trainer_arguments import apply_hyperparameters, check_arguments  # noqa: E402
+from detcore_torch._trainer_arguments import (  # noqa: E402
+    apply_hyperparameters,
+    check_arguments,
+    list_result_arguments,
+)
 from detcore_torch._trainer_clock import ClockCallback, TrainingEndedError  # noqa: E402
 from detcore_torch._trainer_data import (  # noqa: E402
     EpochData,
@@ -76,6 +80,7 @@ def train(
             no data to validate on, ends training before the experiment's length, or has read an
             argument that a hyperparameter of the trial is to replace.
         InvalidDataTypeError: If ``get_train_dataloader`` returns no loader of PyTorch's.
+        RunError: If a script by itself would continue a run that started with other arguments.
         DataError: If a loader's batches come in the order in which its processes finish.
         InvalidCheckpointError: If the checkpoint does not fit the model.
     """
@@ -174,5 +179,6 @@ def _plan(
         save_every=period(args.save_strategy, args.save_steps),
         seed=args.seed,
         hparams=hparams,
+        arguments=list_result_arguments(args),
         storage=storage,
     )

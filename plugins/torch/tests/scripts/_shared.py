@@ -38,6 +38,7 @@ def options() -> Any:
     parser.add_argument(
         "--rate", type=float, default=0.01, help="learning rate of the text; 0 trains nothing"
     )
+    parser.add_argument("--bf16", action="store_true", help="train with mixed precision")
     parser.add_argument("--case", help="the feature of the library that a script shows")
     parser.add_argument("--alone", action="store_true", help="train and resume without detcore")
     return parser.parse_args()

@@ -13,7 +13,8 @@ args = options()
 
 hparams = hyperparameters(width=8, learning_rate=0.01)
 set_seed(1)
-accelerator = Accelerator(gradient_accumulation_steps=2, cpu=True)
+precision = "bf16" if args.bf16 else "no"
+accelerator = Accelerator(gradient_accumulation_steps=2, mixed_precision=precision, cpu=True)
 model = torch.nn.Sequential(
     torch.nn.Linear(4, hparams["width"]),
     torch.nn.ReLU(),

@@ -57,6 +57,7 @@ saved = ModelCheckpoint("lightning", every_n_train_steps=2, save_last=True)
 trainer = lightning.Trainer(
     max_epochs=args.epochs,
     accumulate_grad_batches=2,
+    precision="bf16-mixed" if args.bf16 else "32-true",
     val_check_interval=12,
     check_val_every_n_epoch=None,
     log_every_n_steps=5,
