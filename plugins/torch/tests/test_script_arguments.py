@@ -64,6 +64,18 @@ def test_training_arguments_tell_runs_apart(runs: LoopRuns, tmp_path: Path) -> N
         assert [each.id for each in database.list_experiments()] == [1]
 
 
+@pytest.mark.timeout(300)
+def test_misspelled_hyperparameter_is_refused(runs: LoopRuns) -> None:
+    settings = ("hyperparameters.learning_rte=0.1", "hyperparameters.heads=2", "max_restarts=0")
+    options = [option for setting in settings for option in ("--set", setting)]
+    folder = EXAMPLE.parent
+    process = runs.start("detcore", "run", folder / "const.yaml", folder, *options)
+    output = "".join(process.communicate(timeout=240))
+    assert process.returncode == 1, output
+    assert "no field 'learning_rte'" in output
+    assert "Did you mean 'learning_rate'?" in output
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(

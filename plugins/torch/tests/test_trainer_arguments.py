@@ -72,6 +72,7 @@ def test_every_argument_is_classified() -> None:
     import detcore_torch.for_transformers  # noqa: F401  # checks the version
     from detcore_torch._trainer_arguments import (
         APPLIED_FIELDS,
+        RENAMED_FIELDS,
         RESULT_FIELDS,
         SCHEDULED_FIELDS,
     )
@@ -81,6 +82,7 @@ def test_every_argument_is_classified() -> None:
     assert not FIXED_FIELDS & (APPLIED_FIELDS | SCHEDULED_FIELDS.keys())
     assert SAMPLES.keys() == APPLIED_FIELDS
     assert names >= RESULT_FIELDS
+    assert names >= set(RENAMED_FIELDS.values())
 
 
 def test_trainer_reads_applied_arguments_later(tmp_path: Path) -> None:
@@ -139,3 +141,29 @@ def test_argument_that_the_script_has_set_is_accepted(tmp_path: Path) -> None:
     trainer = make_trainer(tmp_path, **values)
     apply_hyperparameters(trainer, values)
     assert trainer.args.seed == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "field"),
+    [
+        ("learning_rte", "learning_rate"),
+        ("train_sample_strategy", "train_sampling_strategy"),
+        ("warmup_ratio", "warmup_steps"),
+        ("group_by_length", "train_sampling_strategy"),
+    ],
+)
+def test_name_near_an_argument_is_refused(tmp_path: Path, name: str, field: str) -> None:
+    from detcore_torch._trainer_arguments import apply_hyperparameters
+
+    trainer = make_trainer(tmp_path)
+    with pytest.raises(InvalidExperimentError, match=f"{name}.* Did you mean '{field}'") as refused:
+        apply_hyperparameters(trainer, {name: 1})
+    assert f"hyperparameters({name}=...)" in str(refused.value)
+    apply_hyperparameters(trainer, {name: 1}, script_hparams=[name])
+
+
+def test_other_names_are_the_scripts_own(tmp_path: Path) -> None:
+    from detcore_torch._trainer_arguments import apply_hyperparameters
+
+    names = ("width", "batch_size", "optimizer", "dataset", "head_learning_rate", "beta1")
+    apply_hyperparameters(make_trainer(tmp_path), dict.fromkeys(names, 1))

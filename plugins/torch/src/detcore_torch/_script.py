@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 _VERSION = 1
+_script_hparams: set[str] = set()
 
 
 def hyperparameters(**defaults: Any) -> dict[str, Any]:
@@ -38,10 +39,16 @@ def hyperparameters(**defaults: Any) -> dict[str, Any]:
     Args:
         defaults: Values by name. The trial's values replace them; further ones are added.
     """
+    _script_hparams.update(defaults)
     environment = read_environment()
     if environment.trial_info is None:
         return defaults
     return {**defaults, **core.read_trial_info(environment).hparams}
+
+
+def list_script_hparams() -> list[str]:
+    """Return the hyperparameters that the script has named in calls of `hyperparameters`."""
+    return sorted(_script_hparams)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

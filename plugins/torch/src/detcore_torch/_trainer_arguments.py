@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import enum
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from transformers import Trainer
@@ -49,20 +50,43 @@ RESULT_FIELDS = frozenset({
     "per_device_train_batch_size", "tf32", "train_sampling_strategy", "warmup_steps",
     "weight_decay",
 })  # fmt: skip
+# Fields of transformers 4, and those that have replaced them.
+RENAMED_FIELDS = {
+    "adafactor": "optim",
+    "evaluation_strategy": "eval_strategy",
+    "group_by_length": "train_sampling_strategy",
+    "no_cuda": "use_cpu",
+    "per_gpu_eval_batch_size": "per_device_eval_batch_size",
+    "per_gpu_train_batch_size": "per_device_train_batch_size",
+    "warmup_ratio": "warmup_steps",
+}
+_MIN_SIMILARITY = 0.85  # "learning_rte" is a mistake, "head_learning_rate" the script's own name
 # Schedules that use a metric, which `TrainingArguments.__post_init__` chooses.
 _METRIC_SCHEDULES = ("reduce_lr_on_plateau", "greedy")
 
 
-def apply_hyperparameters(trainer: Trainer, hparams: Mapping[str, object]) -> None:
+def apply_hyperparameters(
+    trainer: Trainer, hparams: Mapping[str, object], *, script_hparams: Collection[str] = ()
+) -> None:
     """Set the training arguments that hyperparameters of the trial name.
 
+    Args:
+        trainer: The trainer.
+        hparams: The hyperparameters.
+        script_hparams: Names of those that the script itself reads, whatever they resemble.
+
     Raises:
-        InvalidExperimentError: If the trainer has read the argument already, and has another value.
+        InvalidExperimentError: If the trainer has read the argument already, and has another value,
+            or if a name is nearly that of an argument, or that of an earlier version.
     """
     args = trainer.args
     names = {field.name for field in dataclasses.fields(args)}
     for name, value in hparams.items():
-        if name not in names or _is_equal(getattr(args, name), value):
+        if name not in names:
+            if name not in script_hparams:
+                _check_unknown(name, names)
+            continue
+        if _is_equal(getattr(args, name), value):
             continue
         if name in SCHEDULED_FIELDS:
             raise InvalidExperimentError(
@@ -82,6 +106,19 @@ def apply_hyperparameters(trainer: Trainer, hparams: Mapping[str, object]) -> No
         kind = type(getattr(args, name))
         setattr(args, name, kind(value) if issubclass(kind, enum.Enum) else value)
     trainer._train_batch_size = args.train_batch_size  # a copy that the trainer made
+
+
+def _check_unknown(name: str, names: Collection[str]) -> None:
+    """Check that a hyperparameter which is no training argument was not meant to be one."""
+    near = difflib.get_close_matches(name, sorted(names), n=1, cutoff=_MIN_SIMILARITY)
+    meant = RENAMED_FIELDS.get(name) or (near[0] if near else None)
+    if meant is not None:
+        raise InvalidExperimentError(
+            f"TrainingArguments has no field {name!r}, so this hyperparameter has no effect on the "
+            f"trainer. Did you mean {meant!r}?\n"
+            "Rename it in the experiment file. If the script itself reads it, name it there:  "
+            f"hyperparameters({name}=...)"
+        )
 
 
 def list_result_arguments(args: TrainingArguments) -> dict[str, object]:

@@ -16,7 +16,14 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
-from detcore_torch._script import Plan, ScriptRun, check_workers, hyperparameters, open_run
+from detcore_torch._script import (
+    Plan,
+    ScriptRun,
+    check_workers,
+    hyperparameters,
+    list_script_hparams,
+    open_run,
+)
 from detcore_torch._seeding import preserved_generators
 from detcore_torch._versions import supported
 
@@ -78,13 +85,14 @@ def train(
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
         InvalidExperimentError: If the trainer is configured in a way that cannot be resumed, has
             no data to validate on, ends training before the experiment's length, or has read an
-            argument that a hyperparameter of the trial is to replace.
+            argument that a hyperparameter of the trial is to replace; or if a hyperparameter is
+            nearly named as an argument, or as one of transformers 4.
         InvalidDataTypeError: If ``get_train_dataloader`` returns no loader of PyTorch's.
         RunError: If a script by itself would continue a run that started with other arguments.
         DataError: If a loader's batches come in the order in which its processes finish.
         InvalidCheckpointError: If the checkpoint does not fit the model.
     """
-    apply_hyperparameters(trainer, hyperparameters())
+    apply_hyperparameters(trainer, hyperparameters(), script_hparams=list_script_hparams())
     check_arguments(trainer)
     with preserved_generators():
         loader = trainer.get_train_dataloader()
