@@ -104,7 +104,7 @@ def test_bytes_that_are_not_changed_stay(tmp_path: Path) -> None:
     contents = {
         "bom.py": b"\xef\xbb\xbf" + OLD,
         "crlf.py": OLD.replace(b"\n", b"\r\n"),
-        "mixed.py": OLD.replace(b"\n", b"\r\n", 1) + b"x = 1\r",
+        "mixed.py": OLD.replace(b"\n", b"\r\n", 1),
         "latin.py": b"# -*- coding: latin-1 -*-\n# \xe4\xf6\xfc\x85\x0c\n" + OLD,
         "big5.py": "# coding: big5\n# 中文\n".encode("big5") + OLD,
         "no_end.py": OLD.rstrip(b"\n"),

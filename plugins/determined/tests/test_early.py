@@ -32,6 +32,8 @@ def migrate(source: str, **settings: frozenset[str]) -> Migrated:
             "det.Log(-4.0, -2.0, base=10)",
             '{"type": "log", "minval": -4.0, "maxval": -2.0, "base": 10}',
         ),
+        ("det.Constant(value=(8))", '{"type": "const", "val": (8)}'),
+        ("(det.Constant)(8)", '{"type": "const", "val": 8}'),
         ("det.Categorical(['a'],)", '{"type": "categorical", "vals": [\'a\'],}'),
         (
             "det.Integer(  # units\n    8,\n    64,\n)",
@@ -52,9 +54,6 @@ def test_ranges_become_dictionaries(old: str, new: str) -> None:
         "det.Integer(8, 64, 3)",
         "det.Integer(**ends)",
         "det.Constant()",
-        "det.Constant((8))",
-        "det.Constant(value=(8))",
-        "(det.Constant)(8)",
         "det.Categorical(name for name in names)",
         "map(det.Constant, values)",
         "det.Mode(text)",
@@ -150,11 +149,6 @@ def test_batch_size_becomes_an_integer() -> None:
     settings = "{'searcher': {}, 'hyperparameters': {'global_batch_size': '64'}}"
     old = f"import determined\nconfig = {settings}\n"
     assert migrate(old).text == old.replace("'64'", "64").replace("determined", "detcore")
-
-
-def test_removed_searchers_are_reported() -> None:
-    migrated = migrate(CONFIG.replace("single", "adaptive_simple"))
-    assert [finding.name for finding in migrated.findings] == ["adaptive_simple"]
 
 
 def test_accuracy_gets_the_name_of_the_metric(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from source_tree import PLUGIN_SOURCES, ROOT, SOURCE, Module, modules_under
 
-from detcore_determined.migrate._lookup import Target, Unknown, look_up, names_of, target_of
+from detcore_determined.migrate._lookup import Target, Unknown, look_up, target_of
 from detcore_determined.migrate._names import (
     GONE,
     MODULES,
@@ -176,9 +176,3 @@ def test_the_page_has_every_name_that_moved() -> None:
 def test_the_page_has_every_name_that_is_gone_with_what_to_do() -> None:
     table = {quoted(row[0])[0]: row[1] for row in rows("Names that are gone")}
     assert table == GONE
-
-
-def test_names_of_a_module_are_in_order() -> None:
-    names = list(names_of("determined.keras"))
-    assert names == sorted(names)
-    assert {"determined.keras.InputData", "determined.keras.InMemorySequence"} <= set(names)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator
 from typing import TypeAlias
 
 from detcore_determined.migrate._names import GONE, MODULES, MOVED, NOTES, ROOTS, SAME, STAND_FOR
@@ -105,13 +104,6 @@ def target_of(name: str) -> Target | None:
     if last in SAME.get(module, ()):
         return Target(MODULES[module], last, 0, note)
     return None
-
-
-def names_of(module: str) -> Iterator[str]:
-    """Yield the full names in the tables that belong to a module, in alphabetical order."""
-    same = {f"{module}.{name}" for name in SAME.get(module, ())}
-    other = {name for name in (*MOVED, *GONE) if name.rpartition(".")[0] == module}
-    yield from sorted(same | other)
 
 
 def _published(path: Path) -> tuple[Path, int]:

@@ -2,140 +2,147 @@
 
 from __future__ import annotations
 
-import ast
 from collections.abc import Iterator
+from typing import Any
 
-from detcore_determined.migrate._groups import Rewriter
-from detcore_determined.migrate._text import Edit
+import libcst as cst
+import libcst.matchers as m
+from libcst.helpers import get_full_name_for_node
+
+from detcore_determined.migrate._rewriter import Import, Piece, Rewriter, make_piece
 
 _MODULE = "tensorflow.keras.optimizers."
 _DECAY = "TensorFlow 2.15 refuses it, and newer releases ignore it"
 _SCHEDULE = "schedules.InverseTimeDecay"
-_IMPORT = ", schedules"
-_SETTERS = {"LearningRateScheduler", "ReduceLROnPlateau"}
+_SETTERS = ("LearningRateScheduler", "ReduceLROnPlateau")
+_OPTIMIZER = m.Name(m.MatchRegex(r"\w*(opt|optimizer)"))
+_RATE = m.Attribute(
+    _OPTIMIZER | m.Attribute(attr=_OPTIMIZER), m.Name("lr") | m.Name("learning_rate")
+)
 
 
-def rewrite_compile(rewriter: Rewriter, node: ast.Call) -> None:
+def rewrite_compile(rewriter: Rewriter) -> None:
     """Name the arguments after the loss in ``model.compile``, whose order Keras 3 has changed."""
-    is_compile = isinstance(node.func, ast.Attribute) and node.func.attr == "compile"
-    if not is_compile or any(isinstance(argument, ast.Starred) for argument in node.args):
-        return
-    for argument, name in zip(node.args[2:], ("metrics", "loss_weights"), strict=False):
-        start, _ = rewriter.span(argument)
-        rewriter.edits.append(Edit(start, start, f"{name}="))
+    for call in rewriter.find(cst.Call):
+        is_compile = m.matches(call.func, m.Attribute(attr=m.Name("compile")))
+        if is_compile and not any(argument.star for argument in call.args):
+            for argument, name in zip(call.args[2:], ("metrics", "loss_weights"), strict=False):
+                if argument.keyword is None:
+                    _rename(rewriter, argument, name)
 
 
-def rewrite_optimizer(rewriter: Rewriter, tree: ast.Module, node: ast.Call, name: str) -> None:
+def _rename(rewriter: Rewriter, argument: cst.Arg, name: str) -> None:
+    none = cst.SimpleWhitespace("")
+    equal = argument.equal if argument.keyword else cst.AssignEqual(none, none)
+    rewriter.change(argument, lambda old: old.with_changes(keyword=cst.Name(name), equal=equal))
+
+
+def rewrite_optimizer(rewriter: Rewriter, call: cst.Call, item: Import, name: str) -> None:
     """Replace ``lr``, and ``decay`` by the schedule that computes the same learning rates.
 
     Args:
         rewriter: The changes of the module.
-        tree: The module.
-        node: A call.
-        name: The full public name of the called optimizer.
+        call: A call of an imported object.
+        item: The import.
+        name: The full public name of the called object.
     """
     if not name.startswith(_MODULE):
         return
-    keywords = {keyword.arg: keyword for keyword in node.keywords}
-    lr = keywords.get("lr")
-    if lr is not None:
-        start = rewriter.text.offset(lr.lineno, lr.col_offset)
-        rewriter.edits.append(Edit(start, start + len("lr"), "learning_rate"))
-    bound = list(_list_imports(tree, ast.unparse(node.func)))
-    modules = [name, *(statement.module or "" for statement, _ in bound)]
-    if "decay" not in keywords or any("legacy" in module.split(".") for module in modules):
+    keywords = {argument.keyword.value: argument for argument in call.args if argument.keyword}
+    if "lr" in keywords:
+        _rename(rewriter, keywords["lr"], "learning_rate")
+    if "decay" not in keywords or "legacy" in (*name.split("."), *item.path):
         return
-    rate = keywords.get("learning_rate", lr)
-    rate_value = rate.value if rate is not None else next(iter(node.args), None)
-    obstacle = _find_obstacle(tree, rate_value)
+    rate = _find_rate(call)
+    obstacle = _find_obstacle(rewriter, rate)
     if obstacle:
         rewriter.leave(
             keywords["decay"], "decay", f"{_DECAY}; a schedule cannot take its place: {obstacle}",
             f"use tf.keras.optimizers.legacy.{name.rpartition('.')[2]}, which keeps it, with "
             '"tensorflow==2.15.*"',
         )  # fmt: skip
-        return
-    edits = [] if rate_value is None else list(_replace_decay(rewriter, tree, node, rate_value))
-    rewriter.edits += edits
-    if not edits:
-        rate_text = "LEARNING_RATE" if rate_value is None else ast.unparse(rate_value)
+    elif rate is None or not _replace_decay(rewriter, call, item):
+        codes = [
+            rewriter.module.code_for_node(argument.value) if argument else "LEARNING_RATE"
+            for argument in (rate, keywords["decay"])
+        ]
         rewriter.leave(
             keywords["decay"], "decay", _DECAY,
-            f"pass learning_rate=tf.keras.optimizers.{_SCHEDULE}({rate_text}, decay_steps=1, "
-            f"decay_rate={ast.unparse(keywords['decay'].value)})",
+            f"pass learning_rate=tf.keras.optimizers.{_SCHEDULE}({codes[0]}, decay_steps=1, "
+            f"decay_rate={codes[1]})",
         )  # fmt: skip
 
 
-def _find_obstacle(tree: ast.Module, rate: ast.expr | None) -> str:
+def _find_rate(call: cst.Call) -> cst.Arg | None:
+    """Return the argument that is the learning rate."""
+    for argument in call.args:
+        if argument.keyword and argument.keyword.value in ("lr", "learning_rate"):
+            return argument
+    first = call.args[0]
+    return None if first.keyword or first.star else first
+
+
+def _find_obstacle(rewriter: Rewriter, rate: cst.Arg | None) -> str:
     """Return why a schedule cannot replace ``decay``; empty if it can."""
-    if isinstance(rate, ast.Call) and "schedules" in ast.unparse(rate.func).split("."):
+    name = get_full_name_for_node(rate.value) if rate is not None else None
+    if "schedules" in (name or "").split("."):
         return "the learning rate is a schedule"
-    setter = next(_list_setters(tree), "")
+    setter = next(_list_setters(rewriter), "")
     return f"{setter} sets the learning rate, which a schedule would overwrite" if setter else ""
 
 
-def _list_setters(tree: ast.Module) -> Iterator[str]:
+def _list_setters(rewriter: Rewriter) -> Iterator[str]:
     """Yield what sets the learning rate of an optimizer during training."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.alias) and node.name in _SETTERS:
-            yield node.name
-        elif isinstance(node, ast.Attribute) and node.attr in _SETTERS:
-            yield node.attr
-        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
-            yield from _list_rates(node)
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr == "set_value":
-                yield from (rate for argument in node.args[:1] for rate in _list_rates(argument))
-            elif node.func.attr == "assign":
-                yield from _list_rates(node.func.value)
+    yield from (item.path[-1] for item in rewriter.imports if item.path[-1] in _SETTERS)
+    for node in rewriter.find(cst.Attribute):
+        if node.attr.value in _SETTERS:
+            yield node.attr.value
+        elif m.matches(node, _RATE):
+            parent = rewriter.parents[node]
+            if isinstance(parent, (cst.AssignTarget, cst.AugAssign)) or (
+                m.matches(parent, m.Attribute(attr=m.Name("assign")))
+                or m.matches(
+                    rewriter.parents[parent], m.Call(m.Attribute(attr=m.Name("set_value")))
+                )
+            ):
+                yield rewriter.module.code_for_node(node)
 
 
-def _list_rates(node: ast.expr) -> Iterator[str]:
-    """Yield an expression if it is the learning rate of an optimizer."""
-    is_rate = isinstance(node, ast.Attribute) and node.attr in ("lr", "learning_rate")
-    if is_rate and ast.unparse(node).rpartition(".")[0].endswith(("optimizer", "opt")):
-        yield ast.unparse(node)
+def _replace_decay(rewriter: Rewriter, call: cst.Call, item: Import) -> bool:
+    """Move ``decay`` into a schedule, if the schedule can be imported."""
+    if isinstance(call.func, cst.Attribute):
+        schedule = f"{rewriter.module.code_for_node(call.func.value)}.{_SCHEDULE}"
+        return rewriter.replace(call, lambda call: _move_decay(call, schedule))
+    pieces = rewriter.plans.get(item.alias) or [make_piece(item.statement, item.alias)]
+    schedules = Piece(pieces[0].module, "schedules")
+    is_planned = any(schedules in plan for plan in rewriter.plans.values())
+    if "schedules" in item.scope or not pieces[0].name:
+        return False
+    is_replaced = rewriter.replace(call, lambda call: _move_decay(call, _SCHEDULE))
+    if is_replaced and not is_planned:
+        rewriter.plans[item.alias] = [*pieces, schedules]
+    return is_replaced
 
 
-def _replace_decay(
-    rewriter: Rewriter, tree: ast.Module, node: ast.Call, rate: ast.expr
-) -> Iterator[Edit]:
-    """Yield the changes that move ``decay`` into a schedule; none if they are not certain."""
-    text = rewriter.text
-    decay = next(keyword for keyword in node.keywords if keyword.arg == "decay")
-    arguments: list[ast.expr | ast.keyword] = [*node.args, *node.keywords]
-    spans = [rewriter.span(argument) for argument in arguments]
-    start, end = rewriter.span(decay)
-    before = max((span[1] for span in spans if span[1] <= start), default=None)
-    value = text.text[slice(*rewriter.span(decay.value))]
-    is_edited = any(edit.start < end and edit.end > start for edit in rewriter.edits)
-    if before is None or is_edited or text.text[before:start].strip() != ",":
-        return
-    if isinstance(node.func, ast.Attribute):
-        schedule = f"{ast.unparse(node.func.value)}.{_SCHEDULE}"
-        imports: list[Edit] = []
-    else:
-        schedule = _SCHEDULE
-        bound = list(_list_imports(tree, ast.unparse(node.func)))
-        names = {inner.id for inner in ast.walk(tree) if isinstance(inner, ast.Name)}
-        if len(bound) != 1 or "schedules" in names or list(_list_imports(tree, "schedules")):
-            return
-        statement, alias = bound[0]
-        ends = [rewriter.span(name)[1] for name in statement.names]
-        has_import = any(edit.new == _IMPORT and edit.start in ends for edit in rewriter.edits)
-        _, import_end = rewriter.span(alias)
-        imports = [] if has_import else [Edit(import_end, import_end, _IMPORT)]
-    rate_start, rate_end = rewriter.span(rate)
-    yield from imports
-    yield Edit(rate_start, rate_start, f"{schedule}(")
-    yield Edit(rate_end, rate_end, f", decay_steps=1, decay_rate={value})")
-    yield Edit(before, end, "")
-
-
-def _list_imports(tree: ast.Module, local: str) -> Iterator[tuple[ast.ImportFrom, ast.alias]]:
-    """Yield the ``from`` imports that bind a local name."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            for alias in node.names:
-                if (alias.asname or alias.name) == local:
-                    yield node, alias
+def _move_decay(call: cst.Call, schedule: str) -> cst.Call:
+    """Return a call whose learning rate is a schedule."""
+    arguments: list[Any] = [*call.args]
+    decay = next(item for item in arguments if item.keyword and item.keyword.value == "decay")
+    rate = _find_rate(call)
+    none, one = cst.SimpleWhitespace(""), cst.Integer("1")
+    equal = cst.AssignEqual(none, none)
+    assert rate is not None  # checked by the caller
+    value = cst.Call(
+        cst.parse_expression(schedule),
+        [
+            cst.Arg(rate.value),
+            cst.Arg(one, cst.Name("decay_steps"), equal),
+            cst.Arg(decay.value, cst.Name("decay_rate"), equal),
+        ],
+    )
+    arguments[arguments.index(rate)] = rate.with_changes(value=value)
+    arguments.remove(decay)
+    if decay is call.args[-1]:
+        end = {"comma": decay.comma, "whitespace_after_arg": decay.whitespace_after_arg}
+        arguments[-1] = arguments[-1].with_changes(**end)
+    return call.with_changes(args=arguments)

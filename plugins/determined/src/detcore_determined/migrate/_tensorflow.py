@@ -5,11 +5,8 @@ A name is replaced only if the record of the public Keras has its replacement.
 
 from __future__ import annotations
 
-import ast
-import dataclasses
-from collections.abc import Iterator
+import libcst as cst
 
-from detcore_determined.migrate._groups import Rewriter
 from detcore_determined.migrate._keras_names import (
     find_homes,
     find_missing,
@@ -18,8 +15,7 @@ from detcore_determined.migrate._keras_names import (
 )
 from detcore_determined.migrate._optimizers import rewrite_compile, rewrite_optimizer
 from detcore_determined.migrate._report import Finding
-from detcore_determined.migrate._scopes import ImportNode
-from detcore_determined.migrate._statements import Piece, Plan, rewrite_statement
+from detcore_determined.migrate._rewriter import Import, Piece, Rewriter, get_module, make_piece
 
 _OLD = '"tensorflow==2.15.*"'
 _ESTIMATOR = "EstimatorTrial works without it; premade Estimators need it"
@@ -52,87 +48,28 @@ _PRIVATE = "tensorflow.python.keras"
 _PUBLIC = "tensorflow.keras"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Use:
-    """An imported name with the attributes that follow it.
-
-    Attributes:
-        local: The imported name in the module.
-        imported: Its full name.
-        name: The full name with all attributes.
-    """
-
-    local: str
-    imported: str
-    name: str
-
-
 def needs_old_tensorflow(finding: Finding) -> bool:
     """Whether a finding is about code that runs on TensorFlow 2.15 but not on the newest."""
     return _OLD in finding.advice
 
 
-def rewrite_tensorflow(rewriter: Rewriter, tree: ast.Module) -> None:
+def rewrite_tensorflow(rewriter: Rewriter) -> None:
     """Replace private and former names of Keras, and report names that are gone."""
-    full_names = dict(_list_imports(tree))
-    uses = dict(_list_uses(tree, full_names))
-    assigned = set(_list_assigned(tree))
-    is_keras = any(name.partition(".")[0] == "tensorflow" for name in full_names.values())
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import) or (
-            isinstance(node, ast.ImportFrom) and node.module and not node.level
-        ):
-            plans = [_plan(rewriter, node, alias, uses, assigned) for alias in node.names]
-            rewriter.edits += rewrite_statement(rewriter.text, node, plans)
-        elif isinstance(node, ast.Call) and is_keras:
-            rewrite_compile(rewriter, node)
-        if isinstance(node, ast.Call) and node.func in uses:
-            rewrite_optimizer(rewriter, tree, node, _get_public_name(uses[node.func].name))
-    for node, use in uses.items():
-        if use.local not in assigned:
-            _look_at_use(rewriter, node, use)
-
-
-def _list_imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
-    """Yield the local name of each import, and its full name."""
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom)):
-            for alias in node.names:
-                is_top = isinstance(node, ast.Import) and not alias.asname
-                top = alias.name.partition(".")[0]
-                full = _unify(top) if is_top else _get_full_name(node, alias)
-                yield alias.asname or top, full
-
-
-def _list_uses(tree: ast.Module, full_names: dict[str, str]) -> Iterator[tuple[ast.expr, _Use]]:
-    """Yield the node of each use of an imported name, with all attributes that follow it."""
-    owners = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
-        if not isinstance(node, (ast.Name, ast.Attribute)) or node in owners:
-            continue
-        parts: list[str] = []
-        head: ast.expr = node
-        while isinstance(head, ast.Attribute):
-            parts.append(head.attr)
-            head = head.value
-        if isinstance(head, ast.Name) and isinstance(head.ctx, ast.Load) and head.id in full_names:
-            imported = full_names[head.id]
-            yield node, _Use(head.id, imported, ".".join([imported, *reversed(parts)]))
-
-
-def _list_assigned(tree: ast.Module) -> Iterator[str]:
-    """Yield names that are bound by an assignment or an argument."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            yield node.id
-        elif isinstance(node, ast.arg):
-            yield node.arg
-
-
-def _get_full_name(node: ImportNode, alias: ast.alias) -> str:
-    if isinstance(node, ast.Import):
-        return _unify(alias.name)
-    return _unify(f"{'.' * node.level}{node.module or ''}.{alias.name}")
+    for item in rewriter.imports:
+        imported = _unify(".".join(item.path))
+        _rewrite_import(rewriter, item)
+        for use in item.uses:
+            name = ".".join([imported, *use.parts[1:]])
+            call = rewriter.parents[use.node]
+            if isinstance(call, cst.Call) and call.func is use.node:
+                rewrite_optimizer(rewriter, call, item, _get_public_name(name))
+            if not rewriter.is_assigned(item):
+                _report_use(rewriter, use.node, imported, name)
+    if any(item.path[0] in ("keras", "tensorflow") for item in rewriter.imports):
+        rewrite_compile(rewriter)
+    for statement in rewriter.find(cst.ImportFrom):
+        if isinstance(statement.names, cst.ImportStar):
+            _report_import(rewriter, statement.names, f"{_unify(get_module(statement))}.*", [])
 
 
 def _unify(name: str) -> str:
@@ -153,40 +90,43 @@ def _get_public_name(name: str) -> str:
     return name if public is None else f"{_PUBLIC}.{public}"
 
 
-def _plan(
-    rewriter: Rewriter,
-    node: ImportNode,
-    alias: ast.alias,
-    uses: dict[ast.expr, _Use],
-    assigned: set[str],
-) -> Plan:
-    """Plan the change of one imported name of Keras; report it if it has no replacement."""
-    full = _get_full_name(node, alias)
-    below = _get_below(full.removesuffix(".*"), _PRIVATE)
+def _rewrite_import(rewriter: Rewriter, item: Import) -> None:
+    """Replace one imported name of Keras, or report it if it has no replacement."""
+    full = _unify(item.alias.evaluated_name if item.is_plain else ".".join(item.path))
+    below = _get_below(full, _PRIVATE)
     if below is None:
-        below = _get_below(full.removesuffix(".*"), _PUBLIC)
-        if not below or not find_missing(below):
-            _report_gone(rewriter, alias, full)
-            return Plan(keep=True)
-    local = alias.asname or alias.name
-    own = [use.name.removeprefix(full) for use in uses.values() if use.local == local]
-    is_plain = isinstance(node, ast.Import) and not alias.asname
+        below = _get_below(full, _PUBLIC)
+        below = below if below and find_missing(below) else None
+    attributes = ["".join(f".{part}" for part in use.parts[1:]) for use in item.uses]
     home = None
-    if alias.name != "*" and not is_plain:
-        home = _find_home(below, own, is_certain=local not in assigned)
+    if below is not None and not item.is_plain:
+        home = _find_home(below, attributes, is_certain=not rewriter.is_assigned(item))
     if home is None:
-        names = sorted({f"{below}{attributes}".lstrip(".") for attributes in own}) or [below]
-        rewriter.leave(alias, full, _get_reason(full), "; ".join(map(_advise, names)))
-        return Plan(keep=True)
-    old = node.module or "" if isinstance(node, ast.ImportFrom) else alias.name
+        _report_import(rewriter, item.alias, full, [] if item.is_plain else attributes)
+        return
+    old = make_piece(item.statement, item.alias).module
     package = "keras" if old.startswith("keras") or home.startswith("src.") else _PUBLIC
     public = f"{package}.{home}".rstrip(".")
     if home.startswith("src."):
-        rewriter.note(alias, public, "it is private to Keras: copy it if a release moves it")
-    if isinstance(node, ast.Import):
-        return Plan(pieces=[Piece(public, "", local)])
-    module, _, name = public.rpartition(".")
-    return Plan(pieces=[Piece(module, name, "" if name == local else local)])
+        note = "it is private to Keras: copy it if a release moves it"
+        rewriter.note(item.statement, public, note)
+    if isinstance(item.statement, cst.Import):
+        rewriter.plan(item, Piece(public, "", item.local))
+    else:
+        module, _, name = public.rpartition(".")
+        rewriter.plan(item, Piece(module, name, "" if name == item.local else item.local))
+
+
+def _report_import(rewriter: Rewriter, node: cst.CSTNode, full: str, attributes: list[str]) -> None:
+    """Report an imported name that has no single replacement, or is gone from TensorFlow."""
+    reason = _get_reason(full)
+    if not reason:
+        _report_gone(rewriter, node, full)
+        return
+    module = full.removesuffix(".*")
+    below = _get_below(module, _PRIVATE) or _get_below(module, _PUBLIC) or ""
+    names = sorted({f"{below}{part}".lstrip(".") for part in attributes}) or [below]
+    rewriter.leave(node, full, reason, "; ".join(map(_advise, names)))
 
 
 def _find_home(below: str, attributes: list[str], *, is_certain: bool) -> str | None:
@@ -209,18 +149,18 @@ def _find_home(below: str, attributes: list[str], *, is_certain: bool) -> str | 
     return homes.pop() if len(homes) == 1 else None
 
 
-def _look_at_use(rewriter: Rewriter, node: ast.expr, use: _Use) -> None:
+def _report_use(rewriter: Rewriter, node: cst.CSTNode, imported: str, name: str) -> None:
     """Report a use of a name that is gone, unless its import has been reported."""
-    if _get_reason(use.imported) or _find_gone(use.imported):
+    if _get_reason(imported) or _find_gone(imported):
         return
-    reason = _get_reason(use.name)
+    reason = _get_reason(name)
     if reason:
-        below = _get_below(use.name, _PRIVATE)
+        below = _get_below(name, _PRIVATE)
         if below is None:
-            below = find_missing(_get_below(use.name, _PUBLIC) or "")
-        rewriter.leave(node, use.name, reason, _advise(below))
+            below = find_missing(_get_below(name, _PUBLIC) or "")
+        rewriter.leave(node, name, reason, _advise(below))
     else:
-        _report_gone(rewriter, node, use.name)
+        _report_gone(rewriter, node, name)
 
 
 def _get_reason(name: str) -> str:
@@ -242,7 +182,7 @@ def _advise(below: str) -> str:
     return f"write {' or '.join(f'{_PUBLIC}.{home}'.rstrip('.') for home in homes)}"
 
 
-def _report_gone(rewriter: Rewriter, node: ast.AST, name: str) -> None:
+def _report_gone(rewriter: Rewriter, node: cst.CSTNode, name: str) -> None:
     gone = _find_gone(name)
     if gone is not None and _BOOSTED_TREES in name:
         advice = "take another premade Estimator, or train a library of decision trees"

@@ -60,33 +60,10 @@ class Text:
         self.text = text
         self._starts = [0, *(match.end() for match in _LINE_END.finditer(text))]
 
-    def offset(self, line: int, byte_column: int) -> int:
-        """Return the offset of a position as `ast` gives it: line from 1, UTF-8 bytes from 0."""
-        start = self._starts[line - 1]
-        head = self.text[start : start + byte_column]
-        if head.isascii():
-            return start + byte_column
-        return start + len(head.encode()[:byte_column].decode(errors="ignore"))
-
-    def offset_of(self, line: int, column: int) -> int:
-        """Return the offset of a position as `place` gives it."""
-        return self._starts[line - 1] + column - 1
-
     def place(self, offset: int) -> tuple[int, int]:
         """Return line and column of an offset, both from 1, in characters."""
         index = bisect.bisect_right(self._starts, offset) - 1
         return index + 1, offset - self._starts[index] + 1
-
-    def around(self, start: int, end: int) -> tuple[str, str, str]:
-        """Return the text before a span on its first line, after it on its last, and a line end.
-
-        If the last line has no line end, the file's first one is returned.
-        """
-        first = self._starts[bisect.bisect_right(self._starts, start) - 1]
-        match = _LINE_END.search(self.text, end)
-        after = self.text[end : match.start() if match else len(self.text)]
-        some = match or _LINE_END.search(self.text)
-        return self.text[first:start], after, some[0] if some else "\n"
 
     def apply(self, edits: Iterable[Edit]) -> str:
         """Return the text with the spans replaced; equal edits count once.

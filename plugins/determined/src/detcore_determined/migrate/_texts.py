@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import re
 
-from detcore_determined.migrate._groups import Rewriter
-from detcore_determined.migrate._lookup import Target, Unknown, look_up
+import libcst as cst
+import libcst.matchers as m
+
+from detcore_determined.migrate._lookup import Unknown, is_root, look_up
 from detcore_determined.migrate._names import GONE, MODULES, ROOTS
-from detcore_determined.migrate._references import inside_of
-from detcore_determined.migrate._scopes import Module
-from detcore_determined.migrate._text import Edit
+from detcore_determined.migrate._rewriter import Rewriter
 
 _PARTS = {name.split(".")[1] for name in (*MODULES, *GONE) if name.startswith("determined.")}
 _MENTION = re.compile(
@@ -28,6 +27,26 @@ _TRIAL = re.compile(r"(?:--trial\s+)?(?P<trial>[\w./]+:[\w.]+)")
 _TRIAL_OPTION = re.compile(r"(?:^|\s)--trial(?:=|\s+)(?P<trial>[\w./]+:[\w.]+)")
 # A launch layer that starts one process per slot; 'detcore run' does that without it.
 _LAYERS = {"autohorovod", "horovod", "torch_distributed", "tensorflow", "tensorflow_distributed"}
+
+
+def _match_name(*names: str) -> m.OneOf[m.Name | m.Attribute]:
+    """Match a name, and an attribute of that name."""
+    name = m.Name(m.MatchIfTrue(lambda value: value in names))
+    return name | m.Attribute(attr=name)
+
+
+_KEY = m.SimpleString(m.MatchRegex("['\"]entrypoint['\"]"))
+_ENTRYPOINT = (
+    m.DictElement(_KEY)
+    | m.Arg(keyword=m.Name("entrypoint"))
+    | m.Assign([m.AssignTarget(m.Subscript(slice=[m.SubscriptElement(m.Index(_KEY))]))])
+)
+_IMPORTER = _match_name("import_module", "__import__", "patch", "importorskip", "find_spec")
+_SYS_MODULES = _match_name("modules")
+_IN_SYS_MODULES = m.ComparisonTarget(comparator=_SYS_MODULES)
+_LOOKUP = m.Attribute(_SYS_MODULES) | _match_name(
+    "version", "distribution", "get_distribution", "getLogger"
+)
 _OWN_VARIABLE = "'DETCORE_...' variables are in docs/command-line.md; detcore does not set this one"
 _MASTER = "only clients of a server (detcore serve) read it; it is not set for trials"
 _CLUSTER = "it describes the cluster, and detcore has none"
@@ -98,55 +117,67 @@ def migrate_entrypoint(command: str) -> str | None:
     return command if stripped == command.strip() else stripped
 
 
-def rewrite_texts(rewriter: Rewriter, module: Module) -> None:
+def rewrite_texts(rewriter: Rewriter) -> None:
     """Rewrite the strings whose meaning is known, and report those that name Determined."""
-    for node in module.entrypoints:
-        new = migrate_entrypoint(str(node.value))
-        if new is None:
-            _leave(rewriter, node, "no launcher of that kind", "see docs/migrating.md")
-        else:
-            _set(rewriter, node, new)
-        if HUB.match(new or ""):
-            rewriter.leave(node, "model_hub", "there is no such module", GONE["model_hub"])
-    for node in module.imported:
-        if node.value in ROOTS:
-            _leave(rewriter, node, "it is imported at run time", "import detcore's modules instead")
-        if _DOTTED.fullmatch(str(node.value)) and _MENTION.match(str(node.value)):
-            hit = look_up(tuple(str(node.value).split(".")))
-            if isinstance(hit, Unknown) or hit.is_expression:
-                _leave(rewriter, node, *_reason(hit))
-            else:
-                rest = str(node.value).split(".")[hit.used :]
-                _set(rewriter, node, ".".join([hit.text, *rest]))
-    for node in module.named:
-        _leave(
-            rewriter, node, "the package is looked for", "look for detcore or the plugin instead"
-        )
-    for node in module.texts:
-        value = str(node.value)
-        if value in _VARIABLES:
+    types = {use.node for item in rewriter.imports for use in item.uses}
+    for node in rewriter.find(cst.SimpleString, cst.FormattedStringText):
+        is_simple = isinstance(node, cst.SimpleString)
+        value = node.evaluated_value if is_simple else node.value
+        parent = rewriter.parents[node]
+        if not isinstance(value, str) or node in types or isinstance(parent, cst.Expr):
+            continue
+        call = rewriter.parents[parent]
+        is_argument = isinstance(call, cst.Call) and call.args[0] is parent
+        if is_simple and m.matches(parent, _ENTRYPOINT):
+            _rewrite_entrypoint(rewriter, node, value)
+        elif is_argument and m.matches(call.func, _IMPORTER):
+            _rewrite_imported(rewriter, node, value)
+        elif is_root(value) and (
+            (is_argument and m.matches(call.func, _LOOKUP))
+            or m.matches(rewriter.parents[call], m.Subscript(_SYS_MODULES))
+            or m.matches(parent, m.Comparison(comparisons=[_IN_SYS_MODULES]))
+        ):
+            advice = "look for detcore or the plugin instead"
+            rewriter.leave(node, value, "the package is looked for", advice)
+        elif value in _VARIABLES:
             rewriter.leave(node, value, _OWN_VARIABLE, _VARIABLES[value])
-        elif _MENTION.search(value):
-            _leave(rewriter, node, "a text names it", "look whether something reads the text")
+        elif mention := _MENTION.search(value):
+            advice = "look whether something reads the text"
+            rewriter.leave(node, mention[0], "a text names it", advice)
 
 
-def _reason(hit: Target | Unknown) -> tuple[str, str]:
-    if isinstance(hit, Unknown):
-        return hit.reason, hit.advice
-    return "there is no such function", f"use {hit.text}"
-
-
-def _leave(rewriter: Rewriter, node: ast.Constant, reason: str, advice: str) -> None:
-    match = _MENTION.search(str(node.value))
-    rewriter.leave(node, match[0] if match else str(node.value), reason, advice)
-
-
-def _set(rewriter: Rewriter, node: ast.Constant, new: str) -> None:
-    old = str(node.value)
-    if new == old:
-        return
-    start = inside_of(rewriter.text, node)
-    if start is None:
-        _leave(rewriter, node, "the text is written in an unusual way", f"make it {new!r}")
+def _rewrite_entrypoint(rewriter: Rewriter, node: cst.SimpleString, value: str) -> None:
+    new = migrate_entrypoint(value)
+    if new is None:
+        _leave(rewriter, node, value, "no launcher of that kind", "see docs/migrating.md")
     else:
-        rewriter.edits.append(Edit(start, start + len(old), new))
+        _set(rewriter, node, value, new)
+    if HUB.match(new or ""):
+        rewriter.leave(node, "model_hub", "there is no such module", GONE["model_hub"])
+
+
+def _rewrite_imported(rewriter: Rewriter, node: cst.SimpleString, value: str) -> None:
+    """Rewrite the name of a module or an object that is imported at run time."""
+    if value in ROOTS:
+        advice = "import detcore's modules instead"
+        rewriter.leave(node, value, "it is imported at run time", advice)
+    elif _DOTTED.fullmatch(value) and _MENTION.match(value):
+        target = look_up(tuple(value.split(".")))
+        if isinstance(target, Unknown):
+            _leave(rewriter, node, value, target.reason, target.advice)
+        elif target.is_expression:
+            advice = f"use {target.text}"
+            _leave(rewriter, node, value, "there is no such function", advice)
+        else:
+            _set(rewriter, node, value, ".".join([target.text, *value.split(".")[target.used :]]))
+
+
+def _leave(rewriter: Rewriter, node: cst.CSTNode, value: str, reason: str, advice: str) -> None:
+    match = _MENTION.search(value)
+    rewriter.leave(node, match[0] if match else value, reason, advice)
+
+
+def _set(rewriter: Rewriter, node: cst.SimpleString, value: str, new: str) -> None:
+    if new != value and not rewriter.replace_string(node, new):
+        advice = f"make it {new!r}"
+        _leave(rewriter, node, value, "the text is written in an unusual way", advice)
