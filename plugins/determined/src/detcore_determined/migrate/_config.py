@@ -8,13 +8,13 @@ import shlex
 import tempfile
 from collections.abc import Iterator, Set
 from pathlib import Path
+from typing import NamedTuple
 
 import yaml
 
 from detcore.config import ExperimentFileError, load_config
 from detcore_determined.migrate._names import GONE
-from detcore_determined.migrate._report import Finding, Migrated
-from detcore_determined.migrate._text import Edit, Text
+from detcore_determined.migrate._report import Finding, Migrated, get_place
 from detcore_determined.migrate._texts import HUB, migrate_entrypoint
 
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
@@ -33,6 +33,14 @@ _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")  # an anchor, a tag
 _NOTICE = re.compile(r".*?:(?P<line>\d+):(?P<column>\d+): (?:note: )?(?P<text>.*)", re.DOTALL)
 
 
+class Edit(NamedTuple):
+    """A span, counted in characters, and its replacement."""
+
+    start: int
+    end: int
+    new: str
+
+
 def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
     """Return an experiment file in detcore's spelling.
 
@@ -48,7 +56,6 @@ def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
     """
     if not _IS_EXPERIMENT.search(source):
         return Migrated(source, 0, (), ())
-    text = Text(source)
     try:
         root = yaml.compose(source, Loader=yaml.SafeLoader)
     except (yaml.YAMLError, RecursionError) as error:
@@ -56,10 +63,12 @@ def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
         return Migrated(source, 0, found, found)
     if not isinstance(root, yaml.MappingNode) or "searcher" not in _keys(root):
         return Migrated(source, 0, (), ())
-    edits = list(_edits(text, root))
+    edits = list(_edits(source, root))
     if "accuracy" in metrics and "acc" not in metrics:
         edits += _accuracy_edits(root)
-    new = text.apply(edits)
+    new = source
+    for edit in sorted(edits, reverse=True):
+        new = new[: edit.start] + edit.new + new[edit.end :]
     findings = tuple(sorted(_check(new)))
     return Migrated(new, len(edits), findings, findings)
 
@@ -68,16 +77,16 @@ def _keys(root: yaml.MappingNode) -> dict[str, yaml.Node]:
     return {str(key.value): value for key, value in root.value}
 
 
-def _edits(text: Text, root: yaml.MappingNode) -> Iterator[Edit]:
+def _edits(source: str, root: yaml.MappingNode) -> Iterator[Edit]:
     keys = _keys(root)
     yield from _steps(keys, root)
     for key, value in root.value:
         start, end = key.start_mark.index, key.end_mark.index
         new = _RENAMED.get(str(key.value))
-        if new is not None and new not in keys and text.text[start:end] == key.value:
+        if new is not None and new not in keys and source[start:end] == key.value:
             yield Edit(start, end, new)
         if key.value == "entrypoint":
-            yield from _entrypoint(text, value)
+            yield from _entrypoint(source, value)
         elif key.value == "searcher" and isinstance(value, yaml.MappingNode):
             yield from _steps(keys, value)
         elif key.value == "checkpoint_storage" and isinstance(value, yaml.MappingNode):
@@ -125,16 +134,16 @@ def _storage_type(storage: yaml.MappingNode) -> Iterator[Edit]:
     yield Edit(start.index, start.index, f"type: {kind}{between}")
 
 
-def _entrypoint(text: Text, node: yaml.Node) -> Iterator[Edit]:
+def _entrypoint(source: str, node: yaml.Node) -> Iterator[Edit]:
     """Remove Determined's launchers; a list that spans several lines is left to the check."""
     start, end = node.start_mark.index, node.end_mark.index
-    source = text.text[start:end]
-    start += _PROPERTIES.match(source).end()  # type: ignore[union-attr]  # it matches nothing, too
+    written = source[start:end]
+    start += _PROPERTIES.match(written).end()  # type: ignore[union-attr]  # it matches nothing, too
     if isinstance(node, yaml.ScalarNode):
         new = migrate_entrypoint(str(node.value))
         if new is not None and new != node.value:
-            yield _cut(text, start, end, str(node.value), new) or Edit(
-                start, end, _scalar(new) + _line_end_of(source)
+            yield _cut(source, start, end, str(node.value), new) or Edit(
+                start, end, _scalar(new) + _line_end_of(written)
             )
     elif isinstance(node, yaml.SequenceNode) and node.flow_style:
         items = [str(item.value) for item in node.value]
@@ -144,7 +153,7 @@ def _entrypoint(text: Text, node: yaml.Node) -> Iterator[Edit]:
             yield Edit(start, end, f"[{', '.join(map(_scalar, shlex.split(new)))}]")
 
 
-def _cut(text: Text, start: int, end: int, old: str, new: str) -> Edit | None:
+def _cut(source: str, start: int, end: int, old: str, new: str) -> Edit | None:
     """Return the removal of the beginning of a value, if it is written as it is read.
 
     This keeps quotes, the style of a block (``>-``) and a comment after the value.
@@ -153,11 +162,11 @@ def _cut(text: Text, start: int, end: int, old: str, new: str) -> Edit | None:
         return None
     gone = old.strip().removesuffix(new).replace("\\\n", " ").split()
     pattern = r"(?:\s|\\(?=\r?\n))+".join([*map(re.escape, gone), ""])
-    found = re.compile(pattern).search(text.text, start, end)
+    found = re.compile(pattern).search(source, start, end)
     if found is None:
         return None
     edit = Edit(*found.span(), "")
-    shorter = text.text[start : edit.start] + text.text[edit.end : end]
+    shorter = source[start : edit.start] + source[edit.end : end]
     try:
         value = yaml.safe_load(f"entrypoint: {shorter}\n")["entrypoint"]
     except (yaml.YAMLError, TypeError):
@@ -200,7 +209,7 @@ def _check(source: str) -> Iterator[Finding]:
 def _accuracy(source: str) -> Iterator[Finding]:
     """Note metrics named ``acc``, as Keras called the accuracy until TensorFlow 2.0."""
     for found in _ACCURACY.finditer(source):
-        line, column = Text(source).place(found.start(1))
+        line, column = get_place(source, found.start(1))
         new = found[1].replace("acc", "accuracy")
         yield Finding(
             line, column, found[1],
@@ -210,7 +219,7 @@ def _accuracy(source: str) -> Iterator[Finding]:
 
 
 def _launchers(source: str) -> Iterator[Finding]:
-    for number, line in enumerate(Text(source).text.splitlines(), start=1):
+    for number, line in enumerate(source.splitlines(), start=1):
         code = line.partition(" #")[0]
         if code.lstrip().startswith("#"):
             continue

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import codecs
 import contextlib
 import dataclasses
 import difflib
@@ -12,14 +13,14 @@ import re
 import shutil
 import stat
 import tempfile
+import tokenize
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from detcore_determined.migrate._config import migrate_config
 from detcore_determined.migrate._names import ROOTS
 from detcore_determined.migrate._python import migrate_python
-from detcore_determined.migrate._report import Finding
-from detcore_determined.migrate._text import Text, UnreadableError, decode
+from detcore_determined.migrate._report import Finding, get_place
 
 _PYTHON = (".py", ".pyi")
 _YAML = (".yaml", ".yml")
@@ -27,6 +28,10 @@ _NOTEBOOK = ".ipynb"
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "venv"}
 # In the file, a line of a cell is a JSON string, or follows an escaped line end inside one.
 _IMPORT = re.compile(rf'(?:"|\\n)\s*(?:from|import)\s+(?P<name>(?:{"|".join(ROOTS)})\b[\w.]*)')
+
+
+class _UnreadableError(ValueError):
+    """A file that cannot be decoded, or whose text would encode to other bytes."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -95,8 +100,8 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
             return _failed(path, "it is not a regular file")
         content = real.read_bytes()
         is_yaml = path.suffix in _YAML
-        text, encoding = decode(content, is_python=not is_yaml and path.suffix != _NOTEBOOK)
-    except (OSError, UnreadableError) as error:
+        text, encoding = _decode(content, is_python=not is_yaml and path.suffix != _NOTEBOOK)
+    except (OSError, _UnreadableError) as error:
         return _failed(path, _words(error))
     if path.suffix == _NOTEBOOK:
         return FileReport(path, 0, tuple(mentions(text)))
@@ -117,6 +122,21 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
         findings = (*migrated.findings, *_failed(path, f"not written: {_words(error)}").findings)
         return dataclasses.replace(report, findings=findings, num_changes=0, diff="")
     return report
+
+
+def _decode(content: bytes, *, is_python: bool) -> tuple[str, str]:
+    """Return a file's text and its encoding; a coding cookie applies to Python only."""
+    encoding = "utf-8-sig" if content.startswith(codecs.BOM_UTF8) else "utf-8"
+    try:
+        if is_python:
+            encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        text = content.decode(encoding)
+        is_whole = text.encode(encoding) == content
+    except (SyntaxError, UnicodeError, LookupError) as error:
+        raise _UnreadableError(f"it cannot be decoded: {error}") from error
+    if not is_whole:
+        raise _UnreadableError(f"decoding and encoding it as {encoding} gives other bytes")
+    return text, encoding
 
 
 def _metrics_of_models(folder: Path) -> frozenset[str]:
@@ -201,9 +221,8 @@ def mentions(source: str) -> Iterator[Finding]:
     Args:
         source: The file, JSON.
     """
-    text = Text(source)
     for match in _IMPORT.finditer(source):
-        line, column = text.place(match.start("name"))
+        line, column = get_place(source, match.start("name"))
         yield Finding(
             line, column, match["name"], "notebooks are not rewritten",
             "change it by hand, or make it a script: jupyter nbconvert --to script",

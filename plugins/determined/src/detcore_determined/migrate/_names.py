@@ -36,6 +36,11 @@ STAND_FOR = {
 }
 """Packages whose names were published elsewhere: names in the first are names in the second."""
 
+_CLIENT = (
+    "Checkpoint", "CheckpointOrderBy", "CheckpointSortBy", "Determined",
+    "ExperimentReference", "Model", "ModelOrderBy", "ModelSortBy", "OrderBy",
+    "TrainingMetrics", "TrialOrderBy", "TrialReference", "TrialSortBy", "ValidationMetrics",
+)  # fmt: skip
 SAME = {
     "determined": ("InvalidHP", "Trial", "TrialContext", "__version__"),
     "determined.core": (
@@ -52,17 +57,8 @@ SAME = {
         "EstimatorTrial", "EstimatorTrialContext", "MetricReducer", "RunHook", "init",
         "load_estimator_from_checkpoint_path",
     ),
-    "determined.experimental": (
-        "Checkpoint", "CheckpointOrderBy", "CheckpointSortBy", "Determined",
-        "ExperimentReference", "Model", "ModelOrderBy", "ModelSortBy", "OrderBy",
-        "TrainingMetrics", "TrialOrderBy", "TrialReference", "TrialSortBy", "ValidationMetrics",
-        "create", "create_trial_instance",
-    ),
-    "determined.experimental.client": (
-        "Checkpoint", "CheckpointOrderBy", "CheckpointSortBy", "Determined",
-        "ExperimentReference", "Model", "ModelOrderBy", "ModelSortBy", "OrderBy",
-        "TrainingMetrics", "TrialOrderBy", "TrialReference", "TrialSortBy", "ValidationMetrics",
-    ),
+    "determined.experimental": (*_CLIENT, "create", "create_trial_instance"),
+    "determined.experimental.client": _CLIENT,
     "determined.experimental.estimator": ("init",),
     "determined.experimental.keras": ("init",),
     "determined.keras": (
@@ -80,6 +76,13 @@ SAME = {
 }  # fmt: skip
 """Names that the module's counterpart in `MODULES` has under the same name."""
 
+_METHODS = (
+    "create_model", "get_checkpoint", "get_experiment", "get_model", "get_model_labels",
+    "get_models", "get_trial", "stream_trials_training_metrics",
+    "stream_trials_validation_metrics",
+)  # fmt: skip
+"""Functions of the client that are methods of the same name."""
+
 MOVED = {
     "determined.DistributedContext": "detcore.core:DistributedContext",
     "determined.LOG_FORMAT": "logging:BASIC_FORMAT",
@@ -91,27 +94,12 @@ MOVED = {
     "determined.experimental.client.ExperimentState": "detcore.types:ExperimentState",
     "determined.experimental.client.Trial": "detcore.experimental:TrialReference",
     "determined.experimental.client.TrialState": "detcore.types:TrialState",
-    "determined.experimental.client.create_model": "detcore.experimental:Determined().create_model",
-    "determined.experimental.client.get_checkpoint": (
-        "detcore.experimental:Determined().get_checkpoint"
-    ),
-    "determined.experimental.client.get_experiment": (
-        "detcore.experimental:Determined().get_experiment"
-    ),
-    "determined.experimental.client.get_model": "detcore.experimental:Determined().get_model",
+    **{
+        f"determined.experimental.client.{name}": f"detcore.experimental:Determined().{name}"
+        for name in _METHODS
+    },
     "determined.experimental.client.get_model_by_id": "detcore.experimental:Determined().get_model",
-    "determined.experimental.client.get_model_labels": (
-        "detcore.experimental:Determined().get_model_labels"
-    ),
-    "determined.experimental.client.get_models": "detcore.experimental:Determined().get_models",
-    "determined.experimental.client.get_trial": "detcore.experimental:Determined().get_trial",
     "determined.experimental.client.list_models": "detcore.experimental:Determined().get_models",
-    "determined.experimental.client.stream_trials_training_metrics": (
-        "detcore.experimental:Determined().stream_trials_training_metrics"
-    ),
-    "determined.experimental.client.stream_trials_validation_metrics": (
-        "detcore.experimental:Determined().stream_trials_validation_metrics"
-    ),
     "determined.keras.ArrayLike": "typing:Any",
     "determined.keras.DeterminedCallback": "detcore_keras:DetcoreCallback",
     "determined.keras.InputData": "typing:Any",
@@ -123,23 +111,18 @@ MOVED = {
 }
 """Names that are elsewhere, or called otherwise."""
 
+_MASTER = (
+    "without arguments it reads the records of this machine; master= is the URL of a "
+    "'detcore serve', and cert_path is called certificate"
+)
+_STATES = "its members are RUNNING, PAUSED, COMPLETED, CANCELED and ERROR; ACTIVE is RUNNING"
 _CREATE = "it runs here with local=True; local=False, the default, needs a 'detcore serve'"
 
 NOTES = {
-    "determined.experimental.Determined": (
-        "without arguments it reads the records of this machine; master= is the URL of a "
-        "'detcore serve', and cert_path is called certificate"
-    ),
-    "determined.experimental.client.Determined": (
-        "without arguments it reads the records of this machine; master= is the URL of a "
-        "'detcore serve', and cert_path is called certificate"
-    ),
-    "determined.experimental.client.ExperimentState": (
-        "its members are RUNNING, PAUSED, COMPLETED, CANCELED and ERROR; ACTIVE is RUNNING"
-    ),
-    "determined.experimental.client.TrialState": (
-        "its members are RUNNING, PAUSED, COMPLETED, CANCELED and ERROR; ACTIVE is RUNNING"
-    ),
+    "determined.experimental.Determined": _MASTER,
+    "determined.experimental.client.Determined": _MASTER,
+    "determined.experimental.client.ExperimentState": _STATES,
+    "determined.experimental.client.TrialState": _STATES,
     "determined.create": _CREATE,
     "determined.experimental.create": _CREATE,
     "determined.keras.DeterminedCallback": (
@@ -161,7 +144,6 @@ _LENGTHS = "lengths are given in the experiment file, such as {batches: 100}"
 _WORKSPACE = "workspace and project are only fields of the experiment file"
 _PLUGIN = "a plugin brings it; see docs/plugins.md"
 _INIT = "use detcore.experimental.keras.init, or detcore.experimental.estimator.init"
-_INTERNAL = "it was internal"
 _LOCAL = "use the arguments local and test of detcore.experimental.create"
 _NO_PLUGIN = "there is no plugin for it; use the Core API"
 _LIGHTNING = (
@@ -177,178 +159,147 @@ _STREAM = (
 _SUBMODULE = "import its names from detcore.experimental"
 _USERS = "users are those of a server: detcore user"
 
+_GONE = {
+    "": {
+        "determined_cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
+        "determined_common": "it was internal; detcore.experimental has the client",
+        "determined_deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
+        "model_hub": "there is no counterpart; write the trial class itself",
+    },
+    "determined": {
+        "CallbackTrialController LoopTrialController TrialController": _PLUGIN,
+        "Categorical Constant Double Integer Log": _HPARAMS,
+        "ClusterInfo": f"{_NO_CLUSTER}; of a trial, context.info tells what there is",
+        "ExperimentConfig": "use context.get_experiment_config() or detcore.config",
+        "LegacyTrial": "subclass the trial class of a plugin, or detcore.Trial",
+        "NativeContext": "detcore.experimental.keras.init makes the context of a script",
+        "Mode": _LOCAL,
+        "RankInfo RendezvousInfo ResourcesInfo": _RANKS,
+        "TrialInfo": "detcore.core.TrialInfo is flat: context.info.hparams, .trial_id, ...",
+        "cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
+        "common": "it was internal; detcore.experimental has the client",
+        "deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
+        "exec": "'detcore run' starts the workers; nothing is to be called for it",
+        "get_cluster_info": (
+            f"{_NO_CLUSTER}; inside 'with core.init() as context', context.info has hparams, "
+            "trial_id, trial_seed, latest_checkpoint"
+        ),
+        "gpu": "ask the framework which devices there are",
+        "horovod": (
+            "context.distributed has ranks; horovod itself is imported as usual, with "
+            "detcore[horovod] installed"
+        ),
+        "import_from_path": (
+            "Checkpoint.load finds the class of a checkpoint; else put the folder into sys.path"
+        ),
+        "launch": "resources.slots_per_trial says how many workers there are",
+        "lightning": _LIGHTNING,
+        "monkey_patch": "it was internal; delete the import",
+        "profiler": "use the framework's own profiler",
+        "ray": "detcore-ray is a launcher; see docs/ray.md",
+        "searcher": "detcore.search.SearchMethod has another contract; see docs/search.md",
+        "tensorboard": "write to context.get_tensorboard_path() with the framework's own writer",
+        "tensorpack": _NO_PLUGIN,
+        "transformers": (
+            "delete the callback, and call detcore_torch.for_transformers.train(trainer) instead "
+            "of trainer.train(); see docs/pytorch-scripts.md"
+        ),
+        "util": "it was internal; write the few lines yourself",
+    },
+    "determined.core": {
+        "DummyCheckpointContext DummyExperimentalCoreContext DummyPreemptContext "
+        "DummyProfilerContext DummySearcherContext DummySearcherOperation DummyTrainContext": (
+            "core.init() works outside of a run, too"
+        ),
+        "DummyDistributedContext": "DistributedContext() stands for one worker",
+        "ExperimentalCoreContext": "it was experimental; nothing took its place",
+        "ProfilerContext": "use the framework's own profiler",
+        "SearcherContextMissing": "context.searcher is always there",
+    },
+    "determined.core.DistributedContext": {
+        "from_tf_config": "use DistributedContext.from_env, which reads TF_CONFIG, too",
+    },
+    "determined.errors": {
+        "MultipleDownloadsFailed NoDirectStorageAccess ProxiedDownloadFailed": (
+            "catch detcore.errors.StorageError"
+        ),
+    },
+    "determined.estimator": {
+        "EstimatorTrialController": _PLUGIN,
+    },
+    "determined.experimental": {
+        "Mode": _LOCAL,
+        "checkpoint experiment metrics model trial": _SUBMODULE,
+        "core_v2 unmanaged": (
+            "detcore.core.init() records a script's run by itself, with or without 'detcore run'"
+        ),
+        "init_native": _INIT,
+        "pytorch_lightning": _LIGHTNING,
+        "test_one_batch": "use 'detcore run --test', or create(..., test=True)",
+    },
+    "determined.experimental.client": {
+        "CheckpointState": "compare with the text, such as 'COMPLETED'",
+        "DownloadMode": (
+            "files come from where they are, or through the server; leave the argument out"
+        ),
+        "ExperimentOrderBy ExperimentSortBy": "use 'detcore experiment list --json'",
+        "ModelVersion": "a version is a Checkpoint with model_name and model_version",
+        "Oauth2ScimClient ResourcePool add_oauth_client list_oauth_clients "
+        "remove_oauth_client": _NO_CLUSTER,
+        "Project Workspace create_workspace delete_workspace get_workspace list_workspaces": (
+            _WORKSPACE
+        ),
+        "Session": "it was internal; Determined(master=...) logs in",
+        "TrialMetrics": "use TrainingMetrics, or ValidationMetrics",
+        "User create_user get_session_username get_user_by_id get_user_by_name list_users "
+        "whoami": _USERS,
+        "create_experiment": (
+            "start it with 'detcore run CONFIG.yaml MODEL_DIR', or detcore.experimental.create"
+        ),
+        "iter_trials_metrics stream_trials_metrics": _STREAM,
+        "list_experiments": "use Determined().get_experiments()",
+        "login": "for a server: detcore user login URL; delete it",
+        "logout": "for a server: detcore user logout URL; delete it",
+    },
+    "determined.experimental.client.CheckpointSortBy": {
+        "STATE TRIAL_ID": _SORT,
+    },
+    "determined.experimental.client.ModelSortBy": {
+        "NUM_VERSIONS WORKSPACE": _SORT,
+    },
+    "determined.experimental.client.TrialSortBy": {
+        "BATCHES_PROCESSED BEST_VALIDATION_METRIC CHECKPOINT_SIZE DURATION "
+        "LATEST_VALIDATION_METRIC LOG_RETENTION_DAYS": _SORT,
+    },
+    "determined.keras": {
+        "InMemorySequence _ArrayLikeAdapter": _ARRAYS,
+        "TFKerasTrainConfig": "use context.configure_fit",
+        "TFKerasTrialController": _PLUGIN,
+        "adapt_keras_data": "return the data itself; see docs/keras.md",
+        "get_rng_state set_rng_state": "random states are saved and restored by themselves",
+    },
+    "determined.pytorch": {
+        "Batch Epoch TrainUnit": _LENGTHS,
+        "CheckpointLoadContext": "use detcore_torch.load_trial_from_checkpoint_path",
+        "ClipGradsL2Norm ClipGradsL2Value": "pass clip_grads to context.step_optimizer",
+        "DistributedBatchSampler RepeatBatchSampler SkipBatchSampler adapt_batch_sampler "
+        "samplers": _SAMPLERS,
+        "PyTorchExperimentalContext experimental": "it was experimental; nothing took its place",
+        "PyTorchTrialController": _PLUGIN,
+        "Trainer init": "a trial class is run by 'detcore run', or by create",
+        "data_length": "it was internal; write the few lines yourself",
+        "deepspeed dsat": "there is no DeepSpeed plugin; use the Core API",
+        "lightning": _LIGHTNING,
+        "reset_parameters": "write the few lines yourself",
+        "to_device": "use context.to_device",
+    },
+}
+"""Names that detcore does not have, by their modules, with advice."""
+
 GONE = {
-    "determined.CallbackTrialController": _PLUGIN,
-    "determined.Categorical": _HPARAMS,
-    "determined.ClusterInfo": f"{_NO_CLUSTER}; of a trial, context.info tells what there is",
-    "determined.Constant": _HPARAMS,
-    "determined.Double": _HPARAMS,
-    "determined.EnvContext": _INTERNAL,
-    "determined.ExperimentConfig": "use context.get_experiment_config() or detcore.config",
-    "determined.Integer": _HPARAMS,
-    "determined.LegacyTrial": "subclass the trial class of a plugin, or detcore.Trial",
-    "determined.Log": _HPARAMS,
-    "determined.LoopTrialController": _PLUGIN,
-    "determined.NativeContext": "detcore.experimental.keras.init makes the context of a script",
-    "determined.Mode": _LOCAL,
-    "determined.RankInfo": _RANKS,
-    "determined.RendezvousInfo": _RANKS,
-    "determined.ResourcesInfo": _RANKS,
-    "determined.TrialController": _PLUGIN,
-    "determined.TrialInfo": "detcore.core.TrialInfo is flat: context.info.hparams, .trial_id, ...",
-    "determined.cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
-    "determined.common": "it was internal; detcore.experimental has the client",
-    "determined.constants": _INTERNAL,
-    "determined.core.DistributedContext.from_tf_config": (
-        "use DistributedContext.from_env, which reads TF_CONFIG, too"
-    ),
-    "determined.core.DummyCheckpointContext": "core.init() works outside of a run, too",
-    "determined.core.DummyDistributedContext": "DistributedContext() stands for one worker",
-    "determined.core.DummyExperimentalCoreContext": "core.init() works outside of a run, too",
-    "determined.core.DummyPreemptContext": "core.init() works outside of a run, too",
-    "determined.core.DummyProfilerContext": "core.init() works outside of a run, too",
-    "determined.core.DummySearcherContext": "core.init() works outside of a run, too",
-    "determined.core.DummySearcherOperation": "core.init() works outside of a run, too",
-    "determined.core.DummyTrainContext": "core.init() works outside of a run, too",
-    "determined.core.ExperimentalCoreContext": "it was experimental; nothing took its place",
-    "determined.core.ProfilerContext": "use the framework's own profiler",
-    "determined.core.SearcherContextMissing": "context.searcher is always there",
-    "determined.deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
-    "determined.errors.EnterpriseOnlyError": _INTERNAL,
-    "determined.errors.InternalException": _INTERNAL,
-    "determined.errors.MultipleDownloadsFailed": "catch detcore.errors.StorageError",
-    "determined.errors.NoDirectStorageAccess": "catch detcore.errors.StorageError",
-    "determined.errors.ProxiedDownloadFailed": "catch detcore.errors.StorageError",
-    "determined.errors.SkipWorkloadException": _INTERNAL,
-    "determined.errors.StopLoadingImplementation": _INTERNAL,
-    "determined.errors.WorkerFinishedGracefully": _INTERNAL,
-    "determined.estimator.EstimatorTrialController": _PLUGIN,
-    "determined.exec": "'detcore run' starts the workers; nothing is to be called for it",
-    "determined.experimental.Mode": _LOCAL,
-    "determined.experimental.checkpoint": _SUBMODULE,
-    "determined.experimental.client.CheckpointSortBy.STATE": _SORT,
-    "determined.experimental.client.CheckpointSortBy.TRIAL_ID": _SORT,
-    "determined.experimental.client.CheckpointState": "compare with the text, such as 'COMPLETED'",
-    "determined.experimental.client.DownloadMode": (
-        "files come from where they are, or through the server; leave the argument out"
-    ),
-    "determined.experimental.client.ExperimentOrderBy": "use 'detcore experiment list --json'",
-    "determined.experimental.client.ExperimentSortBy": "use 'detcore experiment list --json'",
-    "determined.experimental.client.ModelSortBy.NUM_VERSIONS": _SORT,
-    "determined.experimental.client.ModelSortBy.WORKSPACE": _SORT,
-    "determined.experimental.client.ModelVersion": (
-        "a version is a Checkpoint with model_name and model_version"
-    ),
-    "determined.experimental.client.Oauth2ScimClient": _NO_CLUSTER,
-    "determined.experimental.client.Project": _WORKSPACE,
-    "determined.experimental.client.ResourcePool": _NO_CLUSTER,
-    "determined.experimental.client.Session": "it was internal; Determined(master=...) logs in",
-    "determined.experimental.client.TrialMetrics": "use TrainingMetrics, or ValidationMetrics",
-    "determined.experimental.client.TrialSortBy.BATCHES_PROCESSED": _SORT,
-    "determined.experimental.client.TrialSortBy.BEST_VALIDATION_METRIC": _SORT,
-    "determined.experimental.client.TrialSortBy.CHECKPOINT_SIZE": _SORT,
-    "determined.experimental.client.TrialSortBy.DURATION": _SORT,
-    "determined.experimental.client.TrialSortBy.LATEST_VALIDATION_METRIC": _SORT,
-    "determined.experimental.client.TrialSortBy.LOG_RETENTION_DAYS": _SORT,
-    "determined.experimental.client.User": _USERS,
-    "determined.experimental.client.Workspace": _WORKSPACE,
-    "determined.experimental.client.add_oauth_client": _NO_CLUSTER,
-    "determined.experimental.client.create_experiment": (
-        "start it with 'detcore run CONFIG.yaml MODEL_DIR', or detcore.experimental.create"
-    ),
-    "determined.experimental.client.create_user": _USERS,
-    "determined.experimental.client.create_workspace": _WORKSPACE,
-    "determined.experimental.client.delete_workspace": _WORKSPACE,
-    "determined.experimental.client.get_session_username": _USERS,
-    "determined.experimental.client.get_user_by_id": _USERS,
-    "determined.experimental.client.get_user_by_name": _USERS,
-    "determined.experimental.client.get_workspace": _WORKSPACE,
-    "determined.experimental.client.iter_trials_metrics": _STREAM,
-    "determined.experimental.client.list_experiments": "use Determined().get_experiments()",
-    "determined.experimental.client.list_oauth_clients": _NO_CLUSTER,
-    "determined.experimental.client.list_users": _USERS,
-    "determined.experimental.client.list_workspaces": _WORKSPACE,
-    "determined.experimental.client.login": "for a server: detcore user login URL; delete it",
-    "determined.experimental.client.logout": "for a server: detcore user logout URL; delete it",
-    "determined.experimental.client.remove_oauth_client": _NO_CLUSTER,
-    "determined.experimental.client.stream_trials_metrics": _STREAM,
-    "determined.experimental.client.whoami": _USERS,
-    "determined.experimental.core_v2": (
-        "detcore.core.init() records a script's run by itself, with or without 'detcore run'"
-    ),
-    "determined.experimental.experiment": _SUBMODULE,
-    "determined.experimental.init_native": _INIT,
-    "determined.experimental.metrics": _SUBMODULE,
-    "determined.experimental.model": _SUBMODULE,
-    "determined.experimental.pytorch_lightning": _LIGHTNING,
-    "determined.experimental.test_one_batch": "use 'detcore run --test', or create(..., test=True)",
-    "determined.experimental.trial": _SUBMODULE,
-    "determined.experimental.unmanaged": (
-        "detcore.core.init() records a script's run by itself, with or without 'detcore run'"
-    ),
-    "determined.get_cluster_info": (
-        f"{_NO_CLUSTER}; inside 'with core.init() as context', context.info has hparams, trial_id, "
-        "trial_seed, latest_checkpoint"
-    ),
-    "determined.gpu": "ask the framework which devices there are",
-    "determined.horovod": (
-        "context.distributed has ranks; horovod itself is imported as usual, with "
-        "detcore[horovod] installed"
-    ),
-    "determined.import_from_path": (
-        "Checkpoint.load finds the class of a checkpoint; else put the folder into sys.path"
-    ),
-    "determined.ipc": _INTERNAL,
-    "determined.keras.InMemorySequence": _ARRAYS,
-    "determined.keras._ArrayLikeAdapter": _ARRAYS,
-    "determined.keras.TFKerasTrainConfig": "use context.configure_fit",
-    "determined.keras.TFKerasTrialController": _PLUGIN,
-    "determined.keras.adapt_keras_data": "return the data itself; see docs/keras.md",
-    "determined.keras.get_rng_state": "random states are saved and restored by themselves",
-    "determined.keras.set_rng_state": "random states are saved and restored by themselves",
-    "determined.launch": "resources.slots_per_trial says how many workers there are",
-    "determined.layers": _INTERNAL,
-    "determined.lightning": _LIGHTNING,
-    "determined.load": _INTERNAL,
-    "determined.monkey_patch": "it was internal; delete the import",
-    "determined.profiler": "use the framework's own profiler",
-    "determined.pytorch.Batch": _LENGTHS,
-    "determined.pytorch.CheckpointLoadContext": "use detcore_torch.load_trial_from_checkpoint_path",
-    "determined.pytorch.ClipGradsL2Norm": "pass clip_grads to context.step_optimizer",
-    "determined.pytorch.ClipGradsL2Value": "pass clip_grads to context.step_optimizer",
-    "determined.pytorch.DistributedBatchSampler": _SAMPLERS,
-    "determined.pytorch.Epoch": _LENGTHS,
-    "determined.pytorch.PyTorchExperimentalContext": "it was experimental; nothing took its place",
-    "determined.pytorch.PyTorchTrialController": _PLUGIN,
-    "determined.pytorch.RepeatBatchSampler": _SAMPLERS,
-    "determined.pytorch.SkipBatchSampler": _SAMPLERS,
-    "determined.pytorch.TrainUnit": _LENGTHS,
-    "determined.pytorch.Trainer": "a trial class is run by 'detcore run', or by create",
-    "determined.pytorch.adapt_batch_sampler": _SAMPLERS,
-    "determined.pytorch.data_length": "it was internal; write the few lines yourself",
-    "determined.pytorch.deepspeed": "there is no DeepSpeed plugin; use the Core API",
-    "determined.pytorch.dsat": "there is no DeepSpeed plugin; use the Core API",
-    "determined.pytorch.experimental": "it was experimental; nothing took its place",
-    "determined.pytorch.init": "a trial class is run by 'detcore run', or by create",
-    "determined.pytorch.lightning": _LIGHTNING,
-    "determined.pytorch.reset_parameters": "write the few lines yourself",
-    "determined.pytorch.samplers": _SAMPLERS,
-    "determined.pytorch.to_device": "use context.to_device",
-    "determined.ray": "detcore-ray is a launcher; see docs/ray.md",
-    "determined.searcher": "detcore.search.SearchMethod has another contract; see docs/search.md",
-    "determined.tensorboard": (
-        "write to context.get_tensorboard_path() with the framework's own writer"
-    ),
-    "determined.tensorpack": _NO_PLUGIN,
-    "determined.transformers": (
-        "delete the callback, and call detcore_torch.for_transformers.train(trainer) instead of "
-        "trainer.train(); see docs/pytorch-scripts.md"
-    ),
-    "determined.util": "it was internal; write the few lines yourself",
-    "determined.workload": _INTERNAL,
-    "determined_cli": f"{_NO_CLUSTER}; see docs/command-line.md for the commands",
-    "determined_common": "it was internal; detcore.experimental has the client",
-    "determined_deploy": f"{_NO_CLUSTER}, so that there is nothing to deploy",
-    "model_hub": "there is no counterpart; write the trial class itself",
+    f"{module}.{name}".lstrip("."): advice
+    for module, advices in _GONE.items()
+    for names, advice in advices.items()
+    for name in names.split()
 }
 """Names, and whole modules, that detcore does not have, with advice."""

@@ -48,3 +48,8 @@ class Migrated:
     num_changes: int
     findings: tuple[Finding, ...]
     remaining: tuple[Finding, ...]
+
+
+def get_place(text: str, offset: int) -> tuple[int, int]:
+    """Return line and column of an offset, both from 1, in characters."""
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)

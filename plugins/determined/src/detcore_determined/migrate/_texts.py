@@ -48,40 +48,33 @@ _LOOKUP = m.Attribute(_SYS_MODULES) | _match_name(
     "version", "distribution", "get_distribution", "getLogger"
 )
 _OWN_VARIABLE = "'DETCORE_...' variables are in docs/command-line.md; detcore does not set this one"
-_MASTER = "only clients of a server (detcore serve) read it; it is not set for trials"
-_CLUSTER = "it describes the cluster, and detcore has none"
+_CLUSTER_VARIABLES = (
+    "DET_AGENT_ID", "DET_ALLOCATION_ID", "DET_CLUSTER_ID", "DET_CONTAINER_ID",
+    "DET_RESOURCES_ID", "DET_TASK_ID", "DET_TASK_TYPE",
+)  # fmt: skip
+_MASTER_VARIABLES = (
+    "DET_MASTER", "DET_MASTER_ADDR", "DET_MASTER_PORT", "DET_MASTER_CERT_FILE",
+    "DET_MASTER_CERT_NAME", "DET_MASTER_HOST", "DET_MASTER_IP", "DET_PASS",
+    "DET_SESSION_TOKEN", "DET_USER", "DET_USER_TOKEN", "DET_USE_TLS",
+)  # fmt: skip
 _VARIABLES = {
-    "DET_AGENT_ID": _CLUSTER,
-    "DET_ALLOCATION_ID": _CLUSTER,
-    "DET_CLUSTER_ID": _CLUSTER,
-    "DET_CONTAINER_ID": _CLUSTER,
+    **dict.fromkeys(_CLUSTER_VARIABLES, "it describes the cluster, and detcore has none"),
+    **dict.fromkeys(
+        _MASTER_VARIABLES,
+        "only clients of a server (detcore serve) read it; it is not set for trials",
+    ),
     "DET_EXPERIMENT_CONFIG": "use context.info.config",
     "DET_EXPERIMENT_ID": "use context.info.experiment_id",
     "DET_HPARAMS": "use context.info.hparams",
     "DET_LATEST_CHECKPOINT": "use context.info.latest_checkpoint",
-    "DET_MASTER": _MASTER,
-    "DET_MASTER_ADDR": _MASTER,
-    "DET_MASTER_PORT": _MASTER,
-    "DET_MASTER_CERT_FILE": _MASTER,
-    "DET_MASTER_CERT_NAME": _MASTER,
-    "DET_MASTER_HOST": _MASTER,
-    "DET_MASTER_IP": _MASTER,
-    "DET_PASS": _MASTER,
     "DET_RENDEZVOUS_INFO": "use context.distributed",
-    "DET_RESOURCES_ID": _CLUSTER,
-    "DET_SESSION_TOKEN": _MASTER,
     "DET_SLOT_IDS": "ask context.distributed, or the framework for its devices",
     "DET_SLOT_TYPE": "ask the framework for its devices",
     "DET_STEPS_COMPLETED": "save it with the checkpoint, as metadata",
-    "DET_TASK_ID": _CLUSTER,
-    "DET_TASK_TYPE": _CLUSTER,
     "DET_TRIAL_ID": "use context.info.trial_id",
     "DET_TRIAL_RUN_ID": "context.info has the ids of experiment and trial",
     "DET_TRIAL_SEED": "use context.info.trial_seed",
-    "DET_USER": _MASTER,
-    "DET_USER_TOKEN": _MASTER,
     "DET_USE_GPU": "ask the framework for its devices",
-    "DET_USE_TLS": _MASTER,
 }
 
 
