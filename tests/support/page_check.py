@@ -17,7 +17,8 @@ _TAGS = {
 _ATTRIBUTES = {
     "lang", "charset", "name", "content", "http-equiv", "class", "role", "tabindex",
     "aria-label", "viewbox", "id", "d", "href", "x", "y", "x1", "x2", "y1", "y2", "cx", "cy", "r",
-    "text-anchor", "font-weight", "scope", "width",
+    "text-anchor", "font-weight", "scope", "width", "fill", "stroke", "stroke-width",
+    "stroke-linecap", "stroke-linejoin",
 }  # fmt: skip
 _VOID = {"meta"}
 

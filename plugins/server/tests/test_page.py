@@ -292,7 +292,6 @@ def test_an_experiment_and_its_trials(site: Site) -> None:
     for expected in ("COMPLETED", "12 trials", "vision", "val_loss (validation)",
                      "random, val_loss, goal: minimize", "best: trial"):  # fmt: skip
         assert expected in page.text, expected
-    assert page.html.count('<path id="c0-') == 12
     trials = [row for row in page.rows if len(row) == 11 and row[1].startswith("trial ")]
     assert len(trials) == 12
     values = [float(row[4]) for row in trials]
@@ -301,7 +300,7 @@ def test_an_experiment_and_its_trials(site: Site) -> None:
     assert len(numbers) == 13
     other = site.page(f"/ui/experiments/{experiment}?metric=loss")
     assert "loss (training)" in other.text
-    assert other.html.count('<path id="c0-') == 12
+    assert len([row for row in other.rows if len(row) == 10]) == 13
     assert "accuracy, loss" not in site.page(
         f"/ui/experiments/{experiment}?metric=nope", status=404
     ).text.replace("accuracy, val_loss", "")
@@ -310,7 +309,7 @@ def test_an_experiment_and_its_trials(site: Site) -> None:
     assert len(values) == 12
     assert values == sorted(values, reverse=True)
     plots = site.page(f"/ui/experiments/{experiment}/hyperparameters")
-    assert plots.html.count("<svg") == 6  # all at once, for a desk and a phone, and each of four
+    assert plots.html.count("<svg") == 5  # all at once, and each of four
     assert "optimizer.rate (log scale)" in plots.text
     assert plots.html.count("<circle") == 4 * 12
 
@@ -325,7 +324,7 @@ def test_trials_side_by_side(site: Site) -> None:
     assert page.html.count('<tr class="differs">') >= 2
     batch = next(row for row in page.rows if row[0] == "batch")
     assert batch[1:] == ["32", "32"]  # the same: not marked
-    assert page.html.count('<path id="c0-') == 2
+    assert "2 trials over 50 steps" in page.text
     last = next(row for row in page.rows if row[0] == "last loss (training)")
     assert all(cell.endswith(" at 50") for cell in last[1:])
     many = "&".join(f"trial={number}" for number in ids)
@@ -351,7 +350,7 @@ def test_a_trial_with_its_log(site: Site, tmp_path: Path) -> None:
     assert "line 4999 " in page.text
     assert "line 4000 " not in page.text
     assert "<b>bold</b> \ufffd[31mred" in page.text
-    assert page.html.count("<svg") == 5  # four charts, the first one for a desk and a phone
+    assert page.html.count('class="chart"') == 4
     assert ["step", "val_loss", "accuracy", "reported"] in page.rows
     assert "rate" in site.page(f"/ui/trials/{trial}").text
 
@@ -915,7 +914,7 @@ def test_a_marked_range_of_an_axis_is_a_filter(site: Site) -> None:
     )
     page = site.page(f"{base}?where={urllib.parse.quote(both)}")
     assert f"{passed} of 24 trials pass the filter" in page.text
-    assert page.html.count('id="p') >= passed
+    assert page.html.count("<use ") == passed
     assert "<= best <=" in mark("val_loss", 0.0, 0.5)
     assert "0 of 24 trials pass the filter" in site.page(f"{base}?where=best+%3C+0").text
     assert mark("gone", 0.0, 1.0, units) == units
@@ -1080,7 +1079,7 @@ def test_nothing_in_the_records_is_more_than_text(site: Site, tmp_path: Path) ->
 def test_long_curves_are_thinned_and_keep_their_peaks(site: Site) -> None:
     experiment = add_search(site.database, 100, 12, name="wide")
     page = site.page(f"/ui/experiments/{experiment}")
-    assert page.html.count('<path id="c0-') == 100
+    assert "100 trials over " in page.text
     for kind, name, most in (("validation", "val_loss", 2 * 2 + 2), ("training", "loss", 2 + 1)):
         whole = site.database.metric_curves(experiment, kind, name, parts=1000)
         thin = site.database.metric_curves(experiment, kind, name, parts=2)
@@ -1103,4 +1102,5 @@ def test_a_trial_has_one_colour_on_every_page(site: Site) -> None:
     base = f"/ui/experiments/{experiment}"
     for path in (base, f"{base}/hyperparameters", f"{base}/compare?trial={third}&trial={fourth}",
                  f"/ui/trials/{fourth}"):  # fmt: skip
-        assert set(re.findall(rf"\bt{fourth} (k\d)", site.page(path).html)) == {"k3"}, path
+        html = site.page(path).html.replace("&quot;", '"')
+        assert set(re.findall(rf'(?:\bt{fourth} |\[{fourth}, ")(k\d)', html)) == {"k3"}, path

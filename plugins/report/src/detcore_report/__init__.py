@@ -12,13 +12,18 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore_report._activity import Activity, ProcessUsage, read_activities, time_left
     from detcore_report._cells import module_from_cells
-    from detcore_report._chart_table import chart_table
+    from detcore_report._charts import (
+        chart_table,
+        describe_chart,
+        draw_parallel,
+        draw_scatters,
+        legend,
+        trial_classes,
+    )
     from detcore_report._html import experiment_part, trial_part
     from detcore_report._importance import importance_table
     from detcore_report._notebook import notebook_html
     from detcore_report._parts import STYLE, cut, escape, fragment, page, table
-    from detcore_report._scatter import draw_scatters
-    from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
     from detcore_report._text_plot import draw_text_plot
     from detcore_report._view import (
         Chart,
@@ -41,7 +46,7 @@ __all__ = [
     "TrialView",
     "chart_table",
     "cut",
-    "draw_chart",
+    "describe_chart",
     "draw_parallel",
     "draw_scatters",
     "draw_text_plot",
@@ -67,13 +72,11 @@ __getattr__, __dir__ = lazy_names(
     {
         "_activity": "Activity ProcessUsage read_activities time_left",
         "_cells": "module_from_cells",
-        "_chart_table": "chart_table",
+        "_charts": "chart_table describe_chart draw_parallel draw_scatters legend trial_classes",
         "_html": "experiment_part trial_part",
         "_importance": "importance_table",
         "_notebook": "notebook_html",
         "_parts": "STYLE cut escape fragment page table",
-        "_scatter": "draw_scatters",
-        "_svg": "draw_chart draw_parallel legend trial_classes",
         "_text_plot": "draw_text_plot",
         "_view": "Chart Curve ExperimentView TrialView read_view select_trials",
     },

@@ -14,8 +14,8 @@ import yaml
 
 from detcore.cli import EXPERIMENT_ID, last_lines, master_option, open_records, survey_checkpoints
 from detcore.describe import format_time, visible_config
+from detcore_report._charts import write_png
 from detcore_report._html import CheckpointRow, Report, plot_page, report_page
-from detcore_report._png import write_png
 from detcore_report._view import ExperimentView, read_view
 
 if TYPE_CHECKING:
@@ -52,10 +52,7 @@ Examples:
 def plot_experiment(
     obj: CliContext, experiment_id: int, output: str | None, metric: str | None
 ) -> None:
-    """Draw learning curves of all trials, and their hyperparameters against the metric.
-
-    A PNG image needs matplotlib: pip install 'detcore[plot]'.
-    """
+    """Draw learning curves of all trials, and their hyperparameters against the metric."""
     path = output or f"experiment-{experiment_id}.html"
     kind = "html" if path == "-" else Path(path).suffix.lower().removeprefix(".")
     if kind not in ("html", "htm", "png"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +16,10 @@ from detcore.describe import (
     summarize_config,
     took_s,
 )
+from detcore_report._charts import draw_chart, draw_parallel, legend, trial_classes
 from detcore_report._importance import importance_table
 from detcore_report._parts import cut, escape, fragment, table
 from detcore_report._parts import page as plain_page
-from detcore_report._svg import draw_chart, draw_parallel, legend, trial_classes
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, LogLine
@@ -166,10 +165,8 @@ def _draw(view: ExperimentView) -> str:
     """Return the charts of a part of a page."""
     if not view.charts:
         return '<p class="dim">No metric with a finite value was reported yet.</p>'
-    # Ids of elements must be unique in a whole page: they are derived from the charts' content.
-    number = zlib.crc32(repr(view.charts).encode())
     charts = [
-        draw_chart(view, chart, number=number + index, points=_PART_POINTS, is_wide=not index)
+        draw_chart(view, chart, points=_PART_POINTS, is_wide=not index)
         for index, chart in enumerate(view.charts)
     ]
     others = f'<div class="charts">{"".join(charts[1:])}</div>' if len(charts) > 1 else ""
@@ -247,11 +244,11 @@ def _curves(view: ExperimentView, *, points: int, with_others: bool) -> str:
         parts.append('<p class="dim">No trial has reported a metric with a finite value yet.</p>')
         return "\n".join(parts)
     parts.append(legend(view))
-    parts.append(draw_chart(view, view.charts[0], number=0, points=points, is_wide=True))
+    parts.append(draw_chart(view, view.charts[0], points=points, is_wide=True))
     if with_others and len(view.charts) > 1:
         others = [
-            draw_chart(view, chart, number=number, points=max(4, points // 2), is_wide=False)
-            for number, chart in enumerate(view.charts[1:], start=1)
+            draw_chart(view, chart, points=max(4, points // 2), is_wide=False)
+            for chart in view.charts[1:]
         ]
         parts.append(f'<div class="charts">{"".join(others)}</div>')
     if view.hidden_metrics:

@@ -16,8 +16,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore.describe import format_number
+from detcore_report._axes import number_of
 from detcore_report._parts import cut, table
-from detcore_report._scales import number_of
 
 if TYPE_CHECKING:
     from optuna.distributions import BaseDistribution
@@ -101,7 +101,7 @@ def _ask_optuna(
         return {}
     import optuna
 
-    logs = {axis.name for axis in view.axes if axis.note == "log"}
+    logs = {axis.name for axis in view.axes if axis.is_log}
     space = {name: _distribution(column, name in logs) for name, column in columns.items()}
     params = {name: _as_drawn(column, space[name]) for name, column in columns.items()}
     before = optuna.logging.get_verbosity()

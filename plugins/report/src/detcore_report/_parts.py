@@ -14,6 +14,8 @@ _LIGHT = """--fg:#1b1f24;--dim:#5b6470;--bg:#fff;--box:#f5f6f8;--line:#d5d9df;--
 --accent:#b34700;--ok:#116329;--bad:#b3261e;--none:#767676;
 --k0:#0072b2;--k1:#c84c00;--k2:#00805c;--k3:#a8447c;--k4:#8a6a00;--k5:#5b4bb7;--k6:#4d4d4d;
 --k7:#a03030;--q0:#c84c00;--q1:#08306b;--q2:#1a5597;--q3:#3878b5;--q4:#6399c6;--q5:#8db5d6"""
+# Those of the light mode are drawn in images, too.
+COLOURS = dict(re.findall(r"--(\w+):(#\w+)", _LIGHT))
 _DARK = """--fg:#e4e7eb;--dim:#9aa4b0;--bg:#14171b;--box:#1e2227;--line:#3a414a;--shade:#fff5;
 --accent:#ffb27a;--ok:#7ee2a0;--bad:#ff9a92;--none:#8c8c8c;
 --k0:#5db3f0;--k1:#ff9b5c;--k2:#3fcf9f;--k3:#f08fc5;--k4:#e0c04a;--k5:#a99bff;--k6:#c8c8c8;
@@ -61,8 +63,6 @@ svg.instead{display:none}
 @container (max-width:32rem){svg.fit text{font-size:15px}}
 @container (max-width:27rem){svg.fit text{font-size:18px}.small svg.fit text{font-size:13px}}
 @container (max-width:21rem){svg.fit text{font-size:21px}.small svg.fit text{font-size:15px}}
-svg text{fill:var(--fg)}svg .dim{fill:var(--dim)}svg .up{dominant-baseline:central}
-.grid{stroke:var(--line);stroke-width:1}.axis{stroke:var(--dim);stroke-width:1}
 svg text{paint-order:stroke;stroke:var(--bg);stroke-width:4px;stroke-linejoin:round}
 .t{fill:none;stroke:var(--c);stroke-width:1.5px;stroke-linejoin:round;stroke-linecap:round}
 .t use{opacity:0;stroke-width:11px;stroke-dasharray:none;pointer-events:stroke}

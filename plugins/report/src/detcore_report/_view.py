@@ -17,8 +17,8 @@ from detcore.describe import (
     trial_state,
 )
 from detcore.errors import NotFoundError
+from detcore_report._axes import Axis, make_axis, number_of
 from detcore_report._curves import NO_CURVE, AllReports, DrawnReports, Reports, Series
-from detcore_report._scales import Axis, Scale, make_axis, make_scale, number_of
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
@@ -71,23 +71,11 @@ class Curve:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A metric of all trials over steps.
-
-    Attributes:
-        is_thinned: Whether the curves were downsampled.
-    """
+    """A metric of all trials over steps."""
 
     metric: str
     kind: str
     curves: Sequence[Curve]
-    is_thinned: bool = False
-
-    def scales(self) -> tuple[Scale, Scale]:
-        """Return the scales of steps and of values."""
-        steps = [x for curve in self.curves for x, _ in curve.points]
-        values = [y for curve in self.curves for _, y in curve.points]
-        # From 0, where training begins, but a single point is not drawn at the edge.
-        return make_scale([float(x) for x in (0, *steps)], is_log=False), make_scale(values)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,7 +182,7 @@ def read_view(
     if not all_metrics:
         wanted = [name for name in wanted if name == (kind, metric)]
     charts = [
-        _chart(reports.curves(kind, name, few), drawn, kind, name, parts)
+        _chart(reports.curves(kind, name, few), drawn, kind, name)
         for kind, name in wanted[:max_charts]
     ]
     varied, constants = _split([trial.hparams for trial in shown])
@@ -295,9 +283,7 @@ def _rank(
     ]
 
 
-def _chart(
-    found: Mapping[int, Series], trials: Sequence[int], kind: str, metric: str, parts: int | None
-) -> Chart:
+def _chart(found: Mapping[int, Series], trials: Sequence[int], kind: str, metric: str) -> Chart:
     curves = []
     for trial_id in trials:
         curve = found.get(trial_id, NO_CURVE)
@@ -305,7 +291,7 @@ def _chart(
         points = [(x, y) for x, y in numbers if y is not None]
         gone = len(curve.points) - len(points) + curve.num_nan
         curves.append(Curve(trial_id=trial_id, points=points, num_not_finite=gone))
-    return Chart(metric=metric, kind=kind, curves=curves, is_thinned=parts is not None)
+    return Chart(metric=metric, kind=kind, curves=curves)
 
 
 def _split(
@@ -341,15 +327,7 @@ def _axes(
         axes.append(make_axis(name, values, settings.get(name)))
     if axes and metric is not None:
         reached = {trial.id: trial.value for trial in trials if trial.value is not None}
-        scale = make_scale(reached.values())
-        axes.append(
-            Axis(
-                name=metric,
-                note="log" if scale.is_log else "",
-                ticks=scale.ticks() if reached else [],
-                positions={trial: scale.position(value) for trial, value in reached.items()},
-            )
-        )
+        axes.append(make_axis(metric, reached))
     return axes
 
 

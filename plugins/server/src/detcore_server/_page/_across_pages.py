@@ -60,7 +60,7 @@ def make_router() -> APIRouter:
                 number: state.database.get_experiment(known[number].experiment_id)
                 for number in chosen
             },
-            charts=[] if view is None else page_charts(view, points=10**6),
+            charts=[] if view is None else page_charts(view),
             legend=svg("" if view is None else legend(view)), max_side_by_side=MAX_SIDE_BY_SIDE,
             is_live=any(one.state.value == "RUNNING" for one in known.values()),
         )  # fmt: skip

@@ -1,4 +1,4 @@
-"""The charts of a page: each a drawing, a table of its numbers, and data for the script."""
+"""The charts of a page: each a table of its numbers, and data for the script that draws it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from detcore_report import chart_table, draw_chart, trial_classes
+from detcore_report import chart_table, describe_chart, trial_classes
 from detcore_server._page._render import svg
 
 if TYPE_CHECKING:
@@ -22,31 +22,29 @@ class PageChart:
     """A chart for the template.
 
     Attributes:
-        drawing: The figure that is shown without JavaScript, or until the script has drawn its own.
-        table: The numbers of the chart.
+        title: The metric and its kind.
+        told: How many trials and steps are in it.
+        table: The numbers of the chart, which are there without JavaScript, too.
         about: JSON for the script: kind, metric, and of each trial its id, the class of its colour
             and whether it is the best; of groups of trials the label, the class and the ids.
     """
 
-    drawing: Markup
+    title: str
+    told: str
     table: Markup
     about: str
 
 
-def page_charts(
-    view: ExperimentView, *, points: int, groups: Sequence[Group] = ()
-) -> list[PageChart]:
+def page_charts(view: ExperimentView, *, groups: Sequence[Group] = ()) -> list[PageChart]:
     """Return the charts of a view, the first as wide as the page.
 
     Args:
         view: The experiment.
-        points: Maximum number of points of each curve of a drawing.
         groups: Groups of trials that the script draws as bands; only the first have colours.
     """
     classes = {trial: names.split() for trial, names in trial_classes(view).items()}
     charts = []
-    for number, chart in enumerate(view.charts):
-        is_wide = number == 0
+    for chart in view.charts:
         trials = [
             [curve.trial_id, classes[curve.trial_id][1], "best" in classes[curve.trial_id]]
             for curve in chart.curves
@@ -60,11 +58,7 @@ def page_charts(
                 if group.colour != "none"
             ],
         }  # fmt: skip
-        charts.append(
-            PageChart(
-                drawing=svg(draw_chart(view, chart, number=number, points=points, is_wide=is_wide)),
-                table=svg(chart_table(view, chart)),
-                about=json.dumps(about),
-            )
-        )
+        title, told = describe_chart(view, chart)
+        table = svg(chart_table(view, chart))
+        charts.append(PageChart(title=title, told=told, table=table, about=json.dumps(about)))
     return charts

@@ -137,7 +137,7 @@ def make_router(verifier: Verifier) -> APIRouter:
             ],
             groups=groups, group=asked.group, group_choices=group_choices(view),
             notes=view.record.notes,
-            charts=page_charts(view, points=10**6, groups=groups), legend=svg(legend(view)),
+            charts=page_charts(view, groups=groups), legend=svg(legend(view)),
             view=view,
             colours={trial: name.split()[1] for trial, name in classes.items()},
             summary=summarize_config(_masked(state, experiment_id)),
@@ -222,7 +222,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         return render(
             request, "compare.html", user, tab="compare", **_head(state, user, whole),
             view=view, compared=compared, whole=whole, chosen=chosen, note=note,
-            charts=[] if view is None else page_charts(view, points=10**6),
+            charts=[] if view is None else page_charts(view),
             legend=svg("" if view is None else legend(view)),
             max_side_by_side=MAX_SIDE_BY_SIDE,
         )  # fmt: skip

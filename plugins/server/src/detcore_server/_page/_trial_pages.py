@@ -46,7 +46,7 @@ def make_router(verifier: Verifier) -> APIRouter:
         is_running = record.state.value == "RUNNING"
         return render(
             request, "trial.html", user,
-            record=record, trial=trial, view=view, charts=page_charts(view, points=504),
+            record=record, trial=trial, view=view, charts=page_charts(view),
             log=log,
             traceback=last_traceback(log, view.record.model_dir) if record.error else None,
             activity=next(

@@ -1,5 +1,4 @@
-// Charts that answer: values under the pointer and the keyboard focus, zoom, axes, smoothing. Each
-// takes the place of the drawing that the page brings, which stays where this cannot be done.
+// Charts that answer: values under the pointer and the keyboard focus, zoom, axes, smoothing.
 "use strict";
 
 const MAX_BACK = 50;

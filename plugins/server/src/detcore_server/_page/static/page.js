@@ -222,11 +222,12 @@ function startMark(event) {
   const svg = event.target instanceof Element ? event.target.closest("#parallel svg.parallel") : null;
   if (!svg || event.button !== 0) return;
   const toSvg = (at) => new DOMPoint(at.clientX, at.clientY).matrixTransform(svg.getScreenCTM().inverse());
-  const axes = [...svg.querySelectorAll("line.axis")].filter((line) => line.getAttribute("x1") === line.getAttribute("x2"));
+  const axes = [...svg.querySelectorAll("g.axis")].map((axis) => axis.getBBox());
   const begin = toSvg(event);
-  const place = axes.findIndex((line) => Math.abs(line.x1.baseVal.value - begin.x) < 18);
+  const place = axes.findIndex((axis) => Math.abs(axis.x - begin.x) < 18);
   if (place < 0) return;
-  const [x, top, bottom] = ["x1", "y1", "y2"].map((name) => axes[place][name].baseVal.value);
+  const { x, y: top, height } = axes[place];
+  const bottom = top + height;
   const inside = (y) => Math.min(bottom + 4, Math.max(top - 4, y));
   const mark = document.createElementNS(svg.namespaceURI, "rect");
   for (const [name, value] of [["class", "mark"], ["x", x - 9], ["width", 18], ["height", 0], ["data-own", ""]]) mark.setAttribute(name, value);
