@@ -99,10 +99,17 @@ def new_rate(name: str, rate: float) -> Any:
         return optimizers.SGD(optimizers.schedules.ExponentialDecay(rate, 4, 0.5))
     if name == "own schedule":
         return optimizers.SGD(Scaled(rate))
+    if name.startswith("scaled "):
+        return LossScaleOptimizer(new_rate(name.removeprefix("scaled "), rate))
     return optimizers.legacy.Adam(rate) if name == "legacy" else getattr(optimizers, name)(rate)
 
 
-RATES = ["Adam", "schedule", "own schedule", *([] if KERAS_MAJOR == 3 else ["legacy"])]
+LossScaleOptimizer = (
+    keras.optimizers if KERAS_MAJOR == 3 else keras.mixed_precision
+).LossScaleOptimizer
+RATES = ["Adam", "schedule", "own schedule", "scaled Adam"]
+if KERAS_MAJOR == 2:
+    RATES += ["legacy", "scaled legacy"]
 
 
 @pytest.mark.parametrize("name", RATES)

@@ -265,8 +265,11 @@ def _group_of(owner: Any, name: str, group: str) -> str:
     """Return the group of an attribute, given the group of its owner."""
     if name in _COUNTERS:
         return "counters"
-    if isinstance(owner, _CONFIGURED) and _is_hyperparameter(type(owner), name):
-        return "hyperparameters"
+    if isinstance(owner, _CONFIGURED):
+        # A `LossScaleOptimizer` of Keras 2 lists the variables of its inner optimizer as its own.
+        kinds = (type(owner), type(getattr(owner, "inner_optimizer", owner)))
+        if any(_is_hyperparameter(kind, name) for kind in kinds):
+            return "hyperparameters"
     return group
 
 
