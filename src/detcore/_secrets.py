@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any
@@ -14,11 +15,9 @@ if TYPE_CHECKING:
 
 MASK = "********"
 
-_NAMES = {
-    name: frozenset(name)
-    for name in ("access_key", "secret_key", "connection_string", "credential", "registry_auth")
-}
-_MOST_EDITS = 2
+_NAMES = ("access_key", "secret_key", "connection_string", "credential", "registry_auth")
+_MAX_NAME = 20
+_SIMILAR = 0.8  # two of ten letters differ
 _PARTS = re.compile(
     r"secret|passw(or)?d|passphrase|credential|connection_?string|registry_?auth|authorization"
     r"|(access|account|api|encryption|private|signing|ssh)_?key|(amz|goog)_signature"
@@ -65,17 +64,8 @@ def is_secret_key(name: str) -> bool:
     lower = name.lower().replace("-", "_").replace(" ", "_")
     if _PARTS.search(lower):
         return True
-    # An edit changes the length by at most one, and removes and adds at most one kind of letter.
-    # This check is a hundred times faster than `distance`, and a report checks every line of the
-    # file.
-    near = (
-        secret
-        for secret, letters in _NAMES.items()
-        if abs(len(lower) - len(secret)) <= _MOST_EDITS
-        and len(letters.difference(lower)) <= _MOST_EDITS
-        and len(set(lower) - letters) <= _MOST_EDITS
-    )
-    return any(distance(lower, secret) <= _MOST_EDITS for secret in near)
+    is_similar = len(lower) <= _MAX_NAME and difflib.get_close_matches(lower, _NAMES, 1, _SIMILAR)
+    return bool(is_similar)
 
 
 def mask_text(text: str) -> str:
@@ -310,21 +300,3 @@ def _secret_start(assignments: Iterable[re.Match[str]]) -> int | None:
         if is_secret_key(found.group(1).split(".")[-1].split("__")[-1]):
             return found.end()
     return None
-
-
-def distance(left: str, right: str) -> int:
-    """Return how many letters were left out, put in, changed, or swapped with the next one.
-
-    >>> distance("grdi", "grid")
-    1
-    """
-    before: list[int] = []
-    row = list(range(len(right) + 1))
-    for i, a in enumerate(left, 1):
-        before, above, row = row, before, [i]
-        for j, b in enumerate(right, 1):
-            cost = min(before[j] + 1, row[j - 1] + 1, before[j - 1] + (a != b))
-            if i > 1 and j > 1 and a == right[j - 2] and left[i - 2] == b:
-                cost = min(cost, above[j - 2] + 1)
-            row.append(cost)
-    return row[-1]

@@ -66,7 +66,7 @@ CASES: dict[str, tuple[str, str, str | None]] = {
     "searcher of earlier versions": ("name: adaptive_asha", "name: ¦adaptive_simple",
                                      "adaptive_asha"),
     "searcher unknown": ("name: adaptive_asha", "name: ¦divination", None),
-    "storage type": ("type: s3", "type: ¦s4", "s3"),
+    "storage type": ("type: s3", "type: ¦s33", "s3"),
     "precision": ("mixed_precision: O0", "mixed_precision: ¦o0", "O0"),
     "hyperparameter type": ("type: log", "type: ¦logg", "log"),
     "hyperparameter type of another tool": ("type: double", "type: ¦uniform", "double"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import sys
 from collections.abc import Mapping
@@ -10,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from detcore.contract.errors import near_name
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -171,5 +172,5 @@ def _hint(name: str, search_path: str) -> str:
         if Path(folder).is_dir()
         for path in Path(folder).iterdir()
     }
-    near = difflib.get_close_matches(name, sorted(names), n=1)
-    return f"Did you mean {near[0]!r}?" if near else "Give its path, or see to your PATH."
+    near = near_name(name, names)
+    return f"Did you mean {near!r}?" if near else "Give its path, or see to your PATH."

@@ -341,7 +341,8 @@ def _read_file(path: Path) -> tuple[Source, str]:
     except OSError as exc:
         near, hints = _experiment_files(path)
         message = f"cannot read '{path}': {exc.strerror or exc}"
-        meant = nearest(path.name, near)
+        stems = {Path(each).stem: each for each in near}  # ".yaml" alone makes names similar
+        meant = stems.get(nearest(path.stem, stems) or "")
         if os.path.isdir(path):
             message = f"'{path}' is a folder, not an experiment file"
         elif isinstance(exc, FileNotFoundError):

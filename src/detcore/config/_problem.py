@@ -15,8 +15,9 @@ from pydantic_core import (
     ValidationError,
 )
 
-from detcore._secrets import distance, mask_text
+from detcore._secrets import mask_text
 from detcore.config._source import Place
+from detcore.contract.errors import near_name
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -160,8 +161,6 @@ _OTHER_WORDS = {
     }.items()
     for word in words.split()
 }
-_LONGEST = 200
-_MOST_TOLERANCE = 3
 
 
 def nearest(name: str, choices: Iterable[str]) -> str | None:
@@ -169,51 +168,11 @@ def nearest(name: str, choices: Iterable[str]) -> str | None:
 
     >>> nearest("schedulin_unit", ["scheduling_unit", "searcher"])
     'scheduling_unit'
-    >>> nearest("maxLength", ["max_length", "max_trials"])
-    'max_length'
+    >>> nearest("mount", ["bind_mounts", "environment"])
+    'bind_mounts'
     >>> nearest("banana", ["max_length", "max_trials"]) is None
     True
     """
-    if len(name) > _LONGEST:
-        return None  # comparing takes time proportional to the length, and no valid name is near
-    valid = list(dict.fromkeys(choices))
-    plain = _plain(name)
-    for choice in valid:
-        if _plain(choice) == plain:
-            return choice
-    if _OTHER_WORDS.get(plain) in valid:
-        return _OTHER_WORDS[plain]
-    ranked = sorted(
-        (distance(plain, other), choice)
-        for choice in valid
-        # Names of other lengths are never near enough, and comparing is slow.
-        if abs(len(other := _plain(choice)) - len(plain)) <= _MOST_TOLERANCE
-    )
-    if ranked and ranked[0][0] <= _tolerance(plain, ranked[0][1]):
-        return ranked[0][1]
-    return _shared_words(name, valid)
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())
-
-
-def _tolerance(plain: str, choice: str) -> int:
-    longest = max(len(plain), len(_plain(choice)))
-    return 1 if longest <= 5 else 2 if longest <= 9 else _MOST_TOLERANCE
-
-
-def _shared_words(name: str, choices: list[str]) -> str | None:
-    words = set(_words(name))
-    best, best_share = None, 0.49
-    for choice in choices:
-        other = set(_words(choice))
-        share = len(words & other) / len(words | other)
-        if share > best_share and (words <= other or other <= words):
-            best, best_share = choice, share
-    return best
-
-
-def _words(name: str) -> list[str]:
-    spaced = re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", name).lower()
-    return [word for word in re.split(r"[^a-z0-9]+", spaced) if word]
+    valid = list(choices)
+    synonym = _OTHER_WORDS.get(re.sub(r"[^a-z0-9]", "", name.lower()))
+    return synonym if synonym in valid else near_name(name, valid)

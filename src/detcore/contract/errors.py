@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import re
 from collections.abc import Iterable, Mapping
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
 ]  # fmt: skip
 
 _MAX_LENGTH = 60
+_MAX_NEAR_NAME = 200
 _PUNCTUATION = (".", "!", "?", ":", ";", ",")
 
 
@@ -333,5 +335,12 @@ def near_name(name: str, names: Iterable[str]) -> str | None:
     """
     import difflib
 
-    near = difflib.get_close_matches(name, sorted(names), n=1)
-    return near[0] if near else None
+    if len(name) > _MAX_NEAR_NAME:
+        return None  # the time to compare grows with the square of the length
+    plain = {_letters(each): each for each in sorted(names, reverse=True)}
+    near = difflib.get_close_matches(_letters(name), plain, n=1)
+    return plain[near[0]] if near else None
+
+
+def _letters(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower()) or name

@@ -12,13 +12,12 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import math
 import operator
 import re
 from collections.abc import Callable, Mapping
 
-from detcore.errors import InvalidArgumentError
+from detcore.errors import InvalidArgumentError, near_name
 from detcore_report import cut
 
 Row = Mapping[str, object]
@@ -214,11 +213,11 @@ def _tokens(text: str) -> list[_Token]:
 
 
 def _near(name: str, names: Mapping[str, str]) -> str:
-    near = difflib.get_close_matches(name, names, 1)
+    near = near_name(name, names)
     listed = ", ".join(cut(known, 60) for known in [*names][:_NAMES_LISTED])
     if len(names) > _NAMES_LISTED:
         listed += ", ..."
-    return f"did you mean {cut(near[0], 60)}? There are {listed}" if near else listed
+    return f"did you mean {cut(near, 60)}? There are {listed}" if near else listed
 
 
 def _compared(compare: Callable[..., bool], left: _Operand, right: _Operand) -> Test:
