@@ -59,6 +59,7 @@ def test_ranges_become_dictionaries(old: str, new: str) -> None:
         "det.Mode(text)",
         "det.keras.InMemorySequence(x, y, 7)",
         "det.keras.InMemorySequence(x, y, context.get_per_slot_batch_size(), weights)",
+        "det.keras.InMemorySequence(x, y,  # y\n    context.get_per_slot_batch_size())",
         "f(mode=det.Mode[text])",
         "f(mode=det.Mode(read()))",
     ],
@@ -123,6 +124,12 @@ def test_in_memory_sequences_become_arrays(size: str) -> None:
         "x = (images / 255.0, labels)\n"
     )
     assert [finding.kind for finding in migrated.findings] == ["note"]
+
+
+def test_arrays_keep_the_layout_of_the_call() -> None:
+    arguments = "\n    x,  # data\n    y,\n    context.get_per_slot_batch_size(),  # records\n"
+    migrated = migrate(f"from determined import keras\nkeras.InMemorySequence({arguments})\n")
+    assert migrated.text.endswith("(\n    x,  # data\n    y  # records\n)\n")
 
 
 CONFIG = """\

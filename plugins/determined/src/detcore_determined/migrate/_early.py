@@ -83,8 +83,9 @@ def _replace_call(rewriter: Rewriter, call: cst.Call, name: str) -> bool:
         sizes = [node.value for node in rewriter.find(cst.Assign) if m.matches(node, target)]
     if not sizes or not all(m.matches(size, _BATCH_SIZE) for size in sizes):
         return False
-    rewriter.note(call, name, _ARRAYS_NOTE)
-    return rewriter.replace(call, _make_arrays)
+    is_replaced = rewriter.replace(call, _make_arrays)
+    rewriter.note(call, name, _ARRAYS_NOTE if is_replaced else "")
+    return is_replaced
 
 
 def _name_arguments(call: cst.Call, parameters: Sequence[str]) -> list[str] | None:
@@ -115,12 +116,13 @@ def _make_range(call: cst.Call, kind: str, keys: Sequence[str]) -> cst.Dict:
 
 def _make_arrays(call: cst.Call) -> cst.Tuple:
     """Return the two arrays as a tuple."""
-    data, labels, _ = call.args
-    start = cst.LeftParen(call.whitespace_before_args)
+    data, labels, size = call.args
+    comma = size.comma
+    end = comma.whitespace_after if isinstance(comma, cst.Comma) else size.whitespace_after_arg
     return cst.Tuple(
         [cst.Element(data.value, comma=data.comma), cst.Element(labels.value)],
-        lpar=[*call.lpar, start],
-        rpar=[cst.RightParen(), *call.rpar],
+        lpar=[*call.lpar, cst.LeftParen(call.whitespace_before_args)],
+        rpar=[cst.RightParen(end), *call.rpar],
     )
 
 

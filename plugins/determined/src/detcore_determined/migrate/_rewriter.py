@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import libcst as cst
@@ -105,9 +105,9 @@ class Rewriter:
         if self.module.code != source:
             raise ValueError("LibCST does not support its line ends or form feeds")
         wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
-        self.positions: Any = wrapper.resolve(PositionProvider)
-        self.parents: Any = wrapper.resolve(ParentNodeProvider)
-        self.scopes: Any = wrapper.resolve(ScopeProvider)
+        providers = (PositionProvider, ParentNodeProvider, ScopeProvider)
+        metadata: Mapping[Any, Any] = wrapper.resolve_many(providers)
+        self.positions, self.parents, self.scopes = (metadata[provider] for provider in providers)
         self.imports = sorted(self._list_imports(), key=lambda item: self.place(item.alias))
         self.plans: dict[cst.CSTNode, list[Piece]] = {}
         self.changes: dict[cst.CSTNode, list[Callable[[Any], Any]]] = defaultdict(list)
