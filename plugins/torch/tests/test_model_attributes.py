@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import copy
+import json
+import logging
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from _lab import Lab, LineTrial
@@ -199,3 +203,64 @@ def test_an_attribute_that_cannot_be_saved_is_named_once(
     messages = [each.getMessage() for each in caplog.records]
     (message,) = [each for each in messages if "callback" in each]
     assert "the callback opening has changed file, which a checkpoint cannot hold" in message
+
+
+class Averaging(LineTrial):
+    """Keeps counters, losses, averages and a copy of the model in attributes of its own."""
+
+    def __init__(self, context: Any) -> None:
+        super().__init__(context)
+        self.logger = logging.getLogger("averaging")
+        self.layers = [*self.model.children()]
+        self.whole = torch.nn.ModuleDict({"model": self.model})
+        self.batches = 0
+        self.losses: list[float] = []
+        self.rates = np.zeros(2)
+        self.average: Any = None
+        self.slow = torch.optim.swa_utils.AveragedModel(self.model)
+        self.generator = torch.Generator().manual_seed(3)
+
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        metrics = super().train_batch(batch, epoch_idx, batch_idx)
+        loss = metrics["loss"].detach()
+        self.logger.info("loss %s", loss)
+        self.batches += 1
+        self.losses.append(loss.item())
+        self.average = loss if self.average is None else 0.9 * self.average + 0.1 * loss
+        self.rates[batch_idx % 2] += torch.rand((), generator=self.generator).item()
+        self.slow.update_parameters(self.model)
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.05 * float(self.average + self.rates.sum()) / self.batches
+        return metrics
+
+
+@pytest.mark.parametrize("cut", [2, 7])
+def test_attributes_of_the_trial_are_resumed(
+    tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole = Lab(Averaging).train(10)
+    Lab(Averaging).train(cut).save(tmp_path)
+    later = Lab(Averaging, steps_completed=cut).restore(tmp_path).train(10)
+    assert later.state() == whole.state()
+    assert later.trial.batches == 10
+    assert later.trial.losses == whole.trial.losses
+    for name, value in whole.trial.slow.state_dict().items():
+        assert torch.equal(value, later.trial.slow.state_dict()[name])
+    assert not [each for each in caplog.messages if "the trial has changed" in each]
+    saved = json.loads((tmp_path / "worker.json").read_text())["attributes"]
+    assert saved.keys() == {"average", "batches", "generator", "losses", "rates", "slow"}
+
+
+def test_unsaved_attributes_of_the_trial_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Copying(LineTrial):
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            self.best = copy.deepcopy(self.model)
+            return super().train_batch(batch, epoch_idx, batch_idx)
+
+    lab = Lab(Copying).train(1)
+    lab.save(tmp_path)
+    lab.save(tmp_path)
+    (message,) = [each for each in caplog.messages if "the trial" in each]
+    assert "the trial has changed best, which a checkpoint cannot hold" in message

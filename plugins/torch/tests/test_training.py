@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import collections
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -337,8 +337,10 @@ class Noting(PyTorchCallback):
 
 
 class NotedTrial(LineTrial):
+    calls: ClassVar[list[str]]  # an attribute of the trial would be restored
+
     def build_callbacks(self) -> Any:
-        self.calls: list[str] = []
+        NotedTrial.calls = []
         self.callback = Noting(self.calls.append)
         return {"noting": self.callback}
 

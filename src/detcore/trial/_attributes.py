@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import logging
 import random
 import struct
 import types
@@ -25,7 +26,11 @@ _IN_PLACE = frozenset({_OBJECT, _STATE, _GENERATOR, _DEFAULTDICT})
 _OPAQUE = "$opaque"
 _MAX_DEPTH = 6
 _MAX_ITEMS = 100_000  # in one container; a larger one is data, not state
-_CODE = (types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type)
+# Values of the program, not of the training; a logger notes the levels that it was asked for.
+_CODE = (
+    types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type,
+    logging.Logger,
+)  # fmt: skip
 _MISSING = object()
 
 
@@ -118,7 +123,7 @@ class AttributeTracker:
             if self._is_restorable(name, value, encoded) and (
                 encoded.has_generator or encoded.digest() != self._digests.get(name)
             ):
-                values[name] = encoded.value
+                values[name] = _copy_arrays(encoded.value)
         return values
 
     def list_changed(self) -> list[str]:
@@ -177,6 +182,17 @@ def _attributes_of(value: object) -> dict[str, Any]:
     return getattr(value, "__dict__", {})
 
 
+def _copy_arrays(value: Any) -> Any:
+    """Return a form with copies of its arrays; a large array that has not changed needs none."""
+    if isinstance(value, np.ndarray):
+        return value.copy()
+    if isinstance(value, list):
+        return [_copy_arrays(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _copy_arrays(item) for key, item in value.items()}
+    return value
+
+
 class _Encoder:
     """The form of one attribute in a checkpoint.
 
@@ -208,7 +224,7 @@ class _Encoder:
         if id(value) in self._ignored:
             return self._opaque("ignored")
         if isinstance(value, np.ndarray | np.generic) and value.dtype.kind in "biufc":
-            return value.copy()
+            return value
         if self._codec.read_tensor(value) is not None:
             return value
         if depth > _MAX_DEPTH or isinstance(value, _CODE):

@@ -41,17 +41,9 @@ class CallbackAttributes:
 
     def capture(self) -> dict[str, dict[str, Any]]:
         """Return the changed attributes by callback; warn once about those it cannot return."""
-        for name, tracker in self._trackers.items():
-            unsaved = [] if self._has_warned else tracker.list_changed()
-            if unsaved:
-                _logger.warning(
-                    "the callback %s has changed %s, which a checkpoint cannot hold: after a "
-                    "resume, the callback starts without the change. Keep numbers, strings, "
-                    "arrays, tensors and containers of them, or create the object in __init__ and "
-                    "give it state_dict and load_state_dict",
-                    name,
-                    ", ".join(unsaved),
-                )
+        if not self._has_warned:
+            for name, tracker in self._trackers.items():
+                warn_of_unsaved(f"callback {name}", tracker)
         self._has_warned = True
         return {name: tracker.capture() for name, tracker in self._trackers.items()}
 
@@ -59,6 +51,19 @@ class CallbackAttributes:
         """Restore what `capture` returned; a callback that is new keeps its attributes."""
         for name, tracker in self._trackers.items():
             tracker.restore(states.get(name, {}))
+
+
+def warn_of_unsaved(owner: str, tracker: AttributeTracker) -> None:
+    """Name the attributes that have changed and that a checkpoint cannot hold, if there are any."""
+    unsaved = tracker.list_changed()
+    if unsaved:
+        _logger.warning(
+            "the %s has changed %s, which a checkpoint cannot hold: after a resume, it starts "
+            "without the change. Keep numbers, strings, arrays, tensors and containers of them, or "
+            "create the object in __init__ and give it state_dict and load_state_dict",
+            owner,
+            ", ".join(unsaved),
+        )
 
 
 def name_callbacks(callbacks: Iterable[object]) -> Iterator[tuple[str, Any]]:

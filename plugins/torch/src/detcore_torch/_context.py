@@ -369,6 +369,20 @@ class PyTorchTrialContext(TrialContext):
             for module, mode in modes:
                 module.training = mode
 
+    def list_saved_objects(self) -> list[object]:
+        """Return all objects whose state is part of checkpoints, and their parts, once each."""
+        models = (*self.models, *self._wrapped)
+        return [
+            *(module for model in models for module in model.modules()),
+            *(parameter for model in models for parameter in model.parameters()),
+            *(buffer for model in models for buffer in model.buffers()),
+            *self.optimizers,
+            *self.lr_schedulers,
+            *(each.scheduler for each in self.lr_schedulers),
+            *self.scalers,
+            *(each.reducer for each in self.reducers),
+        ]
+
     def share_buffers(self) -> None:
         """Give all workers the chief's buffers (statistics of batch normalization, ...)."""
         self.group.broadcast_from_chief(b for model in self.models for b in model.buffers())

@@ -20,6 +20,7 @@ from detcore_torch._seeding import preserved_generators, seed_from, seed_generat
 from detcore_torch._state import capture_shared, restore_shared, start_from_other
 from detcore_torch._state_tensors import as_arrays, name_state
 from detcore_torch._torch import torch
+from detcore_torch._trial_attributes import TrialAttributes
 from detcore_torch._unit import TrainedUnit
 from detcore_torch._worker_state import WorkerState, capture_worker
 
@@ -60,9 +61,11 @@ class TorchController:
         self._epoch_length = -(-order.batches_per_epoch // self._place.size)
         self._ledger_epoch_length = order.batches_per_epoch
         self._feed = loader.stream(order, seed=seed, place=self._place)
-        schedulers = [each.scheduler for each in context.lr_schedulers]
-        wrapped = (*context.models, *context.optimizers, *schedulers, *context.scalers)
-        self._callbacks = Callbacks(trial.build_callbacks(), [trial, context, *wrapped])
+        saved = [context, *context.list_saved_objects()]
+        callbacks = trial.build_callbacks()
+        self._callbacks = Callbacks(callbacks, [trial, *saved])
+        saved += [*callbacks.values(), loader, held_out]
+        self._attributes = TrialAttributes(trial, ignored_objects=saved)
         self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
         self._batches = 0
         self._has_started = False
@@ -87,6 +90,7 @@ class TorchController:
                 model.train()
         with self._preserved_if_resumed():
             self._callbacks.start_training()
+        self._attributes.restore_again()
         with lost_peers_raised(self._place):
             while self._train_unit(clock):
                 pass
@@ -132,6 +136,7 @@ class TorchController:
         self._feed.seek(self._batches)
         state.restore_gradients(self._context.models, others)
         state.restore_callbacks(self._callbacks)
+        self._attributes.restore(state.read_attributes())
         self._is_resumed = True
         if own is not None:
             state.restore_metrics(self._context.models)
@@ -212,7 +217,11 @@ class TorchController:
         if self._place.rank == 0:
             capture_shared(self._context, files)
         capture_worker(
-            files, models=self._context.models, callbacks=self._callbacks, batches=self._batches
+            files,
+            models=self._context.models,
+            callbacks=self._callbacks,
+            batches=self._batches,
+            attributes=self._attributes.capture(),
         )
         self._tensors = files.infos()
         return files

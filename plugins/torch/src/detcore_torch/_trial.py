@@ -21,6 +21,9 @@ class PyTorchTrial(Trial):
     ``__init__`` makes models, optimizers and schedulers and wraps them with the context. A trial
     has either `evaluate_batch` or `evaluate_full_dataset`.
 
+    Attributes that training changes are part of each checkpoint: numbers, strings, arrays, tensors,
+    random generators, objects with ``state_dict``, and containers of these.
+
     Example::
 
         class Digits(PyTorchTrial):

@@ -1,4 +1,4 @@
-"""The part of a checkpoint that each worker has: generators, gradients, callbacks, position."""
+"""The part of a checkpoint that each worker has, such as generators, gradients and callbacks."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ def capture_worker(
     models: Sequence[Any],
     callbacks: StatefulCallbacks | None,
     batches: int,
+    attributes: Mapping[str, Any] | None = None,
     applied: Collection[int] = (),
 ) -> None:
     """Add the state of this worker.
@@ -44,6 +45,7 @@ def capture_worker(
         models: Models, which may contain metrics.
         callbacks: The user's, or None.
         batches: Batches completed.
+        attributes: Attributes that the trial has changed.
         applied: Ids of the parameters whose gradients optimizers have applied; the gradients of
             other parameters are added.
     """
@@ -59,6 +61,8 @@ def capture_worker(
     }
     if callbacks is not None:
         files.documents[_FILE]["callbacks"] = encode(callbacks.state_dict(), tensors, "callbacks")
+    if attributes:
+        files.documents[_FILE]["attributes"] = encode(dict(attributes), tensors, "attributes")
     if metrics := capture_metrics(models):
         files.documents[_FILE]["metrics"] = encode(metrics, tensors, "metrics")
     files.add_tensors(_TENSORS, tensors)
@@ -105,6 +109,11 @@ class WorkerState:
     def restore_callbacks(self, callbacks: StatefulCallbacks) -> None:
         """Give the callbacks their states."""
         callbacks.load_state_dict(decode(self._document.get("callbacks") or {}, self._tensors))
+
+    def read_attributes(self) -> dict[str, Any]:
+        """Return the attributes that the trial had changed."""
+        attributes: dict[str, Any] = decode(self._document.get("attributes") or {}, self._tensors)
+        return attributes
 
     def restore_gradients(self, models: Sequence[Any], others: Sequence[WorkerState] = ()) -> None:
         """Set the gradients that were summed and not yet applied.
