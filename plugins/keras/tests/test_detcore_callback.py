@@ -140,6 +140,15 @@ def test_frozen_layers_and_losses_resume_exactly(home: Path, mode: str) -> None:
     assert run_script("freezes.py", home / "killed", mode) == expected
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("mode", ["eager", "graph", "executions"])
+def test_optimizers_built_by_the_first_batch_resume_exactly(home: Path, mode: str) -> None:
+    expected = run_script("gan.py", home / "whole", mode)
+    for epoch in ("1", "2", "4"):
+        run_script("gan.py", home / "killed", mode, epoch, code=-signal.SIGKILL)
+    assert run_script("gan.py", home / "killed", mode) == expected
+
+
 @pytest.mark.cold
 @pytest.mark.timeout(600)
 def test_preempted_epoch_begins_again(home: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 import json
 import logging
 from collections.abc import Callable, Mapping
@@ -41,6 +42,7 @@ _logger = logging.getLogger("detcore.keras")
 
 _FILE = "keras-fit.json"
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
+_STEPS_PER_EXECUTION = "steps_per_execution" if KERAS_MAJOR == 3 else "_steps_per_execution"
 _BEHIND_LAST_EPOCH = 1 << 30  # fit trains no epoch from here
 # Callbacks that ``fit`` adds itself. `DetcoreCallback` restores the history.
 _OF_FIT = (keras.callbacks.History, keras.callbacks.ProgbarLogger)
@@ -63,10 +65,10 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             model.fit(x, y, epochs=5, initial_epoch=callback.initial_epoch, callbacks=[callback])
 
     The checkpoint is restored before training. Where only a batch of the data can create variables,
-    such as those of an optimizer in a custom ``train_step``, a resumed run trains one batch before
-    that, which does not count, and a warning says so. ``fit`` feeds the data and restarts the
-    epoch: after a checkpoint in the middle of one, its first batches are repeated. If the data
-    position must be exact, write a `TFKerasTrial`.
+    such as those of an optimizer in a custom ``train_step``, a resumed run trains its first batch,
+    restores the checkpoint, and trains this batch again; callbacks receive the beginning of the
+    epoch twice. ``fit`` feeds the data and restarts the epoch: after a checkpoint in the middle of
+    one, its first batches are repeated. If the data position must be exact, write a `TFKerasTrial`.
 
     The state of the other callbacks of the same ``fit`` is part of each checkpoint, as in a
     `TFKerasTrial`. Keras calls this callback after the others, wherever it stands in the list.
@@ -162,16 +164,12 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         if self._latest is not None:
             try:
                 self._restore(self._latest, is_built=False)
-            except InvalidCheckpointError as error:
+            except InvalidCheckpointError:
                 # Nothing has been restored, and the first batch may create the missing variables.
                 if not self._has_epochs():
                     raise
-                _logger.warning(
-                    "the checkpoint is restored after the first batch of fit, which creates some "
-                    "variables of the model: this batch is trained and does not count. Build the "
-                    "model and its optimizers before fit to resume exactly. (%s)",
-                    str(error).partition("\n")[0],
-                )
+                train = functools.partial(self._train_first_batch, self.model.train_function)
+                self.model.train_function = train
         # Keras resets the numbers of the epochs after this, but not their logs.
         for epoch_logs in self._history:
             for name, value in epoch_logs.items():
@@ -201,9 +199,6 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             SystemExit: With code 75, if the run is preempted: neither other callbacks nor the code
                 after ``fit`` may take the model for trained.
         """
-        if self._latest is not None:
-            self._restore(self._latest, is_built=True)
-            return
         if self._trainable is not None:
             set_trainable(self.model, self._trainable)
             self._trainable = None
@@ -310,6 +305,33 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
             with checkpoint.store_path(metadata, tensors=state.tensors()) as (path, _):
                 snapshot(path)()
         self._saved_at = self.steps_completed
+
+    def _train_first_batch(self, function: Callable[[Any], Any], iterator: Any) -> Any:
+        """Create variables by a first batch, restore the checkpoint, and train the batch again.
+
+        Args:
+            function: Keras's train function, which this method replaces for one call.
+            iterator: Argument of the train function.
+        """
+        assert self._latest is not None  # still to be restored
+        self.model.train_function = function
+        steps = getattr(self.model, _STEPS_PER_EXECUTION)
+        batches = list(itertools.islice(iterator, int(steps)))
+
+        def repeat_batches() -> Any:
+            # With the same specification as `iterator`, so that Keras traces no other function.
+            spec = iterator.element_spec
+            return iter(tf.data.Dataset.from_generator(lambda: batches, output_signature=spec))
+
+        if self._traced_trainable is not None:
+            set_trainable(self.model, self._traced_trainable)
+        function(repeat_batches())
+        self._restore(self._latest, is_built=True)
+        # The restored callbacks have not received these events.
+        for callback in (*(self._others or ()), self):
+            callback.on_epoch_begin(self._epoch)
+            callback.on_train_batch_begin(0)
+        return function(repeat_batches())
 
     def _restore(self, uuid: str, *, is_built: bool) -> None:
         assert self._callbacks is not None  # set when training began
