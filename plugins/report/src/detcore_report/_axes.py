@@ -55,17 +55,17 @@ class Axis:
     is_log: bool = False
     categories: Sequence[str] = ()
 
+    def place_number(self, number: float) -> float:
+        """Return the position of a number from `low` to `high`."""
+        low, high = self.low, self.high
+        if self.is_log:
+            number, low, high = math.log10(number), math.log10(low), math.log10(high)
+        return 0.5 if low == high else (number - low) / (high - low)
+
     @property
     def title(self) -> str:
         """The name, and the scale if it is logarithmic."""
         return f"{self.name} (log scale)" if self.is_log else self.name
-
-
-def place_number(number: float, low: float, high: float, *, is_log: bool) -> float:
-    """Return the position of a number on an axis from `low` (0) to `high` (1)."""
-    if is_log:
-        number, low, high = math.log10(number), math.log10(low), math.log10(high)
-    return 0.5 if low == high else (number - low) / (high - low)
 
 
 def make_axis(
@@ -89,10 +89,9 @@ def make_axis(
     ends = [*finite.values(), *_read_ends(setting)] or [0.0, 1.0]
     low, high = min(ends), max(ends)
     is_log = low > 0 and (kind == "log" or (kind is None and needs_log_scale(ends)))
-    positions = {
-        trial: place_number(number, low, high, is_log=is_log) for trial, number in finite.items()
-    }
-    return Axis(name=name, positions=positions, low=low, high=high, is_log=is_log)
+    axis = Axis(name=name, positions={}, low=low, high=high, is_log=is_log)
+    positions = {trial: axis.place_number(number) for trial, number in finite.items()}
+    return dataclasses.replace(axis, positions=positions)
 
 
 def _read_ends(setting: Mapping[str, Any]) -> list[float]:
@@ -109,17 +108,14 @@ def _read_ends(setting: Mapping[str, Any]) -> list[float]:
 def _make_category_axis(
     name: str, values: Mapping[int, object], all_values: Iterable[object]
 ) -> Axis:
-    texts = {trial: str(value) for trial, value in values.items()}
-    ordered = dict.fromkeys(str(value) for value in all_values)
-    categories = [*ordered, *sorted(set(texts.values()) - set(ordered), key=_sort_key)]
+    ordered = sorted(values.values(), key=_sort_key)
+    categories = list(dict.fromkeys(map(str, [*all_values, *ordered])))
     places = {text: (index + 0.5) / len(categories) for index, text in enumerate(categories)}
-    positions = {trial: places[text] for trial, text in texts.items()}
+    positions = {trial: places[str(value)] for trial, value in values.items()}
     return Axis(name=name, positions=positions, categories=categories)
 
 
-def _sort_key(text: str) -> tuple[bool, float, str]:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    return not math.isfinite(number), number if math.isfinite(number) else 0.0, text
+def _sort_key(value: object) -> tuple[bool, float, str]:
+    """Return a key that puts numbers first."""
+    number = number_of(value)
+    return number is None, number or 0.0, str(value)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.describe import format_number
-from detcore_report._axes import Axis, limit_number, needs_log_scale, place_number
+from detcore_report._axes import Axis, limit_number, needs_log_scale
 from detcore_report._parts import COLOURS, cut, escape, table
 from detcore_report._view import MAX_CURVES, Chart, Curve, ExperimentView, TrialView, thin
 
@@ -62,7 +62,7 @@ class _Size:
         )  # fmt: skip
         axes.patch.set_visible(False)
         axes.spines[["top", "left", "right"]].set_visible(False)
-        axes.tick_params(length=0)
+        axes.tick_params(length=0, pad=7)
         return axes
 
 
@@ -157,7 +157,7 @@ def _plot_curves(
 ) -> Axes:
     axes = size.add_axes(figure)
     axes.grid(axis="y")
-    axes.set_xlabel("steps")
+    axes.set_xlabel("steps", labelpad=6)
     axes.margins(x=0.01)
     if _is_log(chart):
         axes.set_yscale("log")
@@ -183,7 +183,8 @@ def _is_log(chart: Chart) -> bool:
 
 
 def _parallel_size(view: ExperimentView) -> _Size:
-    return _Size(206 + round(max(120 * (len(view.axes) - 1), 890)), 400, 106, 100, 64, 44)
+    width = min(12_000, max(890, 120 * (len(view.axes) - 1)))  # images have an end
+    return _Size(206 + width, 400, 106, 100, 64, 44)
 
 
 def _plot_parallel(figure: FigureBase, size: _Size, view: ExperimentView) -> None:
@@ -246,19 +247,11 @@ def _make_ticks(axis: Axis) -> list[tuple[float, str]]:
         count = len(axis.categories)
         places = range(0, count, math.ceil(count / _MAX_CATEGORY_LABELS))
         return [((place + 0.5) / count, axis.categories[place]) for place in places]
-    low, high = axis.low, axis.high
-    values: list[float] = []
-    for locator in (*[LogLocator(subs=subs) for subs in ([1], [1, 2, 5]) if axis.is_log],
-                    MaxNLocator(6)):  # fmt: skip
-        if len(values) < 3:
-            values = [value for value in locator.tick_values(low, high) if low <= value <= high]
-    labels = [f"{value:g}" for value in values]
-    if len(set(labels)) < len(labels):  # values very close to each other
-        labels = [f"{value:.9g}" for value in values]
-    return [
-        (place_number(value, low, high, is_log=axis.is_log), label)
-        for value, label in zip(values or [low], labels or [f"{low:g}"], strict=True)
-    ]
+    ratio = axis.high / axis.low if axis.is_log else 1
+    locator = LogLocator(subs=[1] if ratio >= 100 else [1, 2, 5]) if ratio >= 5 else MaxNLocator(6)
+    values = locator.tick_values(axis.low, axis.high)
+    shown = [value for value in values if axis.low <= value <= axis.high] or [axis.low]
+    return [(axis.place_number(value), f"{value:.9g}") for value in shown]
 
 
 def _write(

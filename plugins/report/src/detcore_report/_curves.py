@@ -2,51 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from detcore.database import MetricCurve
 
 if TYPE_CHECKING:
     from detcore.database import Database, MetricRecord, TrialRecord
-
-
-class Series(Protocol):
-    """A metric of a trial over steps."""
-
-    @property
-    def points(self) -> Sequence[tuple[int, object]]:
-        """Steps and values, in the order of steps."""
-        ...
-
-    @property
-    def num_nan(self) -> int:
-        """Number of further values that are NaN."""
-        ...
-
-
-class Reports(Protocol):
-    """The metrics of an experiment."""
-
-    @property
-    def names(self) -> Sequence[tuple[str, str]]:
-        """Kind and name of all numeric metrics, validation first."""
-        ...
-
-    def curves(
-        self, kind: str, metric: str, only: tuple[int, ...] | None = None
-    ) -> Mapping[int, Series]:
-        """Return a metric by trial, of some trials or all; trials without it may be left out."""
-        ...
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Series:
-    points: Sequence[tuple[int, object]] = ()
-    num_nan: int = 0
-
-
-NO_CURVE: Series = _Series()
 
 
 class AllReports:
@@ -87,10 +50,10 @@ class AllReports:
 
     def curves(
         self, kind: str, metric: str, only: tuple[int, ...] | None = None
-    ) -> Mapping[int, Series]:
+    ) -> Mapping[int, MetricCurve]:
         """Return a metric by trial, of some trials or all."""
         return {
-            trial_id: _Series(
+            trial_id: MetricCurve(
                 [
                     (row.steps_completed, row.metrics[metric])
                     for row in rows
@@ -113,6 +76,6 @@ class DrawnReports:
 
     def curves(
         self, kind: str, metric: str, only: tuple[int, ...] | None = None
-    ) -> Mapping[int, Series]:
+    ) -> Mapping[int, MetricCurve]:
         """Return a metric by trial, of some trials or all."""
         return self._read(kind, metric, trial_ids=only)

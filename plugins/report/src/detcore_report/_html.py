@@ -91,31 +91,24 @@ def page(title: str, body: str, *, trials: Iterable[int] = ()) -> str:
 
 def plot_page(view: ExperimentView) -> str:
     """Return a page with learning curves and hyperparameters of an experiment."""
-    title = _title(view)
-    for points in _POINTS:
-        body = "\n".join(
-            [_head(view, title), _curves(view, points=points, with_others=False),
-             _hyperparameters(view)]
-        )  # fmt: skip
-        html = page(title, body, trials=[trial.id for trial in view.trials])
-        if len(html.encode()) <= SIZE_LIMIT:
-            break
-    return html
+    plotted = dataclasses.replace(view, charts=view.charts[:1])
+    return _fit_page(plotted, _head(view), _hyperparameters(view))
 
 
 def report_page(view: ExperimentView, report: Report) -> str:
     """Return a page with all data of an experiment, below `SIZE_LIMIT` if possible."""
-    title = _title(view)
     rest = "\n".join(
         [_hyperparameters(view), _checkpoints(view, report), _failures(view, report),
          _configuration(report)]
     )  # fmt: skip
+    return _fit_page(view, f"{_head(view)}\n{_summary(view, report)}", rest)
+
+
+def _fit_page(view: ExperimentView, head: str, rest: str) -> str:
+    """Return a page with the charts of a view, whose curves are thinned until it is small."""
     for points in _points_to_try(view, len(rest.encode())):
-        body = "\n".join(
-            [_head(view, title), _summary(view, report),
-             _curves(view, points=points, with_others=True), rest]
-        )  # fmt: skip
-        html = page(title, body, trials=[trial.id for trial in view.trials])
+        body = f"{head}\n{_curves(view, points=points)}\n{rest}"
+        html = page(_title(view), body, trials=[trial.id for trial in view.trials])
         if len(html.encode()) <= SIZE_LIMIT:
             break
     return html
@@ -191,8 +184,8 @@ def _points_to_try(view: ExperimentView, spent: int) -> Sequence[int]:
     """Return the numbers of points of a curve to try, leaving out those that cannot fit."""
     lengths = [len(curve.points) for chart in view.charts for curve in chart.curves]
     for index, points in enumerate(_POINTS):
-        # Charts after the first get half as many; a point is 10 bytes or more.
-        if 10 * sum(min(length, points // 2) for length in lengths) + spent <= SIZE_LIMIT:
+        # Charts after the first get half as many; a point has 12 bytes, a curve 250 more.
+        if sum(12 * min(length, points // 2) + 250 for length in lengths) + spent <= SIZE_LIMIT:
             return _POINTS[index:]
     return _POINTS[-1:]
 
@@ -201,8 +194,8 @@ def _title(view: ExperimentView) -> str:
     return f"Experiment {view.record.id}: {cut(view.record.name, 200)}"
 
 
-def _head(view: ExperimentView, title: str) -> str:
-    return f"<h1>{escape(title)}</h1>\n{_state(view)}"
+def _head(view: ExperimentView) -> str:
+    return f"<h1>{escape(_title(view))}</h1>\n{_state(view)}"
 
 
 def _state(view: ExperimentView) -> str:
@@ -238,14 +231,14 @@ def _summary(view: ExperimentView, report: Report) -> str:
     return f"<dl>{items}</dl>"
 
 
-def _curves(view: ExperimentView, *, points: int, with_others: bool) -> str:
+def _curves(view: ExperimentView, *, points: int) -> str:
     parts = ["<h2>Learning curves</h2>"]
     if not view.charts:
         parts.append('<p class="dim">No trial has reported a metric with a finite value yet.</p>')
         return "\n".join(parts)
     parts.append(legend(view))
     parts.append(draw_chart(view, view.charts[0], points=points, is_wide=True))
-    if with_others and len(view.charts) > 1:
+    if len(view.charts) > 1:
         others = [
             draw_chart(view, chart, points=max(4, points // 2), is_wide=False)
             for chart in view.charts[1:]

@@ -7,6 +7,7 @@ import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from detcore.database import MetricCurve
 from detcore.describe import (
     describe_experiment,
     describe_trials,
@@ -18,7 +19,7 @@ from detcore.describe import (
 )
 from detcore.errors import NotFoundError
 from detcore_report._axes import Axis, make_axis, number_of
-from detcore_report._curves import NO_CURVE, AllReports, DrawnReports, Reports, Series
+from detcore_report._curves import AllReports, DrawnReports
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
@@ -155,7 +156,7 @@ def read_view(
         smaller = is_loss(metric)
     if smaller is None:
         smaller = overview["smaller_is_better"] is not False
-    reports: Reports
+    reports: AllReports | DrawnReports
     if parts is None:
         reports = AllReports(database, records, asked=metric or own, everything=all_metrics)
     else:
@@ -235,7 +236,7 @@ def _is_asked(name: tuple[str, str], metric: str | None, kind: str | None) -> bo
 
 def _rank(
     rows: list[dict[str, Any]],
-    reports: Reports,
+    reports: AllReports | DrawnReports,
     kind: str,
     metric: str | None,
     *,
@@ -245,11 +246,11 @@ def _rank(
     """Return the trials, the best first."""
     found = []
     # The best value of a training metric is known only from its curve, so all curves are read.
-    curves: Mapping[int, Series] = {}
+    curves: Mapping[int, MetricCurve] = {}
     if metric is not None:
         curves = reports.curves(kind, metric, only if kind == "validation" else None)
     for row in rows:
-        series = curves.get(row["id"], NO_CURVE).points
+        series = curves.get(row["id"], MetricCurve()).points
         value, step = None, None
         if kind == "validation":
             value = number_of(metric_value(row, metric))
@@ -283,10 +284,12 @@ def _rank(
     ]
 
 
-def _chart(found: Mapping[int, Series], trials: Sequence[int], kind: str, metric: str) -> Chart:
+def _chart(
+    found: Mapping[int, MetricCurve], trials: Sequence[int], kind: str, metric: str
+) -> Chart:
     curves = []
     for trial_id in trials:
-        curve = found.get(trial_id, NO_CURVE)
+        curve = found.get(trial_id, MetricCurve())
         numbers = [(x, number_of(y)) for x, y in curve.points]
         points = [(x, y) for x, y in numbers if y is not None]
         gone = len(curve.points) - len(points) + curve.num_nan
