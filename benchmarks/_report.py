@@ -33,7 +33,7 @@ BARE, TENSORFLOW, TENSORFLOW_2_15 = "bare", "tensorflow", "tensorflow-2.15"
 TORCH = "torch"
 LIBRARIES = (
     "tensorflow", "keras", "tensorflow-estimator", "horovod", "torch", "transformers",
-    "lightning", "accelerate", "numpy", "sqlalchemy", "fsspec", "s3fs", "gcsfs", "obstore", "boto3",
+    "lightning", "accelerate", "numpy", "sqlalchemy", "fsspec", "gcsfs", "obstore", "boto3",
 )  # fmt: skip
 
 

@@ -54,9 +54,9 @@ Transfer = Callable[[list[tuple[Path, str]]], None]
 Way = tuple[Transfer, Transfer]
 PLACES = {
     "local": ("detcore", "copytree", "copytree + read", "copytree + fsync"),
-    "s3": ("detcore", "detcore, s3fs", "obstore", "s3fs", "boto3"),
-    "s3-20ms": ("detcore", "detcore, s3fs", "obstore", "s3fs", "boto3"),
-    "s3-weed": ("detcore", "detcore, s3fs", "obstore", "s3fs", "boto3"),
+    "s3": ("detcore", "obstore", "boto3"),
+    "s3-20ms": ("detcore", "obstore", "boto3"),
+    "s3-weed": ("detcore", "obstore", "boto3"),
     "gcs": ("detcore", "gcsfs"),
     "gcs-fake": ("detcore", "gcsfs"),
 }
@@ -83,7 +83,7 @@ def make_files(folder: Path, name: str) -> list[tuple[Path, str]]:
     return pairs
 
 
-def detcore_way(place: str, url: str, root: Path, engine: str = "auto") -> Way:
+def detcore_way(place: str, url: str, root: Path) -> Way:
     """Through detcore."""
     from detcore.storage import LocalStorage, StorageBackend
     from detcore_storage import GcsSettings, GcsStorage, S3Settings, S3Storage
@@ -95,7 +95,7 @@ def detcore_way(place: str, url: str, root: Path, engine: str = "auto") -> Way:
     elif place.startswith("gcs"):
         storage = GcsStorage(GcsSettings.model_validate(fields))
     else:
-        keys = {"access_key": KEY, "secret_key": SECRET, "engine": engine}
+        keys = {"access_key": KEY, "secret_key": SECRET}
         storage = S3Storage(S3Settings.model_validate(fields | keys))
     return (
         lambda pairs: _done(storage.put_tree(pairs)),
@@ -162,27 +162,15 @@ def obstore_way(url: str, is_slow: bool) -> Way:
     return lambda pairs: each(put, pairs), lambda pairs: each(get, pairs)
 
 
-def fsspec_way(place: str, url: str) -> Way:
-    """s3fs or gcsfs, with the settings that are best for them."""
-    chunk = {"chunksize": 16 << 20}
-    if place.startswith("gcs"):
-        from gcsfs.core import GCSFileSystem
+def gcsfs_way(url: str) -> Way:
+    """gcsfs, with the settings that are best for it."""
+    from gcsfs.core import GCSFileSystem
 
-        fs = GCSFileSystem(token="anon", project="t", endpoint_url=url, use_listings_cache=False)
-        down: dict[str, int] = {}
-    else:
-        import s3fs
-
-        fs = s3fs.S3FileSystem(
-            key=KEY, secret=SECRET, endpoint_url=url, use_listings_cache=False,
-            client_kwargs={"region_name": "us-east-1"},
-            config_kwargs={"s3": {"addressing_style": "path"}, "max_pool_connections": 50},
-        )  # fmt: skip
-        down = chunk
+    fs = GCSFileSystem(token="anon", project="t", endpoint_url=url, use_listings_cache=False)
     top = f"{BUCKET}/bench/"
     return (
-        lambda p: fs.put([str(a) for a, _ in p], [top + b for _, b in p], **chunk),
-        lambda p: fs.get([top + b for _, b in p], [str(a) for a, _ in p], **down),
+        lambda p: fs.put([str(a) for a, _ in p], [top + b for _, b in p], chunksize=16 << 20),
+        lambda p: fs.get([top + b for _, b in p], [str(a) for a, _ in p]),
     )
 
 
@@ -211,13 +199,13 @@ def boto3_way(url: str) -> Way:
 def leave_digests_out() -> None:
     """Have detcore digest nothing in this process, to see what digesting takes."""
     from detcore.storage import Digester, FileDigest, _digest
-    from detcore_storage import _bulk, _obstore
+    from detcore_storage import _bulk, _s3
 
     def none_of(data: bytes, algorithm: str = "none") -> FileDigest:
         return FileDigest(len(data), "none", algorithm)
 
     Digester.update = lambda self, data: None  # type: ignore[method-assign]
-    for module in (_bulk, _digest, _obstore):
+    for module in (_bulk, _digest, _s3):
         if hasattr(module, "digest_bytes"):
             module.digest_bytes = none_of  # type: ignore[attr-defined]
 
@@ -227,12 +215,12 @@ def make_way(way: str, place: str, url: str, root: Path) -> Way:
     if way == "detcore, no digests":
         leave_digests_out()
     if way.startswith("detcore"):
-        return detcore_way(place, url, root, "s3fs" if way.endswith("s3fs") else "auto")
+        return detcore_way(place, url, root)
     if way.startswith("copytree"):
         return copytree_way(way, root)
     if way == "obstore":
         return obstore_way(url, place.endswith("ms"))
-    return boto3_way(url) if way == "boto3" else fsspec_way(place, url)
+    return boto3_way(url) if way == "boto3" else gcsfs_way(url)
 
 
 def measure(way: str, place: str, url: str, source: Path, work: Path) -> None:

@@ -34,8 +34,8 @@ def gcs_url() -> Iterator[str]:
         yield url
 
 
-KINDS = ["local", "memory", "file through fsspec", "s3 obstore", "s3 s3fs", "moto", "gcs"]
-OVER_A_NETWORK = ["s3 obstore", "s3 s3fs", "gcs"]
+KINDS = ["local", "memory", "file through fsspec", "s3", "moto", "gcs"]
+OVER_A_NETWORK = ["s3", "gcs"]
 Open = Callable[..., StorageBackend]
 
 
@@ -54,9 +54,8 @@ def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         if kind == "gcs":
             return GcsStorage(gcs_settings(request.getfixturevalue("gcs_url"), prefix, **fields))
         server = "moto_url" if kind == "moto" else "weed_url"
-        engine = "s3fs" if kind == "s3 s3fs" else "obstore"
         url = request.getfixturevalue(server)
-        return S3Storage(s3_settings(url, prefix, **{"engine": engine, **fields}))
+        return S3Storage(s3_settings(url, prefix, **fields))
 
     return open_it
 

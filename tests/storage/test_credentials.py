@@ -12,8 +12,8 @@ from storage_servers import BUCKET, gcs_settings, s3_settings
 from toy_command import MODEL_DIR, Detcore
 
 from detcore.errors import StorageError
-from detcore.storage import digest_file
-from detcore_storage import FsspecStorage, GcsStorage, S3Settings, S3Storage
+from detcore.storage import StorageBackend, digest_file
+from detcore_storage import GcsStorage, S3Settings, S3Storage
 
 LARGE_BYTES = 12_000_000  # sent in parts
 
@@ -85,7 +85,7 @@ def write_files(folder: Path) -> list[tuple[Path, str]]:
     return pairs
 
 
-def list_calls(storage: FsspecStorage, folder: Path) -> list[Callable[[], object]]:
+def list_calls(storage: StorageBackend, folder: Path) -> list[Callable[[], object]]:
     """Return calls of each kind."""
     folder.mkdir()
     pairs = write_files(folder)
@@ -111,12 +111,11 @@ def list_calls(storage: FsspecStorage, folder: Path) -> list[Callable[[], object
             storage.probe]  # fmt: skip
 
 
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
 def test_expired_credentials_are_renewed(
-    engine: str, credentials: Credentials, moto_proxy: FaultProxy, tmp_path: Path
+    credentials: Credentials, moto_proxy: FaultProxy, tmp_path: Path
 ) -> None:
     settings = {"bucket": BUCKET, "prefix": uuid.uuid4().hex, "endpoint_url": moto_proxy.url}
-    storage = S3Storage(S3Settings.model_validate({**settings, "engine": engine}))
+    storage = S3Storage(S3Settings.model_validate(settings))
     for call in list_calls(storage, tmp_path / "files"):
         credentials.expire()
         call()
@@ -124,29 +123,25 @@ def test_expired_credentials_are_renewed(
 
 
 def open_storage(
-    engine: str, request: pytest.FixtureRequest, deadline_s: float
-) -> tuple[FsspecStorage, FaultProxy]:
+    kind: str, request: pytest.FixtureRequest, deadline_s: float
+) -> tuple[StorageBackend, FaultProxy]:
     prefix = uuid.uuid4().hex
-    if engine == "gcsfs":
+    if kind == "gcs":
         proxy: FaultProxy = request.getfixturevalue("gcs_proxy")
         return GcsStorage(gcs_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
     proxy = request.getfixturevalue("s3_proxy")
-    settings = s3_settings(proxy.url, prefix, engine=engine, deadline_s=deadline_s)
+    settings = s3_settings(proxy.url, prefix, deadline_s=deadline_s)
     return S3Storage(settings), proxy
 
 
-REFUSED = [
-    ("obstore", "RequestTimeTooSkewed"),
-    ("s3fs", "RequestTimeTooSkewed"),
-    ("gcsfs", "Invalid Credentials"),
-]
+REFUSED = [("s3", "RequestTimeTooSkewed"), ("gcs", "Invalid Credentials")]
 
 
-@pytest.mark.parametrize(("engine", "code"), REFUSED)
+@pytest.mark.parametrize(("kind", "code"), REFUSED)
 def test_refusal_that_passes_is_retried(
-    engine: str, code: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, code: str, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    storage, proxy = open_storage(engine, request, 60.0)
+    storage, proxy = open_storage(kind, request, 60.0)
     for call in list_calls(storage, tmp_path / "files"):
         codes = iter([code] * 3)
         proxy.choose = lambda method, target, codes=codes: next(codes, None)  # type: ignore[misc]
@@ -155,21 +150,18 @@ def test_refusal_that_passes_is_retried(
 
 
 ADVICE = [
-    ("obstore", "ExpiredToken", "The credentials have expired. Renew them"),
-    ("s3fs", "ExpiredToken", "The credentials have expired. Renew them"),
-    ("obstore", "RequestTimeTooSkewed", "The clock of this machine differs"),
-    ("s3fs", "RequestTimeTooSkewed", "The clock of this machine differs"),
-    ("obstore", "AccessDenied", "The store refuses the credentials"),
-    ("s3fs", "AccessDenied", "The store refuses the credentials"),
-    ("gcsfs", "Invalid Credentials", "The store refuses the credentials"),
+    ("s3", "ExpiredToken", "The credentials have expired. Renew them"),
+    ("s3", "RequestTimeTooSkewed", "The clock of this machine differs"),
+    ("s3", "AccessDenied", "The store refuses the credentials"),
+    ("gcs", "Invalid Credentials", "The store refuses the credentials"),
 ]
 
 
-@pytest.mark.parametrize(("engine", "code", "advice"), ADVICE)
+@pytest.mark.parametrize(("kind", "code", "advice"), ADVICE)
 def test_refusal_ends_with_advice(
-    engine: str, code: str, advice: str, request: pytest.FixtureRequest
+    kind: str, code: str, advice: str, request: pytest.FixtureRequest
 ) -> None:
-    storage, proxy = open_storage(engine, request, 6.0)
+    storage, proxy = open_storage(kind, request, 6.0)
     proxy.always(code)
     with pytest.raises(StorageError) as caught:
         storage.replace("run/new", b"new")

@@ -15,9 +15,9 @@ from storage_servers import gcs_settings, s3_settings
 
 from detcore.errors import StorageError
 from detcore.storage import StorageBackend, digest_file
-from detcore_storage import FsspecStorage, GcsStorage, S3Storage
+from detcore_storage import GcsStorage, S3Storage
 
-ENGINES = ["obstore", "s3fs", "gcsfs"]
+KINDS = ["s3", "gcs"]
 DEADLINE_S = 4.0
 # What a call may take beyond its deadline: a request that is under way, on a busy machine.
 SLACK_S = 6.0
@@ -35,15 +35,15 @@ def gcs_proxy(gcs_url: str) -> Iterator[FaultProxy]:
         yield proxy
 
 
-def open_engine(
-    engine: str, request: pytest.FixtureRequest, deadline_s: float, prefix: str = ""
-) -> tuple[FsspecStorage, FaultProxy]:
+def open_kind(
+    kind: str, request: pytest.FixtureRequest, deadline_s: float, prefix: str = ""
+) -> tuple[StorageBackend, FaultProxy]:
     prefix = prefix or uuid.uuid4().hex
-    if engine == "gcsfs":
+    if kind == "gcs":
         proxy: FaultProxy = request.getfixturevalue("gcs_proxy")
         return GcsStorage(gcs_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
     proxy = request.getfixturevalue("s3_proxy")
-    settings = s3_settings(proxy.url, prefix, engine=engine, deadline_s=deadline_s)
+    settings = s3_settings(proxy.url, prefix, deadline_s=deadline_s)
     return S3Storage(settings), proxy
 
 
@@ -62,11 +62,11 @@ def files(tmp_path: Path) -> list[tuple[Path, str]]:
     return [*pairs, (large, "run/large")]
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_passes_is_tried_again(
-    engine: str, request: pytest.FixtureRequest, files: list[tuple[Path, str]], tmp_path: Path
+    kind: str, request: pytest.FixtureRequest, files: list[tuple[Path, str]], tmp_path: Path
 ) -> None:
-    storage, proxy = open_engine(engine, request, 60.0)
+    storage, proxy = open_kind(kind, request, 60.0)
     expected = {key: digest_file(path) for path, key in files}
     proxy.sometimes(*FAULTS, share=0.3)
     drawn = random.getstate()
@@ -88,20 +88,20 @@ def test_what_passes_is_tried_again(
     assert storage.list() == []
 
 
-@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fault", ["503", "reset before", "stall", "truncate"])
 def test_what_does_not_pass_is_an_error_within_the_deadline(
-    engine: str,
+    kind: str,
     fault: str,
     request: pytest.FixtureRequest,
     files: list[tuple[Path, str]],
     tmp_path: Path,
 ) -> None:
     prefix = uuid.uuid4().hex
-    patient, _ = open_engine(engine, request, 60.0, prefix)
+    patient, _ = open_kind(kind, request, 60.0, prefix)
     patient.put_tree(files)
     patient.close()
-    storage, proxy = open_engine(engine, request, DEADLINE_S, prefix)
+    storage, proxy = open_kind(kind, request, DEADLINE_S, prefix)
     methods = ("GET",) if fault == "truncate" else ()
     proxy.always(fault, *methods)
     calls: list[Callable[[], object]] = [
@@ -129,11 +129,10 @@ def test_what_does_not_pass_is_an_error_within_the_deadline(
 
 # fake-gcs-server has the parts of an upload sent to itself, past the proxy; in GCS an upload that
 # is not ended is no object, and nothing lists it.
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
 def test_nothing_half_uploaded_is_listed_or_left(
-    engine: str, request: pytest.FixtureRequest, files: list[tuple[Path, str]]
+    request: pytest.FixtureRequest, files: list[tuple[Path, str]]
 ) -> None:
-    storage, proxy = open_engine(engine, request, DEADLINE_S)
+    storage, proxy = open_kind("s3", request, DEADLINE_S)
     count = 0
 
     def fail_later(method: str, target: str) -> str | None:
@@ -156,8 +155,8 @@ def test_an_acknowledgement_that_is_lost_is_a_file_that_exists(
     request: pytest.FixtureRequest,
 ) -> None:
     storage: StorageBackend
-    for engine in ENGINES:
-        storage, proxy = open_engine(engine, request, 20.0)
+    for kind in KINDS:
+        storage, proxy = open_kind(kind, request, 20.0)
         lost = iter([True])
         proxy.choose = lambda method, target, lost=lost: (  # type: ignore[misc]
             "reset after" if method in ("PUT", "POST") and next(lost, False) else None
@@ -167,10 +166,8 @@ def test_an_acknowledgement_that_is_lost_is_a_file_that_exists(
         assert storage.read("marker") == b"mine"
 
 
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
 @pytest.mark.parametrize("server", ["weed_url", "moto_url"])
 def test_an_upload_in_parts_whose_last_answer_is_lost_is_whole(
-    engine: str,
     server: str,
     request: pytest.FixtureRequest,
     files: list[tuple[Path, str]],
@@ -181,7 +178,7 @@ def test_an_upload_in_parts_whose_last_answer_is_lost_is_whole(
 
     lost = [False] * 50 + [True]
     with fault_proxy(request.getfixturevalue(server)) as proxy:
-        settings = s3_settings(proxy.url, uuid.uuid4().hex, engine=engine, deadline_s=20)
+        settings = s3_settings(proxy.url, uuid.uuid4().hex, deadline_s=20)
         storage = S3Storage(settings)
         storage.replace("run/large", b"an older content")
         proxy.choose = lose_answer

@@ -32,12 +32,11 @@ def client(moto_url: str) -> Iterator[Any]:
     client.close()
 
 
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
 def test_keys_that_nobody_may_write_harm_nothing(
-    moto_url: str, client: Any, engine: str, tmp_path: Path
+    moto_url: str, client: Any, tmp_path: Path
 ) -> None:
-    prefix = f"{tmp_path.name}-{engine}/runs"
-    storage = S3Storage(s3_settings(moto_url, prefix, engine=engine))
+    prefix = f"{tmp_path.name}/runs"
+    storage = S3Storage(s3_settings(moto_url, prefix))
     saved = save(storage, tmp_path / "source")
     kept = save(storage, tmp_path / "source 2")
     for name in HOSTILE:
@@ -109,13 +108,12 @@ LIES: dict[str, tuple[dict[str, str], bytes]] = {
 }
 
 
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
 @pytest.mark.parametrize("lie", LIES)
-def test_a_server_that_sends_without_end_is_cut_off(engine: str, lie: str, tmp_path: Path) -> None:
+def test_a_server_that_sends_without_end_is_cut_off(lie: str, tmp_path: Path) -> None:
     headers, data = LIES[lie]
     with lying_server(headers, lambda: data) as url:
-        storage: StorageBackend = S3Storage(s3_settings(url, "p", engine=engine, deadline_s=2))
-        with pytest.raises(StorageError, match=r"no answer within|reading from"):
+        storage: StorageBackend = S3Storage(s3_settings(url, "p", deadline_s=2))
+        with pytest.raises(StorageError, match="reading from"):
             storage.get_tree([(tmp_path / "to" / "k", "k")])
         assert sum(path.stat().st_size for path in tmp_path.rglob("*") if path.is_file()) == 0
         storage.close()

@@ -201,7 +201,7 @@ def test_an_unknown_scheme_is_reported_with_the_known_ones(tmp_path: Path) -> No
     [
         ("abfs://container/x", "'detcore-storage[azure]'"),
         ("gs://bucket/x", "'detcore-storage[gcs]'"),
-        ("s3://bucket/x", "'detcore-storage[s3]'"),
+        ("s3://bucket/x", "s3fs"),
         ("smb://host/x", "smbprotocol"),
     ],
 )

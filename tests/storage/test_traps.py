@@ -22,7 +22,7 @@ from detcore_storage import FsspecStorage, GcsStorage, S3Storage
 from detcore_storage._check import check_storage
 
 Open = Callable[..., StorageBackend]
-NETWORK = ["s3 obstore", "s3 s3fs", "gcs"]
+NETWORK = ["s3", "gcs"]
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def opening(kind: str, url: str, prefix: str) -> str:
         return f"storage = GcsStorage(GcsSettings.model_validate({fields!r}))"
     fields = {
         "bucket": BUCKET, "prefix": prefix, "endpoint_url": url, "access_key": ACCESS_KEY,
-        "secret_key": SECRET_KEY, "deadline_s": 20, "engine": kind.partition(" ")[2],
+        "secret_key": SECRET_KEY, "deadline_s": 20,
     }  # fmt: skip
     return f"storage = S3Storage(S3Settings.model_validate({fields!r}))"
 
@@ -59,12 +59,10 @@ def python(code: str, *arguments: str, timeout: float = 90.0, **environment: str
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("kind", NETWORK)
-def test_a_forked_child_goes_on(kind: str, request: pytest.FixtureRequest, prefix: str) -> None:
-    url = request.getfixturevalue("gcs_url" if kind == "gcs" else "weed_url")
+def test_a_forked_child_goes_on(gcs_url: str, prefix: str) -> None:
     code = f"""
     import os, signal
-    {opening(kind, url, prefix)}
+    {opening("gcs", gcs_url, prefix)}
     storage.replace("parent", b"1")
     for used in (storage, type(storage)(storage._settings)):
         child = os.fork()
@@ -74,9 +72,59 @@ def test_a_forked_child_goes_on(kind: str, request: pytest.FixtureRequest, prefi
             os._exit(0 if len(used.list()) == 2 else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert storage.read("child") == b"12"
-    print(getattr(storage, "engine", "gcsfs"))
     """
-    assert python(code) == f"{'gcsfs' if kind == 'gcs' else kind.partition(' ')[2]}\n"
+    python(code)
+
+
+def test_forked_child_is_refused_once_s3_was_used(weed_url: str, prefix: str) -> None:
+    code = f"""
+    import os, signal
+    {opening("s3", weed_url, prefix)}
+    storage.replace("parent", b"1")
+    for used in (storage, type(storage)(storage._settings)):
+        child = os.fork()
+        if not child:
+            signal.alarm(40)  # obstore would wait forever
+            calls = [used.list, used.probe, lambda: used.read("parent")]
+            for call in calls:
+                try:
+                    call()
+                except OSError as error:
+                    assert "forked after S3 was used" in str(error), error
+                else:
+                    os._exit(2)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert storage.read("parent") == b"1"
+    """
+    python(code)
+
+
+def test_one_of_six_forked_processes_creates(weed_url: str, prefix: str) -> None:
+    """Children that were forked before S3 was used may use it."""
+    code = f"""
+    import os, signal
+    {opening("s3", weed_url, prefix)}
+    read_end, write_end = os.pipe()
+    children = []
+    for number in range(6):
+        child = os.fork()
+        if not child:
+            signal.alarm(40)
+            os.close(write_end)
+            os.read(read_end, 1)
+            try:
+                storage.create("marker", b"%d" % number)
+            except FileExistsError:
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    os.close(write_end)  # now all of them continue
+    codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
+    assert sorted(codes) == [0, 1, 1, 1, 1, 1], codes
+    assert storage.read("marker") == b"%d" % codes.index(0)
+    """
+    python(code)
 
 
 @pytest.mark.parametrize("kind", NETWORK)
@@ -107,7 +155,7 @@ def test_the_interpreter_ends_cleanly_eight_times(
         f"path, number = Path({str(tmp_path)!r}), sys.argv[1]",
         "keys = [f'{number}/0', f'{number}/1']",
     ]
-    for kind, url in zip(NETWORK, (weed_url, weed_url, gcs_url), strict=True):
+    for kind, url in zip(NETWORK, (weed_url, gcs_url), strict=True):
         lines += [
             opening(kind, url, prefix),
             "storage.put_tree([(path / 'file', key) for key in keys])",
@@ -152,8 +200,7 @@ def test_a_check_finds_what_a_store_can_do(kind: str, open_kind: Open) -> None:
     faulty = {name for name, finding in findings.items() if not finding.is_ok}
     # SeaweedFS takes a backslash for a slash, and memory:// has no atomic create.
     expected = {
-        "memory": {"conditional put, raced"}, "s3 obstore": {"names are taken literally"},
-        "s3 s3fs": {"names are taken literally"},
+        "memory": {"conditional put, raced"}, "s3": {"names are taken literally"},
     }  # fmt: skip
     assert faulty <= expected.get(kind, set()), [findings[name].text for name in faulty]
     assert storage.list() == []
@@ -191,14 +238,13 @@ def tell_until(most):
 """
 
 
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
 def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
-    engine: str, weed_url: str, prefix: str, tmp_path: Path
+    weed_url: str, prefix: str, tmp_path: Path
 ) -> None:
     (tmp_path / "large").write_bytes(bytes(256 << 20))
     code = f"""
     from pathlib import Path
-    {opening(f"s3 {engine}", weed_url, prefix)}
+    {opening("s3", weed_url, prefix)}
     print("begun", flush=True)
     pairs = [(Path({str(tmp_path / "large")!r}), "run/large")]
     storage.put_tree(pairs, progress=tell_until(12))
@@ -210,7 +256,7 @@ def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
         for _ in range(12):  # so many parts were handed over
             assert process.stdout.readline()
         process.send_signal(signal.SIGKILL)
-    storage = S3Storage(s3_settings(weed_url, prefix, engine=engine))
+    storage = S3Storage(s3_settings(weed_url, prefix))
     assert storage.list() == []
     with pytest.raises(FileNotFoundError):
         storage.get_tree([(tmp_path / "back", "run/large")])
@@ -263,15 +309,12 @@ def test_glob_characters_in_keys_mean_nothing(kind: str, open_kind: Open, tmp_pa
 
 def test_the_clients_own_create_is_not_ignored(weed_url: str, gcs_url: str, prefix: str) -> None:
     """Some ways to write with these clients take ``mode="create"`` and overwrite all the same."""
-    storages = [
-        S3Storage(s3_settings(weed_url, prefix, engine="obstore")),
-        S3Storage(s3_settings(weed_url, prefix, engine="s3fs")),
-        GcsStorage(gcs_settings(gcs_url, prefix)),
-    ]
-    for number, storage in enumerate(storages):
+    gcs = GcsStorage(gcs_settings(gcs_url, prefix))
+    for number, storage in enumerate([S3Storage(s3_settings(weed_url, prefix)), gcs]):
         key = f"{number}/marker"
         storage.create(key, b"first")
-        storage._call = _without_exists(storage)  # type: ignore[method-assign]
+        if storage is gcs:
+            gcs._call = _without_exists(gcs)  # type: ignore[method-assign]
         with pytest.raises(FileExistsError):  # also where the server's 412 names no condition
             storage.create(key, b"second")
         assert storage.read(key) == b"first"
@@ -305,9 +348,8 @@ def test_a_key_that_nobody_could_have_written_breaks_no_listing(moto_url: str, p
             storage.delete([key])
 
 
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
-def test_wrong_credentials_are_said_at_once(engine: str, weed_url: str, prefix: str) -> None:
-    settings = s3_settings(weed_url, prefix, engine=engine, secret_key="wrong", deadline_s=60)
+def test_wrong_credentials_are_said_at_once(weed_url: str, prefix: str) -> None:
+    settings = s3_settings(weed_url, prefix, secret_key="wrong", deadline_s=60)
     start = time.monotonic()
     with pytest.raises(StorageError) as caught:
         S3Storage(settings).probe()
@@ -323,22 +365,18 @@ def test_a_bucket_that_does_not_exist_is_named(kind: str, request: pytest.Fixtur
         storage = GcsStorage(settings)
     else:
         url = request.getfixturevalue("weed_url")
-        fields = {"bucket": "absent", "engine": kind.partition(" ")[2]}
-        storage = S3Storage(s3_settings(url, "x", **fields))
+        storage = S3Storage(s3_settings(url, "x", bucket="absent"))
     with pytest.raises(StorageError, match=r"the bucket 'absent' .* does not exist"):
         storage.probe()
 
 
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
-def test_credentials_and_address_of_a_profile(
-    engine: str, weed_url: str, prefix: str, tmp_path: Path
-) -> None:
+def test_credentials_and_address_of_a_profile(weed_url: str, prefix: str, tmp_path: Path) -> None:
     (tmp_path / "config").write_text(
         f"[profile here]\nregion = us-east-1\naws_access_key_id = {ACCESS_KEY}\n"
         f"aws_secret_access_key = {SECRET_KEY}\nendpoint_url = {weed_url}\n"
     )
     code = f"""
-    storage = S3Storage(S3Settings(bucket={BUCKET!r}, prefix={prefix!r}, engine={engine!r}))
+    storage = S3Storage(S3Settings(bucket={BUCKET!r}, prefix={prefix!r}))
     storage.probe()
     print(storage.url)
     """
@@ -346,44 +384,31 @@ def test_credentials_and_address_of_a_profile(
     assert told == f"s3://{BUCKET}/{prefix}\n"
 
 
-@pytest.mark.parametrize("engine", ["obstore", "s3fs"])
-def test_credentials_and_address_of_the_environment(
-    engine: str, weed_url: str, prefix: str
-) -> None:
+def test_credentials_and_address_of_the_environment(weed_url: str, prefix: str) -> None:
     code = f"""
-    storage = S3Storage(S3Settings(bucket={BUCKET!r}, prefix={prefix!r}, engine={engine!r}))
+    storage = S3Storage(S3Settings(bucket={BUCKET!r}, prefix={prefix!r}))
     storage.probe()
-    print(storage.engine)
+    print(storage.url)
     """
     told = python(
         code, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY,
         AWS_ENDPOINT_URL_S3=weed_url, AWS_REGION="us-east-1",
     )  # fmt: skip
-    assert told == f"{engine}\n"
+    assert told == f"s3://{BUCKET}/{prefix}\n"
 
 
-def test_without_the_fast_engine_s3fs_does_the_work(weed_url: str, prefix: str) -> None:
+@pytest.mark.parametrize("package", ["obstore", "botocore"])
+def test_missing_package_says_what_to_install(package: str) -> None:
     code = f"""
     import sys
-    sys.modules["obstore"] = None
-    import importlib.util
-    find_spec = importlib.util.find_spec
-    def find(name, *rest):
-        return None if name == "obstore" else find_spec(name, *rest)
-    importlib.util.find_spec = find
-    settings = {{"bucket": {BUCKET!r}, "prefix": {prefix!r}, "endpoint_url": {weed_url!r},
-                "access_key": {ACCESS_KEY!r}, "secret_key": {SECRET_KEY!r}}}
-    storage = S3Storage(S3Settings.model_validate(settings))
-    storage.probe()
-    print(storage.engine)
+    sys.modules[{package!r}] = None
+    storage = S3Storage(S3Settings(bucket="bucket"))
     try:
-        S3Storage(S3Settings.model_validate({{**settings, "engine": "obstore"}}))
+        storage.probe()
     except OSError as error:
         print(error)
     """
-    lines = python(code).splitlines()
-    assert lines[0] == "s3fs"
-    assert "pip install 'detcore-storage[fast]'" in lines[2]
+    assert python(code).endswith("Install it with: pip install 'detcore-storage[s3]'\n")
 
 
 @pytest.mark.soak

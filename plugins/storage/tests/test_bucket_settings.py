@@ -46,7 +46,6 @@ def test_urls_and_types(
         ({"type": "s3", "bucket": "bucket", "prefix": "a/../b"}, r"holds '\.\.'"),
         ({"type": "s3", "bucket": "bucket", "access_key": "a"}, "one of them is missing"),
         ({"type": "s3", "bucket": "bucket", "endpoint_url": "s3.test"}, r"endpoint_url: .*pattern"),
-        ({"type": "s3", "bucket": "bucket", "engine": "boto3"}, "'auto', 'obstore' or 's3fs'"),
         ({"type": "s3", "bucket": "bucket", "deadline_s": 0}, "greater than 0"),
         ({"type": "s3", "bucket": "bucket", "bukcet": "b"}, r"bukcet: .*not permitted"),
         ({"type": "gcs", "bucket": "bucket", "access_key": "a"}, r"access_key: .*not permitted"),
@@ -82,11 +81,11 @@ def test_an_emulator_gets_no_credentials_and_a_bucket_its_project() -> None:
 def test_only_where_tls_guards_them_bytes_are_not_signed(
     endpoint_url: str | None, is_unsigned: bool
 ) -> None:
-    from detcore_storage._obstore import ObstoreEngine
+    from detcore_storage._s3_clients import S3Clients
 
     fields = {"bucket": "bucket", "access_key": "a", "secret_key": "b", "region": "r"}
     settings = S3Settings.model_validate({**fields, "endpoint_url": endpoint_url})
-    config = ObstoreEngine(settings)._store.config
+    config = S3Clients(settings).store.config
     assert config["unsigned_payload"] == str(is_unsigned).lower()
 
 

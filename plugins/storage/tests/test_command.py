@@ -33,11 +33,11 @@ def test_check_of_a_bucket(tmp_path: Path, weed_url: str) -> None:
     assert done.exit_code == 0, done.output
     lines = done.output.splitlines()
     assert lines[0].split() == ["storage", f"s3://{BUCKET}/cli"]
-    assert lines[1].split() == ["engine", "obstore"]
     assert any(
         line.startswith("conditional put, raced") and "exactly one" in line for line in lines
     )
-    assert lines[-2] == "Checkpoints can be kept here."
+    assert lines[-3] == "Checkpoints can be kept here."
+    assert lines[-1] == "It must not be used in a process that was forked after using it."
     assert SECRET_KEY not in done.output
 
 
@@ -75,7 +75,6 @@ def test_check_of_a_bucket_that_is_not_there(tmp_path: Path, weed_url: str) -> N
         ({"bucket": "buck", "access_key": "a"}, "go together"),
         ({"bucket": "buck", "secret": "a"}, "not permitted"),
         ({"bucket": "buck", "deadline_s": 0}, "greater than 0"),
-        ({"bucket": "buck", "engine": "rclone"}, "'auto', 'obstore' or 's3fs'|'obstore'"),
     ],
 )
 def test_settings_that_cannot_be_used(

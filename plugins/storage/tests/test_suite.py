@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import urllib.error
 import urllib.request
@@ -41,7 +40,6 @@ def gcs_url() -> Iterator[str]:
 class _Bucket(StorageSuite):
     """S3, read and written by boto3."""
 
-    engine = "obstore"
     storage_type = "s3"
     secrets = (SECRET_KEY,)
 
@@ -49,8 +47,6 @@ class _Bucket(StorageSuite):
     def _connected(self, request: pytest.FixtureRequest) -> Iterator[None]:
         self.url = request.getfixturevalue(self.server)
         self.prefix = f"{uuid.uuid4().hex}/runs"
-        # Forks of a process that has used obstore use s3fs, and would each import it.
-        importlib.import_module("s3fs")
         self.client = boto3.client(
             "s3", endpoint_url=self.url, region_name="us-east-1",
             aws_access_key_id=ACCESS_KEY, aws_secret_access_key=SECRET_KEY,
@@ -61,16 +57,15 @@ class _Bucket(StorageSuite):
     server = ""
 
     def make_storage(self, tmp_path: Path) -> StorageBackend:
-        return S3Storage(s3_settings(self.url, self.prefix, engine=self.engine))
+        return S3Storage(s3_settings(self.url, self.prefix))
 
     def make_unusable(self, tmp_path: Path) -> StorageBackend:
-        fields = {"bucket": "absent", "engine": self.engine, "deadline_s": 3}
-        return S3Storage(s3_settings(self.url, self.prefix, **fields))
+        return S3Storage(s3_settings(self.url, self.prefix, bucket="absent", deadline_s=3))
 
     def make_settings(self, tmp_path: Path) -> dict[str, Any]:
         return {
             "bucket": BUCKET, "prefix": self.prefix, "endpoint_url": self.url,
-            "access_key": ACCESS_KEY, "secret_key": SECRET_KEY, "engine": self.engine,
+            "access_key": ACCESS_KEY, "secret_key": SECRET_KEY,
         }  # fmt: skip
 
     def _place(self, key: str) -> dict[str, str]:
@@ -98,24 +93,16 @@ class _Bucket(StorageSuite):
         self.client.delete_object(**self._place(key))
 
 
-class TestS3Obstore(_Bucket):
-    """SeaweedFS through obstore."""
+class TestS3(_Bucket):
+    """SeaweedFS."""
 
     server = "weed_url"
     declined = {
         "backslash": "SeaweedFS takes a backslash for a slash",
         "direct-path": _ELSEWHERE,
+        "fork-safe": "obstore waits forever in a child of a process that used it",
         "reopened-by-url": _ENDPOINT,
     }
-
-
-@pytest.mark.soak
-class TestS3Fs(TestS3Obstore):
-    """SeaweedFS through s3fs alone."""
-
-    engine = "s3fs"
-    num_files = 60
-    num_examples = 10
 
 
 class TestGcs(StorageSuite):

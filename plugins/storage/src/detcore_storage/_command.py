@@ -65,15 +65,11 @@ def check(ctx: click.Context, where: str, as_json: bool) -> None:
     with _opened(ctx.obj, where) as storage:
         findings = list(check_storage(storage))
         capabilities = storage.capabilities
-        engine = getattr(storage, "engine", None)
     is_faulty = any(finding.is_needed and not finding.is_ok for finding in findings)
     if as_json:
-        print_json(_as_json(storage.url, engine, capabilities, findings))
+        print_json(_as_json(storage.url, capabilities, findings))
     else:
-        fields = {"storage": storage.url}
-        if engine:
-            fields["engine"] = engine
-        print_fields(fields)
+        print_fields({"storage": storage.url})
         rows = [[finding.name, _state(finding), finding.text] for finding in findings]
         print_table([Column("tried"), Column("result"), Column("seen", wrap=True)], rows)
         for line in _promises(capabilities, findings):
@@ -240,12 +236,9 @@ def _promises(capabilities: Capabilities, findings: list[Finding]) -> list[str]:
     return lines
 
 
-def _as_json(
-    url: str, engine: str | None, capabilities: Capabilities, findings: list[Finding]
-) -> dict[str, object]:
+def _as_json(url: str, capabilities: Capabilities, findings: list[Finding]) -> dict[str, object]:
     return {
         "url": url,
-        "engine": engine,
         "fork_safe": capabilities.fork_safe,
         "durable": capabilities.durable,
         "findings": [

@@ -11,7 +11,6 @@ from typing import Any, BinaryIO, cast
 
 from detcore.errors import ConfigError, StorageError
 from detcore.storage import (
-    DEFAULT_ALGORITHM,
     Capabilities,
     Entry,
     FileDigest,
@@ -19,26 +18,19 @@ from detcore.storage import (
     Progress,
     Sink,
     check_key,
-    check_targets,
     copy_stream,
-    is_left_over,
-    is_safe_key,
     run_all,
-    try_out,
 )
 from detcore_storage._bulk import LARGE_BYTES, BulkTransfers
-from detcore_storage._retries import RetryPolicy, means_exists, translated
+from detcore_storage._remote import RemoteStorage
+from detcore_storage._retries import RetryPolicy, translated
 
-# Folder of the files of `probe`.
-_PROBES = ".detcore-probe"
 # Up to this many files are examined one by one; for more, a listing is cheaper.
 _FEW = 2
 _PUTS_AT_ONCE = 2  # large files
 
 # The extra of the storage distribution with the driver of a scheme.
 _EXTRAS = {
-    "s3": "s3",
-    "s3a": "s3",
     "gs": "gcs",
     "gcs": "gcs",
     "abfs": "azure",
@@ -67,8 +59,8 @@ _WRAPPERS = frozenset(
 )
 
 
-class FsspecStorage:
-    """Files under a URL of any scheme that fsspec knows (``s3://``, ``memory://``, ...).
+class FsspecStorage(RemoteStorage):
+    """Files under a URL of any scheme that fsspec knows (``abfs://``, ``memory://``, ...).
 
     Only calls that take one literal path are used: those of fsspec that take several expand
     ``*?[]`` in names, and place files differently depending on what exists already.
@@ -83,19 +75,14 @@ class FsspecStorage:
         """Store the arguments; the connection is made later.
 
         Args:
-            url: The root, such as ``"s3://bucket/prefix"``.
+            url: The root, such as ``"abfs://container/prefix"``.
             **options: Options of the fsspec file system. Prefer the cloud's own variables and
                 files for credentials.
         """
-        self._url = url.rstrip("/") if not url.endswith("://") else url
+        super().__init__(url.rstrip("/") if not url.endswith("://") else url)
         self._options = options
         self._opened: tuple[int, Any, str] | None = None
         self._parents: tuple[int, Any, str] | None = None
-
-    @property
-    def url(self) -> str:
-        """URL of the root."""
-        return self._url
 
     @property
     def capabilities(self) -> Capabilities:
@@ -109,12 +96,6 @@ class FsspecStorage:
             byte_progress=True,
             durable=False,
         )
-
-    def direct_path(self, key: str) -> Path | None:
-        """Return None: files are reached through fsspec only."""
-        if key:
-            check_key(key)
-        return None
 
     def put_tree(
         self, pairs: Sequence[Pair], *, progress: Progress | None = None
@@ -175,32 +156,6 @@ class FsspecStorage:
         digests.update(zip(large, done, strict=True))
         return {key: digests[index] for index, key in enumerate(keys)}
 
-    def get_tree(
-        self,
-        pairs: Sequence[Pair],
-        *,
-        algorithm: str = DEFAULT_ALGORITHM,
-        progress: Progress | None = None,
-    ) -> dict[str, FileDigest]:
-        """Copy keys to local files; see `StorageBackend.get_tree`."""
-        keys = [check_key(key) for _, key in pairs]
-        check_targets([path for path, _ in pairs])
-        for folder in {path.parent for path, _ in pairs}:
-            folder.mkdir(parents=True, exist_ok=True)
-        return self._fetch(keys, [path for path, _ in pairs], algorithm, progress)
-
-    def digest_tree(
-        self,
-        keys: Sequence[str],
-        *,
-        algorithm: str = DEFAULT_ALGORITHM,
-        make_durable: bool = False,
-        progress: Progress | None = None,
-    ) -> dict[str, FileDigest]:
-        """Digest stored files; see `StorageBackend.digest_tree`."""
-        paths = [None] * len(keys)
-        return self._fetch([check_key(key) for key in keys], paths, algorithm, progress)
-
     def _fetch(
         self,
         keys: Sequence[str],
@@ -258,10 +213,8 @@ class FsspecStorage:
                 raise FileExistsError(f"{key} exists already in {self.url}")
             try:
                 self._call("pipe_file", path, data, mode="create")
-            except Exception as error:
-                if means_exists(error):
-                    raise FileExistsError(f"{key} exists already in {self.url}") from error
-                raise
+            except FileExistsError as error:
+                raise FileExistsError(f"{key} exists already in {self.url}") from error
 
     def replace(self, key: str, data: bytes) -> None:
         """Store a small file; as atomic as the store's own put of one object."""
@@ -308,24 +261,6 @@ class FsspecStorage:
             for path in paths:
                 with contextlib.suppress(FileNotFoundError):
                     self._fs.rm_file(path)
-
-    def delete_tree(self, prefix: str) -> None:
-        """Delete everything below a prefix."""
-        check_key(prefix)
-        keys = [entry.key for entry in self.list(prefix)]
-        # fsspec is never asked to remove a folder recursively: for some stores that would reach
-        # beyond the prefix (a bucket's root removes the bucket).
-        within = [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
-        # detcore never writes names such as "../x"; they must not prevent deleting the others.
-        self.delete(key for key in within if is_safe_key(key))
-
-    def probe(self) -> None:
-        """Write, read and delete a small file; also delete leftovers of killed processes."""
-        try_out(self, f"{_PROBES}/")
-        # Cleaning up after others is optional, so failures are ignored.
-        with contextlib.suppress(OSError):
-            found = [entry.key for entry in self.list(_PROBES)]
-            self.delete(key for key in found if is_left_over(key[len(_PROBES) + 1 :]))
 
     def close(self) -> None:
         """Release the file system; fsspec shares and closes connections itself."""
@@ -398,8 +333,8 @@ class FsspecStorage:
         return cast("BinaryIO", self._fs.open(self._path(key), "rb"))
 
     def _write_stream(self, key: str, source: BinaryIO, progress: Progress | None) -> FileDigest:
-        # An error inside this block may leave a partial object (s3fs and gcsfs commit the data so
-        # far); it belongs to a checkpoint without a manifest, which does not count.
+        # An error inside this block may leave a partial object (the data so far); it belongs to a
+        # checkpoint without a manifest, which does not count.
         with self._fs.open(self._path(key), "wb") as target:
             return copy_stream(source, target, progress)
 

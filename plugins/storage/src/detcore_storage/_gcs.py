@@ -18,9 +18,9 @@ from detcore.storage import (
     Sink,
     write_all,
 )
-from detcore_storage._bucket import bucket_needed
 from detcore_storage._bulk import BulkTransfers
 from detcore_storage._fsspec import FsspecStorage
+from detcore_storage._remote import bucket_needed
 from detcore_storage._retries import RetryPolicy, retry_async
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ import detcore.storage
 from detcore.errors import DetcoreError, StorageError, in_one_line
 
 # Libraries below fsspec whose errors concern the network or the store.
-_CLIENTS = ("aiobotocore", "aiohttp", "azure", "botocore", "gcsfs", "google", "obstore", "urllib3")
+_CLIENTS = ("aiohttp", "azure", "botocore", "gcsfs", "google", "obstore", "urllib3")
 # Errors that a retry cannot change.
 _PERMANENT = (
     FileNotFoundError,
@@ -52,8 +52,8 @@ _EXPIRED_CODES = frozenset(
     {"ExpiredToken", "ExpiredTokenException", "RequestExpired", "TokenRefreshRequired"}
 )
 _SKEWED_CODE = "RequestTimeTooSkewed"
-# These may mean the same: 401 of GCS, and a refused HEAD, whose response has no code. If they mean
-# that the credentials are wrong, a retry does not help: the attempts end after this time.
+# These may mean the same: 401 of GCS, and a refused HEAD of S3, whose response has no code. If they
+# mean that the credentials are wrong, a retry does not help: the attempts end after this time.
 _UNCLEAR_S = 20.0
 _REFUSALS = ("PermissionDeniedError", "UnauthenticatedError")  # of obstore
 _CODE_IN_TEXT = re.compile(r"<Code>(\w+)</Code>")
@@ -86,21 +86,19 @@ def _needs_renewal(error: BaseException) -> bool:
 
 def _is_unclear(error: BaseException) -> bool:
     """Whether credentials were refused, and nothing says whether they are old or wrong."""
-    if not (_is_of_a_client(error) or _is_of_a_client(error.__cause__)):
+    if not _is_of_a_client(error):
         return False
     if type(error).__name__ in _REFUSALS:
         return _find_code(error) is None
-    # botocore has the status for a code if the response to a HEAD has no body.
-    return _status(error) == 401 or _find_code(error) in ("400", "403")
+    return _status(error) == 401
 
 
 def _find_code(error: BaseException) -> str | None:
     """Return the error code of S3, such as ``"ExpiredToken"``, or None."""
-    for candidate in (error, error.__cause__):
-        response = getattr(candidate, "response", None)
-        if isinstance(response, dict):
-            code = response.get("Error", {}).get("Code")
-            return None if code is None else str(code)
+    response = getattr(error, "response", None)  # of botocore
+    if isinstance(response, dict):
+        code = response.get("Error", {}).get("Code")
+        return None if code is None else str(code)
     found = _CODE_IN_TEXT.search(str(error)) if _is_of_a_client(error) else None
     return found[1] if found else None
 
@@ -108,7 +106,7 @@ def _find_code(error: BaseException) -> str | None:
 def _status(error: BaseException) -> int | None:
     """Return the HTTP status of an error, if it has one."""
     for candidate in (error, error.__cause__):
-        response = getattr(candidate, "response", None)
+        response = getattr(candidate, "response", None)  # of botocore
         if isinstance(response, dict):
             status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
             if isinstance(status, int):
@@ -127,20 +125,6 @@ def _text(error: BaseException) -> str:
 
 def _is_of_a_client(error: BaseException | None) -> bool:
     return type(error).__module__.partition(".")[0] in _CLIENTS
-
-
-def means_exists(error: BaseException) -> bool:
-    """Whether a failed create-only write means that the key exists.
-
-    s3fs 2026.9 maps a 412 to FileExistsError only if the server's answer names the condition,
-    which SeaweedFS does not do; the error's cause has the status then.
-    """
-    if isinstance(error, FileExistsError):
-        return True
-    response = getattr(error.__cause__, "response", None)
-    if not isinstance(response, dict):
-        return False
-    return bool(response.get("Error", {}).get("Code") == "PreconditionFailed")
 
 
 @contextlib.contextmanager
@@ -167,8 +151,7 @@ def _explained_refusal(what: str, url: str) -> Iterator[None]:
         yield
     except Exception as error:
         code = _find_code(error)
-        is_refused = isinstance(error, PermissionError) and _is_of_a_client(error.__cause__)
-        is_refused = is_refused or type(error).__name__ in _REFUSALS
+        is_refused = type(error).__name__ in _REFUSALS or _status(error) == 403
         if code == _SKEWED_CODE:
             advice = (
                 "The clock of this machine differs too much from the clock of the store. Correct "

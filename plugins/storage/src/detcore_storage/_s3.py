@@ -1,17 +1,20 @@
-"""Use S3 through s3fs, and through obstore if that is installed."""
+"""Use S3 through obstore, called synchronously in threads.
+
+Its asynchronous calls are not used: they occasionally abort the process at interpreter exit.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import collections
+import contextlib
 import datetime
 import functools
-import importlib.util
 import logging
-from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from detcore.errors import StorageError
 from detcore.storage import (
@@ -23,23 +26,34 @@ from detcore.storage import (
     Pair,
     Progress,
     check_key,
+    digest_bytes,
+    read_whole,
+    write_all,
+    write_whole,
 )
-from detcore_storage._bucket import bucket_needed
-from detcore_storage._bulk import BulkTransfers
-from detcore_storage._fsspec import FsspecStorage
-from detcore_storage._retries import RetryPolicy, retry_async, translated
+from detcore_storage._remote import RemoteStorage, bucket_needed
+from detcore_storage._retries import RetryPolicy, retry, translated
+from detcore_storage._threads import MAX_LARGE, WHOLE_BYTES, run_in_threads
 
 if TYPE_CHECKING:
-    from detcore_storage._obstore import ObstoreEngine
+    from obstore import GetOptions
+    from obstore.store import S3Store
+
+    from detcore_storage._s3_clients import S3Clients
     from detcore_storage._settings import S3Settings
 
 
+T = TypeVar("T")
 _LOG = logging.getLogger("detcore.storage")
 _PART_BYTES = 5 << 20
-_PARTS_AT_ONCE = 2
-_MOST_PARTS = 9_000  # S3's limit is 10,000
-_OLD_S = 24 * 3600.0
-_ABORT_S = 2.0
+_MAX_PARTS = 9_000  # S3's limit is 10,000
+# Concurrent parts of large files: more for a single file, fewer for each of several.
+_PARTS_AT_ONCE = 6
+_FIRST_BYTES = 1 << 20
+_FEW = 64
+_MAX_GETS = 8
+_DELETES = 500
+_STALE_AFTER_S = 24 * 3600.0
 
 
 def open_s3(settings: S3Settings) -> S3Storage:
@@ -47,135 +61,105 @@ def open_s3(settings: S3Settings) -> S3Storage:
     return S3Storage(settings)
 
 
-class S3Storage(FsspecStorage):
+class S3Storage(RemoteStorage):
     """Checkpoints in a bucket of S3."""
 
-    def __init__(self, settings: S3Settings) -> None:
-        """Store the settings; the connection is made later.
+    # The process that used obstore first. Its threads serve all stores of the process, and a forked
+    # child would wait for them forever: https://github.com/developmentseed/obstore/pull/441
+    _first_pid: ClassVar[int | None] = None
 
-        Raises:
-            StorageError: If the settings require an engine that is not installed.
-        """
+    def __init__(self, settings: S3Settings) -> None:
+        """Store the settings; the connection is made later."""
         super().__init__(f"s3://{settings.root()}")
         self._settings = settings
-        self.policy = RetryPolicy(deadline_s=settings.deadline_s, renew=self._renew)
-        self._fast: ObstoreEngine | None = None
-        has_obstore = importlib.util.find_spec("obstore") is not None
-        if settings.engine == "obstore" and not has_obstore:
-            raise StorageError(
-                "engine: obstore is not installed.\n"
-                "Install it (pip install 'detcore-storage[fast]'), or leave engine out: s3fs will "
-                "then do the work."
-            )
-        if settings.engine != "s3fs" and has_obstore:
-            from detcore_storage._obstore import ObstoreEngine
-
-            self._fast = ObstoreEngine(settings)
+        self._opened: S3Clients | None = None
+        # An attempt here includes obstore's own retries; together they stay below the deadline.
+        self._policy = RetryPolicy(deadline_s=settings.deadline_s / 2, renew=self.close)
 
     @property
     def capabilities(self) -> Capabilities:
         """S3 has conditional puts; a check shows whether a server honours them."""
-        return Capabilities(atomic_create=True, fork_safe=True, byte_progress=True, durable=True)
-
-    @property
-    def engine(self) -> str:
-        """The library that moves files: ``"obstore"`` or ``"s3fs"``."""
-        return "s3fs" if self._engine is None else "obstore"
+        return Capabilities(atomic_create=True, fork_safe=False, byte_progress=True, durable=True)
 
     def put_tree(
         self, pairs: Sequence[Pair], *, progress: Progress | None = None
     ) -> dict[str, FileDigest]:
         """Copy local files to keys; see `StorageBackend.put_tree`."""
-        engine = self._engine
-        if engine is None:
-            return super().put_tree(pairs, progress=progress)
         keys = [check_key(key) for _, key in pairs]
         sizes = [path.stat().st_size for path, _ in pairs]
+        large = [key for key, size in zip(keys, sizes, strict=True) if size > WHOLE_BYTES]
+
+        def put(index: int) -> FileDigest:
+            path, key = pairs[index]
+            if sizes[index] <= WHOLE_BYTES:
+                return self._put_whole(path, key, sizes[index], progress)
+            return self._put_parts(path, key, len(large), progress)
+
         try:
-            with self._writing(), translated(f"writing to {self._settings.root()}", self.url):
-                digests = engine.put(pairs, sizes, progress)
+            with self._writing(f"writing to {self._settings.root()}"):
+                digests = run_in_threads(put, sizes)
         except StorageError:
             # Parts that obstore had sent would stay in the bucket, invisible but billed.
-            self._clear_failed([key for key, size in zip(keys, sizes, strict=True)
-                                if size > _PART_BYTES])  # fmt: skip
+            self._clear_failed(large)
             raise
-        return dict(zip(keys, digests, strict=True))
-
-    def _writing(self) -> AbstractContextManager[None]:
-        return bucket_needed(self.url, self._settings.bucket)
-
-    def _fetch(
-        self,
-        keys: Sequence[str],
-        paths: Sequence[Path | None],
-        algorithm: str = DEFAULT_ALGORITHM,
-        progress: Progress | None = None,
-    ) -> dict[str, FileDigest]:
-        engine = self._engine
-        if engine is None:
-            return super()._fetch(keys, paths, algorithm, progress)
-        with translated(f"reading from {self._settings.root()}", self.url):
-            digests = engine.get(keys, paths, algorithm, progress)
         return dict(zip(keys, digests, strict=True))
 
     def create(self, key: str, data: bytes) -> None:
         """Store a small file that does not exist yet, with a conditional put."""
         check_key(key)
-        engine = self._engine
-        if engine is None:
-            super().create(key, data)
-            return
-        with self._writing(), translated(f"creating {key}", self.url):
-            if not engine.create(key, data):
-                raise FileExistsError(f"{key} exists already in {self.url}")
+        with self._writing(f"creating {key}"):
+            from obstore.exceptions import AlreadyExistsError, PreconditionError
+
+            try:
+                self._retry(lambda: self._store.put(key, data, mode="create"))
+            except (AlreadyExistsError, PreconditionError) as error:
+                raise FileExistsError(f"{key} exists already in {self.url}") from error
 
     def replace(self, key: str, data: bytes) -> None:
         """Store a small file, replacing an existing one."""
         check_key(key)
-        engine = self._engine
-        if engine is None:
-            super().replace(key, data)
-            return
-        with self._writing(), translated(f"writing {key}", self.url):
-            engine.replace(key, data)
+        with self._writing(f"writing {key}"):
+            self._retry(lambda: self._store.put(key, data, use_multipart=False))
 
     def read(self, key: str) -> bytes:
         """Return the content of a small file."""
         check_key(key)
-        engine = self._engine
-        if engine is None:
-            return super().read(key)
         with translated(f"reading {key}", self.url):
-            return engine.read(key)
+            return self._retry(lambda: bytes(self._store.get(key).bytes()))
 
     def list(self, prefix: str = "") -> list[Entry]:
         """Return the files below a prefix, sorted by key."""
         if prefix:
             check_key(prefix)
-        engine = self._engine
-        if engine is None:
-            return super().list(prefix)
         with translated(f"listing {prefix or 'all files'}", self.url):
-            entries = engine.list(prefix)
-        # obstore refuses a whole listing if it contains a key such as "a//b".
-        return super().list(prefix) if entries is None else entries
+            try:
+                entries = self._retry(lambda: self._list(prefix))
+                if not entries and prefix:
+                    meta = self._retry(lambda: self._store.head(prefix))
+                    entries = [Entry(meta["path"], meta["size"])]
+            except FileNotFoundError:
+                return []
+        return sorted(entries, key=lambda entry: entry.key)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete files; keys that do not exist are skipped."""
         checked = [check_key(key) for key in keys]
-        engine = self._engine
-        if engine is None:
-            super().delete(checked)
-            return
+
+        def delete(batch: Sequence[str]) -> None:
+            self._store.delete(batch)
+
         with translated(f"deleting {', '.join(checked[:3])}", self.url):
-            engine.delete(checked)
+            for start in range(0, len(checked), _DELETES):
+                batch = checked[start : start + _DELETES]
+                with contextlib.suppress(FileNotFoundError):
+                    self._retry(functools.partial(delete, batch))
 
     def probe(self) -> None:
         """Write, read and delete a small file; also abort uploads of killed processes."""
         super().probe()
         try:
-            self.clear_uploads(older_than_s=_OLD_S)
-        except (PermissionError, StorageError) as error:
+            self.clear_uploads(older_than_s=_STALE_AFTER_S)
+        except StorageError as error:
             # Listing uploads needs a separate permission, which saving does not need.
             _LOG.warning(
                 "unfinished uploads in %s cannot be looked for, and may be paid for: %s",
@@ -193,156 +177,265 @@ class S3Storage(FsspecStorage):
             The number of aborted uploads.
         """
         start = "/".join(part for part in (self._settings.prefix, prefix) if part)
+        age = datetime.timedelta(seconds=older_than_s)
+        latest = datetime.datetime.now(datetime.timezone.utc) - age
+
+        def is_abandoned(upload: Mapping[str, Any]) -> bool:
+            key = f"{upload['Key']}/"
+            return upload["Initiated"] <= latest and (not start or key.startswith(f"{start}/"))
+
         with translated("looking for unfinished uploads", self.url):
-            old = []
-            latest = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(
-                seconds=older_than_s
+            found = self._retry(lambda: self._page("list_multipart_uploads", "Uploads", start))
+            uploads = [upload for upload in found if is_abandoned(upload)]
+            for upload in uploads:
+                self._retry(functools.partial(self._abort, upload))
+        return len(uploads)
+
+    def close(self) -> None:
+        """Forget the connections; the next request makes new ones, with the credentials of then."""
+        self._opened = None
+
+    def _fetch(
+        self,
+        keys: Sequence[str],
+        paths: Sequence[Path | None],
+        algorithm: str,
+        progress: Progress | None,
+    ) -> dict[str, FileDigest]:
+        small: dict[int, FileDigest] = {}
+        large: dict[int, Mapping[str, Any]] = {}
+        # At most this much of a large file is requested: the server would read and send the rest in
+        # vain. Among many files most are small, for which a range costs more than it saves.
+        first: GetOptions | None = {"range": (0, _FIRST_BYTES)} if len(keys) <= _FEW else None
+
+        def get(index: int) -> None:
+            meta, data = self._retry(lambda: _read_if_small(self._store, keys[index], first))
+            if data is None:
+                large[index] = meta
+                return
+            path = paths[index]
+            if path is not None:
+                write_whole(path, data)
+            if progress is not None:
+                progress(len(data))
+            small[index] = digest_bytes(data, algorithm)
+
+        def get_large(position: int) -> FileDigest:
+            index = order[position]
+            return self._get_parts(
+                keys[index], large[index], paths[index], algorithm, len(order), progress
             )
-            options: dict[str, Any] = {"Bucket": self._settings.bucket, "Prefix": start}
-            while True:
-                page = self._s3("list_multipart_uploads", **options)
-                old += [upload for upload in page.get("Uploads", ())
-                        if upload["Initiated"] <= latest
-                        and (upload["Key"] == start or not start
-                             or upload["Key"].startswith(f"{start}/"))]  # fmt: skip
-                if not page.get("IsTruncated"):
-                    break
-                options["KeyMarker"] = page["NextKeyMarker"]
-                options["UploadIdMarker"] = page.get("NextUploadIdMarker", "")
-            for upload in old:
-                self._s3(
-                    "abort_multipart_upload", Bucket=self._settings.bucket, Key=upload["Key"],
-                    UploadId=upload["UploadId"],
-                )  # fmt: skip
-        return len(old)
+
+        with translated(f"reading from {self._settings.root()}", self.url):
+            max_threads = _MAX_GETS if len(keys) <= _FEW else None
+            run_in_threads(get, [0] * len(keys), max_threads=max_threads)
+            order = list(large)
+            digests = run_in_threads(get_large, [large[index]["size"] for index in order])
+        all_digests = small | dict(zip(order, digests, strict=True))
+        return {key: all_digests[index] for index, key in enumerate(keys)}
+
+    def _put_whole(self, path: Path, key: str, size: int, progress: Progress | None) -> FileDigest:
+        data = read_whole(path, size)
+        self._retry(lambda: self._store.put(key, data, use_multipart=False))
+        if progress is not None:
+            progress(len(data))
+        return digest_bytes(data)
+
+    def _put_parts(
+        self, path: Path, key: str, num_large: int, progress: Progress | None
+    ) -> FileDigest:
+        """Upload in parts; obstore retries each of them, but not with renewed credentials."""
+        reported = 0  # by all attempts
+
+        def report(sent: int) -> None:
+            nonlocal reported
+            if progress is not None and sent > reported:
+                progress(sent - reported)
+                reported = sent
+
+        return self._retry(lambda: self._put_parts_once(path, key, num_large, report))
+
+    def _put_parts_once(
+        self, path: Path, key: str, num_large: int, report: Callable[[int], None]
+    ) -> FileDigest:
+        digester = Digester()
+        part = max(_PART_BYTES, -(-path.stat().st_size // _MAX_PARTS))
+
+        def parts() -> Iterator[bytes]:
+            sent = 0
+            with open(path, "rb", buffering=0) as source:
+                while data := source.read(part):
+                    digester.update(data)
+                    yield data
+                    sent += len(data)
+                    report(sent)
+
+        try:
+            self._store.put(key, parts(), chunk_size=part, max_concurrency=_share_parts(num_large))
+        except FileNotFoundError:
+            # Either the bucket does not exist, or the last response was lost: the upload is then
+            # complete, and retrying the request does not find it.
+            if self._stored(key) != digester.result():
+                raise
+        return digester.result()
+
+    def _stored(self, key: str) -> FileDigest | None:
+        """Return the digest of the stored file, or None."""
+        try:
+            meta = self._retry(lambda: self._store.head(key))
+        except FileNotFoundError:
+            return None
+        return self._get_parts(key, meta, None, DEFAULT_ALGORITHM, 1, None)
+
+    def _get_parts(
+        self,
+        key: str,
+        meta: Mapping[str, Any],
+        path: Path | None,
+        algorithm: str,
+        num_large: int,
+        progress: Progress | None,
+    ) -> FileDigest:
+        """Download in ranges, some of them ahead of the write position."""
+        digester = Digester(algorithm)
+        size = meta["size"]
+        at_once = _share_parts(num_large)
+        ahead: collections.deque[Future[memoryview]] = collections.deque()
+        start = 0
+        with (
+            ThreadPoolExecutor(at_once, thread_name_prefix="detcore-storage") as pool,
+            open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
+        ):
+            try:
+                while start < size or ahead:
+                    while start < size and len(ahead) < at_once:
+                        stop = min(start + _PART_BYTES, size)
+                        ahead.append(pool.submit(self._get_range, key, meta, start, stop))
+                        start = stop
+                    data = ahead.popleft().result()
+                    digester.update(data)
+                    if sink is not None:
+                        write_all(sink, data)
+                    if progress is not None:
+                        progress(len(data))
+            finally:
+                for future in ahead:
+                    future.cancel()
+        return digester.result()
+
+    def _get_range(self, key: str, meta: Mapping[str, Any], start: int, stop: int) -> memoryview:
+        options: GetOptions = {"range": (start, stop)}
+        if meta.get("e_tag"):
+            options["if_match"] = meta["e_tag"]  # all parts must be of the same object
+
+        def read() -> memoryview:
+            data = memoryview(self._store.get(key, options=options).bytes())
+            if len(data) != stop - start:
+                raise ConnectionError(f"{len(data)} bytes of {key} came instead of {stop - start}")
+            return data
+
+        return self._retry(read)
+
+    def _list(self, prefix: str) -> Sequence[Entry]:
+        """Return the files below a prefix."""
+        from obstore.exceptions import BaseError
+
+        try:
+            pages = self._store.list(prefix or None, chunk_size=1000)
+            return [Entry(meta["path"], meta["size"]) for page in pages for meta in page]
+        except BaseError as error:
+            # One key such as "a//b" fails the whole listing.
+            if "Error parsing Path" not in str(error):
+                raise
+        root = f"{self._settings.prefix}/" if self._settings.prefix else ""
+        below = f"{root}{prefix}/" if prefix else root
+        found = self._page("list_objects_v2", "Contents", below)
+        return [Entry(each["Key"][len(root) :], each["Size"]) for each in found
+                if not each["Key"].endswith("/")]  # fmt: skip
+
+    def _page(self, call: str, field: str, prefix: str) -> Sequence[Mapping[str, Any]]:
+        """Return a field of all pages that a call of botocore answers with."""
+        pages = self._clients.botocore.get_paginator(call).paginate(
+            Bucket=self._settings.bucket, Prefix=prefix
+        )
+        return [each for page in pages for each in page.get(field, ())]
+
+    def _abort(self, upload: Mapping[str, Any]) -> None:
+        client = self._clients.botocore
+        with contextlib.suppress(client.exceptions.NoSuchUpload):
+            client.abort_multipart_upload(
+                Bucket=self._settings.bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+            )
 
     def _clear_failed(self, keys: Sequence[str]) -> None:
         for key in keys:
             try:
                 self.clear_uploads(key, older_than_s=0.0)
-            except (OSError, StorageError) as error:
+            except StorageError as error:
                 _LOG.warning("parts of %s may be left in %s: %s", key, self.url, error)
                 return
 
+    @contextlib.contextmanager
+    def _writing(self, what: str) -> Iterator[None]:
+        with bucket_needed(self.url, self._settings.bucket), translated(what, self.url):
+            yield
+
+    def _retry(self, work: Callable[[], T]) -> T:
+        return retry(work, self._policy)
+
     @property
-    def _engine(self) -> ObstoreEngine | None:
-        """The fast engine, unless this process was forked from one that has used it."""
-        return self._fast if self._fast is not None and self._fast.is_usable() else None
+    def _store(self) -> S3Store:
+        return self._clients.store
 
-    def _s3(self, name: str, **options: Any) -> Any:
-        fs = self._fs
-        return BulkTransfers(fs, self.policy).run(functools.partial(fs._call_s3, name, **options))
-
-    def _connect(self) -> tuple[Any, str]:
-        import s3fs
-
-        settings = self._settings
-        path_style = settings.path_style
-        if path_style is None:
-            path_style = settings.endpoint_url is not None
-        region = settings.region
-        if region is None and settings.endpoint_url is not None:
-            region = "us-east-1"
-        fs = s3fs.S3FileSystem(
-            key=None if settings.access_key is None else settings.access_key.get_secret_value(),
-            secret=None if settings.secret_key is None else settings.secret_key.get_secret_value(),
-            endpoint_url=settings.endpoint_url,
-            client_kwargs={} if region is None else {"region_name": region},
-            config_kwargs={
-                "s3": {"addressing_style": "path" if path_style else "auto"},
-                "max_pool_connections": 50,
-                "connect_timeout": min(10.0, settings.deadline_s / 2),
-                "read_timeout": min(60.0, settings.deadline_s / 2),
-                # Some servers refuse trailing checksums, which are sent otherwise; the manifest
-                # contains digests anyway.
-                "request_checksum_calculation": "when_required",
-                "response_checksum_validation": "when_required",
-                # botocore would draw its pauses from the generator that training uses.
-                "retries": {"total_max_attempts": 1},
-            },
-            use_listings_cache=False,
-        )
-        return fs, settings.root()
-
-    async def _renew(self) -> None:
-        """Read the credentials of s3fs again."""
-        await self._fs.set_session(refresh=True)
-
-    def _make_folders(self, keys: Iterable[str]) -> None:
-        """Do nothing: there are no folders, and a bucket must exist."""
-
-    def _write_stream(self, key: str, source: BinaryIO, progress: Progress | None) -> FileDigest:
-        size = source.seek(0, 2)
-        source.seek(0)
-        upload = _PartsUpload(self._fs, self.policy, *self._fs.split_path(self._path(key))[:2])
-        return BulkTransfers(self._fs, self.policy).once(
-            functools.partial(upload.send, source, size, progress)
-        )
-
-
-class _PartsUpload:
-    """One multipart upload through s3fs; each part has the deadline of a request.
-
-    s3fs's own upload has no deadline, and needs a second pass over the file for the digest.
-    """
-
-    def __init__(self, fs: Any, policy: RetryPolicy, bucket: str, key: str) -> None:
-        self._fs = fs
-        self._policy = policy
-        self._where = {"Bucket": bucket, "Key": key}
-
-    async def send(self, source: BinaryIO, size: int, progress: Progress | None) -> FileDigest:
-        """Upload the file, or leave nothing behind."""
-        part_bytes = max(_PART_BYTES, -(-size // _MOST_PARTS))
-        digester = Digester()
-        begun = await self._call("create_multipart_upload")
-        token = {"UploadId": begun["UploadId"]}
-        pending: collections.deque[asyncio.Task[dict[str, Any]]] = collections.deque()
-        parts: list[dict[str, Any]] = []
-        try:
-            while data := source.read(part_bytes):
-                digester.update(data)
-                if len(pending) == _PARTS_AT_ONCE:
-                    parts.append(await pending.popleft())
-                number = len(parts) + len(pending) + 1
-                pending.append(asyncio.ensure_future(self._send_part(data, number, token)))
-                if progress is not None:
-                    progress(len(data))
-            while pending:
-                parts.append(await pending.popleft())
-            await self._complete(parts, token, size)
-        except BaseException:
-            for task in pending:
-                task.cancel()
-            await asyncio.gather(*pending, return_exceptions=True)
-            await self._abort(token)
-            raise
-        return digester.result()
-
-    async def _send_part(self, data: bytes, number: int, token: dict[str, str]) -> dict[str, Any]:
-        done = await self._call("upload_part", PartNumber=number, Body=data, **token)
-        return {"PartNumber": number, "ETag": done["ETag"]}
-
-    async def _complete(
-        self, parts: list[dict[str, Any]], token: dict[str, str], size: int
-    ) -> None:
-        try:
-            await self._call("complete_multipart_upload", MultipartUpload={"Parts": parts}, **token)
-        except FileNotFoundError:
-            # An earlier attempt succeeded and its response was lost: the upload no longer exists.
-            there = await self._fs._info("/".join(self._where.values()))
-            if there["size"] != size:
-                raise
-
-    async def _abort(self, token: dict[str, str]) -> None:
-        try:
-            await asyncio.wait_for(
-                self._fs._call_s3("abort_multipart_upload", **self._where, **token), _ABORT_S
+    @property
+    def _clients(self) -> S3Clients:
+        if S3Storage._first_pid not in (None, os.getpid()):
+            raise StorageError(
+                f"{self.url} cannot be used in a process that was forked after S3 was used.\n"
+                "Start such processes with 'spawn' or 'forkserver' rather than 'fork' "
+                "(multiprocessing.get_context), or fork before S3 is used."
             )
-        except (OSError, asyncio.TimeoutError) as error:
-            _LOG.warning("parts of %s may be left in the bucket: %s", self._where["Key"], error)
+        S3Storage._first_pid = os.getpid()
+        clients = self._opened
+        if clients is None:
+            try:
+                from detcore_storage._s3_clients import S3Clients
+            except ImportError as error:
+                raise StorageError(
+                    f"the storage {self.url} needs a package that is not installed.\n"
+                    "Install it with: pip install 'detcore-storage[s3]'"
+                ) from error
+            clients = self._opened = S3Clients(self._settings)
+        return clients
 
-    async def _call(self, name: str, **options: Any) -> Any:
-        return await retry_async(
-            lambda: self._fs._call_s3(name, **self._where, **options), self._policy
-        )
+
+def _share_parts(num_large: int) -> int:
+    """Return the number of concurrent parts for each of some large files."""
+    return _PARTS_AT_ONCE // max(1, min(num_large, MAX_LARGE))
+
+
+def _read_if_small(
+    store: S3Store, key: str, first: GetOptions | None
+) -> tuple[Mapping[str, Any], memoryview | None]:
+    """Return the metadata of a file, and its content unless it is large.
+
+    Args:
+        store: The store.
+        key: The key of the file.
+        first: Options that request only the first bytes.
+    """
+    from obstore.exceptions import BaseError
+
+    try:
+        result = store.get(key, options=first)
+    except BaseError as error:
+        if first is None or "416" not in str(error):  # a range of an empty file
+            raise
+        result = store.get(key)
+    meta: Mapping[str, Any] = result.meta
+    if meta["size"] > _FIRST_BYTES:
+        return meta, None
+    data = memoryview(result.bytes())
+    if len(data) != meta["size"]:
+        raise ConnectionError(f"{len(data)} bytes of {key} came instead of {meta['size']}")
+    return meta, data

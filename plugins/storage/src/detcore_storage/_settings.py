@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
 from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
@@ -104,15 +103,12 @@ class S3Settings(_BucketSettings):
         region: Default: the one of the profile, or ``us-east-1``.
         path_style: Whether the bucket is in the path rather than in the host name; default: if
             there is an `endpoint_url`.
-        engine: ``"obstore"`` (fast; extra ``detcore-storage[fast]``), ``"s3fs"``, or ``"auto"``:
-            the first that is installed.
     """
 
     access_key: SecretStr | None = None
     secret_key: SecretStr | None = None
     region: str | None = None
     path_style: bool | None = None
-    engine: Literal["auto", "obstore", "s3fs"] = "auto"
 
     @model_validator(mode="after")
     def _keys_are_a_pair(self) -> Self:

@@ -25,7 +25,8 @@ from detcore_testing._crash_bench import Process, open_bench
 from detcore_testing._crash_scenarios import SCENARIOS
 
 LIBRARIES = {
-    "local": (), "gcs": ("gcsfs",), "seaweedfs": ("s3fs", "obstore"), "moto": ("s3fs", "obstore")
+    "local": (), "gcs": ("gcsfs",), "seaweedfs": ("botocore.session", "obstore"),
+    "moto": ("botocore.session", "obstore"),
 }  # fmt: skip
 
 

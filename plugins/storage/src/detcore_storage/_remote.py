@@ -1,0 +1,111 @@
+"""Share code between the storages that no file system serves."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from detcore.errors import StorageError
+from detcore.storage import (
+    DEFAULT_ALGORITHM,
+    FileDigest,
+    Pair,
+    Progress,
+    StorageBackend,
+    check_key,
+    check_targets,
+    is_left_over,
+    is_safe_key,
+    try_out,
+)
+
+# Folder of the files of `probe`.
+_PROBES = ".detcore-probe"
+
+
+class RemoteStorage(StorageBackend):
+    """Files under a URL, which a client library moves."""
+
+    def __init__(self, url: str) -> None:
+        """Store the URL."""
+        self._url = url
+
+    @property
+    def url(self) -> str:
+        """URL of the root."""
+        return self._url
+
+    def direct_path(self, key: str) -> Path | None:
+        """Return None: files are reached through the client only."""
+        if key:
+            check_key(key)
+        return None
+
+    def get_tree(
+        self,
+        pairs: Sequence[Pair],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        progress: Progress | None = None,
+    ) -> dict[str, FileDigest]:
+        """Copy keys to local files; see `StorageBackend.get_tree`."""
+        keys = [check_key(key) for _, key in pairs]
+        check_targets([path for path, _ in pairs])
+        for folder in {path.parent for path, _ in pairs}:
+            folder.mkdir(parents=True, exist_ok=True)
+        return self._fetch(keys, [path for path, _ in pairs], algorithm, progress)
+
+    def digest_tree(
+        self,
+        keys: Sequence[str],
+        *,
+        algorithm: str = DEFAULT_ALGORITHM,
+        make_durable: bool = False,
+        progress: Progress | None = None,
+    ) -> dict[str, FileDigest]:
+        """Digest stored files; see `StorageBackend.digest_tree`."""
+        paths = [None] * len(keys)
+        return self._fetch([check_key(key) for key in keys], paths, algorithm, progress)
+
+    def _fetch(
+        self,
+        keys: Sequence[str],
+        paths: Sequence[Path | None],
+        algorithm: str,
+        progress: Progress | None,
+    ) -> dict[str, FileDigest]:
+        """Read and digest files, and write those that have a path."""
+        raise NotImplementedError
+
+    def delete_tree(self, prefix: str) -> None:
+        """Delete everything below a prefix."""
+        check_key(prefix)
+        keys = [entry.key for entry in self.list(prefix)]
+        # No client is asked to remove a folder recursively: for some stores that would reach
+        # beyond the prefix (a bucket's root removes the bucket).
+        within = [key for key in keys if key == prefix or key.startswith(f"{prefix}/")]
+        # detcore never writes names such as "../x"; they must not prevent deleting the others.
+        self.delete(key for key in within if is_safe_key(key))
+
+    def probe(self) -> None:
+        """Write, read and delete a small file; also delete leftovers of killed processes."""
+        try_out(self, f"{_PROBES}/")
+        # Cleaning up after others is optional, so failures are ignored.
+        with contextlib.suppress(OSError):
+            found = [entry.key for entry in self.list(_PROBES)]
+            self.delete(key for key in found if is_left_over(key[len(_PROBES) + 1 :]))
+
+
+@contextlib.contextmanager
+def bucket_needed(url: str, bucket: str) -> Iterator[None]:
+    """Turn a store's "not found" into an error about the bucket, for writes."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        if error.filename is not None:  # a local file to upload
+            raise
+        raise StorageError(
+            f"the bucket {bucket!r} of {url} does not exist, or these credentials may not see it.\n"
+            "It is not made for you. Make it, or correct the bucket and endpoint_url."
+        ) from error
