@@ -64,7 +64,7 @@ def test_an_experiment_has_curves_and_its_best_trials(
         assert text in page.text
     assert "COMPLETED · 3 trials · best val_loss 0.1084 (trial 1, step 200)" in page.text
     assert len(page.drawings()) == 2  # for a wide cell, and for a narrow one
-    assert page.drawings()[0].count("<path") == 3
+    assert page.drawings()[0].count("<path id=") == 3
 
 
 def test_a_trial_has_curves_of_its_metrics(client: Determined, store: ClientStore) -> None:
