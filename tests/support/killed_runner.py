@@ -22,6 +22,7 @@ import shutil
 import signal
 import sys
 import tempfile
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -80,12 +81,14 @@ class Steps:
     def __init__(self, before: Callable[[int], None]) -> None:
         self.done = 0
         self._before = before
+        self._lock = threading.RLock()
         self.are_counted = True
 
     def step(self) -> None:
         if self.are_counted:
-            self._before(self.done)
-            self.done += 1
+            with self._lock:  # threads of the runner share the database
+                self._before(self.done)
+                self.done += 1
 
     def count_calls(self, kind: type) -> None:
         """Count the calls of all public methods of a class."""

@@ -68,7 +68,9 @@ def test_a_node_that_dies_in_the_middle_of_a_trial(
     assert process.returncode == 0, stdout + stderr
     assert detcore.trial(1).num_restarts == 1
     assert detcore.state() == expected
-    assert re.search(rf"trial 1 failed: .*rank \d was lost: node \S+ {died}", stdout), stdout
+    lost = re.search(rf"ray: rank \d was lost: node \S+ {died}", stdout)
+    assert lost, stdout
+    assert "trial 1 failed. It starts again" in stdout[lost.end() :]
     assert not any(map(is_running, pids))
 
 
@@ -110,7 +112,8 @@ def test_what_speaks_to_ray_may_be_killed_too(detcore: RayRuns, expect: Expect) 
     stdout, _ = process.communicate(timeout=200)
     assert process.returncode == 0, stdout
     assert not is_running(pid)
-    assert "the process that speaks to Ray was killed by SIGKILL. It starts again" in stdout
+    killed = "ray: the process that speaks to Ray was killed by SIGKILL\n"
+    assert "trial 1 failed. It starts again" in stdout.partition(killed)[2], stdout
     assert detcore.state() == expected
 
 

@@ -23,6 +23,11 @@ class GrainSuite(DataSourceSuite):
     num_records = 10
     kind: str
 
+    @pytest.fixture(autouse=True)
+    def _import_grain(self) -> None:
+        """Import Grain before a test seeds the generators: the import draws numbers."""
+        importlib.import_module("_grain_data")
+
     def make_source(self, num_workers: int) -> Any:
         return resumable(data_of(self.kind, num_workers), record_id=lambda batch: batch[:, 0])
 

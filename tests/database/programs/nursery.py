@@ -31,12 +31,13 @@ def payload(step: int) -> dict[str, Any]:
     return {"steps_completed": step, "metrics": {"loss": 1 / step}, "batch_metrics": batches}
 
 
-def report(command: dict[str, Any]) -> None:
+def report(command: dict[str, Any], started: int) -> None:
     spool = Spool(Path(command["spool"]), trial_id=command["trial"], run_id=command["run"])
     follower = None
     if command["drain"]:
         follower = LogFollower(Database.open(command["url"]))
         follower.follow(spool.path)
+    os.close(started)
     step = 0
     while True:
         step += 1
@@ -55,16 +56,21 @@ def main() -> None:
         if command["do"] == "inherit" and inherited is None:
             inherited = Database.open(command["url"])
             inherited.list_experiments()
+        reader, started = os.pipe()
         child = os.fork()
         if child == 0:
             if command["do"] == "report":
-                report(command)
+                report(command, started)
             elif command["do"] == "open":
                 Database.open(command["url"]).close()
             elif inherited is not None:
                 acknowledge(inherited.create_experiment(config={}, config_text=None,
                             model_dir="/m", name="child"))  # fmt: skip
             os._exit(0)
+        os.close(started)
+        if command.get("drain"):
+            os.read(reader, 1)  # until it has opened the database, however busy the machine is
+        os.close(reader)
         if command["kill_after_s"] is not None:
             time.sleep(command["kill_after_s"])
             os.kill(child, signal.SIGKILL)

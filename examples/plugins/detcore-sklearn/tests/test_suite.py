@@ -21,6 +21,7 @@ class TestSGDClassifier(FrameworkSuite):
     broken_entrypoint = "model_def:BrokenDigits"
     stop_entrypoint = "model_def:StoppingDigits"
     hyperparameters: ClassVar[Mapping[str, Any]] = {"global_batch_size": 16, "alpha": 0.001}
+    changed_hyperparameters: ClassVar[Mapping[str, Any]] = {"alpha": 0.1}
     # scikit-learn itself rejects it, in the first batch.
     invalid_hyperparameters: ClassVar[Mapping[str, Any]] = {"alpha": -1.0}
     declined: ClassVar[Mapping[str, str]] = {

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from _shared import UsedRecords, options
 from torch.nn import functional
-from torch.utils.data import IterableDataset
+from torch.utils.data import IterableDataset, get_worker_info
 from transformers import (
     EarlyStoppingCallback,
     Trainer,
@@ -57,7 +57,7 @@ class Rows(torch.utils.data.Dataset):
 
 
 class ShuffledStream(IterableDataset):
-    """Yields its records in another order in each epoch."""
+    """Yields its records in another order in each epoch; divides them among the workers."""
 
     def __init__(self, rows):
         self.rows = rows
@@ -66,10 +66,13 @@ class ShuffledStream(IterableDataset):
         return len(self.rows)
 
     def __iter__(self):
-        order = torch.randperm(len(self.rows)).tolist()
+        info = get_worker_info()
+        first, step = (info.id, info.num_workers) if info else (0, 1)
+        own = range(first, len(self.rows), step)
+        order = torch.randperm(len(own)).tolist()
         random.shuffle(order)
         for index in order:
-            row = self.rows[index]
+            row = self.rows[own[index]]
             yield {**row, "x": row["x"] + 0.1 * torch.randn(4)}
 
 
