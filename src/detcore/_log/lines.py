@@ -12,7 +12,7 @@ import json
 import math
 import secrets
 import zlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Final
 
@@ -35,9 +35,9 @@ def encode_metrics(value: object) -> str:
     """
     try:
         # The usual case costs one pass in C; only NaN and infinities take the slow path.
-        return "".join(_ENCODE(value, 0))
+        return _STRICT.encode(value)
     except ValueError:
-        return "".join(_ENCODE(_spell(value), 0))
+        return _STRICT.encode(_spell(value))
 
 
 def encode_document(value: object) -> str:
@@ -73,15 +73,7 @@ def _unwrap(value: object) -> Any:
     raise TypeError(f"{type(value).__name__} is not JSON: {value!r}")
 
 
-# A report is encoded in the thread that trains, and to make an encoder takes longer than to use it.
 _STRICT: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_unwrap)
-# `JSONEncoder.encode` makes this object for each value. Other interpreters have none.
-_MAKE: Final = getattr(json.encoder, "c_make_encoder", None)
-_ENCODE: Final[Callable[[object, int], Iterable[str]]] = (
-    _MAKE(None, _unwrap, json.encoder.encode_basestring_ascii, None, ":", ",", False, False, False)
-    if _MAKE
-    else lambda value, _level: _STRICT.encode(value)
-)
 
 
 def _spell(value: object) -> Any:

@@ -170,9 +170,7 @@ class Model(Connected):
                 raise InvalidArgumentError(f"{what} is {describe(text)}; expected a text")
         if metadata:
             given["metadata"] = check_metadata(metadata)
-        # Without empty values: a transport of an earlier release takes the UUID alone.
-        told = {key: value for key, value in given.items() if value}
-        version = self._version(self._asked.register_version(self._key, uuid, **told))
+        version = self._version(self._asked.register_version(self._key, uuid, **given))
         self._take(self._asked.get_model(self._key))
         return version
 

@@ -10,9 +10,6 @@ from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup
 from detcore.search._halving import Bracket, BracketPlan
 from detcore.search._sampling import Sampler
 
-# Alone, right after other work, a draw takes six times as long: its code is in no cache.
-_DRAWN_AT_ONCE = 16
-
 
 class _Brackets:
     """Trials of several independent brackets."""
@@ -21,7 +18,6 @@ class _Brackets:
         self._setup = setup
         self._sampler = Sampler(setup.seed)
         self._num_drawn = 0
-        self._drawn: list[dict[str, object]] = []  # the next one last
         self._brackets = [Bracket(plan, self._sample) for plan in plans]
         self._weights = [plan.max_trials for plan in plans]
         self._bracket_of: list[Bracket] = []
@@ -53,14 +49,9 @@ class _Brackets:
         return answers
 
     def _sample(self) -> dict[str, object]:
-        if not self._drawn:
-            first = self._num_drawn
-            self._num_drawn += _DRAWN_AT_ONCE
-            self._drawn = [
-                self._sampler.draw(self._setup.hyperparameters, index)
-                for index in reversed(range(first, self._num_drawn))
-            ]
-        return self._drawn.pop()
+        index = self._num_drawn
+        self._num_drawn += 1
+        return self._sampler.draw(self._setup.hyperparameters, index)
 
 
 class AdaptiveSearch(_Brackets):

@@ -11,9 +11,6 @@ from detcore.contract.errors import DetcoreError, SearchError
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod
 from detcore.search._sampling import Sampler
 
-# Alone, right after other work, a seed takes twice as long: its code is in no cache.
-_SEEDS_AT_ONCE = 16
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Validated:
@@ -142,7 +139,6 @@ class Search:
     def __init__(self, method: SearchMethod, *, seed: int) -> None:
         self.method = method
         self._sampler = Sampler(seed)
-        self._seeds: list[int] = []  # of the next trials, the next one last
         self.trials: list[PlannedTrial] = []
         self.events: list[Event] = []
         self.trained: dict[int, float] = {}
@@ -275,10 +271,7 @@ class Search:
             if answer.length < 1:
                 raise SearchError(f"{answer}: a trial trains to a length of at least 1")
             index = len(self.trials)
-            if not self._seeds:
-                following = reversed(range(index, index + _SEEDS_AT_ONCE))
-                self._seeds = [self._sampler.seed_of_trial(each) for each in following]
-            seed = self._seeds.pop()
+            seed = self._sampler.seed_of_trial(index)
             self.trials.append(PlannedTrial(answer.hparams, seed, answer.length))
             self._open.add(index)
             self._training.add(index)

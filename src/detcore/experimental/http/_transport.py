@@ -261,9 +261,7 @@ class HttpTransport:
         self, model: str | int, checkpoint_uuid: str, **given: Unpack[VersionTexts]
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
-        # A server of an earlier release takes the UUID alone.
-        texts = {key: value for key, value in given.items() if value}
-        sent = {"checkpoint_uuid": checkpoint_uuid, **texts}
+        sent = {"checkpoint_uuid": checkpoint_uuid, **given}
         return checked("version", self._change("POST", f"{self._model(model)}/versions", sent))
 
     def get_version(self, model: str | int, number: int) -> Document | None:
