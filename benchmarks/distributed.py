@@ -1,7 +1,7 @@
 """Latency and bandwidth of ``allgather`` between processes of one machine, beside its peers.
 
     python benchmarks/distributed.py [--sizes 2,4,8] [--rounds 5] [--large-calls 3] [--quick]
-        [--only latency,bandwidth,read,kept] [--peer-python PYTHON] [--baseline SRC]
+        [--only latency,bandwidth,read] [--peer-python PYTHON] [--baseline SRC]
 
 Every turn starts N plain processes anew and measures one implementation; the implementations take
 turns in a new random order each round. Printed are medians and quartiles over rounds of what rank 0
@@ -11,8 +11,7 @@ measured, and ratios that are taken within a round. The null control is detcore 
 bytes of the array that one rank contributes (64 MiB of float32) divided by the median time of a
 call that gathers such an array from each rank to each rank; a rank receives N - 1 times as much.
 "and read" adds up every array that was received within the measured time, since memory that is
-only mapped costs its reader something later. "kept" keeps the results of all calls, so that no
-memory can be used again; this makes no difference to the peers and is measured for detcore only.
+only mapped costs its reader something later.
 
 With --peer-python, the Python of an environment with both peers, there are rows for them:
 
@@ -44,10 +43,7 @@ from typing import Any
 import numpy as np
 from _report import parse_options, print_table, with_quartiles
 
-WARM_UP = 4  # memory that is used again has been used twice by then
-PEERS_WARM_UP = 1  # theirs makes no difference, and takes long
-KEPT_CALLS = 3
-IN_STOCK = 4  # as many results are kept before that, so that those measured get fresh memory
+WARM_UP = 1
 
 LABELS = {
     "detcore": "detcore",
@@ -60,7 +56,6 @@ MEASURES = {
     "latency": "latency, us",
     "bandwidth": "bandwidth, MB/s",
     "read": "and read, MB/s",
-    "kept": "kept, MB/s",
 }
 
 AllGather = Callable[[Any], list[Any]]
@@ -109,7 +104,7 @@ def run_rank(
         "cross_rank": 0, "cross_size": 1,
     }  # fmt: skip
     allgather = openers.get(name, open_detcore)(place, ports)
-    found = measure(allgather, rank, options, is_peer=name in openers)
+    found = measure(allgather, rank, options)
     allgather("all are done")
     if rank == 0:
         print(json.dumps(found), flush=True)
@@ -117,36 +112,27 @@ def run_rank(
     os._exit(0)  # the ends of three libraries are not what is measured
 
 
-def measure(
-    allgather: AllGather, rank: int, options: argparse.Namespace, *, is_peer: bool
-) -> dict[str, float]:
+def measure(allgather: AllGather, rank: int, options: argparse.Namespace) -> dict[str, float]:
     """Return the median microseconds of a small call, and megabytes per second of large ones."""
     small = {"rank": rank, "loss": 0.25, "batches": 100}
     large = np.full(options.array_mib << 18, rank, np.float32)
     only = options.only.split(",")
-    kept: list[Any] = []
 
     def read(value: Any) -> None:
         for array in allgather(value):
             array.sum()
 
-    def keep(value: Any) -> None:
-        kept.append(allgather(value))
-
-    def bandwidth(call: Callable[[Any], Any], calls: int, warm_up: int) -> float:
-        return large.nbytes / median_s(call, large, calls, warm_up) / 1e6
+    def bandwidth(call: Callable[[Any], Any]) -> float:
+        return large.nbytes / median_s(call, large, options.large_calls, WARM_UP) / 1e6
 
     gc.collect()
     found = {}
     if "latency" in only:
         found["latency"] = median_s(allgather, small, options.calls, 20) * 1e6
     if "bandwidth" in only:
-        warm_up = PEERS_WARM_UP if is_peer else WARM_UP
-        found["bandwidth"] = bandwidth(allgather, options.large_calls, warm_up)
+        found["bandwidth"] = bandwidth(allgather)
     if "read" in only:
-        found["read"] = bandwidth(read, options.large_calls, 0 if is_peer else 1)
-    if "kept" in only and not is_peer:
-        found["kept"] = bandwidth(keep, KEPT_CALLS, IN_STOCK)
+        found["read"] = bandwidth(read)
     return found
 
 
