@@ -357,7 +357,7 @@ def test_on_a_terminal_there_is_colour_unless_it_is_unwanted(records: Records) -
     trial = records.trained()
     coloured = shown_on_a_terminal(records, "trial", "describe", str(trial))
     assert "\x1b[36m" in coloured
-    assert "┤" in coloured
+    assert re.search(r"(?m)^ *\S* [|+].*\*", coloured)  # the plot
     plain = shown_on_a_terminal(records, "trial", "describe", str(trial), NO_COLOR="1")
     assert "\x1b[36m" not in plain
 
