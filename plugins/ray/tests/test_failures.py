@@ -70,7 +70,7 @@ def test_a_node_that_dies_in_the_middle_of_a_trial(
     assert detcore.state() == expected
     lost = re.search(rf"ray: rank \d was lost: node \S+ {died}", stdout)
     assert lost, stdout
-    assert "trial 1 failed. It starts again" in stdout[lost.end() :]
+    assert re.search(r"\ntrial 1 failed\b.* It starts again", stdout[lost.end() :]), stdout
     assert not any(map(is_running, pids))
 
 
