@@ -155,17 +155,17 @@ def _explained_refusal(what: str, url: str) -> Iterator[None]:
         if code == _SKEWED_CODE:
             advice = (
                 "The clock of this machine differs too much from the clock of the store. Correct "
-                "it (timedatectl set-ntp true), then resume from the last checkpoint."
+                "it (timedatectl set-ntp true), then try again."
             )
         elif code in _EXPIRED_CODES:
             advice = (
-                "The credentials have expired. Renew them (for example: aws sso login), then "
-                "resume from the last checkpoint."
+                "The credentials have expired. Renew them (for example: aws sso login), then try "
+                "again."
             )
         elif is_refused or _needs_renewal(error):
             advice = (
                 "The store refuses the credentials. Check that they are valid and may read and "
-                f"write there (detcore storage check {url}), then resume from the last checkpoint."
+                f"write there (detcore storage check {url}), then try again."
             )
         else:
             raise
