@@ -56,7 +56,9 @@ class Preprocessing(SmallTrial):
     def build_model(self) -> Any:
         x, make_layer = CASES[self.case]
         inputs = keras.Input(x.shape[1:], dtype="string" if x.dtype.kind == "U" else x.dtype.name)
-        outputs = layers.Dense(3)(layers.Dropout(0.2)(make_layer()(inputs)))
+        # Keras 3 accepts no integers in Dropout.
+        hidden = layers.Dense(8)(make_layer()(inputs))
+        outputs = layers.Dense(3)(layers.Dropout(0.2)(hidden))
         model = self.context.wrap_model(keras.Model(inputs, outputs))
         loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
         model.compile(keras.optimizers.Adam(0.01), loss)
