@@ -97,7 +97,8 @@ class InterruptedScripts:
         """
         if call.first is not None:
             return self._claim_later_run(script, call, storage_url)
-        matches = self._list_matches(script, storage_url)
+        runs = self._list_runs(script)
+        matches = _select_runs(runs, script, storage_url)
         for experiment, trial in self._find_unfinished(matches, call):
             _refuse_ambiguous(experiment, matches)
             if self._take_over(experiment):
@@ -105,7 +106,7 @@ class InterruptedScripts:
         if not call.session:
             self._refuse_other_order(matches)
             if not matches:
-                self._refuse_other_arguments(script, call, storage_url)
+                self._refuse_other_arguments(runs, script, call, storage_url)
         return None
 
     def _find_unfinished(
@@ -128,17 +129,8 @@ class InterruptedScripts:
                 continue
             yield experiment, trial
 
-    def _list_matches(
-        self, script: ScriptExperiment, storage_url: str, *, ignored: Collection[str] = ()
-    ) -> list[tuple[ExperimentRecord, TrialRecord]]:
-        """Return the experiments of scripts with the same settings, newest first.
-
-        Args:
-            script: The settings.
-            storage_url: Where the checkpoints are.
-            ignored: Keys of the configuration that may differ.
-        """
-        wanted = _identity(script, storage_url, ignored)
+    def _list_runs(self, script: ScriptExperiment) -> list[tuple[ExperimentRecord, TrialRecord]]:
+        """Return the experiments of scripts with the same name, newest first."""
         found = self._database.list_experiments(
             name=str(script.name), archived=False, newest_first=True
         )
@@ -147,11 +139,7 @@ class InterruptedScripts:
             for experiment in found
             if experiment.name == script.name
         ]
-        return [
-            (experiment, trial)
-            for experiment, trial in pairs
-            if trial is not None and _recorded(experiment, trial, storage_url, ignored) == wanted
-        ]
+        return [(experiment, trial) for experiment, trial in pairs if trial is not None]
 
     def _claim_later_run(
         self, script: ScriptExperiment, call: ScriptCall, storage_url: str
@@ -224,7 +212,11 @@ class InterruptedScripts:
                 )
 
     def _refuse_other_arguments(
-        self, script: ScriptExperiment, call: ScriptCall, storage_url: str
+        self,
+        runs: list[tuple[ExperimentRecord, TrialRecord]],
+        script: ScriptExperiment,
+        call: ScriptCall,
+        storage_url: str,
     ) -> None:
         """Check that no unfinished start differs in the arguments alone.
 
@@ -233,7 +225,7 @@ class InterruptedScripts:
         Raises:
             RunError: If one does.
         """
-        matches = self._list_matches(script, storage_url, ignored=[_ARGUMENTS])
+        matches = _select_runs(runs, script, storage_url, ignored=[_ARGUMENTS])
         for experiment, trial in self._find_unfinished(matches, call):
             checkpoint = self._database.latest_checkpoint(trial.id)
             if checkpoint is not None:
@@ -386,6 +378,29 @@ def _describe_changes(recorded: list[Any], wanted: list[Any]) -> str:
         for name in {**before, **now}
         if before.get(name) != now.get(name)
     )
+
+
+def _select_runs(
+    runs: list[tuple[ExperimentRecord, TrialRecord]],
+    script: ScriptExperiment,
+    storage_url: str,
+    *,
+    ignored: Collection[str] = (),
+) -> list[tuple[ExperimentRecord, TrialRecord]]:
+    """Return the runs with the settings of a script.
+
+    Args:
+        runs: The runs.
+        script: The settings.
+        storage_url: Where the checkpoints are.
+        ignored: Keys of the configuration that may differ.
+    """
+    identity = _identity(script, storage_url, ignored)
+    return [
+        (experiment, trial)
+        for experiment, trial in runs
+        if _recorded(experiment, trial, storage_url, ignored) == identity
+    ]
 
 
 def _identity(
