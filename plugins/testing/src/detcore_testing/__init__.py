@@ -32,13 +32,6 @@ if TYPE_CHECKING:
     from detcore_testing._searcher_simulation import SearchSimulation
     from detcore_testing._storage import StorageSuite
     from detcore_testing._storage_access import FolderAccess
-    from detcore_testing._strategies import (
-        file_trees,
-        hyperparameter_spaces,
-        keys,
-        metrics,
-        record_splits,
-    )
 
 __version__ = "0.1.0"
 
@@ -61,11 +54,6 @@ __all__ = [
     "Suite",
     "changes_of",
     "clause",
-    "file_trees",
-    "hyperparameter_spaces",
-    "keys",
-    "metrics",
-    "record_splits",
     "run_forked",
     "run_ranks",
 ]
@@ -86,6 +74,5 @@ __getattr__, __dir__ = lazy_names(
         "_searcher_simulation": "SearchSimulation",
         "_storage": "StorageSuite",
         "_storage_access": "FolderAccess",
-        "_strategies": "file_trees hyperparameter_spaces keys metrics record_splits",
     },
 )

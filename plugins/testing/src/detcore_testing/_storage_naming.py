@@ -12,12 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detcore.errors import StorageError, UnsafePathError
-from detcore.storage import Entry, StorageBackend, check_key
+from detcore.storage import Entry, StorageBackend, check_key, is_safe_key
 from detcore_testing._clauses import clause
 from detcore_testing._expect import expect, expect_equal, expect_error
 from detcore_testing._settings import quick
 from detcore_testing._storage_access import FolderAccess, StorageAccess, write_files
-from detcore_testing._strategies import keys
 
 UNSAFE_KEYS = (
     "", "/", "/etc/passwd", "..", "../x", "a/../../x", "a/..", "a//b", ".", "./a", "a/./b", "a/",
@@ -32,6 +31,9 @@ _ALIKE = (
 )  # fmt: skip
 """Pairs of names that some stores take for one."""
 
+_STRANGE_PARTS = (
+    "1", "10", "run", "run-1", ".hidden", "a b", "[1]*?", "100%41", "weights.bin", "~", "#",
+)  # fmt: skip
 _NEIGHBOURS = (
     "run/1/a/c", "run/1/b", "run/10/x", "run/1x", "run/2/x", "run-1/a", "run/1-/a",
 )  # fmt: skip
@@ -203,7 +205,16 @@ class NamingClauses(StorageAccess):
     )
     def test_any_safe_key_keeps_its_content(self, tmp_path: Path) -> None:
         """Try keys that hypothesis thinks of."""
-        names = keys(backslash="backslash" not in self.declined)
+        excluded = "/\\" if "backslash" in self.declined else "/"
+        text = st.text(
+            st.characters(
+                codec="utf-8", exclude_categories=["Cc", "Cs"], exclude_characters=excluded
+            ),
+            min_size=1,
+            max_size=8,
+        )
+        parts = st.lists(st.sampled_from(_STRANGE_PARTS) | text, min_size=1, max_size=3)
+        names = parts.map("/".join).filter(is_safe_key)
         with self.opened(tmp_path) as storage:
 
             @quick(self.num_examples)
