@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import uuid
 from pathlib import Path
 from typing import Any
@@ -108,16 +107,3 @@ class TestOneOfAThirdParty(TestFileThroughFsspec):
 
         self.root = tmp_path / "root"
         return SlowStorage(SlowSettings(**self.make_settings(tmp_path)))
-
-
-def test_threads_that_were_there_before_are_not_the_storages(tmp_path: Path) -> None:
-    end = threading.Event()
-    others = [threading.Thread(target=end.wait) for _ in range(20)]
-    try:
-        for other in others:
-            other.start()
-        TestLocalStorage().test_the_process_is_left_alone(tmp_path)
-    finally:
-        end.set()
-        for other in others:
-            other.join()

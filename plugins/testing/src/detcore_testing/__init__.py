@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from detcore_testing._clauses import BrokenContractError, Suite, clause
     from detcore_testing._command import DetcoreCommand, Finished
     from detcore_testing._data_source import DataSourceSuite
-    from detcore_testing._faults import FaultyStorage, StorageFault, changes_of
-    from detcore_testing._forked import run_forked
     from detcore_testing._framework import FrameworkSuite
     from detcore_testing._framework_runs import FrameworkRun, FrameworkRuns
     from detcore_testing._launcher import LauncherSuite
@@ -39,7 +37,6 @@ __all__ = [
     "BrokenContractError",
     "DataSourceSuite",
     "DetcoreCommand",
-    "FaultyStorage",
     "Finished",
     "FolderAccess",
     "FrameworkRun",
@@ -49,12 +46,9 @@ __all__ = [
     "RankError",
     "SearchSimulation",
     "SearcherSuite",
-    "StorageFault",
     "StorageSuite",
     "Suite",
-    "changes_of",
     "clause",
-    "run_forked",
     "run_ranks",
 ]
 
@@ -64,8 +58,6 @@ __getattr__, __dir__ = lazy_names(
         "_clauses": "BrokenContractError Suite clause",
         "_command": "DetcoreCommand Finished",
         "_data_source": "DataSourceSuite",
-        "_faults": "FaultyStorage StorageFault changes_of",
-        "_forked": "run_forked",
         "_framework": "FrameworkSuite",
         "_framework_runs": "FrameworkRun FrameworkRuns",
         "_launcher": "LauncherSuite",

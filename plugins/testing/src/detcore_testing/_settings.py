@@ -5,16 +5,14 @@ from __future__ import annotations
 from hypothesis import HealthCheck, Phase, settings
 
 
-def quick(num_examples: int, num_steps: int = 20) -> settings:
+def quick(num_examples: int) -> settings:
     """Return settings under which a suite gives the same answer each time it runs.
 
     Args:
         num_examples: How many examples are tried.
-        num_steps: How many steps each example of a state machine has at most.
     """
     return settings(
         max_examples=num_examples,
-        stateful_step_count=num_steps,
         derandomize=True,
         database=None,
         deadline=None,

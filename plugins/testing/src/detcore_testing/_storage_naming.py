@@ -63,26 +63,19 @@ class NamingClauses(StorageAccess):
                 wanted = sorted(key for key in _NEIGHBOURS if key.startswith(f"{prefix}/"))
                 expect_equal(found, wanted, f"the keys of list({prefix!r})")
 
-    @clause("deleting-is-literal", "delete takes each key as it is: *, ? and [] are no patterns")
-    def test_deleting_is_literal(self, tmp_path: Path) -> None:
-        """Delete keys that would be patterns elsewhere."""
-        names = ("r/1", "r/2", "r/[1]", "r/*", "r/?", "r/%31", "r/**", "r/{1,2}", "r/~")
-        with self.opened(tmp_path) as storage:
-            for name in names:
-                self.raw_write(name, name.encode())
-            storage.delete(name for name in names if name not in ("r/1", "r/2"))
-            self.expect_stored({"r/1": b"r/1", "r/2": b"r/2"})
-
     @clause(
-        "deleting-leaves-what-is-beside", "delete leaves the other files of a folder, hidden too"
+        "deleting-is-literal",
+        "delete takes each key as it is, without patterns, and leaves what is beside, hidden too",
     )
-    def test_deleting_leaves_what_is_beside(self, tmp_path: Path) -> None:
-        """Delete files that are not hidden."""
+    def test_deleting_is_literal(self, tmp_path: Path) -> None:
+        """Delete keys that would be patterns elsewhere, and the last file that is not hidden."""
+        left = ("r/1", "r/2", "run/.b", "run-1", "other/c/.d")
+        names = ("[1]", "*", "?", "%31", "**", "{1,2}", "~")
+        deleted = ("run/a", "other/a", *(f"r/{name}" for name in names))
         with self.opened(tmp_path) as storage:
-            left = ("run/.b", "run-1", "other/c/.d")
-            for key in ("run/a", "other/a", *left):
+            for key in (*left, *deleted):
                 self.raw_write(key, b"1")
-            storage.delete(["run/a", "other/a"])
+            storage.delete(key for key in deleted)
             self.expect_stored(dict.fromkeys(left, b"1"))
 
     @clause(

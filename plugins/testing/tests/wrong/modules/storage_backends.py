@@ -64,7 +64,7 @@ class KeepsTheTail(Wrong):
 
 
 class MovesItsSources(Wrong):
-    broken = "put-leaves-its-sources"
+    broken = "put-stores-what-is-there"
 
     def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
         digests = super().put_tree(pairs, **options)
@@ -100,18 +100,6 @@ class RemembersDigests(Wrong):
 
     def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
         return {key: self.seen[key] for key in keys}
-
-
-class RemembersDigestsOfCheckpoints(RemembersDigests):
-    broken = "damage-is-found"
-
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
-        super().put_tree(pairs, **options)
-        return self.seen
-
-    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
-        found = LocalStorage.digest_tree(self, keys, **options)
-        return {key: getattr(self, "seen", found).get(key, found[key]) for key in keys}
 
 
 class CutsLargeFiles(Wrong):
@@ -183,7 +171,7 @@ class LeavesOutAbsent(Wrong):
 
 
 class MakesTheFileFirst(Wrong):
-    broken = "failed-get-makes-no-file"
+    broken = "absent-keys-are-errors"
 
     def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
         for path, key in pairs:
@@ -205,7 +193,7 @@ class CountsTwice(Wrong):
 
 
 class TellsOncePerFile(Wrong):
-    broken = "progress-within-a-file"
+    broken = "progress-counts-bytes-once"
 
     def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
         progress = options.pop("progress", None)
@@ -348,7 +336,7 @@ class ReadsOnce(Wrong):
 class ForgetsWhatItLacks(Wrong):
     """Once a place was empty it stays so for this handle."""
 
-    broken = "two-handles-see-one-place"
+    broken = "what-others-wrote-is-seen"
 
     def read(self, key: str) -> bytes:
         if getattr(self, "_was_empty", False):
@@ -426,7 +414,7 @@ class ClosesOnce(Wrong):
 
 
 class LeavesFilesOpen(Wrong):
-    broken = "descriptors-are-released"
+    broken = "the-process-is-left-alone"
 
     def read(self, key: str) -> bytes:
         data = super().read(key)
@@ -439,7 +427,7 @@ class LeavesFilesOpen(Wrong):
 
 
 class DrawsFromTheUsersGenerator(Wrong):
-    broken = "random-generators-are-left-alone"
+    broken = "the-process-is-left-alone"
 
     def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
         time.sleep(random.random() / 1000)
@@ -563,7 +551,7 @@ class CommitsTooEarly(Wrong):
 
 
 class ListsOutside(Wrong):
-    broken = "unsafe-prefixes-open-nothing"
+    broken = "unsafe-keys-are-refused"
 
     def list(self, prefix: str = "") -> list[Entry]:
         top = self.root / prefix
@@ -612,7 +600,7 @@ class ReadsText(Wrong):
 class TidiesUp(Wrong):
     """Removes a folder in which it sees no file any more."""
 
-    broken = "deleting-leaves-what-is-beside"
+    broken = "deleting-is-literal"
 
     def delete(self, keys: Iterable[str]) -> None:
         keys = list(keys)
