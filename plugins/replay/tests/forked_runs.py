@@ -26,7 +26,7 @@ from detcore_replay import _process
 from detcore_replay._digest_file import read_digests
 from detcore_replay._replay import Replay, Replayer
 from detcore_replay._runs import Run
-from detcore_testing._forked import forked, wait_for_child
+from detcore_testing._processes import forked, wait_for_child
 
 __all__ = ["ForkedReplayer", "make_run"]
 

@@ -12,8 +12,8 @@ import pytest
 from detcore.launch import Launcher, LocalLauncher
 from detcore.types import TrialInfo
 from detcore_testing import LauncherSuite
-from detcore_testing._forked import run_forked
 from detcore_testing._launcher_access import LauncherRun
+from detcore_testing._processes import forked, wait_for_child
 
 
 class TestLocalLauncher(LauncherSuite):
@@ -88,4 +88,4 @@ def test_workers_that_have_not_started_are_abandoned_without_a_signal_to_the_tes
         run.begin(_Waiting())  # type: ignore[arg-type]  # all that it is asked for
         run.abandon()
 
-    assert run_forked(abandon) == 0
+    assert wait_for_child(forked(abandon)) == 0

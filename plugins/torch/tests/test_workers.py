@@ -57,8 +57,8 @@ def flat(state: Mapping[str, Any]) -> np.ndarray:
 
 @pytest.mark.parametrize("size", [2, 3])
 def test_workers_come_to_the_weights_and_metrics_of_one(size: int) -> None:
-    (alone,) = run_ranks(train_reduced, 1, "processes")
-    found = run_ranks(functools.partial(train_reduced), size, "processes")
+    (alone,) = run_ranks(train_reduced, 1)
+    found = run_ranks(functools.partial(train_reduced), size)
     state, reports, validation = alone
     assert [report[1]["counted"] for report in reports] == [72, 36]
     for other, told, validated in found:
@@ -99,8 +99,8 @@ def train_dropped(
 
 @pytest.mark.parametrize("cut", [4, 6])
 def test_workers_that_are_resumed_end_with_the_same_bits(tmp_path: Path, cut: int) -> None:
-    whole = run_ranks(functools.partial(train_dropped, None, cut), 2, "processes")
-    again = run_ranks(functools.partial(train_dropped, tmp_path, cut), 2, "processes")
+    whole = run_ranks(functools.partial(train_dropped, None, cut), 2)
+    again = run_ranks(functools.partial(train_dropped, tmp_path, cut), 2)
     assert again == whole
     assert whole[0][2] != whole[1][2]  # each worker draws random numbers of its own
 
@@ -111,7 +111,7 @@ def train_twice(directory: Path, distributed: Any) -> tuple[Any, Any]:
 
 def test_the_terms_of_three_workers_are_summed_in_one_order(tmp_path: Path) -> None:
     """Of two the order does not matter. PyTorch would have another in a process's first step."""
-    found = run_ranks(functools.partial(train_twice, tmp_path), 3, "processes")
+    found = run_ranks(functools.partial(train_twice, tmp_path), 3)
     for whole, again in found:
         assert again == whole
     assert len({whole[2] for whole, _ in found}) == 3  # each worker is seeded
@@ -162,7 +162,7 @@ def settle_mixed(distributed: Any) -> list[Any]:
 
 def test_settling_the_order_changes_nothing_else() -> None:
     """It exchanges each of 8 parameters twice, or none, where PyTorch keeps one order."""
-    for found in run_ranks(settle_mixed, 2, "processes"):
+    for found in run_ranks(settle_mixed, 2):
         assert found == [16, 16, 0]
 
 
@@ -186,9 +186,9 @@ def train_part(directory: Path, start: int, end: int, distributed: Any) -> dict[
 
 
 def test_another_number_of_workers_goes_on_in_the_middle_of_adding_up(tmp_path: Path) -> None:
-    run_ranks(functools.partial(train_part, tmp_path, 0, 6), 3, "processes")
-    parts = run_ranks(functools.partial(train_part, tmp_path, 6, 13), 2, "processes")
-    (whole,) = run_ranks(functools.partial(train_part, tmp_path / "b", 0, 13), 1, "processes")
+    run_ranks(functools.partial(train_part, tmp_path, 0, 6), 3)
+    parts = run_ranks(functools.partial(train_part, tmp_path, 6, 13), 2)
+    (whole,) = run_ranks(functools.partial(train_part, tmp_path / "b", 0, 13), 1)
     assert parts[0] == parts[1]
     np.testing.assert_allclose(flat(parts[0]), flat(whole), rtol=1e-12, atol=1e-14)
 
@@ -228,7 +228,7 @@ def train_counting(distributed: Any) -> list[Any]:
 
 
 def test_all_workers_use_the_chiefs_buffers_and_exchange_gradients_once_per_update() -> None:
-    first, second = run_ranks(train_counting, 2, "processes")
+    first, second = run_ranks(train_counting, 2)
     assert first[:3] == second[:3] == [[0.0, 1.0, 1.0], 1.0, True]
     assert first[3] != second[3]  # of the third batch, which made no update yet
 
@@ -249,7 +249,7 @@ def leave(distributed: Any) -> None:
 
 def test_a_worker_that_fails_ends_the_others() -> None:
     with pytest.raises(RankError, match="rank 1 has enough") as caught:
-        run_ranks(leave, 2, "processes")
+        run_ranks(leave, 2)
     assert caught.value.rank == 1
 
 
@@ -266,7 +266,7 @@ def divide(distributed: Any) -> None:
 
 def test_workers_with_different_data_are_refused() -> None:
     with pytest.raises(RankError, match=r"(?s)rank 0: 6 and 4; rank 1: 7 and 4.*all of the data"):
-        run_ranks(divide, 2, "processes")
+        run_ranks(divide, 2)
 
 
 def test_workers_on_several_machines_are_refused() -> None:

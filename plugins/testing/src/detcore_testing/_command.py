@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import yaml
 
 from detcore.environment import child_environment, read_variables
-from detcore_testing._processes import kill, marked_processes, wait_until_ended
+from detcore_testing._processes import kill, marked_processes, wait_until_none
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -116,8 +116,8 @@ class DetcoreCommand:
                 if process.poll() is None:
                     process.kill()
                     process.communicate()
-        kill(marked_processes(_MARK, self._mark))
-        wait_until_ended(_MARK, self._mark, 10)
+        kill(self.leftovers(0))
+        self.leftovers(10)
 
     def variables(self) -> dict[str, str]:
         """Return the environment variables of its processes."""
@@ -194,7 +194,7 @@ class DetcoreCommand:
         Args:
             timeout_s: How long to wait for them to end by themselves.
         """
-        return wait_until_ended(_MARK, self._mark, timeout_s)
+        return wait_until_none(lambda: marked_processes(_MARK, self._mark), timeout_s)
 
     def wait_for(self, condition: Callable[[], _T], timeout_s: float = 60) -> _T:
         """Wait until a condition is true; return its value.

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
-import tempfile
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from detcore.data import DataSource, IdKind, LedgerWriter
+from detcore.data import DataSource
 from detcore.errors import DataError
-from detcore_replay import verify_ledger
 from detcore_testing._clauses import Suite, clause
 from detcore_testing._expect import expect, expect_equal, expect_error
-from detcore_testing._forked import run_forked
 
-_NUM_KILLS = 4
 _LARGEST_POSITION_BYTES = 100_000
 _Taken = list[tuple[int, list[int], Any]]
 
@@ -142,17 +135,6 @@ class DataSourceSuite(Suite):
                     expect_equal(taken + rest, whole, f"batches, {before} then {after} workers")
 
     @clause(
-        "kills-lose-nothing",
-        "processes that are killed at any batch use each record once, as the ledger proves",
-        capability="identified records",
-    )
-    def test_kills_lose_nothing(self) -> None:
-        """Kill processes with SIGKILL, each after its checkpoint, and verify their ledgers."""
-        for index, num_workers in enumerate(self.num_workers):
-            with tempfile.TemporaryDirectory() as folder:
-                self._run_killed(Path(folder), num_workers, random.Random(index))
-
-    @clause(
         "generators-untouched",
         "random and numpy.random continue as if nothing had been loaded",
         capability="generators",
@@ -199,42 +181,6 @@ class DataSourceSuite(Suite):
         if "identified records" in self.declined:
             return []
         return [int(index) for index in source.records()]
-
-    def _run_killed(self, folder: Path, num_workers: int, draw: random.Random) -> None:
-        saved: dict[str, Any] = {"step": 0, "position": None}
-        path = folder / "saved.json"
-        for run_id in range(1, _NUM_KILLS + 2):
-            stop = saved["step"] + draw.randint(1, 4)
-
-            def run(run_id: int = run_id, stop: int = stop, saved: Any = saved) -> None:
-                self._train(path, run_id, stop, num_workers, saved)
-                os.kill(os.getpid(), signal.SIGKILL)
-
-            expect_equal(run_forked(run), -signal.SIGKILL, f"exit code of run {run_id}")
-            if path.exists():
-                saved = json.loads(path.read_text())
-        report = verify_ledger(folder)
-        expect(report.is_proved, f"{report.sentence()} {report.epochs}")
-
-    def _train(
-        self, path: Path, run_id: int, stop: int, num_workers: int, saved: dict[str, Any]
-    ) -> None:
-        """Take batches up to a step, with a checkpoint at the one before it."""
-        source, step = self._make(num_workers), saved["step"]
-        if saved["position"] is not None:
-            source.seek(saved["position"])
-        ledger = LedgerWriter(path.parent / f"ledger-{run_id}.bin", run_id=run_id, start_step=step)
-        ledger.describe(IdKind.RECORD_INDEX, num_records=self.num_records)
-        batches = _batches(source)
-        while step < stop:
-            if step == stop - 1 and step > saved["step"]:
-                text = json.dumps({"step": step, "position": source.position()})
-                path.with_suffix(".tmp").write_text(text)
-                path.with_suffix(".tmp").rename(path)
-            next(batches)
-            step += 1
-            ledger.log(step, source.epoch, source.records())
-        ledger.flush()
 
 
 def _batches(source: DataSource[Any]) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from detcore.launch.nodes import create_log
 from detcore.trial import import_object
 from detcore.types import TrialInfo
 from detcore_testing._clauses import Suite
-from detcore_testing._system import wait_until_gone
+from detcore_testing._processes import wait_until_gone
 
 _POLL_S = 0.1
 _PRELUDE = """\

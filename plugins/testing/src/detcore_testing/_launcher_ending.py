@@ -14,9 +14,15 @@ from detcore.environment import child_environment
 from detcore.errors import WorkerError
 from detcore_testing._clauses import clause
 from detcore_testing._expect import expect, expect_equal, expect_error
-from detcore_testing._forked import forked
 from detcore_testing._launcher_access import LauncherAccess, LauncherRun
-from detcore_testing._system import is_running, num_descriptors, wait_until_gone, zombies
+from detcore_testing._processes import (
+    forked,
+    is_running,
+    kill,
+    num_descriptors,
+    wait_until_gone,
+    zombies,
+)
 
 _CODES = (0, 3, 65, 75)
 _FOR_EVER = "print('waits', flush=True)\ntime.sleep(600)\n"
@@ -318,7 +324,4 @@ def _nothing_left(pids: list[int]) -> Iterator[None]:
     try:
         yield
     finally:
-        for pid in pids:
-            if is_running(pid):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        kill(filter(is_running, pids))

@@ -15,7 +15,7 @@ from detcore.launch import WorkerEvent
 from detcore_testing._clauses import clause
 from detcore_testing._expect import expect, expect_equal
 from detcore_testing._launcher_access import LauncherAccess
-from detcore_testing._system import is_running
+from detcore_testing._processes import is_running
 
 _MANY_LINES = 5000
 _MANY_EVENTS = 400

@@ -18,9 +18,8 @@ from detcore.environment import child_environment
 from detcore.storage import Entry, StorageBackend
 from detcore_testing._clauses import clause
 from detcore_testing._expect import expect, expect_equal
-from detcore_testing._forked import forked, run_forked, wait_for_child
+from detcore_testing._processes import forked, num_descriptors, wait_for_child
 from detcore_testing._storage_access import StorageAccess, write_files
-from detcore_testing._system import num_descriptors
 
 _RACERS = 6
 _ROUNDS = 4
@@ -175,7 +174,7 @@ class SharingClauses(StorageAccess):
 
             use_all()
 
-            expect_equal(run_forked(child), 0, "the exit code of the child")
+            expect_equal(wait_for_child(forked(child)), 0, "the exit code of the child")
             expect_equal(storage.read("run/b"), b"child", "what the parent read afterwards")
             storage.delete_tree("run")
 
