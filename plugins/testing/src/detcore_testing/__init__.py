@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from detcore_testing._launcher import LauncherSuite
     from detcore_testing._ranks import RankError, run_ranks
     from detcore_testing._searcher import SearcherSuite
-    from detcore_testing._searcher_simulation import SearchSimulation
     from detcore_testing._storage import StorageSuite
     from detcore_testing._storage_access import FolderAccess
 
@@ -44,7 +43,6 @@ __all__ = [
     "FrameworkSuite",
     "LauncherSuite",
     "RankError",
-    "SearchSimulation",
     "SearcherSuite",
     "StorageSuite",
     "Suite",
@@ -63,7 +61,6 @@ __getattr__, __dir__ = lazy_names(
         "_launcher": "LauncherSuite",
         "_ranks": "RankError run_ranks",
         "_searcher": "SearcherSuite",
-        "_searcher_simulation": "SearchSimulation",
         "_storage": "StorageSuite",
         "_storage_access": "FolderAccess",
     },

@@ -14,6 +14,7 @@ from detcore.hooks import PluginManager
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.trial import import_object
 from detcore_testing._clauses import Suite
+from detcore_testing._expect import expect
 from detcore_testing._searcher_simulation import SearchSimulation
 
 SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.STOPPED: 0.04}
@@ -95,7 +96,7 @@ class SearcherAccess(Suite):
         failing: Mapping[ExitReason, float] | None = None,
         metric: Callable[[Mapping[str, Any], int], float] | None = None,
     ) -> SearchSimulation:
-        """Run a whole search; see `detcore_testing.SearchSimulation`."""
+        """Run a whole search; an invalid answer is an `AssertionError`."""
         return SearchSimulation(
             self.make(setup),
             seed=seed,
@@ -110,6 +111,7 @@ class SearcherAccess(Suite):
         They are run once for all clauses that look at them.
         """
         cls = type(self)
+        expect(self.setups(), "setups() returned none")
         if "_searches" not in vars(cls):
             cls._searches = [
                 (setup, self.simulate(setup, seed=seed, failing=failing))

@@ -23,16 +23,16 @@ from detcore.search import (
 from detcore.trial import import_object
 
 
-def tell_one(method: SearchMethod, event: Event) -> Sequence[Answer]:
+def pass_event(method: SearchMethod, event: Event) -> Sequence[Answer]:
     """Pass an event to a method; return its answer."""
     if isinstance(event, Validated):
         return method.validated(event.trial, event.length, event.metric)
     return method.exited(event.trial, event.reason)
 
 
-def tell(method: SearchMethod, events: Sequence[Event]) -> list[list[Answer]]:
+def pass_events(method: SearchMethod, events: Sequence[Event]) -> list[list[Answer]]:
     """Pass events to a new method; return its answers, beginning with that to `start`."""
-    return [list(method.start()), *(list(tell_one(method, event)) for event in events)]
+    return [list(method.start()), *(list(pass_event(method, event)) for event in events)]
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
     made = import_object(asked["target"])
     for search in asked["searches"]:
         method: SearchMethod = made(SearchSetup(**search["setup"]))
-        for answers in tell(method, [event_from_json(each) for each in search["events"]]):
+        for answers in pass_events(method, [event_from_json(each) for each in search["events"]]):
             print(json.dumps([dataclasses.asdict(each) for each in answers]))
 
 

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -29,7 +29,7 @@ from detcore_testing._clauses import clause
 from detcore_testing._expect import expect, expect_equal, shorten
 from detcore_testing._searcher_access import SOME_FAIL, SearcherAccess
 from detcore_testing._searcher_answers import has_choice
-from detcore_testing._searcher_child import tell, tell_one
+from detcore_testing._searcher_child import pass_event, pass_events
 from detcore_testing._settings import quick
 
 _CHILD_S = 120.0
@@ -45,20 +45,18 @@ class RepeatingClauses(SearcherAccess):
 
     @clause("a-cut-changes-nothing", "made anew and told the same it answers the same, at any cut")
     def test_a_cut_changes_nothing(self) -> None:
-        """Replay the first events to a new method, and then the others."""
-        for setup in self.setups():
-            self._expect_the_same_after_cuts(setup)
+        """Replay the first events to a new method."""
 
-    def _expect_the_same_after_cuts(self, setup: SearchSetup) -> None:
         @quick(self.num_examples)
-        @given(seed=st.integers(0, 2**32), part=st.floats(0, 1), fails=st.booleans())
-        def goes_on(seed: int, part: float, fails: bool) -> None:
+        @given(
+            setup=st.sampled_from(self.setups()), seed=st.integers(0, 2**32),
+            part=st.floats(0, 1), fails=st.booleans(),
+        )  # fmt: skip
+        def goes_on(setup: SearchSetup, seed: int, part: float, fails: bool) -> None:
             whole = self.simulate(setup, seed=seed, failing=SOME_FAIL if fails else None)
             cut = int(part * len(whole.events))
-            again = tell(self.make(setup), whole.events[:cut])
+            again = pass_events(self.make(setup), whole.events[:cut])
             _expect_same(again, whole.answers[: cut + 1], "after a cut")
-            again = tell(self.make(setup), whole.events)
-            _expect_same(again, whole.answers, "to the same events")
 
         goes_on()
 
@@ -72,46 +70,45 @@ class RepeatingClauses(SearcherAccess):
                 random.seed(20_000)
                 np.random.seed(20_000)
                 with _later():
-                    again = tell(self.make(setup), whole.events)
+                    again = pass_events(self.make(setup), whole.events)
                 _expect_same(again, whole.answers, "later, with generators seeded otherwise")
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
 
-    @clause("generators-are-left-alone", "the global generators of random and numpy are not drawn")
-    def test_generators_are_left_alone(self) -> None:
-        """Compare their states."""
-        for setup in self.setups():
-            before = repr((random.getstate(), np.random.get_state()))
-            self.simulate(setup, failing=SOME_FAIL)
-            after = repr((random.getstate(), np.random.get_state()))
-            expect(before == after, "the state of a global random generator has changed")
-
     @clause(
         "the-process-is-left-alone",
-        "it starts no threads, writes no files where it runs, and changes no variables",
+        "it starts no threads, writes no files where it runs, and changes no variables and no "
+        "global random generators",
     )
     def test_the_process_is_left_alone(self, tmp_path: Path) -> None:
         """Run searches in an empty folder."""
         for setup in self.setups():
             self.simulate(setup)  # until there is what all searches share
-        before = threading.active_count(), child_environment({})
-        home = Path.cwd()
+
+        def look() -> dict[str, object]:
+            return {
+                "working directory": Path.cwd(),
+                "files where it ran": list(tmp_path.rglob("*")),
+                "variables": child_environment({}),
+                "random generators": repr((random.getstate(), np.random.get_state())),
+            }
+
+        home, num_threads = Path.cwd(), threading.active_count()
         os.chdir(tmp_path)
         try:
+            random.random()
+            np.random.random()  # a generator that is seeded each time is now in another state
+            before = look()
             for setup in self.setups():
                 for _ in range(3):
                     self.simulate(setup, failing=SOME_FAIL)
-            folder = Path.cwd()
+            changed = [name for name, state in look().items() if state != before[name]]
         finally:
             os.chdir(home)
-        more = threading.active_count() - before[0]
+        expect_equal(changed, [], "the changes of this process")
+        more = threading.active_count() - num_threads
         expect(more < 3, f"three searches left {more} threads")
-        expect_equal(folder, tmp_path.resolve(), "the working directory afterwards")
-        files = sorted(path.name for path in tmp_path.rglob("*"))
-        expect_equal(files, [], "the files that searches left where they ran")
-        changed = sorted({name for name, _ in child_environment({}).items() ^ before[1].items()})
-        expect_equal(changed, [], "the variables that are others afterwards")
 
     @clause(
         "the-seed-decides",
@@ -144,11 +141,8 @@ class RepeatingClauses(SearcherAccess):
             told.append({"setup": dataclasses.asdict(setup),
                          "events": [event_to_json(event) for event in whole.events]})  # fmt: skip
         text = json.dumps({"target": self.target(), "searches": told})
-        one, other = _in_other_processes(text)
-        expect(
-            one == other,
-            f"processes with other variables differ: {_first_difference(one, other)}",
-        )
+        one, other = (_answer_in_child(text, variables).splitlines() for variables in _OTHERS)
+        _expect_same(one, other, "in another process")
 
     @clause("setups-are-left-alone", "the setup that it is made from is not changed")
     def test_setups_are_left_alone(self) -> None:
@@ -157,7 +151,7 @@ class RepeatingClauses(SearcherAccess):
             given_one = copy.deepcopy(setup)
             made: SearchMethod = import_object(self.target())(given_one)
             whole = self.simulate(setup, failing=SOME_FAIL)
-            tell(made, whole.events)
+            pass_events(made, whole.events)
             expect_equal(given_one, setup, "the setup after a search")
 
     @clause("instances-share-nothing", "two searches at once are as each alone")
@@ -173,7 +167,7 @@ class RepeatingClauses(SearcherAccess):
                     (one, first, found[0]), (other, second, found[1])
                 ):  # fmt: skip
                     if index < len(search.events):
-                        answers.append(list(tell_one(made, search.events[index])))
+                        answers.append(list(pass_event(made, search.events[index])))
             _expect_same(found[0], first.answers, "beside another search")
             _expect_same(found[1], second.answers, "beside another search")
 
@@ -196,7 +190,7 @@ class RepeatingClauses(SearcherAccess):
                     if isinstance(event, Validated) else event
                     for event in whole.events
                 ]  # fmt: skip
-                found = tell(self.make(turned), events)
+                found = pass_events(self.make(turned), events)
                 _expect_same(found, whole.answers, "with all signs turned")
 
 
@@ -221,40 +215,20 @@ def _later() -> Iterator[None]:
 
 def _expect_same(found: Sequence[Any], wanted: Sequence[Any], when: str) -> None:
     for index, (one, other) in enumerate(zip(found, wanted, strict=True)):
-        if list(one) != list(other):
+        if one != other:
             raise AssertionError(
                 f"it answered otherwise {when}: to event {index} {shorten(one)}; before: "
                 f"{shorten(other)}"
             )
 
 
-def _in_other_processes(text: str) -> list[str]:
-    """Run searches again in processes with other hash seeds; return the answers of each."""
+def _answer_in_child(text: str, variables: Mapping[str, str]) -> str:
+    """Run searches again in a process with other variables; return its answers."""
     path = os.pathsep.join(filter(None, sys.path))
-    children = [
-        subprocess.Popen(
-            [sys.executable, "-m", "detcore_testing._searcher_child"],
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-            env=child_environment({"PYTHONPATH": path, **others}),
-        )
-        for others in _OTHERS
-    ]  # fmt: skip
-    answers = []
-    try:
-        for child in children:
-            printed, said = child.communicate(text, timeout=_CHILD_S)
-            if child.returncode:
-                raise AssertionError(f"the method fails in another process:\n{said[-2000:]}")
-            answers.append(printed)
-    finally:
-        for child in children:
-            child.kill()
-            child.communicate()
-    return answers
-
-
-def _first_difference(one: str, other: str) -> str:
-    for line, another in zip(one.splitlines(), other.splitlines(), strict=False):
-        if line != another:
-            return f"{shorten(line)} and {shorten(another)}"
-    return "one has more answers"
+    child = subprocess.run(
+        [sys.executable, "-m", "detcore_testing._searcher_child"],
+        input=text, capture_output=True, text=True, timeout=_CHILD_S, check=False,
+        env=child_environment({"PYTHONPATH": path, **variables}),
+    )  # fmt: skip
+    expect(not child.returncode, f"the method fails in another process:\n{child.stderr[-2000:]}")
+    return child.stdout

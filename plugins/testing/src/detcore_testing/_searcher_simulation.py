@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -18,6 +17,8 @@ from detcore.search import (
     TrainTo,
     Validated,
 )
+from detcore_testing._expect import expect
+from detcore_testing._searcher_child import pass_event
 
 
 @dataclasses.dataclass(slots=True)
@@ -37,24 +38,10 @@ class SimulatedTrial:
     is_closed: bool = False
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Fault:
-    """An answer that a method must not give.
-
-    Attributes:
-        clause: The clause that it breaks, as in `detcore_testing.SearcherSuite`.
-        text: Description of the answer.
-    """
-
-    clause: str
-    text: str
-
-
 class SearchSimulation:
     """Trials that report in a random order, and sometimes fail.
 
-    An invalid answer is recorded in `fault` and ends the simulation. Exceptions of the method
-    propagate.
+    An invalid answer is an `AssertionError`. Exceptions of the method propagate.
 
     Args:
         method: The search method, new.
@@ -69,7 +56,6 @@ class SearchSimulation:
         answers: Its answers: first to `start`, then to each event.
         progress: Its progress after each answer.
         most_at_once: The most trials that trained at one time.
-        fault: The invalid answer, or None.
     """
 
     def __init__(
@@ -92,31 +78,24 @@ class SearchSimulation:
         self.answers: list[list[Answer]] = []
         self.progress: list[float] = []
         self.most_at_once = 0
-        self.fault: Fault | None = None
 
     def run(self) -> SearchSimulation:
-        """Start, and continue until the search has ended or the method is at fault."""
+        """Start, and continue until the search has ended."""
         self._take(self._method.start())
-        if self.fault is None and not self.trials:
-            self.fault = Fault("the-search-begins", "start returned no trial")
-        while self.fault is None and self._training:
-            index = self._training.pop(self._random.randrange(len(self._training)))
-            self.tell(self._event(index))
+        expect(self.trials, "start returned no trial")
+        while self._training:
+            event = self._event(self._training.pop(self._random.randrange(len(self._training))))
+            if isinstance(event, Validated):
+                self.trials[event.trial].is_waiting = True
+            else:
+                self.trials[event.trial].is_closed = True
+            self.events.append(event)
+            num_events = len(self.events)
+            expect(num_events < self._max_events, f"it goes on after {num_events} events")
+            self._take(pass_event(self._method, event))
+        waiting = [str(i) for i, trial in enumerate(self.trials) if trial.is_waiting]
+        expect(not waiting, f"no trial trains, and these wait for ever: {', '.join(waiting)}")
         return self
-
-    def tell(self, event: Event) -> None:
-        """Pass an event to the method, and take its answer."""
-        trial = self.trials[event.trial]
-        if isinstance(event, Validated):
-            trial.is_waiting = True
-            answer = self._method.validated(event.trial, event.length, event.metric)
-        else:
-            trial.is_closed = True
-            answer = self._method.exited(event.trial, event.reason)
-        self.events.append(event)
-        self._take(answer)
-        if self.fault is None:
-            self.fault = self._deadlock()
 
     def _event(self, index: int) -> Event:
         trial = self.trials[index]
@@ -125,63 +104,35 @@ class SearchSimulation:
                 return Exited(index, reason)
         return Validated(index, trial.length, self._metric(trial.hparams, trial.length))
 
-    def _deadlock(self) -> Fault | None:
-        if len(self.events) >= self._max_events:
-            return Fault("the-search-ends", f"it goes on after {len(self.events)} reports")
-        waiting = [str(i) for i, trial in enumerate(self.trials) if trial.is_waiting]
-        if waiting and not self._training:
-            return Fault(
-                "the-search-ends",
-                f"no trial trains any more, and these wait for ever: {', '.join(waiting)}",
-            )
-        return None
-
     def _take(self, answers: Sequence[Answer]) -> None:
-        if not isinstance(answers, (list, tuple)):
-            self.fault = Fault("answers-are-sequences", f"it answered {answers!r}")
-            return
+        expect(isinstance(answers, (list, tuple)), f"it answered {answers!r}")
         self.answers.append(list(answers))
         for answer in answers:
-            self.fault = self.fault or self._do(answer)
+            self._do(answer)
         self.most_at_once = max(self.most_at_once, len(self._training))
         self.progress.append(self._method.progress())
 
-    def _do(self, answer: Answer) -> Fault | None:
+    def _do(self, answer: Answer) -> None:
+        expect(isinstance(answer, (NewTrial, TrainTo)), f"it answered {answer!r} among others")
+        length = answer.length
+        is_length = type(length) is int and length > 0
         if isinstance(answer, NewTrial):
-            if not _is_length(answer.length):
-                return Fault("lengths-are-whole", f"{answer}: its length is no whole number > 0")
+            expect(is_length, f"{answer}: its length is no whole number > 0")
             self._training.append(len(self.trials))
             self.trials.append(SimulatedTrial(answer.hparams, answer.length))
-            return None
-        if not isinstance(answer, TrainTo):
-            return Fault("answers-are-sequences", f"it answered {answer!r} among others")
-        if not 0 <= answer.trial < len(self.trials):
-            return Fault("only-open-trials-go-on", f"{answer}: there is no such trial")
+            return
+        expect(0 <= answer.trial < len(self.trials), f"{answer}: there is no such trial")
         trial = self.trials[answer.trial]
-        if trial.is_closed:
-            return Fault("only-open-trials-go-on", f"{answer}: the trial has ended")
-        if answer.length is None:
+        expect(not trial.is_closed, f"{answer}: the trial has ended")
+        if length is None:
             trial.is_closed, trial.is_waiting = True, False
             if answer.trial in self._training:
                 self._training.remove(answer.trial)
-            return None
-        return self._go_on(answer.trial, answer.length)
-
-    def _go_on(self, index: int, length: int) -> Fault | None:
-        trial = self.trials[index]
-        if not trial.is_waiting:
-            return Fault("only-open-trials-go-on", f"trial {index} trains to {trial.length} still")
-        if not _is_length(length):
-            return Fault("lengths-are-whole", f"{length!r} of trial {index} is no whole number > 0")
-        if length <= trial.length:
-            return Fault(
-                "lengths-increase",
-                f"trial {index} trained to {trial.length}, and is sent to {length}",
-            )
+            return
+        expect(trial.is_waiting, f"{answer}: the trial trains to {trial.length} still")
+        expect(
+            is_length and length > trial.length,
+            f"{answer}: the trial trained to {trial.length}, and lengths are whole numbers",
+        )
         trial.length, trial.is_waiting = length, False
-        self._training.append(index)
-        return None
-
-
-def _is_length(length: object) -> bool:
-    return type(length) is int and 0 < length < math.inf
+        self._training.append(answer.trial)

@@ -84,26 +84,26 @@ class Right:
 
 
 class LacksProgress(Right):
-    broken = "it-is-made-from-a-setup"
+    broken = "answers-are-valid"
     progress = None  # type: ignore[assignment]
 
 
 class BeginsWithNothing(Right):
-    broken = "the-search-begins"
+    broken = "answers-are-valid"
 
     def start(self) -> Sequence[Answer]:
         return []
 
 
 class AnswersNone(Right):
-    broken = "answers-are-sequences"
+    broken = "answers-are-valid"
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         return super().exited(trial, reason) or None  # type: ignore[return-value]
 
 
 class HalvesOddly(Right):
-    broken = "lengths-are-whole"
+    broken = "answers-are-valid"
 
     def __init__(self, setup: SearchSetup) -> None:
         super().__init__(setup)
@@ -111,7 +111,7 @@ class HalvesOddly(Right):
 
 
 class BeginsAtZero(Right):
-    broken = "lengths-are-whole"
+    broken = "answers-are-valid"
 
     def __init__(self, setup: SearchSetup) -> None:
         super().__init__(setup)
@@ -121,7 +121,7 @@ class BeginsAtZero(Right):
 class CountsFromTheLastStop(Right):
     """Says how much more to train, rather than how far."""
 
-    broken = "lengths-increase"
+    broken = "answers-are-valid"
 
     def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
         return [
@@ -132,7 +132,7 @@ class CountsFromTheLastStop(Right):
 
 
 class ClosesWhatHasEnded(Right):
-    broken = "only-open-trials-go-on"
+    broken = "answers-are-valid"
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         return [TrainTo(trial, None), *super().exited(trial, reason)]
@@ -156,7 +156,7 @@ class NeverEnds(Right):
 class WaitsForEverybody(Right):
     """Decides when all have reported, and some never will."""
 
-    broken = "errors-are-survived"
+    broken = "failures-are-survived"
 
     def __init__(self, setup: SearchSetup) -> None:
         super().__init__(setup)
@@ -174,7 +174,7 @@ class WaitsForEverybody(Right):
 
 
 class ReplacesWhatWasStopped(Right):
-    broken = "stopped-trials-are-survived"
+    broken = "failures-are-survived"
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         if reason is ExitReason.STOPPED:
@@ -185,7 +185,7 @@ class ReplacesWhatWasStopped(Right):
 class AsksForEver(Right):
     """Replaces each trial that rejects its hyperparameters, without an end."""
 
-    broken = "invalid-hyperparameters-are-survived"
+    broken = "failures-are-survived"
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         if reason is ExitReason.INVALID_HP:
@@ -211,7 +211,7 @@ class ForgetsConstants(Right):
 
 
 class AnswersInNumpy(Right):
-    broken = "hyperparameters-are-json"
+    broken = "hyperparameters-are-in-the-space"
 
     def draw(self) -> float:
         return cast(float, np.float64(super().draw()))
@@ -243,7 +243,7 @@ class StartsAllAtOnce(Right):
 
 
 class CountsInPercent(Right):
-    broken = "progress-is-a-part"
+    broken = "progress-rises-to-1"
 
     def progress(self) -> float:
         return 100.0 * super().progress()
@@ -252,14 +252,14 @@ class CountsInPercent(Right):
 class FallsBack(Right):
     """Progress by what runs, which is less near the end."""
 
-    broken = "progress-never-falls"
+    broken = "progress-rises-to-1"
 
     def progress(self) -> float:
         return 1.0 if self.ended >= self.total else 1 - self.ended / self.total
 
 
 class StopsShortOf1(Right):
-    broken = "progress-comes-to-1"
+    broken = "progress-rises-to-1"
 
     def progress(self) -> float:
         return self.ended / (self.total + 1)
@@ -268,7 +268,7 @@ class StopsShortOf1(Right):
 class ForgetsWhatWasRejected(Right):
     """Neither replaces nor counts a trial that rejects its hyperparameters."""
 
-    broken = "rejected-trials-are-replaced-or-counted"
+    broken = "progress-rises-to-1"
 
     def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
         if reason is ExitReason.INVALID_HP:
@@ -318,7 +318,7 @@ class DrawsFromTheUsersGenerator(Right):
 
 
 class SeedsTheUsersGenerator(Right):
-    broken = "generators-are-left-alone"
+    broken = "the-process-is-left-alone"
 
     def __init__(self, setup: SearchSetup) -> None:
         super().__init__(setup)
