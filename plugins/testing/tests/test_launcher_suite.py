@@ -84,8 +84,8 @@ class _Waiting:
 def test_workers_that_have_not_started_are_abandoned_without_a_signal_to_the_tests() -> None:
     def abandon() -> None:
         os.setsid()  # a signal to the group of this process ends nothing else
-        run = LauncherRun(5)
-        run.begin(_Waiting())  # type: ignore[arg-type]  # all that it is asked for
+        run = LauncherRun(None, 5)  # type: ignore[arg-type]
+        run.group = _Waiting()  # type: ignore[assignment]  # all that it is asked for
         run.abandon()
 
     assert wait_for_child(forked(abandon)) == 0

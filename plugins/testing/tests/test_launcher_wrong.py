@@ -11,7 +11,7 @@ from suite_clauses import clauses_of, find_broken
 from detcore_testing import LauncherSuite
 
 # Faults of these would have to be inside the processes that the local launcher starts.
-_NOT_SHOWN = {"standard-input-is-empty", "stubborn-workers-are-killed"}
+_NOT_SHOWN = {"standard-input-is-empty"}
 
 
 @pytest.mark.soak

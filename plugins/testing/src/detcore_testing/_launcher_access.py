@@ -63,6 +63,7 @@ class LauncherRun:
     """The workers of one trial, with their output and events so far.
 
     Attributes:
+        info: The trial.
         group: The workers.
         lines: The lines that they printed: rank, stream and line.
         events: The events that rank 0 reported, in order.
@@ -70,7 +71,8 @@ class LauncherRun:
         overlaps: Number of lines that arrived while another one was being taken.
     """
 
-    def __init__(self, timeout_s: float) -> None:
+    def __init__(self, info: TrialInfo, timeout_s: float) -> None:
+        self.info = info
         self.group: WorkerGroup
         self.lines: list[tuple[int, str, str]] = []
         self.events: list[Mapping[str, Any]] = []
@@ -90,10 +92,6 @@ class LauncherRun:
         finally:
             if is_alone:
                 self._taking.release()
-
-    def begin(self, group: WorkerGroup) -> None:
-        """Look after workers that have been started."""
-        self.group = group
 
     def printed(self, rank: int = 0, stream: str = "stdout") -> list[str]:
         """Return the lines of a rank."""
@@ -168,6 +166,11 @@ class LauncherAccess(Suite):
     timeout_s: ClassVar[float] = 60.0
     as_trial_class: ClassVar[bool] = False
 
+    @property
+    def few_slots(self) -> int:
+        """Two workers, or one where several are declined."""
+        return 1 if "several-workers" in self.declined else 2
+
     def make_launcher(self) -> Launcher:
         """Make the launcher; default: the class that is registered under `launcher`.
 
@@ -223,6 +226,7 @@ class LauncherAccess(Suite):
             experiment_id=ids[0], trial_id=ids[1], run_id=ids[2], trial_seed=11,
             hparams={"global_batch_size": 8}, config=plain, model_dir=str(model_dir),
             trial_dir=str(home / "trials" / str(ids[1])), settings=config.trial_settings(),
+            searcher_length=5, validated_metric=0.25,
         )  # fmt: skip
         create_log(info)
         return info
@@ -252,9 +256,9 @@ class LauncherAccess(Suite):
     ) -> Iterator[LauncherRun]:
         """Start a program with a launcher, for a block; then end remaining workers."""
         info = self.make_info(tmp_path, program)
-        run = LauncherRun(self.timeout_s)
+        run = LauncherRun(info, self.timeout_s)
         home = self.make_folder(tmp_path) / "home"
-        run.begin(launcher.start(info, home=home, slots=slots, on_output=run.take, **options))
+        run.group = launcher.start(info, home=home, slots=slots, on_output=run.take, **options)
         try:
             yield run
         finally:

@@ -62,33 +62,22 @@ class EndingClauses(LauncherAccess):
 
     @clause(
         "the-first-failure-counts",
-        "when a worker fails the others are ended, and its code and rank are told",
+        "when a worker fails the others are ended, killed if they ignore SIGTERM, and its code and "
+        "rank are told",
         capability="several-workers",
     )
     def test_the_first_failure_counts(self, tmp_path: Path) -> None:
-        """Let rank 1 of three fail while the others wait."""
-        program = f"if RANK == 1:\n    sys.exit(5)\n{_FOR_EVER}"
+        """Let rank 1 of three fail while the others wait, one of which ignores SIGTERM."""
+        program = (
+            "if RANK == 0:\n    signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+            "if RANK == 1:\n    time.sleep(1)\n    sys.exit(5)\n"
+            f"{_FOR_EVER}"
+        )
         with self.started(tmp_path, program, slots=3) as run:
             expect_equal(run.finish(), 5, "what close returned")
             expect_equal(run.group.first_failed, 1, "first_failed")
             left = [pid for pid in run.group.pids if is_running(pid)]
             expect_equal(left, [], "workers that are left")
-
-    @clause(
-        "stubborn-workers-are-killed",
-        "a worker that ignores SIGTERM is killed when another one has failed",
-        capability="several-workers",
-    )
-    def test_stubborn_workers_are_killed(self, tmp_path: Path) -> None:
-        """Let rank 0 ignore what asks it to end."""
-        program = (
-            "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-            "print('ready', flush=True)\n"
-            "if RANK == 1:\n    time.sleep(1)\n    sys.exit(6)\n"
-            f"{_FOR_EVER}"
-        )
-        with self.started(tmp_path, program, slots=2) as run:
-            expect_equal(run.finish(), 6, "what close returned")
 
     @clause(
         "coming-back-is-no-failure",
@@ -138,9 +127,8 @@ class EndingClauses(LauncherAccess):
     )
     def test_workers_have_their_own_session(self, tmp_path: Path) -> None:
         """Ask the system."""
-        slots = 1 if "several-workers" in self.declined else 2
-        with self.started(tmp_path, _FOR_EVER, slots=slots) as run:
-            _all_wait(run, slots)
+        with self.started(tmp_path, _FOR_EVER, slots=self.few_slots) as run:
+            _all_wait(run, self.few_slots)
             pids = run.group.pids
             expect_equal([os.getsid(pid) for pid in pids], pids, "the sessions of the workers")
             run.group.kill()
@@ -173,17 +161,16 @@ class EndingClauses(LauncherAccess):
     @clause("signals-reach-all", "signal reaches every worker, SIGTERM where none is named")
     def test_signals_reach_all(self, tmp_path: Path) -> None:
         """Send SIGUSR1, and then the default."""
-        slots = 1 if "several-workers" in self.declined else 2
         program = (
             "signal.signal(signal.SIGUSR1, lambda n, f: print('usr1', flush=True))\n"
             "signal.signal(signal.SIGTERM, lambda n, f: sys.exit(75))\n"
             "print('waits', flush=True)\nwhile True:\n    time.sleep(0.02)\n"
         )
-        with self.started(tmp_path, program, slots=slots) as run:
-            _all_wait(run, slots)
+        with self.started(tmp_path, program, slots=self.few_slots) as run:
+            _all_wait(run, self.few_slots)
             run.group.signal(signal.SIGUSR1)
             run.until(
-                lambda: all("usr1" in run.printed(rank) for rank in range(slots)),
+                lambda: all("usr1" in run.printed(rank) for rank in range(self.few_slots)),
                 "SIGUSR1 has reached all workers",
             )
             run.group.signal()
@@ -228,14 +215,13 @@ class EndingClauses(LauncherAccess):
     )
     def test_nothing_outlives_the_runner(self, tmp_path: Path) -> None:
         """Kill a process that has started workers."""
-        slots = 1 if "several-workers" in self.declined else 2
         read_end, write_end = os.pipe()
 
         def launch() -> None:
             os.close(read_end)
-            with self.started(tmp_path, _WITH_CHILD + _FOR_EVER, slots=slots) as run:
-                _all_wait(run, slots)
-                children = [run.printed(rank)[0] for rank in range(slots)]
+            with self.started(tmp_path, _WITH_CHILD + _FOR_EVER, slots=self.few_slots) as run:
+                _all_wait(run, self.few_slots)
+                children = [run.printed(rank)[0] for rank in range(self.few_slots)]
                 pids = " ".join([*children, *map(str, run.group.pids)])
                 os.write(write_end, f"{pids}\n".encode())
                 run.until(lambda: False, "this process is killed")
@@ -247,31 +233,24 @@ class EndingClauses(LauncherAccess):
         with _nothing_left(pids):
             os.kill(runner, signal.SIGKILL)
             os.waitpid(runner, 0)
-            expect_equal(len(pids), 2 * slots, "the number of processes that were started")
+            expect_equal(len(pids), 2 * self.few_slots, "the number of processes that were started")
             left = wait_until_gone(pids, self.timeout_s / 8)
             expect_equal(left, [], "the processes that outlive the one that started them")
 
-    @clause("close-releases-everything", "no descriptor and no thread is left by trials that ended")
+    @clause(
+        "close-releases-everything",
+        "no descriptor, thread or process that was not waited for is left by trials that ended",
+    )
     def test_close_releases_everything(self, tmp_path: Path) -> None:
         """Run some trials one after the other."""
-        program = "tell(number=1)\nprint('printed')"
-        with self.started(tmp_path, program) as run:
-            run.finish()
-        before = num_descriptors(), threading.active_count()
-        for _ in range(3):
-            with self.started(tmp_path, program) as run:
-                expect_equal(run.finish(), 0, "the exit code")
-        after = num_descriptors(), threading.active_count()
-        expect_equal(after, before, "the numbers of descriptors and threads after three trials")
-
-    @clause("no-zombies-stay", "every process that ended was waited for when close returns")
-    def test_no_zombies_stay(self, tmp_path: Path) -> None:
-        """Look at the children of this process."""
-        slots = 1 if "several-workers" in self.declined else 2
-        before = zombies()
-        with self.started(tmp_path, "sys.exit(75 * RANK)", slots=slots) as run:
-            run.finish()
-            expect_equal(sorted(set(zombies()) - set(before)), [], "the zombies")
+        program = "tell(number=1)\nprint('printed')\nsys.exit(75 * RANK)"
+        counts = []
+        for _ in range(4):
+            with self.started(tmp_path, program, slots=self.few_slots) as run:
+                run.finish()
+                waiting = zombies()
+            counts.append((num_descriptors(), threading.active_count(), len(waiting)))
+        expect_equal(counts[-1], counts[0], "descriptors, threads and zombies after three trials")
 
     @clause(
         "groups-are-apart", "the workers of two trials at once have nothing to do with each other"

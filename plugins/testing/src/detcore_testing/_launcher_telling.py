@@ -43,7 +43,10 @@ def _expect_places(told: list[dict[str, str]]) -> None:
 class TellingClauses(LauncherAccess):
     """Variables, output, events and replies."""
 
-    @clause("workers-are-told-their-trial", "DETCORE_TRIAL_INFO, DETCORE_HOME and the folder")
+    @clause(
+        "workers-are-told-their-trial",
+        "DETCORE_TRIAL_INFO holds every field of the TrialInfo; DETCORE_HOME and the folder",
+    )
     def test_workers_are_told_their_trial(self, tmp_path: Path) -> None:
         """Compare a worker's trial, folder and variables with the launcher's arguments."""
         program = (
@@ -57,10 +60,8 @@ class TellingClauses(LauncherAccess):
         folder, home, info, others = json.loads(line)
         expect_equal(home, str(self.make_folder(tmp_path) / "home"), "DETCORE_HOME")
         expect_equal(os.path.realpath(folder), os.path.realpath(info["model_dir"]), "the folder")
-        expect_equal(info["hparams"], {"global_batch_size": 8}, "hparams of DETCORE_TRIAL_INFO")
+        expect_equal(info, dataclasses.asdict(run.info), "DETCORE_TRIAL_INFO")
         expect_equal(others, 0, "what others may do with that file (mode)")
-        names = {"experiment_id", "trial_id", "run_id", "trial_seed", "config", "trial_dir"}
-        expect(names <= set(info), f"DETCORE_TRIAL_INFO lacks {names - set(info)}")
 
     @clause(
         "workers-are-told-who-they-are",
@@ -91,35 +92,32 @@ class TellingClauses(LauncherAccess):
             keys.append(shared.pop())
         expect(keys[0] != keys[1], "two jobs have the same DETCORE_JOB_KEY")
 
-    @clause("variables-are-passed", "workers find `variables`, and those of the launching process")
+    @clause(
+        "variables-are-passed",
+        "workers find `variables`, those of the launching process, and which plugins are off or on",
+    )
     def test_variables_are_passed(self, tmp_path: Path) -> None:
-        """Pass some, one of which is set already."""
-        program = _PRINT_VARIABLES.format(names=["SUITE_NEW", "HOME", "PATH"])
+        """Pass some, one of which is set already, and switch plugins off; then pass none."""
         given = {"SUITE_NEW": "a b=c\n\u00fc", "HOME": "/suite"}
-        with self.started(tmp_path, program, variables=given) as run:
-            expect_equal(run.finish(), 0, "the exit code")
-            found = json.loads(run.printed()[0])
-        expect_equal({name: found[name] for name in given}, given, "the variables that were given")
-        expect(found["PATH"], "the variables of the launching process are not there")
-
-    @clause("plugins-are-passed", "workers find which plugins are off, and which alone are on")
-    def test_plugins_are_passed(self, tmp_path: Path) -> None:
-        """Switch some off."""
-        names = ["DETCORE_DISABLE_PLUGINS", "DETCORE_PLUGINS"]
-        program = _PRINT_VARIABLES.format(names=names)
-        off, only = frozenset(["tape"]), frozenset(["wax"])
-        with self.started(tmp_path, program, disabled_plugins=off, allowed_plugins=only) as run:
-            run.finish()
-            found = json.loads(run.printed()[0])
-        expect_equal(found, {names[0]: "tape", names[1]: "wax"}, "the variables for plugins")
-        with self.started(tmp_path, program) as run:
-            run.finish()
-            found = json.loads(run.printed()[0])
+        plugins = {"DETCORE_DISABLE_PLUGINS": "tape", "DETCORE_PLUGINS": "wax"}
+        program = _PRINT_VARIABLES.format(names=[*given, *plugins, "PATH"])
+        passed: dict[str, Any] = {
+            "variables": given,
+            "disabled_plugins": frozenset(["tape"]),
+            "allowed_plugins": frozenset(["wax"]),
+        }
+        found = []
+        for options in (passed, {}):
+            with self.started(tmp_path, program, **options) as run:
+                expect_equal(run.finish(), 0, "the exit code")
+                found.append(json.loads(run.printed()[0]))
+        expect(found[0].pop("PATH"), "the variables of the launching process are not there")
+        expect_equal(found[0], {**given, **plugins}, "the variables that were given")
         # Empty would mean that no plugin is on.
         expect_equal(
-            found[names[1]],
-            child_environment({}).get(names[1]),
-            f"{names[1]} where allowed_plugins is None",
+            found[1]["DETCORE_PLUGINS"],
+            child_environment({}).get("DETCORE_PLUGINS"),
+            "DETCORE_PLUGINS where allowed_plugins is None",
         )
 
     @clause("standard-input-is-empty", "a worker that reads its standard input finds its end")
@@ -129,73 +127,55 @@ class TellingClauses(LauncherAccess):
             expect_equal(run.finish(), 0, "the exit code")
             expect_equal(run.printed(), ["''"], "what the worker read")
 
-    @clause("lines-come-whole", "each line comes once, whole, whatever the pieces it is written in")
+    @clause(
+        "lines-come-whole",
+        "each line comes once, whole, whatever the pieces it is written in, however long it is; "
+        "bytes that are no UTF-8 are replaced",
+    )
     def test_lines_come_whole(self, tmp_path: Path) -> None:
-        """Write pieces, an empty line, and an end without a line's end."""
+        """Write pieces, an empty line, Latin-1, a long line, and an end without a line's end."""
         program = (
             "os.write(1, b'first ')\ntell(did='half')\nask()\n"
-            "os.write(1, b'line\\n\\nsecond\\r\\n  third')\n"
+            "os.write(1, b'line\\n\\nsecond\\r\\n  third\\ncaf\\xe9 \\xff.\\n')\n"
+            f"print('x' * {_LONG_LINE}, flush=True)\nos.write(1, b'next \\xc3\\xbc')\n"
         )
         with self.started(tmp_path, program) as run:
             run.until(lambda: run.events, "the worker tells that it wrote half a line")
             run.group.reply(go="on")
             expect_equal(run.finish(), 0, "the exit code")
-            expect_equal(run.printed(), ["first line", "", "second", "  third"], "the lines")
+            *lines, latin, long, last = run.printed()
+            expect_equal(lines, ["first line", "", "second", "  third"], "the lines")
+            expect(latin[:3] == "caf" and latin[-1:] == ".", f"the line in Latin-1: {latin!r}")
+            expect_equal(len(long), _LONG_LINE, "the length of the long line")
+            expect_equal(last, "next \u00fc", "the last line")
 
-    @clause("streams-are-told-apart", "lines of stdout and stderr come with their stream")
-    def test_streams_are_told_apart(self, tmp_path: Path) -> None:
-        """Write to both."""
-        program = "print('to stdout', flush=True)\nprint('to stderr', file=sys.stderr, flush=True)"
-        with self.started(tmp_path, program) as run:
-            run.finish()
-            expect_equal(run.printed(stream="stdout"), ["to stdout"], "the lines of stdout")
-            expect_equal(run.printed(stream="stderr"), ["to stderr"], "the lines of stderr")
-
-    @clause(
-        "lines-come-with-their-rank",
-        "lines come with the rank that wrote them",
-        capability="several-workers",
-    )
+    @clause("lines-come-with-their-rank", "lines come with their stream and the rank of the worker")
     def test_lines_come_with_their_rank(self, tmp_path: Path) -> None:
         """Let two workers print at one time."""
-        program = "for i in range(50):\n    print(RANK, i, flush=True)"
-        with self.started(tmp_path, program, slots=2) as run:
+        program = (
+            "for i in range(50):\n"
+            "    print(RANK, i, flush=True)\n    print(-i, file=sys.stderr, flush=True)"
+        )
+        with self.started(tmp_path, program, slots=self.few_slots) as run:
             run.finish()
-            for rank in range(2):
-                wanted = [f"{rank} {i}" for i in range(50)]
-                expect_equal(run.printed(rank), wanted, f"the lines of rank {rank}")
+            for rank in range(self.few_slots):
+                expect_equal(
+                    (run.printed(rank), run.printed(rank, "stderr")),
+                    ([f"{rank} {i}" for i in range(50)], [f"{-i}" for i in range(50)]),
+                    f"the lines of rank {rank} on stdout and stderr",
+                )
 
     @clause("lines-come-one-at-a-time", "on_output is not called before its last call has returned")
     def test_lines_come_one_at_a_time(self, tmp_path: Path) -> None:
         """Print on both streams of all workers, and take the lines slowly."""
-        slots = 1 if "several-workers" in self.declined else 2
         program = (
             "for i in range(40):\n"
             "    print(i, flush=True)\n    print(i, file=sys.stderr, flush=True)"
         )
-        with self.started(tmp_path, program, slots=slots) as run:
+        with self.started(tmp_path, program, slots=self.few_slots) as run:
             run.delay_s = 0.002
             expect_equal(run.finish(), 0, "the exit code")
             expect_equal(run.overlaps, 0, "the lines that came while another was being taken")
-
-    @clause("long-lines-come-whole", "a line of a million characters comes as one line")
-    def test_long_lines_come_whole(self, tmp_path: Path) -> None:
-        """Write one, and one after it."""
-        program = f"print('x' * {_LONG_LINE})\nprint('after')"
-        with self.started(tmp_path, program) as run:
-            run.finish()
-            found = [len(line) for line in run.printed()]
-            expect_equal(found, [_LONG_LINE, 5], "the lengths of the lines")
-
-    @clause("bytes-that-are-no-text-come", "bytes that are no UTF-8 are replaced, no line is lost")
-    def test_bytes_that_are_no_text_come(self, tmp_path: Path) -> None:
-        """Write Latin-1, and half a character."""
-        program = "os.write(1, b'caf\\xe9 \\xff.\\nnext \\xc3\\xbc\\n')"
-        with self.started(tmp_path, program) as run:
-            expect_equal(run.finish(), 0, "the exit code")
-            found = run.printed()
-            expect(len(found) == 2 and found[0][:3] == "caf" and found[0][-1:] == ".", f"{found}")
-            expect_equal(found[-1], "next \u00fc", "the line after it")
 
     @clause("all-output-comes-before-close", "all that was printed has come when close returns")
     def test_all_output_comes_before_close(self, tmp_path: Path) -> None:
@@ -304,23 +284,3 @@ class TellingClauses(LauncherAccess):
                 expect_equal(run.finish(), 0, "the exit code")
             ready, _, _ = select.select([reading], [], [], self.timeout_s)
             expect(ready, "somebody holds the descriptor though the worker has ended")
-
-    @clause("trial-info-is-whole", "DETCORE_TRIAL_INFO holds every field of the TrialInfo")
-    def test_trial_info_is_whole(self, tmp_path: Path) -> None:
-        """Compare all fields."""
-        program = "print(open(os.environ['DETCORE_TRIAL_INFO']).read().replace('\\n', ' '))"
-        launcher = self.make_launcher()
-        try:
-            info = self.make_info(tmp_path, program)
-            changed = dataclasses.replace(
-                info, latest_checkpoint=None, searcher_length=5, validated_metric=0.25
-            )
-            lines: list[str] = []
-            group = launcher.start(
-                changed, home=self.make_folder(tmp_path) / "home",
-                on_output=lambda rank, stream, line: lines.append(line),
-            )  # fmt: skip
-            expect_equal(group.close(), 0, "the exit code")
-        finally:
-            launcher.close()
-        expect_equal(json.loads(lines[0]), dataclasses.asdict(changed), "the TrialInfo")

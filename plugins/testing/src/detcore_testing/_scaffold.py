@@ -46,11 +46,6 @@ _PACKAGE = "package"  # name of the package's folder in the templates
 # As the packaging standards have it (PEP 508); a class and a URL scheme need a letter first.
 _NAME = re.compile(r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?")
 _LONGEST = 24
-# Names that an experiment file accepts without any plugin.
-_KNOWN_TO_FILES = {
-    "storage": frozenset({"azure", "directory", "gcs", "s3", "shared_fs"}),
-    "searcher": frozenset({"adaptive", "adaptive_simple", "custom", "pbt", "sync_halving"}),
-}
 
 
 @click.command("new")
@@ -239,8 +234,6 @@ def check_free(names: PluginNames, kind: str, plugins: PluginManager) -> None:
         taken = f"a package {names.package!r} is installed already"
     elif name in _registered(kind, plugins):
         taken = f"a {kind} is registered as {name!r} already (detcore plugins list)"
-    elif name in _KNOWN_TO_FILES.get(kind, ()):
-        taken = f"experiment files have a {kind} {name!r} of their own"
     elif kind == "storage" and names.scheme in _url_schemes(plugins):
         taken = f"URLs that begin with {names.scheme}:// mean another storage already"
     else:

@@ -114,7 +114,7 @@ class ForgetsVariables(Right):
 
 
 class ForgetsPlugins(Right):
-    broken = "plugins-are-passed"
+    broken = "variables-are-passed"
 
     def change(self, options: dict[str, Any]) -> None:
         options["disabled_plugins"] = frozenset()
@@ -128,7 +128,7 @@ class NamesTheWrongHome(Right):
 
 
 class LeavesOutFields(Right):
-    broken = "trial-info-is-whole"
+    broken = "workers-are-told-their-trial"
 
     def change(self, options: dict[str, Any]) -> None:
         options["info"] = dataclasses.replace(options["info"], searcher_length=None)
@@ -175,7 +175,7 @@ class StripsLines(Right):
 
 
 class JoinsStreams(Right):
-    broken = "streams-are-told-apart"
+    broken = "lines-come-with-their-rank"
 
     def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
         return lambda rank, stream, line: on_output(rank, "stdout", line)
@@ -189,14 +189,14 @@ class ForgetsRanks(Right):
 
 
 class CutsLongLines(Right):
-    broken = "long-lines-come-whole"
+    broken = "lines-come-whole"
 
     def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
         return lambda rank, stream, line: on_output(rank, stream, line[: 1 << 16])
 
 
 class DropsWhatIsNoText(Right):
-    broken = "bytes-that-are-no-text-come"
+    broken = "lines-come-whole"
 
     def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
         return lambda rank, stream, line: (
@@ -368,7 +368,7 @@ class LeavesDescriptors(Right):
 
 
 class LeavesZombies(Right):
-    broken = "no-zombies-stay"
+    broken = "close-releases-everything"
 
     class group(Group):
         left: ClassVar[list[Any]] = []
@@ -460,7 +460,7 @@ class PrintsFromAllThreads(Right):
 class LeavesNoPlugin(Right):
     """Takes "all of them" for "none of them"."""
 
-    broken = "plugins-are-passed"
+    broken = "variables-are-passed"
 
     def change(self, options: dict[str, Any]) -> None:
         options["allowed_plugins"] = options["allowed_plugins"] or frozenset()
