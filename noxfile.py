@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 import nox
-from nox.command import CommandFailed
 
 nox.needs_version = ">=2025.2.9"
 nox.options.default_venv_backend = "uv|virtualenv"
@@ -90,9 +89,6 @@ PYTORCH = (
 PLAIN_MKDOCS = {"NO_MKDOCS_2_WARNING": "1"}
 QUIET_TENSORFLOW = {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_ENABLE_ONEDNN_OPTS": "0"}
 
-# How many tests of a session may fail the first time; see run_tests.
-SECOND_CHANCES = 3
-
 NEXT_STEPS = """
 A {trial} (examples/{example}/model_def.py) was trained on scans of handwritten digits,
 validated during training, and saved in checkpoints. The first line of its output names the
@@ -128,11 +124,7 @@ def run_tests(
     env: dict[str, str] | None = None,
     log: BinaryIO | None = None,
 ) -> None:
-    """Run pytest; run what failed, if it is no more than three tests, once more and one by one.
-
-    Thousands of tests race real processes, servers and kills for two cores. A test that fails
-    among the others and passes alone is a defect of the test or of detcore; it is shown with its
-    traceback, and does not hide the results of all others.
+    """Run pytest.
 
     Args:
         session: The session.
@@ -141,37 +133,14 @@ def run_tests(
         env: Variables of its process.
         log: Gets what it prints, instead of the terminal.
     """
-    cache = Path(session.virtualenv.location) / f"pytest_cache-{name}"
-    shutil.rmtree(cache, ignore_errors=True)
     durations = DURATIONS / f"{name}.jsonl"
     durations.parent.mkdir(parents=True, exist_ok=True)
     durations.unlink(missing_ok=True)
-    options = ["-o", f"cache_dir={cache}", f"--durations-file={durations}", *arguments]
+    options = ["-p", "no:cacheprovider", f"--durations-file={durations}", *arguments]
     if not any(argument.startswith("--soak") for argument in arguments):
         options.append("--soak=none")
     with temporary_folder() as folder:
-        run_twice(session, options, cache, {"TMPDIR": folder, **(env or {})}, log)
-
-
-def run_twice(
-    session: nox.Session,
-    options: list[str],
-    cache: Path,
-    env: dict[str, str],
-    log: BinaryIO | None,
-) -> None:
-    """Run pytest, and what failed once more; see run_tests."""
-    try:
-        session.run("pytest", *options, env=env, stdout=log)
-    except CommandFailed:
-        failed = cache / "v/cache/lastfailed"
-        names = list(json.loads(failed.read_text())) if failed.exists() else []
-        if not 0 < len(names) <= SECOND_CHANCES or any("::" not in name for name in names):
-            raise
-        session.warn(f"failed among the others, now alone: {', '.join(names)}")
-        again = [*options, "--last-failed", "--numprocesses=0", "-rfEp"]
-        session.run("pytest", *again, env=env, stdout=log)
-        session.warn(f"passed only when run alone, to be looked into: {', '.join(names)}")
+        session.run("pytest", *options, env={"TMPDIR": folder, **(env or {})}, stdout=log)
 
 
 @contextlib.contextmanager
