@@ -20,7 +20,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from detcore_testing import BrokenContractError, FrameworkRuns, FrameworkSuite
+from detcore_testing import BrokenContractError, FrameworkSuite
+from detcore_testing._framework_runs import FrameworkRuns
 
 WRONG = Path(__file__).parent / "wrong"
 MODULES = ("framework_state", "framework_training", "framework_ends", "framework_workers")

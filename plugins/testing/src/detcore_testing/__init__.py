@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from detcore_testing._command import DetcoreCommand, Finished
     from detcore_testing._data_source import DataSourceSuite
     from detcore_testing._framework import FrameworkSuite
-    from detcore_testing._framework_runs import FrameworkRun, FrameworkRuns
     from detcore_testing._launcher import LauncherSuite
     from detcore_testing._ranks import RankError, run_ranks
     from detcore_testing._searcher import SearcherSuite
@@ -38,8 +37,6 @@ __all__ = [
     "DetcoreCommand",
     "Finished",
     "FolderAccess",
-    "FrameworkRun",
-    "FrameworkRuns",
     "FrameworkSuite",
     "LauncherSuite",
     "RankError",
@@ -57,7 +54,6 @@ __getattr__, __dir__ = lazy_names(
         "_command": "DetcoreCommand Finished",
         "_data_source": "DataSourceSuite",
         "_framework": "FrameworkSuite",
-        "_framework_runs": "FrameworkRun FrameworkRuns",
         "_launcher": "LauncherSuite",
         "_ranks": "RankError run_ranks",
         "_searcher": "SearcherSuite",

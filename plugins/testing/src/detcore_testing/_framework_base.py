@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -124,27 +125,20 @@ class FrameworkBase(Suite):
         due = range(CHECKPOINT_PERIOD, self.num_batches + 1, CHECKPOINT_PERIOD)
         return sorted({*due, self.num_batches})
 
-    def check_same(
-        self,
-        found: Mapping[str, np.ndarray],
-        expected: Mapping[str, np.ndarray],
-        where: str = "last batch",
-    ) -> None:
-        """Check that two states are the same, bit for bit."""
-        assert expected, "read_state found no array in the checkpoint"
-        told = differences(found, expected, ignored=self.ignored_state)
+    def differences(self, found: Path, expected: Path) -> list[str]:
+        """Return how the states in two checkpoints differ, bit for bit."""
+        state = self.read_state(expected)
+        assert state, "read_state found no array in the checkpoint"
+        return differences(self.read_state(found), state, ignored=self.ignored_state)
+
+    def check_same(self, found: Path, expected: Path, where: str = "last batch") -> None:
+        """Check that the states in two checkpoints are the same, bit for bit."""
+        told = self.differences(found, expected)
         assert not told, f"the state of the {where} is another:{shown(told)}"
 
-    def check_resumed(self, runs: FrameworkRuns, run: FrameworkRun, steps: int) -> None:
-        """Check that a resumed run has the state of the reference run, bit for bit."""
-        found, expected = (
-            self.read_state(each.checkpoints[steps]) for each in (run, runs.reference)
-        )
-        assert expected, "read_state found no array in the checkpoint"
-        told = differences(found, expected, ignored=self.ignored_state)
-        assert not told, (
-            f"the resumed run differs at batch {steps}:{shown(told)}\n{self._find_loss(runs)}"
-        )
+    def check_resumed(self, runs: FrameworkRuns, told: Sequence[str], where: str) -> None:
+        """Check that a resumed run does not differ; name the part that is probably missing."""
+        assert not told, f"the resumed run differs {where}:{shown(told)}\n{self._find_loss(runs)}"
 
     def _find_loss(self, runs: FrameworkRuns) -> str:
         """Return which part of the state a resume probably loses; "" if it cannot be restored."""
@@ -152,11 +146,7 @@ class FrameworkBase(Suite):
             used(self, runs)
         except AssertionError:  # its own clause shows it
             return ""
-        told = differences(
-            self.read_state(runs.folder / "use" / "save"),
-            self.read_state(runs.reference.last_checkpoint),
-            ignored=self.ignored_state,
-        )
+        told = self.differences(runs.folder / "use" / "save", runs.reference.last_checkpoint)
         if told:
             return f"The restored state differs already: restore or save loses{shown(told)}"
         return (
@@ -187,18 +177,14 @@ class FrameworkBase(Suite):
 
     def check_unchanged(self, runs: FrameworkRuns, what: str) -> None:
         """Check that a change of the schedule changes nothing; find out which, where one did."""
-        expected = self.read_state(runs.reference.last_checkpoint)
-        try:
-            run = runs.rearranged
-            check_completed(self, run)
-            found = self.read_state(run.last_checkpoint)
-        except AssertionError:
-            found = {}
-        if not differences(found, expected, ignored=self.ignored_state):
+        expected = runs.reference.last_checkpoint
+        with contextlib.suppress(AssertionError):
+            check_completed(self, runs.rearranged)
+            self.check_same(runs.rearranged.last_checkpoint, expected)
             return
         run = runs.changed(what)
         check_completed(self, run)
-        self.check_same(self.read_state(run.last_checkpoint), expected)
+        self.check_same(run.last_checkpoint, expected)
 
 
 def probe(runs: FrameworkRuns, name: str, **arguments: Any) -> dict[str, Any]:
@@ -235,8 +221,9 @@ def used(suite: FrameworkBase, runs: FrameworkRuns) -> dict[str, Any]:
     )
 
 
-def check_state(run: FrameworkRun, state: TrialState) -> TrialRecord:
-    """Return the record of a run's trial, after checking its state."""
+def check_end(run: FrameworkRun, state: TrialState) -> TrialRecord:
+    """Return the record of a run's trial, after checking the exit code and the trial's state."""
+    assert run.code == (state is not TrialState.COMPLETED), f"exit code {run.code}:\n{run.output}"
     assert run.trial is not None, f"there is no trial:\n{run.output}"
     assert run.trial.state is state, f"the trial is {run.trial.state.value}:\n{run.output}"
     return run.trial
@@ -244,7 +231,6 @@ def check_state(run: FrameworkRun, state: TrialState) -> TrialRecord:
 
 def check_completed(suite: FrameworkBase, run: FrameworkRun, steps: int | None = None) -> None:
     """Check that a run completed, after `steps` batches (default: the suite's `num_batches`)."""
-    assert run.code == 0, f"exit code {run.code}:\n{run.output}"
-    check_state(run, TrialState.COMPLETED)
+    check_end(run, TrialState.COMPLETED)
     done = run.finished[-1].summary["trials"][0]["steps_completed"]
     assert done == (steps or suite.num_batches), f"{done} batches were trained"

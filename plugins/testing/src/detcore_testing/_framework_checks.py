@@ -8,9 +8,9 @@ import math
 import pickletools
 import re
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import numpy as np
 
@@ -20,7 +20,7 @@ State = Mapping[str, np.ndarray]
 _NUM_SHOWN = 4
 _PICKLE_SUFFIXES = (".pkl", ".pickle", ".joblib", ".dill")
 _HEAD_BYTES = 1 << 16
-_MOST_BYTES = 64 << 20
+_MAX_BYTES = 64 << 20
 # How pickles begin since protocol 4: PROTO, FRAME, and the size of what follows.
 _FRAME = re.compile(rb"\x80[\x04\x05]\x95(.{8})", re.DOTALL)
 _FEW_OPCODES = 3
@@ -130,67 +130,45 @@ def find_pickles(folder: Path) -> list[str]:
     return [
         path.relative_to(folder).as_posix()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and _is_pickle(path)
+        if path.is_file() and any(_is_pickle(name, data) for name, data in _read_contents(path))
     ]
 
 
-def _is_pickle(path: Path) -> bool:
-    if path.suffix in _PICKLE_SUFFIXES:
-        return True
+def _read_contents(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the names and beginnings of a file and, if it is an archive, of its members."""
+    with path.open("rb") as file:
+        yield path.name, file.read(_MAX_BYTES)
     if zipfile.is_zipfile(path):
         with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-            if any(name.endswith(_PICKLE_SUFFIXES) for name in names):
-                return True
-            return any(_member_is_pickle(archive, name) for name in names)
-    with path.open("rb") as file:
-        return _holds_pickle(file)
+            for name in archive.namelist():
+                with archive.open(name) as member:
+                    yield name, member.read(_MAX_BYTES)
 
 
-def _member_is_pickle(archive: zipfile.ZipFile, name: str) -> bool:
-    with archive.open(name) as member:
-        return _holds_pickle(member)
-
-
-def _holds_pickle(file: IO[bytes]) -> bool:
-    data = file.read(_MOST_BYTES)
-    return _holds_objects(data[:_HEAD_BYTES]) or _holds_frame(data)
-
-
-def _holds_frame(data: bytes) -> bool:
-    """Whether there is a whole pickle somewhere in the bytes, such as in an array of bytes."""
-    for match in _FRAME.finditer(data):
+def _is_pickle(name: str, data: bytes) -> bool:
+    if name.endswith(_PICKLE_SUFFIXES):
+        return True
+    if data[:6] == b"\x93NUMPY" and (b"'|O'" in data[:256] or b"'O'" in data[:256]):
+        return True  # an array of objects, which NumPy pickles
+    for match in _FRAME.finditer(data):  # a whole pickle somewhere, such as in an array of bytes
         end = match.end() + int.from_bytes(match[1], "little")
-        if data[end - 1 : end] == b"." and _num_opcodes(data[match.start() : end]) > _FEW_OPCODES:
+        opcodes = _read_opcodes(data[match.start() : end])
+        if opcodes[-1:] == ["STOP"] and len(opcodes) > _FEW_OPCODES:
             return True
-    return False
+    opcodes = _read_opcodes(data[:_HEAD_BYTES])
+    if re.match(rb"\x80[\x02-\x05]", data):
+        return len(opcodes) >= 2
+    return opcodes[-1:] == ["STOP"] and bool(_CALLS & set(opcodes))
 
 
-def _holds_objects(head: bytes) -> bool:
-    """Whether bytes begin with a pickle, or with an array of objects, which NumPy pickles."""
-    if head[:6] == b"\x93NUMPY":
-        return b"'|O'" in head[:256] or b"'O'" in head[:256]
-    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
-        return _num_opcodes(head) >= 2
-    return bool(_CALLS & _opcodes(head))
-
-
-def _num_opcodes(head: bytes) -> int:
-    return len(list(_read_opcodes(head)))
-
-
-def _opcodes(head: bytes) -> set[str]:
-    """Return the opcodes of a complete pickle, or an empty set if `head` is no such pickle."""
-    names = list(_read_opcodes(head))
-    return set(names) if names and names[-1] == "STOP" else set()
-
-
-def _read_opcodes(head: bytes) -> Iterable[str]:
+def _read_opcodes(head: bytes) -> list[str]:
+    names = []
     try:
         for opcode, _, _ in pickletools.genops(head):
-            yield opcode.name
+            names.append(opcode.name)
     except Exception:  # noqa: BLE001  (whatever it is: no pickle from here on)
-        return
+        pass
+    return names
 
 
 def grows(counts: Sequence[int]) -> bool:
@@ -223,52 +201,33 @@ def callback_faults(
         validated_at: Batches after which there was a validation.
         saved_at: Batches after which there was a checkpoint.
     """
-    told = [
-        f"{event!r} is no event: {sorted(_KNOWN)}"
-        for event in dict.fromkeys(events)
-        if event not in _KNOWN
-    ]
+    told = [f"{event!r} is no event: {sorted(_KNOWN)}" for event in sorted({*events} - _KNOWN)]
     told += [f"no {kind!r} in {len(events)} events" for kind in kinds if kind not in events]
     if told:
         return told
-    told += _not_at_its_end(events, "train_begin", 0)
-    told += _not_at_its_end(events, "train_end", -1)
-    told += _unpaired(events, "epoch_begin")
-    told += _unpaired(events, "validation_begin")
-    if events.count("batch_end") != num_batches:
-        told.append(f"{events.count('batch_end')} batches ended instead of {num_batches}")
-    for event in ("validation_begin", "validation_end"):
-        told += _at_other_batches(events, event, validated_at)
-    told += _at_other_batches(events, "checkpoint", saved_at)
-    return told
-
-
-def _not_at_its_end(events: Sequence[str], name: str, index: int) -> list[str]:
-    if name not in events or (events[index] == name and events.count(name) == 1):
-        return []
-    where = "first" if index == 0 else "last"
-    return [f"{name} came {events.count(name)} times, and the {where} event is {events[index]}"]
-
-
-def _unpaired(events: Sequence[str], begin: str) -> list[str]:
-    end = _PAIRS[begin]
-    if begin not in events or end not in events:
-        return []
-    seen = [event for event in events if event in (begin, end)]
-    wanted = [begin if index % 2 == 0 else end for index in range(len(seen))]
-    if seen != wanted or len(seen) % 2:
-        return [f"{begin} and {end} do not take turns: {seen[:8]}"]
-    return []
-
-
-def _at_other_batches(events: Sequence[str], name: str, wanted: Sequence[int]) -> list[str]:
-    if name not in events:
-        return []
-    done, found = 0, []
+    done, found = 0, {name: list[int]() for name in _KNOWN}
     for event in events:
         done += event == "batch_end"
-        if event == name:
-            found.append(done)
-    if found != list(wanted):
-        return [f"{name} came after the batches {found} instead of {list(wanted)}"]
-    return []
+        found[event].append(done)
+    wanted = {
+        "train_begin": [0],
+        "batch_end": [*range(1, num_batches + 1)],
+        "validation_begin": [*validated_at],
+        "validation_end": [*validated_at],
+        "checkpoint": [*saved_at],
+        "train_end": [num_batches],
+    }
+    told += [
+        f"{name} came after the batches {found[name]} instead of {places}"
+        for name, places in wanted.items()
+        if found[name] and found[name] != places
+    ]
+    for name, index in (("train_begin", 0), ("train_end", -1)):
+        if found[name] and events[index] != name:
+            where = "last" if index else "first"
+            told.append(f"{name} came, and the {where} event is {events[index]}")
+    for begin, end in _PAIRS.items():
+        seen = [event for event in events if event in (begin, end)]
+        if found[begin] and found[end] and seen != [begin, end] * (len(seen) // 2):
+            told.append(f"{begin} and {end} do not take turns: {seen[:8]}")
+    return told

@@ -11,7 +11,7 @@ from detcore_testing._clauses import clause
 from detcore_testing._framework_base import (
     FrameworkBase,
     check_completed,
-    check_state,
+    check_end,
     probe,
     used,
 )
@@ -37,8 +37,7 @@ class EndClauses(FrameworkBase):
     def test_a_stop_request_ends_the_trial(self, runs: FrameworkRuns) -> None:
         """Asked for when a checkpoint is committed."""
         run, steps = runs.stopped, 2 * CHECKPOINT_PERIOD
-        assert run.code == 0, f"exit code {run.code}:\n{run.output}"
-        check_state(run, TrialState.COMPLETED)
+        check_end(run, TrialState.COMPLETED)
         assert max(run.checkpoints) == steps, (
             f"trained on: checkpoints at {sorted(run.checkpoints)}"
         )
@@ -54,8 +53,7 @@ class EndClauses(FrameworkBase):
         if not self.stop_entrypoint:
             pytest.skip("the framework has no way of its own to stop (stop_entrypoint)")
         run = runs.stopped_by_framework
-        assert run.code == 0, f"exit code {run.code}:\n{run.output}"
-        check_state(run, TrialState.COMPLETED)
+        check_end(run, TrialState.COMPLETED)
         trained, saved = max(run.training, default=0), max(run.checkpoints, default=0)
         assert 0 < trained < self.num_batches, f"it ended after {trained} batches"
         assert saved == trained, f"ended at batch {trained}, last checkpoint at {saved}"
@@ -67,8 +65,7 @@ class EndClauses(FrameworkBase):
     def test_invalid_hyperparameters_end_the_trial(self, runs: FrameworkRuns) -> None:
         """Though two restarts are allowed."""
         run = runs.invalid
-        assert run.code == 1, f"exit code {run.code}:\n{run.output}"
-        trial = check_state(run, TrialState.ERROR)
+        trial = check_end(run, TrialState.ERROR)
         assert "InvalidHP" in str(trial.error), f"recorded as {trial.error!r}"
         assert (trial.run_id, trial.num_restarts) == (1, 0), "it was started again"
         assert not run.training, f"it trained {max(run.training, default=0)} batches"
@@ -81,8 +78,7 @@ class EndClauses(FrameworkBase):
     def test_a_broken_trial_is_told(self, runs: FrameworkRuns) -> None:
         """Exit code 1, state ERROR, and the user's own frames in the traceback."""
         run = runs.broken
-        assert run.code == 1, f"exit code {run.code}:\n{run.output}"
-        trial = check_state(run, TrialState.ERROR)
+        trial = check_end(run, TrialState.ERROR)
         for text in ("broken on purpose", f'File "{runs.model_dir}{os.sep}'):
             assert text in run.output, f"{text!r} is not in what was printed:\n{run.output}"
         assert "broken on purpose" in str(trial.error), f"recorded as {trial.error!r}"
@@ -187,9 +183,8 @@ class WorkerClauses(FrameworkBase):
         self.skip_where_inexact(runs)
         run = runs.two_workers
         check_completed(self, run)
-        self.check_same(
-            self.read_state(run.last_checkpoint), self.read_state(runs.two_workers_uninterrupted)
-        )
+        told = self.differences(run.last_checkpoint, runs.two_workers_uninterrupted)
+        self.check_resumed(runs, told, "at the last batch")
         assert not run.processes_left, shown(run.processes_left)
 
     @clause(
@@ -203,8 +198,7 @@ class WorkerClauses(FrameworkBase):
             assert can, "Framework.several_workers is False.\nDecline 'several-workers', or set it."
             return
         run = runs.refused_workers
-        assert run.code == 1, f"exit code {run.code}:\n{run.output}"
+        assert check_end(run, TrialState.ERROR).error, f"without a reason:\n{run.output}"
         assert not run.training, f"it trained {max(run.training, default=0)} batches"
-        assert check_state(run, TrialState.ERROR).error, f"without a reason:\n{run.output}"
         if not can:
             assert f"the framework {self.framework!r} train on one" in run.output, run.output

@@ -23,8 +23,6 @@ def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
     from detcore.hooks import PluginManager, diagnose
 
     plugins = PluginManager(read_environment(), on_problem=lambda problem: None)
-    plugins.index()
-    indexed = sorted({name.partition(".")[0] for name in sys.modules})
     frameworks = plugins.frameworks()
     modules = sorted(sys.modules)
     name = arguments["framework"]
@@ -34,13 +32,10 @@ def discover(arguments: Mapping[str, Any]) -> dict[str, Any]:
     found = frameworks.get(name)
     if found is None:
         return {"known": sorted(frameworks), "problems": problems}
-    provider = plugins.provider_of_framework(name)
     return {
         "known": sorted(frameworks),
         "problems": problems,
-        "indexed": indexed,
         "modules": modules,
-        "plugin": provider.name,
         "requires": [*found.requires, *found.related],
         "several_workers": found.several_workers,
         "load_checkpoint": found.load_checkpoint,

@@ -8,7 +8,7 @@ import json
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -154,49 +154,40 @@ class FrameworkRuns:
     @property
     def reference(self) -> FrameworkRun:
         """From the start to the end in one go; checkpoints are written while training waits."""
-        return self._once("reference", checkpoint_async=False)
+        return self._run("reference", checkpoint_async=False)
 
     @property
     def interrupted(self) -> FrameworkRun:
         """The same training, killed while it saves a checkpoint, then asked to make way."""
-
-        def make() -> FrameworkRun:
-            return self._in_legs(
-                "interrupted",
-                self.settings("interrupted", checkpoint_async=True),
-                [{"before": {"2": "kill"}}, {"after": {"1": "terminate"}}, {}],
-            )
-
-        return self._remember("interrupted", make)
+        kill, terminate = {"before": {"2": "kill"}}, {"after": {"1": "terminate"}}
+        return self._run("interrupted", kill, terminate, {}, checkpoint_async=True)
 
     @property
     def late(self) -> FrameworkRun:
         """The same training, killed after the last batch, resumed from the previous checkpoint."""
+        return self._run("late", {"before": {self._last_save: "kill"}}, {}, checkpoint_async=False)
 
-        def make() -> FrameworkRun:
-            orders = {"before": {str(-(-self.suite.num_batches // CHECKPOINT_PERIOD)): "kill"}}
-            settings = self.settings("late", checkpoint_async=False)
-            return self._in_legs("late", settings, [orders, {}])
-
-        return self._remember("late", make)
+    @property
+    def _last_save(self) -> str:
+        return str(-(-self.suite.num_batches // CHECKPOINT_PERIOD))
 
     @property
     def rearranged(self) -> FrameworkRun:
         """The same training with other units, more validations, and one checkpoint at the end."""
-        return self._once("rearranged", **_UNITS, **_VALIDATIONS, **_CHECKPOINTS)
+        return self._run("rearranged", **_UNITS, **_VALIDATIONS, **_CHECKPOINTS)
 
     def changed(self, what: str) -> FrameworkRun:
         """Return the same training with a single change of `rearranged`, to isolate a cause."""
         changes: Mapping[str, Any] = {
             "units": _UNITS, "validations": _VALIDATIONS, "checkpoints": _CHECKPOINTS, "nothing": {}
         }[what]  # fmt: skip
-        return self._once(f"changed {what}", **changes)
+        return self._run(f"changed {what}", **changes)
 
     @property
     def stopped(self) -> FrameworkRun:
         """With another seed, and a stop requested when the checkpoint of batch 10 is committed."""
         stop_file = self.folder / "stop"
-        return self._once(
+        return self._run(
             "stopped",
             {"after": {"2": f"touch:{stop_file}"}},
             entrypoint="detcore_suite_stops:Stops",
@@ -208,7 +199,7 @@ class FrameworkRuns:
     @property
     def stopped_by_framework(self) -> FrameworkRun:
         """Of the trial that stops in the framework's own way."""
-        return self._once("stopped by framework", entrypoint=self.suite.stop_entrypoint)
+        return self._run("stopped by framework", entrypoint=self.suite.stop_entrypoint)
 
     @property
     def continued(self) -> FrameworkRun:
@@ -218,7 +209,7 @@ class FrameworkRuns:
     def continue_with(self, changes: Mapping[str, Any]) -> FrameworkRun:
         """Return such a trial with these hyperparameters on top."""
         source = {"source_checkpoint_uuid": self.reference.last_checkpoint.name}
-        return self._once(
+        return self._run(
             "continued with changes" if changes else "continued",
             searcher=self._searcher(self.suite.unit) | source,
             perform_initial_validation=True,
@@ -229,12 +220,12 @@ class FrameworkRuns:
     def invalid(self) -> FrameworkRun:
         """With hyperparameters that the trial refuses; it could be started twice again."""
         invalid = {**self.suite.hyperparameters, **self.suite.invalid_hyperparameters}
-        return self._once("invalid", hyperparameters=invalid, max_restarts=2)
+        return self._run("invalid", hyperparameters=invalid, max_restarts=2)
 
     @property
     def broken(self) -> FrameworkRun:
         """Of the trial whose training raises."""
-        return self._once("broken", entrypoint=self.suite.broken_entrypoint)
+        return self._run("broken", entrypoint=self.suite.broken_entrypoint)
 
     @property
     def unknown(self) -> Finished:
@@ -251,19 +242,15 @@ class FrameworkRuns:
         The resumed workers must reach the state that the killed ones had written at the end.
         """
 
-        def make() -> FrameworkRun:
-            settings = self.settings(
-                "two workers",
-                entrypoint=self.suite.worker_entrypoint or self.suite.entrypoint,
-                resources={"slots_per_trial": 2},
-                checkpoint_async=False,
-            )
-            last = -(-self.suite.num_batches // CHECKPOINT_PERIOD)
-            copy = f"copy:{self.two_workers_uninterrupted}"
-            orders = {"before": {str(last): f"{copy},kill"}}
-            return self._in_legs("two workers", settings, [orders, {}])
-
-        return self._remember("two workers", make)
+        orders = {"before": {self._last_save: f"copy:{self.two_workers_uninterrupted},kill"}}
+        return self._run(
+            "two workers",
+            orders,
+            {},
+            entrypoint=self.suite.worker_entrypoint or self.suite.entrypoint,
+            resources={"slots_per_trial": 2},
+            checkpoint_async=False,
+        )
 
     @property
     def two_workers_uninterrupted(self) -> Path:
@@ -275,12 +262,12 @@ class FrameworkRuns:
         """The run that `two_workers` is compared with."""
         if self.suite.worker_entrypoint in ("", self.suite.entrypoint):
             return self.reference
-        return self._once("one worker", entrypoint=self.suite.worker_entrypoint)
+        return self._run("one worker", entrypoint=self.suite.worker_entrypoint)
 
     @property
     def refused_workers(self) -> FrameworkRun:
         """On two workers, of a framework that trains on one."""
-        return self._once("refused workers", resources={"slots_per_trial": 2})
+        return self._run("refused workers", resources={"slots_per_trial": 2})
 
     def adopt(self, name: str, run: FrameworkRun) -> None:
         """Use a run that was made elsewhere in the place of one of these.
@@ -333,19 +320,11 @@ class FrameworkRuns:
     def _places(self, name: str) -> tuple[Path, Path]:
         return self.folder / f"{name}.orders.json", self.folder / f"{name}.commits"
 
-    def _once(
-        self, name: str, orders: Mapping[str, Any] | None = None, **changes: Any
-    ) -> FrameworkRun:
-        def make() -> FrameworkRun:
-            return self._in_legs(name, self.settings(name, **changes), [orders or {}])
-
-        return self._remember(name, make)
-
-    def _remember(self, name: str, make: Callable[[], FrameworkRun]) -> FrameworkRun:
+    def _run(self, name: str, *legs: Mapping[str, Any], **changes: Any) -> FrameworkRun:
         """Return a run, made once; if making it failed, raise the same error on every call."""
         if name not in self._made:
             try:
-                self._made[name] = make()
+                self._made[name] = self._make(name, self.settings(name, **changes), legs or ({},))
             except Exception as error:  # noqa: BLE001  (raised below, each time)
                 self._made[name] = error
         made = self._made[name]
@@ -353,8 +332,8 @@ class FrameworkRuns:
             raise made
         return made
 
-    def _in_legs(
-        self, name: str, settings: Mapping[str, Any], legs: list[Mapping[str, Any]]
+    def _make(
+        self, name: str, settings: Mapping[str, Any], legs: Sequence[Mapping[str, Any]]
     ) -> FrameworkRun:
         """Run the first leg, and resume once for each further leg."""
         orders, commits = self._places(name)

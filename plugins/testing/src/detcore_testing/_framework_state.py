@@ -77,9 +77,8 @@ class CheckpointClauses(FrameworkBase):
     def test_restore_and_save_change_nothing(self, runs: FrameworkRuns) -> None:
         """Validation in between included; a second save writes the same as the first."""
         used(self, runs)
-        expected = self.read_state(runs.reference.last_checkpoint)
         for way in ("save", "again"):
-            self.check_same(self.read_state(runs.folder / "use" / way), expected)
+            self.check_same(runs.folder / "use" / way, runs.reference.last_checkpoint)
 
     @clause(
         "each-file-is-restored",
@@ -202,25 +201,14 @@ class CheckpointClauses(FrameworkBase):
         capability="start-from",
     )
     def test_start_from_takes_the_weights(self, runs: FrameworkRuns) -> None:
-        """Its validation before the first batch is the last one of the other trial."""
+        """By its validation before the first batch, and its own `batch_counter`."""
         run = runs.continued
         check_completed(self, run, self.unit)
         first = run.validations[0].metrics
         recorded = runs.reference.validations[self.num_batches].metrics
         assert dict(first) == dict(recorded), f"{dict(first)} instead of {dict(recorded)}"
         assert max(run.checkpoints) == self.unit, f"checkpoints at {sorted(run.checkpoints)}"
-
-    @clause(
-        "start-from-begins-at-batch-0",
-        "a trial that starts from a checkpoint counts its own batches, not the other trial's",
-        capability="start-from",
-    )
-    def test_start_from_begins_at_batch_0(self, runs: FrameworkRuns) -> None:
-        """By the counter in its own checkpoint; counters of the model may continue."""
-        if not self.batch_counter:
-            pytest.skip("no array of read_state counts the trial's batches (batch_counter)")
-        check_completed(self, runs.continued, self.unit)
-        self.check_counter(runs.continued.last_checkpoint, self.unit)
+        self.check_counter(run.last_checkpoint, self.unit)
 
     @clause(
         "start-from-keeps-the-hyperparameters",
@@ -245,6 +233,10 @@ class CheckpointClauses(FrameworkBase):
 class ExactClauses(FrameworkBase):
     """Clauses on events and settings that must not change training."""
 
+    def _check_resumed_at(self, runs: FrameworkRuns, run: FrameworkRun, steps: int) -> None:
+        pair = run.checkpoints[steps], runs.reference.checkpoints[steps]
+        self.check_resumed(runs, self.differences(*pair), f"at batch {steps}")
+
     @clause(
         "exact-resume-after-a-kill",
         "a trial that was killed while it saved continues from the checkpoint before, bit for bit",
@@ -258,7 +250,7 @@ class ExactClauses(FrameworkBase):
         assert steps in run.checkpoints, (
             f"after the kill it did not come to batch {steps}:\n{run.output}"
         )
-        self.check_resumed(runs, run, steps)
+        self._check_resumed_at(runs, run, steps)
 
     @clause(
         "exact-resume-after-a-signal",
@@ -273,7 +265,7 @@ class ExactClauses(FrameworkBase):
         code = run.finished[1].code
         assert code == _EXIT_PREEMPTED, f"exit code {code} after SIGTERM:\n{run.output}"
         check_completed(self, run)
-        self.check_resumed(runs, run, self.num_batches)
+        self._check_resumed_at(runs, run, self.num_batches)
 
     @clause(
         "exact-resume-in-a-later-epoch",
@@ -287,7 +279,7 @@ class ExactClauses(FrameworkBase):
         run = runs.late
         assert run.finished[0].code == 1, f"it was not killed: {run.finished[0].output}"
         check_completed(self, run)
-        self.check_resumed(runs, run, self.num_batches)
+        self._check_resumed_at(runs, run, self.num_batches)
 
     @clause(
         "a-resumed-run-reports-the-same",
@@ -301,7 +293,7 @@ class ExactClauses(FrameworkBase):
         told = metric_differences(run.validations, reference.validations)
         training = _trained_alike(run, reference)
         told += metric_differences(training, reference.training, tolerance=TRAINING_TOLERANCE)
-        assert not told, shown(told)
+        self.check_resumed(runs, told, "in its metrics")
 
     @clause(
         "a-resume-goes-on-in-its-place",
@@ -363,15 +355,9 @@ class ExactClauses(FrameworkBase):
         """The whole training state of two runs."""
         self.check_unchanged(runs, "nothing")
         steps = 2 * CHECKPOINT_PERIOD
-        for other in runs.stopped.checkpoints:
-            if other == steps:
-                found = self.read_state(runs.stopped.checkpoints[steps])
-                expected = self.read_state(runs.reference.checkpoints[steps])
-                assert differences(found, expected, ignored=self.ignored_state), (
-                    "another seed led to the same state"
-                )
-                return
-        raise AssertionError(f"no checkpoint at batch {steps}:\n{runs.stopped.output}")
+        assert steps in runs.stopped.checkpoints, f"no checkpoint there:\n{runs.stopped.output}"
+        pair = runs.stopped.checkpoints[steps], runs.reference.checkpoints[steps]
+        assert self.differences(*pair), "another seed led to the same state"
 
     @clause(
         "a-snapshot-is-what-save-writes",
@@ -383,17 +369,13 @@ class ExactClauses(FrameworkBase):
         assert used(self, runs)["snapshot"], (
             "the controller has no method 'snapshot'.\nDecline 'snapshot' if that is intended."
         )
-        expected = self.read_state(runs.reference.last_checkpoint)
-        self.check_same(self.read_state(runs.folder / "use" / "snapshot"), expected)
+        self.check_same(runs.folder / "use" / "snapshot", runs.reference.last_checkpoint)
         is_exact = not self.inexact_resume(runs)
         for steps in self.saved_at():
             was_resumed = steps > CHECKPOINT_PERIOD
             if steps in runs.interrupted.checkpoints and (is_exact or not was_resumed):
-                self.check_same(
-                    self.read_state(runs.interrupted.checkpoints[steps]),
-                    self.read_state(runs.reference.checkpoints[steps]),
-                    f"batch {steps}",
-                )
+                pair = runs.interrupted.checkpoints[steps], runs.reference.checkpoints[steps]
+                self.check_same(*pair, f"batch {steps}")
 
 
 def _trained_alike(run: FrameworkRun, reference: FrameworkRun) -> dict[int, MetricRecord]:

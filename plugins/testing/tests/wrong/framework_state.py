@@ -418,7 +418,7 @@ class StartsAfresh(RightController):
 class CountsTheOtherTrialsBatches(RightController):
     """Counts on from where the other trial was."""
 
-    clause = "start-from-begins-at-batch-0"
+    clause = "start-from-takes-the-weights"
     first = 0
 
     def start_from(self, directory: Path) -> None:

@@ -137,7 +137,7 @@ class ReportsForgottenLosses(RightController):
     """Reports the mean since the process started: a resume changes it."""
 
     clause = "a-resumed-run-reports-the-same"
-    is_rare = True
+    told = "The restored state is equal, the next batch is not"
     needs_own_reference = True
     seen: list[float]
 

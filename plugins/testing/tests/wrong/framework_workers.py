@@ -82,6 +82,7 @@ class RestoresTheChiefsGenerator(RightController):
     """Reads the chief's files on every worker, also what was this worker's alone."""
 
     clause = RESUME
+    told = "The restored state is equal, the next batch is not"
 
     def restore(self, directory: Path) -> None:
         super().restore(directory)
