@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import time
 import uuid
@@ -110,7 +111,7 @@ def torture(ctx: click.Context, where: str, points: int | None, as_json: bool) -
     progress.clear()
     seconds = time.monotonic() - start
     if as_json:
-        losses = [str(loss) for loss in report.losses]
+        losses = [*itertools.chain.from_iterable(report.losses.values())]
         print_json({"url": url, "points": report.points, "totals": report.totals,
                     "losses": losses, "seconds": round(seconds, 1)})  # fmt: skip
     else:
@@ -125,16 +126,17 @@ def _print_report(report: TortureReport, seconds: float) -> None:
          Column("losses", align="right")],
         [
             [name, str(count), str(report.totals[name]),
-             str(sum(loss.scenario == name for loss in report.losses))]
+             str(len(report.losses.get(name, [])))]
             for name, count in report.points.items()
         ],
     )  # fmt: skip
-    for loss in report.losses:
-        print_line(str(loss))
+    losses = [*itertools.chain.from_iterable(report.losses.values())]
+    for loss in losses:
+        print_line(loss)
     tried, total = sum(report.points.values()), sum(report.totals.values())
     print_line(
         f"{tried} of {total} crash points tried in {seconds:.0f} s: "
-        + (f"LOSSES at {len(report.losses)}" if report.losses else "nothing was lost")
+        + (f"LOSSES at {len(losses)}" if losses else "nothing was lost")
     )
 
 

@@ -6,10 +6,9 @@ import dataclasses
 import enum
 import functools
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from detcore.database import Database
@@ -20,7 +19,6 @@ T = TypeVar("T")
 
 _RECORDED = frozenset({"record_checkpoint", "register_version"})
 _TORN = ".detcore-tmp-torn"  # left next to the checkpoints by a kill within `create`
-_BEGUN_S = 0.002
 
 
 class Crashed(BaseException):
@@ -65,37 +63,21 @@ class Operation:
     is_divisible: bool
 
 
-def _crash() -> NoReturn:
-    raise Crashed
-
-
 class Fuse:
     """Counts operations, and refuses all of them from the crash point on.
 
     Args:
         point: The crash point, or None.
-        stop_at: Predicate on names; stops before the first operation that matches, or None.
-        die: Ends the process; default: raise `Crashed`.
-        interrupts: Whether to stop within operations by starting one and ending the process while
-            it runs. Only for a `die` that really ends the process.
+        stop_at: How the name of an operation begins; stops before the first such operation.
 
     Attributes:
         operations: The operations that were started.
         is_dead: Whether the process has stopped.
     """
 
-    def __init__(
-        self,
-        point: CrashPoint | None = None,
-        *,
-        stop_at: Callable[[str], bool] | None = None,
-        die: Callable[[], NoReturn] = _crash,
-        interrupts: bool = False,
-    ) -> None:
+    def __init__(self, point: CrashPoint | None = None, *, stop_at: str | None = None) -> None:
         self._point = point
         self._stop_at = stop_at
-        self._die = die
-        self._interrupts = interrupts
         self._lock = threading.Lock()  # a save may run in the background
         self.is_dead = False
         self.operations: list[Operation] = []
@@ -113,28 +95,18 @@ class Fuse:
         with self._lock:
             if self.is_dead:
                 raise Crashed
-            if self._interrupts:
-                half = functools.partial(_begin, operation)
             self.operations.append(Operation(name, half is not None))
             point = self._point
-            is_here = point is not None and point.operation == len(self.operations)
-            if self._stop_at is not None and self._stop_at(name):
-                self.is_dead = True
-                return self._die()
-            if point is None or not is_here:
+            if self._stop_at is not None and name.startswith(self._stop_at):
+                point = CrashPoint(len(self.operations), Moment.BEFORE)
+            if point is None or point.operation != len(self.operations):
                 return operation()
             self.is_dead = True
             if point.moment is Moment.AFTER:
                 operation()
             elif point.moment is Moment.WITHIN and half is not None:
                 half()
-            return self._die()
-
-
-def _begin(operation: Callable[[], object]) -> None:
-    """Start an operation that the end of the process interrupts."""
-    threading.Thread(target=operation, daemon=True).start()
-    time.sleep(_BEGUN_S)
+            raise Crashed
 
 
 def tear(data: bytes, target: Path) -> None:

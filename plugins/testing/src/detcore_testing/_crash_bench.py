@@ -5,18 +5,14 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-import os
 import shutil
 import tempfile
-import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from detcore.checkpoint import CheckpointContext
-from detcore.database import Database
 from detcore.distributed import DistributedContext
-from detcore.errors import PeerLostError
 from detcore_testing._crash import CrashingDatabase, CrashingStorage, Fuse, tear
 
 if TYPE_CHECKING:
@@ -29,59 +25,15 @@ SIZES = {"weights.bin": 300_000, "deep/optimizer.bin": 70_000, "deep/empty.bin":
 _CONFIG = {"searcher": {"metric": "loss", "smaller_is_better": True}}
 
 
-class Job:
-    """Several workers that exchange values until one of them is gone.
-
-    Args:
-        size: Number of workers.
-    """
-
-    def __init__(self, size: int) -> None:
-        self.size = size
-        self._barrier = threading.Barrier(size)
-        self._values: list[Any] = [None] * size
-
-    def lose(self) -> None:
-        """Notify the other workers that one is gone."""
-        self._barrier.abort()
-
-    def gather(self, rank: int, value: Any) -> list[Any]:
-        """Return the values of all workers, once each of them has supplied one.
-
-        Raises:
-            PeerLostError: If a worker is gone.
-        """
-        self._values[rank] = value
-        try:
-            self._barrier.wait()
-            values = list(self._values)
-            self._barrier.wait()
-        except threading.BrokenBarrierError:
-            raise PeerLostError("another worker is gone") from None
-        return values
-
-
-class Rank:
-    """A worker's position in a job: the part of `DistributedContext` that saving needs."""
-
-    def __init__(self, job: Job, rank: int) -> None:
-        self._job = job
-        self.rank = rank
-        self.size = job.size
-
-    def allgather(self, stuff: Any) -> list[Any]:
-        """Return every worker's value in rank order."""
-        return self._job.gather(self.rank, stuff)
-
-
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Bench:
     """A trial with an old checkpoint.
 
     Attributes:
         old: UUID of the old checkpoint.
-        folder: Folder for files of the test; the stopped process logs its acknowledged saves there.
+        folder: Folder for files of the test.
         prepared: Checkpoints that the scenario made beforehand, by name.
+        acknowledged: Checkpoints whose save returned, and models whose registration did.
     """
 
     database: Database
@@ -91,16 +43,7 @@ class Bench:
     old: str
     folder: Path
     prepared: dict[str, str]
-
-    def acknowledge(self, uuid: str) -> None:
-        """Log, durably, that a save returned: its checkpoint must exist from now on."""
-        descriptor = os.open(self._notes, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        os.write(descriptor, f"{uuid}\n".encode())
-        os.close(descriptor)
-
-    def acknowledged(self) -> list[str]:
-        """Return the acknowledged checkpoints."""
-        return self._notes.read_text().split() if self._notes.exists() else []
+    acknowledged: list[str]
 
     def states(self) -> dict[str, str]:
         """Return the recorded state of each checkpoint of the trial."""
@@ -109,10 +52,6 @@ class Bench:
     def records(self) -> list[CheckpointRecord]:
         """Return the trial's checkpoints."""
         return self.database.list_checkpoints(trial_id=self.trial_id)
-
-    @property
-    def _notes(self) -> Path:
-        return self.folder / "acknowledged"
 
 
 class Process:
@@ -124,18 +63,13 @@ class Process:
         self.storage = cast("StorageBackend", CrashingStorage(bench.storage, fuse))
         self.database = cast("Database", CrashingDatabase(bench.database, fuse))
 
-    def survivor(self) -> Process:
-        """Return another process of the job, which is not stopped."""
-        return Process(self.bench, Fuse())
-
-    def context(self, rank: Rank | None = None) -> CheckpointContext:
-        """Return the context that the trial saves with; `rank` places it among several workers."""
-        bench = self.bench
+    def context(self, distributed: DistributedContext | None = None) -> CheckpointContext:
+        """Return the context that the trial saves with, on one of several workers or alone."""
         return CheckpointContext(
             storage=self.storage,
-            distributed=cast("DistributedContext", rank or DistributedContext()),
+            distributed=distributed or DistributedContext(),
             database=self.database,
-            trial_id=bench.trial_id,
+            trial_id=self.bench.trial_id,
         )
 
     def upload(self, steps: int) -> str:
@@ -143,7 +77,7 @@ class Process:
         folder = self.bench.folder / f"step-{steps}"
         write_files(folder, steps, Fuse())
         uuid = self.context().upload(folder, {"steps_completed": steps})
-        self.bench.acknowledge(uuid)
+        self.bench.acknowledged.append(uuid)
         return uuid
 
     def write(self, folder: Path, steps: int, names: Iterable[str] = SIZES) -> None:
@@ -163,30 +97,17 @@ def make_bench(
     trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
     bench = Bench(
         database=database, storage=storage, trial_id=trial_id,
-        experiment_id=experiment_id, old="", folder=place, prepared={},
+        experiment_id=experiment_id, old="", folder=place, prepared={}, acknowledged=[],
     )  # fmt: skip
     try:
         bench = dataclasses.replace(bench, old=Process(bench, Fuse()).upload(OLD))
         prepare(bench)
-        with contextlib.suppress(FileNotFoundError):
-            bench.folder.joinpath("acknowledged").unlink()
+        bench.acknowledged.clear()
         yield bench
     finally:
         for top in {entry.key.partition("/")[0] for entry in storage.list()}:
             storage.delete_tree(top)
         shutil.rmtree(place)
-
-
-def open_bench(facts: Mapping[str, Any], database: Database, storage: StorageBackend) -> Bench:
-    """Return the bench that another process made.
-
-    Args:
-        facts: The bench's other fields.
-        database: Its records, opened here.
-        storage: Its storage, opened here.
-    """
-    given = {**facts, "folder": Path(facts["folder"])}
-    return Bench(database=database, storage=storage, **given)
 
 
 def model_name(bench: Bench) -> str:

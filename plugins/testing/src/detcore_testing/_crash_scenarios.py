@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -29,9 +30,7 @@ from detcore_testing._crash_bench import (
     OLD,
     SIZES,
     Bench,
-    Job,
     Process,
-    Rank,
     content,
     model_name,
 )
@@ -71,34 +70,36 @@ def _upload(process: Process) -> None:
 def _store_path(process: Process) -> None:
     with process.context().store_path({"steps_completed": NEW}) as (path, uuid):
         process.write(path, NEW)
-    process.bench.acknowledge(uuid)
+    process.bench.acknowledged.append(uuid)
 
 
 def _shard(process: Process, *, dying: Collection[int]) -> None:
     """Save with two workers, each a part; some of them die with the process."""
-    job = Job(len(_PARTS))
-    failures: dict[int, BaseException] = {}
-    saved: list[str] = []
+    key = secrets.token_hex(16)
+    failures: list[BaseException] = []
 
     def work(rank: int) -> None:
-        worker = process if rank in dying else process.survivor()
-        context = worker.context(Rank(job, rank))
+        worker = process if rank in dying else Process(process.bench, Fuse())
         try:
-            with context.store_path({"steps_completed": NEW}, shard=True) as (path, uuid):
-                worker.write(path, NEW, _PARTS[rank])
-            saved.append(uuid)
+            with DistributedContext(
+                rank=rank, size=2, local_rank=rank, local_size=2, cross_rank=0, cross_size=1,
+                key=key,
+            ) as distributed:  # fmt: skip
+                context = worker.context(distributed)
+                with context.store_path({"steps_completed": NEW}, shard=True) as (path, uuid):
+                    worker.write(path, NEW, _PARTS[rank])
+            if rank == 0:
+                process.bench.acknowledged.append(uuid)
         except BaseException as error:  # noqa: BLE001  (raised below, on the caller's thread)
-            failures[rank] = error
-            job.lose()
+            failures.append(error)
 
     threads = [threading.Thread(target=work, args=(rank,)) for rank in range(len(_PARTS))]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    for error in sorted(failures.values(), key=lambda error: isinstance(error, PeerLostError)):
+    for error in sorted(failures, key=lambda error: isinstance(error, PeerLostError)):
         raise error
-    process.bench.acknowledge(saved[0])
 
 
 def _save_async(process: Process) -> None:
@@ -109,7 +110,7 @@ def _save_async(process: Process) -> None:
 
     uuid = context.save_async(snapshot, {"steps_completed": NEW})
     context.wait()
-    process.bench.acknowledge(uuid)
+    process.bench.acknowledged.append(uuid)
 
 
 # -- deleting -------------------------------------------------------------------------------------
@@ -182,13 +183,13 @@ def _prepare_model(bench: Bench) -> None:
 def _register(process: Process) -> None:
     uuid = process.upload(NEW)
     process.database.register_version(model_name(process.bench), uuid)
-    process.bench.acknowledge(model_name(process.bench))
+    process.bench.acknowledged.append(model_name(process.bench))
 
 
 def _check_registration(bench: Bench) -> str | None:
     version = bench.database.get_version(model_name(bench))
     if version is None:
-        was_told = model_name(bench) in bench.acknowledged()
+        was_told = model_name(bench) in bench.acknowledged
         return "a version that was registered is not there" if was_told else None
     uuid = version.checkpoint_uuid
     if bench.states().get(uuid) != "COMPLETED":
@@ -217,13 +218,9 @@ def _prepare_wrecks(bench: Bench) -> None:
     for name, (act, stop) in wrecks.items():
         before = set(bench.states())
         with contextlib.suppress(Crashed):
-            act(Process(bench, Fuse(stop_at=functools.partial(_begins_with, stop))))
+            act(Process(bench, Fuse(stop_at=stop)))
         bench.prepared[name] = next(iter(set(bench.states()) - before), "")
     bench.prepared.update({"deleted": gone, "in part": part})
-
-
-def _begins_with(start: str, name: str) -> bool:
-    return name.startswith(start)
 
 
 def _recover(process: Process) -> None:
@@ -349,7 +346,7 @@ def _find_loss(bench: Bench) -> str | None:
     unsettled = [uuid for uuid, state in states.items() if state in ("ACTIVE", "DELETING")]
     if unsettled:
         return f"checkpoint {unsettled[0]} is still {states[unsettled[0]]}"
-    for uuid in bench.acknowledged():
+    for uuid in bench.acknowledged:
         if states.get(uuid, "COMPLETED") != "COMPLETED" and uuid not in bench.prepared.values():
             return f"checkpoint {uuid} was saved, and is {states[uuid]}"
     return None

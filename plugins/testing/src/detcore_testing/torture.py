@@ -2,46 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from detcore_testing._crash import CrashPoint, Fuse, Moment, Operation
-from detcore_testing._crash_bench import Bench, Process, make_bench
-from detcore_testing._crash_scenarios import SCENARIOS, Scenario, find_fault
+from detcore_testing._crash import CrashPoint, Fuse, Moment
+from detcore_testing._crash_bench import Process, make_bench
+from detcore_testing._crash_scenarios import SCENARIOS, find_fault
 
 if TYPE_CHECKING:
-    from detcore.database import Database
     from detcore.storage import StorageBackend
 
-__all__ = [
-    "SCENARIO_NAMES",
-    "CrashPoint",
-    "Loss",
-    "Moment",
-    "TortureReport",
-    "spread",
-    "torture_storage",
-]
+__all__ = ["CrashPoint", "TortureReport", "torture_storage"]
 
-SCENARIO_NAMES = tuple(SCENARIOS)
-"""Names of the scenarios in which processes are stopped."""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Loss:
-    """A crash with a wrong outcome."""
-
-    scenario: str
-    point: str
-    operation: str
-    what: str
-
-    def __str__(self) -> str:
-        return f"{self.scenario}, {self.point} ({self.operation}): {self.what}"
+_Point = tuple[str, CrashPoint]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,21 +28,20 @@ class TortureReport:
     Attributes:
         points: Crash points tried, by scenario.
         totals: All crash points, by scenario.
-        losses: Losses and leftovers; empty if there are no faults.
+        losses: Descriptions of losses and leftovers, by scenario; empty if there are no faults.
     """
 
     points: dict[str, int]
     totals: dict[str, int]
-    losses: tuple[Loss, ...]
+    losses: dict[str, list[str]]
 
 
 def torture_storage(
     storage: StorageBackend,
     *,
     points: int | None = None,
-    scenarios: Sequence[str] = SCENARIO_NAMES,
-    most_losses: int | None = None,
-    on_point: Callable[[str, CrashPoint], None] | None = None,
+    scenarios: Collection[str] = tuple(SCENARIOS),
+    on_point: Callable[[str, CrashPoint], None] = lambda _scenario, _point: None,
 ) -> TortureReport:
     """Stop processes at each of their operations, one by one: before, within and after it.
 
@@ -78,106 +54,58 @@ def torture_storage(
     Args:
         storage: The storage; its root must be used by this test only.
         points: Number of crash points to try, spread evenly over all; default: all of them.
-        scenarios: A selection of `SCENARIO_NAMES`.
-        most_losses: Stop early after this many losses; default: never.
+        scenarios: Names of scenarios of docs/crash-points.md; default: all of them.
         on_point: Called with the scenario before each crash.
 
     Returns:
         The number of points that were tried, their total, and the losses.
     """
-    with _records() as (database, folder):
-        explorer = _Explorer(storage, database, folder)
-        there = [(name, point) for name in scenarios for point in explorer.points(name)]
-        tried = []
-        for name, point in spread(there, points):
-            if most_losses is not None and len(explorer.losses) >= most_losses:
-                break
-            if on_point is not None:
-                on_point(name, point)
-            tried.append((name, point))
-            explorer.crash(name, point)
-    losses = tuple(explorer.losses)
-    return TortureReport(_count(scenarios, tried), _count(scenarios, there), losses)
-
-
-def spread(
-    there: Sequence[tuple[str, CrashPoint]], points: int | None
-) -> Sequence[tuple[str, CrashPoint]]:
-    """Choose some points, evenly, including the first and the last one."""
-    if points is None or points >= len(there):
-        return there
-    if points < 2:
-        return there[: max(0, points)]
-    last = len(there) - 1
-    return [there[round(index * last / (points - 1))] for index in range(points)]
-
-
-class _Explorer:
-    """Crashes processes, one at a time.
-
-    Attributes:
-        losses: Losses so far.
-    """
-
-    def __init__(self, storage: StorageBackend, database: Database, folder: Path) -> None:
-        self._storage = storage
-        self._database = database
-        self._folder = folder
-        self.losses: list[Loss] = []
-
-    def points(self, name: str) -> list[CrashPoint]:
-        """Let a process run to its end, and return the points where it could have been stopped."""
-        fuse = Fuse()
-        scenario = SCENARIOS[name]
-        with self._bench(scenario) as bench:
-            scenario.act(Process(bench, fuse))
-            self._look(bench, name, "undisturbed", fuse)
-        return list(_points(fuse.operations))
-
-    def crash(self, name: str, point: CrashPoint) -> None:
-        """Stop a process at a point, and check the resulting state."""
-        fuse = Fuse(point)
-        scenario = SCENARIOS[name]
-        with self._bench(scenario) as bench:
-            try:
-                scenario.act(Process(bench, fuse))
-            except KeyboardInterrupt:
-                raise
-            except BaseException:
-                if not fuse.is_dead:
-                    raise
-            self._look(bench, name, str(point), fuse)
-
-    def _look(self, bench: Bench, name: str, when: str, fuse: Fuse) -> None:
-        what = find_fault(bench, SCENARIOS[name])
-        if what is not None:
-            self.losses.append(Loss(name, when, fuse.operations[-1].name, what))
-
-    def _bench(self, scenario: Scenario) -> contextlib.AbstractContextManager[Bench]:
-        return make_bench(self._storage, self._database, self._folder, scenario.prepare)
-
-
-def _points(operations: Sequence[Operation]) -> Iterator[CrashPoint]:
-    for number, operation in enumerate(operations, 1):
-        yield CrashPoint(number, Moment.BEFORE)
-        if operation.is_divisible:
-            yield CrashPoint(number, Moment.WITHIN)
-        yield CrashPoint(number, Moment.AFTER)
-
-
-def _count(scenarios: Sequence[str], points: Sequence[tuple[str, CrashPoint]]) -> dict[str, int]:
-    counts: Mapping[str, int] = dict.fromkeys(scenarios, 0)
-    for name, _ in points:
-        counts = {**counts, name: counts[name] + 1}
-    return dict(counts)
-
-
-@contextlib.contextmanager
-def _records() -> Iterator[tuple[Database, Path]]:
     from detcore.database import Database
 
+    losses: dict[str, list[str]] = {}
+
+    def crash(name: str, point: CrashPoint | None) -> Fuse:
+        """Let a process act until it is stopped, and check the resulting state."""
+        scenario, fuse = SCENARIOS[name], Fuse(point)
+        with make_bench(storage, database, folder, scenario.prepare) as bench:
+            try:
+                scenario.act(Process(bench, fuse))
+            except BaseException as error:
+                if not fuse.is_dead or isinstance(error, KeyboardInterrupt):
+                    raise
+            fault = find_fault(bench, scenario)
+        if fault is not None:
+            where = f"{point or 'undisturbed'} ({fuse.operations[-1].name})"
+            losses.setdefault(name, []).append(f"{name}, {where}: {fault}")
+        return fuse
+
     with (
-        tempfile.TemporaryDirectory(prefix="detcore-torture-") as name,
-        Database.open(f"sqlite:///{Path(name) / 'records.db'}") as database,
+        tempfile.TemporaryDirectory(prefix="detcore-torture-") as path,
+        Database.open(f"sqlite:///{Path(path) / 'records.db'}") as database,
     ):
-        yield database, Path(name)
+        folder = Path(path)
+        every = [(name, point) for name in scenarios for point in _points(crash(name, None))]
+        tried = spread(every, points)
+        for name, point in tried:
+            on_point(name, point)
+            crash(name, point)
+    counts, totals = (Counter(name for name, _ in some) for some in (tried, every))
+    return TortureReport({name: counts[name] for name in scenarios}, dict(totals), losses)
+
+
+def spread(every: Sequence[_Point], points: int | None) -> Sequence[_Point]:
+    """Choose some points, evenly, including the first and the last one."""
+    if points is None or points >= len(every):
+        return every
+    last = len(every) - 1
+    return [every[round(index * last / max(1, points - 1))] for index in range(points)]
+
+
+def _points(fuse: Fuse) -> list[CrashPoint]:
+    """Return the points where the process of a fuse could have been stopped."""
+    return [
+        CrashPoint(number, moment)
+        for number, operation in enumerate(fuse.operations, 1)
+        for moment in Moment
+        if operation.is_divisible or moment is not Moment.WITHIN
+    ]
