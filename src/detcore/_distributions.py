@@ -7,6 +7,19 @@ from types import ModuleType
 
 from detcore.contract.errors import RunError
 
+# Names in experiment files that are documented, and that no installed plugin may provide.
+_ABSENT = {
+    "optuna": "It is part of detcore-optuna. Install it with: pip install 'detcore[optuna]'",
+    "bundle": "It is part of detcore-replay. Install it with: pip install 'detcore[replay]'",
+    "custom": "Register the class by the hook detcore_register_searcher, and use its name.",
+    "pbt": "adaptive_asha and optuna also spend most of the time on the best trials.",
+    "s3": "Install it with: pip install 'detcore-storage[s3]'\n"
+    "Or give a URL: checkpoint_storage: s3://BUCKET/PREFIX",
+    "gcs": "Install it with: pip install 'detcore-storage[gcs]'\n"
+    "Or give a URL: checkpoint_storage: gs://BUCKET/PREFIX",
+    "azure": "Give a URL: checkpoint_storage: abfs://CONTAINER",
+}
+
 
 class MissingDistributionError(ModuleNotFoundError, RunError):
     """A distribution of detcore is needed and not installed."""
@@ -38,6 +51,11 @@ def describe_missing(distribution: str, *, needed_by: str) -> str:
         f"{needed_by} is part of {distribution}, which is not installed.\n"
         f"Install it with: {install_command(distribution)}"
     )
+
+
+def describe_absent(name: str) -> str:
+    """Return what to do where no plugin provides a documented name; empty for other names."""
+    return _ABSENT.get(name, "")
 
 
 def install_command(distribution: str) -> str:

@@ -1,10 +1,14 @@
-"""The built-in plugin: registers detcore's launcher and search methods through the public hooks."""
+"""The built-in plugin: registers detcore's own parts through the public hooks."""
 
 from __future__ import annotations
 
-from detcore.hooks import LauncherType, SearcherType, hookimpl
+from detcore.hooks import LauncherType, SearcherType, StorageType, hookimpl
 
-__all__ = ["detcore_register_launcher", "detcore_register_searcher"]
+__all__ = [
+    "detcore_register_launcher",
+    "detcore_register_searcher",
+    "detcore_register_storage",
+]
 
 
 @hookimpl
@@ -13,7 +17,7 @@ def detcore_register_launcher() -> LauncherType:
     return LauncherType(
         name="local",
         launcher="detcore.launch:LocalLauncher",
-        settings="detcore.config:LocalLauncherSettings",
+        settings="detcore.launch._local_settings:LocalSettings",
     )
 
 
@@ -21,9 +25,30 @@ def detcore_register_launcher() -> LauncherType:
 def detcore_register_searcher() -> list[SearcherType]:
     """Register the search methods."""
     return [
-        SearcherType(name="single", method="detcore.search:SingleSearch"),
-        SearcherType(name="random", method="detcore.search:RandomSearch"),
-        SearcherType(name="grid", method="detcore.search:GridSearch"),
-        SearcherType(name="adaptive_asha", method="detcore.search:AdaptiveSearch"),
-        SearcherType(name="async_halving", method="detcore.search:HalvingSearch"),
+        SearcherType(
+            name=name,
+            method=f"detcore.search:{prefix}Search",
+            settings=f"detcore.search._settings:{prefix}Settings",
+        )
+        for name, prefix in {
+            "single": "Single",
+            "random": "Random",
+            "grid": "Grid",
+            "adaptive_asha": "Adaptive",
+            "async_halving": "Halving",
+        }.items()
+    ]
+
+
+@hookimpl
+def detcore_register_storage() -> list[StorageType]:
+    """Register the storage types of local and shared folders."""
+    return [
+        StorageType(
+            name=name,
+            schemes=(),
+            settings=f"detcore.storage._folders:{prefix}Settings",
+            backend=f"detcore.storage._folders:open_{name}",
+        )
+        for name, prefix in {"shared_fs": "SharedFs", "directory": "Directory"}.items()
     ]

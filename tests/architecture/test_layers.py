@@ -39,12 +39,12 @@ LAYERS = (
         "metrics",
         "data",
         "config",
+        "builtin",
     ),
     (
         "checkpoint",
         "describe",
         "search",
-        "builtin",
     ),
     ("core",),
     ("trial",),

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from detcore.config import ExperimentFileError, load_config
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
 
 HERE = Path(__file__).parent
 
 Write = Callable[..., Path]
 Report = Callable[..., ExperimentFileError]
+
+
+@pytest.fixture(scope="session")
+def models() -> dict[str, Any]:
+    """Return the settings of all installed plugins, as the command passes them."""
+    return PluginManager(read_environment({"DETCORE_HOME": "/h"})).settings_models()
 
 
 @pytest.fixture

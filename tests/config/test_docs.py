@@ -2,40 +2,39 @@
 
 from __future__ import annotations
 
+import pkgutil
 from pathlib import Path
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from detcore.config import ExperimentConfig, load_config
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
-from detcore.config._sections import (
-    SEARCHERS,
-    STORAGE_TYPES,
-    EnvironmentConfig,
-    Optimizations,
-    Profiling,
-    Reproducibility,
-    Resources,
-)
+from detcore.config._sections import Optimizations, Profiling, Reproducibility, Resources
 
 PAGE = (Path(__file__).parents[2] / "docs" / "configuration.md").read_text()
-SECTIONS = [
-    ExperimentConfig, EnvironmentConfig, Optimizations, Profiling, Reproducibility, Resources,
-]  # fmt: skip
-MODELS = [*SECTIONS, *SEARCHERS.values(), *STORAGE_TYPES.values(), *HYPERPARAMETER_TYPES.values()]
+SECTIONS = [ExperimentConfig, Optimizations, Profiling, Reproducibility, Resources]
+MODELS = [*SECTIONS, *HYPERPARAMETER_TYPES.values()]
 
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
-def test_every_field_is_on_the_page(model: type[ExperimentConfig]) -> None:
+def test_every_field_is_on_the_page(model: type[BaseModel]) -> None:
+    check_fields(model)
+
+
+def check_fields(model: type[BaseModel]) -> None:
     missing = [
         name for name in model.model_fields if f"`{name}" not in PAGE and f".{name}`" not in PAGE
     ]
     assert missing == []
 
 
-def test_every_searcher_and_type_is_on_the_page() -> None:
-    for name in (*SEARCHERS, *STORAGE_TYPES, *HYPERPARAMETER_TYPES):
+def test_every_searcher_and_type_is_on_the_page(models: dict[str, dict[str, str]]) -> None:
+    for name, target in {**models["searchers"], **models["storage_types"]}.items():
+        assert f"| `{name}` |" in PAGE
+        check_fields(pkgutil.resolve_name(target))
+    for name in HYPERPARAMETER_TYPES:
         assert f"| `{name}` |" in PAGE
 
 

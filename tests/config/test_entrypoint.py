@@ -130,15 +130,16 @@ def test_batch_sizes_that_a_search_may_choose(folder: Path, values: str, given: 
     assert mistakes(folder, "python3 train.py", f"{{global_batch_size: {values}}}") == ""
 
 
-def test_a_search_method_whose_package_is_missing(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [("optuna", r"pip install 'detcore\[optuna\]'"), ("pbt", "adaptive_asha and optuna also")],
+)
+def test_a_search_method_that_no_plugin_provides(folder: Path, name: str, advice: str) -> None:
     file = folder / "search.yaml"
     file.write_text(
         "entrypoint: python3 train.py\n"
-        "searcher: {name: optuna, metric: loss, max_trials: 2, max_length: {batches: 1}}\n"
+        f"searcher: {{name: {name}, metric: loss, max_trials: 2, max_length: {{batches: 1}}}}\n"
     )
     load_config(file)
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ExperimentFileError, match=r"(?s)needs detcore-optuna.*detcore\[optuna"):
-        load_config(file)
+    with pytest.raises(ExperimentFileError, match=rf"(?s)unknown searcher '{name}'.*{advice}"):
+        load_config(file, searchers={"single": None})

@@ -19,7 +19,6 @@ from detcore.config import (
     parse_set_flags,
     resolve_constants,
 )
-from detcore.config._sections import AdaptiveAshaSearcher, SingleSearcher
 from detcore.environment import read_environment
 from detcore.errors import ConfigError
 from detcore.types import Length, Unit
@@ -33,7 +32,7 @@ def load(name: str, **settings: Any) -> LoadedConfig:
 
 
 def length(loaded: LoadedConfig) -> Length:
-    assert isinstance(loaded.config.searcher, SingleSearcher | AdaptiveAshaSearcher)
+    assert loaded.config.searcher.max_length is not None
     return loaded.config.searcher.max_length
 
 
@@ -150,15 +149,15 @@ def test_entry_points(entrypoint: str, constant: str, tmp_path: Path) -> None:
         "{type: shared_fs, host_path: /srv, storage_path: a/b}",
         "{type: shared_fs, host_path: /srv, storage_path: /srv/a}",
         "{type: directory, container_path: /srv}",
-        "{type: gcs, bucket: b, prefix: fo..o}",
-        "{type: azure, container: c, connection_string: x}",
-        "{type: azure, container: c, account_url: x, credential: y}",
+        "{type: gcs, bucket: bucket, prefix: fo..o}",
     ],
 )
-def test_storages_that_are_right(storage: str, constant: str, tmp_path: Path) -> None:
+def test_storages_that_are_right(
+    storage: str, constant: str, tmp_path: Path, models: dict[str, Any]
+) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(constant + f"checkpoint_storage: {storage}\n")
-    config = load_config(path).config
+    config = load_config(path, **models).config
     assert ExperimentConfig.model_validate(config.model_dump(mode="json")) == config
 
 
@@ -166,22 +165,22 @@ def test_storages_that_are_right(storage: str, constant: str, tmp_path: Path) ->
     ("storage", "message"),
     [
         ("runs", "expected an absolute path or a URL"),
-        ("3", "expected a mapping with 'type', or a URL, got the integer 3"),
+        ("3", "expected a string or a mapping, got the integer 3"),
         ("{type: shared_fs, host_path: srv}", "expected an absolute path"),
-        ("{type: shared_fs, host_path: /srv, storage_path: ../x}", "leaves host_path"),
-        ("{type: shared_fs, host_path: /srv, storage_path: /srvx}", "it leads to /srvx"),
-        ("{type: azure, container: c}", "needs 'connection_string' or 'account_url'"),
-        ("{type: azure, container: c, connection_string: x, account_url: y}", "both given"),
-        ("{type: azure, container: c, connection_string: x, credential: y}", "does not go with"),
+        ("{type: shared_fs, host_path: /srv, storage_path: ../x}", "leads out of host_path"),
+        ("{type: shared_fs, host_path: /srv, storage_path: /srvx}", "leads out of host_path"),
+        ("{type: azure, container: c}", "Give a URL: checkpoint_storage: abfs://CONTAINER"),
         ("{bucket: b}", "'type' is missing in 'checkpoint_storage'"),
         ("{type: 3}", "expected the name of a storage type, got the integer 3"),
     ],
 )
-def test_storages_that_are_wrong(storage: str, message: str, constant: str, tmp_path: Path) -> None:
+def test_storages_that_are_wrong(
+    storage: str, message: str, constant: str, tmp_path: Path, models: dict[str, Any]
+) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(constant + f"checkpoint_storage: {storage}\n")
     with pytest.raises(ExperimentFileError) as caught:
-        load_config(path)
+        load_config(path, **models)
     assert message in str(caught.value)
     assert len(caught.value.diagnostics) == 1
 
@@ -268,7 +267,7 @@ def test_values_of_flags_are_yaml_and_other_objects_are_themselves() -> None:
     assert config.debug is True
     assert config.data == {"k": [1]}
     assert config.description is None
-    assert config.bind_mounts[0].host_path == "/srv"
+    assert config.bind_mounts[0]["host_path"] == "/srv"
     assert config.hyperparameters["global_batch_size"] == 64
 
 
@@ -351,9 +350,9 @@ def test_a_notice_for_each_field_that_only_a_cluster_honours() -> None:
     path = HERE / "complete.yaml"
     pool = f"{path}:91:3: note: resources.resource_pool is for a cluster: accepted, no effect here"
     assert pool in notices
-    for name in ("resources.weight", "environment.image", "bind_mounts", "security", "internal"):
+    for name in ("resources.weight", "environment", "bind_mounts", "security", "internal"):
         assert sum(f" {name} is " in line for line in notices) == 1, name
-    assert len(notices) == len(set(notices)) == 24
+    assert len(notices) == len(set(notices)) == 16
 
 
 def test_a_length_without_unit_is_batches_and_says_so() -> None:
@@ -415,16 +414,6 @@ def test_values_are_drawn_in_sorted_order_from_numpy() -> None:
 def test_both_ends_of_an_int_range_are_drawn() -> None:
     drawn = {resolve_constants(SPACE, seed=seed)["width"] for seed in range(60)}
     assert drawn == {1, 2, 3}
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [("./foo/", "foo"), ("foo/./bar//", "foo/bar"), ("/foo", "foo"), ("./", None), ("", None)],
-)
-def test_a_prefix_is_normalized(write: Any, constant: str, given: str, kept: str | None) -> None:
-    storage = f'checkpoint_storage: {{type: s3, bucket: b, prefix: "{given}"}}\n'
-    config = load_config(write(constant + storage)).config
-    assert config.model_dump(mode="json")["checkpoint_storage"]["prefix"] == kept
 
 
 def test_a_range_by_its_values(write: Any) -> None:

@@ -8,6 +8,7 @@ None where nothing was clearly meant.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,17 +48,14 @@ CASES: dict[str, tuple[str, str, str | None]] = {
     "slots": ("slots_per_trial:", "¦slots:", "slots_per_trial"),
     "plural": ("sync_timings:", "¦sync_timing:", "sync_timings"),
     "begin": ("begin_on_batch:", "¦begin_batch:", "begin_on_batch"),
-    "in a list": ("read_only: true", "¦readonly: true", "read_only"),
-    "in a device": ("      mode: mrw", "      ¦mod: mrw", "mode"),
-    "image for a device": ("cpu: example/cpu:1", "¦cpus: example/cpu:1", "cpu"),
     "bucket": ("bucket: runs", "¦bukcet: runs", "bucket"),
     "secret": ("secret_key:", "¦secretkey:", "secret_key"),
     "retention": ("save_trial_best:", "¦save_best_trial:", "save_trial_best"),
-    "of another storage type": ("prefix: digits", "¦host_path: /digits", "host_path"),
+    "of another storage type": ("prefix: digits", "¦host_path: /digits", None),
     "trials": ("max_trials:", "¦max_trails:", "max_trials"),
     "metric": ("metric: val", "¦metrics: val", "metric"),
     "direction": ("smaller_is_better:", "¦smaller_better:", "smaller_is_better"),
-    "of another searcher": ("stop_once: false", "¦num_rungs: 2", "num_rungs"),
+    "of another searcher": ("stop_once: false", "¦num_rungs: 2", "max_rungs"),
     # names in values
     "policy": ("checkpoint_policy: best", "checkpoint_policy: ¦bset", "best"),
     "mode": ("mode: standard", "mode: ¦standart", "standard"),
@@ -84,7 +82,7 @@ CASES: dict[str, tuple[str, str, str | None]] = {
     "no unit": ("{records: 6400}", "¦100", "{batches: 100}"),
     # wrong kinds of values
     "integer in quotes": ("max_restarts: 2", 'max_restarts: ¦"2"', "2"),
-    "number in quotes": ("weight: 1.5", 'weight: ¦"1.5"', "1.5"),
+    "number in quotes": ("divisor: 4", 'divisor: ¦"4"', "4"),
     "batch size in quotes": ("global_batch_size: 32", 'global_batch_size: ¦"32"', "32"),
     "length in quotes": ("  batches: 40", '  batches: ¦"40"', "40"),
     "float for an integer": ("scheduling_unit: 20", "scheduling_unit: ¦20.0", "20"),
@@ -94,8 +92,6 @@ CASES: dict[str, tuple[str, str, str | None]] = {
     "zero for a boolean": ("debug: false", "debug: ¦0", "false"),
     "number for a string": ("description: a complete example", "description: ¦12", '"12"'),
     "string for a list": ("labels: [digits, example]", "labels: ¦digits", "[digits]"),
-    "list for a mapping": ("  image:\n    cpu: example/cpu:1\n    cuda: example/cuda:1",
-                           "  image: ¦[a, b]", None),
     "mapping for a string": ("project: vision", "project: ¦{name: vision}", None),
     "number for the entry point": ("entrypoint: model_def:DigitsTrial", "entrypoint: ¦5", None),
     "a word for an integer": ("max_restarts: 2", "max_restarts: ¦two", None),
@@ -103,17 +99,14 @@ CASES: dict[str, tuple[str, str, str | None]] = {
     # values out of range
     "negative": ("max_restarts: 2", "max_restarts: ¦-1", None),
     "zero length": ("    epochs: 4", "    epochs: ¦0", None),
-    "priority": ("priority: 42", "priority: ¦100", None),
     "divisor": ("divisor: 4", "divisor: ¦1", None),
     "seed too large": ("experiment_seed: 1234", "experiment_seed: ¦2147483648", None),
     "save": ("save_trial_latest: 1", "save_trial_latest: ¦-1", None),
     "aggregation": ("aggregation_frequency: 1", "aggregation_frequency: ¦0", None),
-    "relative mount": ("host_path: /data", "host_path: ¦data", None),
     "empty name": ("name: digits", 'name: ¦""', None),
     "no values": ("vals: [adam, sgd]", "vals: ¦[]", None),
     "base": ("base: 10", "base: ¦0", None),
     "prefix leads out": ("prefix: digits", "prefix: ¦../digits", None),
-    "size": ("shm_size: 1.5 gb", "shm_size: ¦lots", None),
     # rules between fields
     "workspace alone": ("project: vision\nworkspace", "¦workspace", None),
     "range upside down": ("minval: 16\n    maxval: 128", "minval: ¦160\n    maxval: 128", None),
@@ -181,24 +174,24 @@ def mutate(case: str) -> tuple[str, int, int]:
     return text.replace(MARK, ""), before.count("\n") + 1, len(before) - before.rfind("\n")
 
 
-def load(text: str, folder: Path) -> ExperimentFileError:
+def load(text: str, folder: Path, models: dict[str, Any]) -> ExperimentFileError:
     path = folder / "exp.yaml"
     path.write_text(text)
     with pytest.raises(ExperimentFileError) as caught:
-        load_config(path)
+        load_config(path, **models)
     return caught.value
 
 
-def test_the_file_is_right_before_it_is_spoilt(tmp_path: Path) -> None:
+def test_the_file_is_right_before_it_is_spoilt(tmp_path: Path, models: dict[str, Any]) -> None:
     path = tmp_path / "exp.yaml"
     path.write_text(COMPLETE)
-    assert load_config(path).config.name == "digits"
+    assert load_config(path, **models).config.name == "digits"
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_line_column_and_suggestion(case: str, tmp_path: Path) -> None:
+def test_line_column_and_suggestion(case: str, tmp_path: Path, models: dict[str, Any]) -> None:
     text, line, column = mutate(case)
-    error = load(text, tmp_path)
+    error = load(text, tmp_path, models)
     (item,) = error.diagnostics  # one mistake is one report
     assert (item.line, item.column) == (line, column), str(error)
     assert item.suggestion == CASES[case][2], str(error)

@@ -11,8 +11,10 @@ import pytest
 import yaml
 
 from detcore.config import ExperimentConfig, json_schema
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
 
-SCHEMA = json_schema()
+SCHEMA = json_schema(**PluginManager(read_environment({"DETCORE_HOME": "/h"})).settings_models())
 
 
 def objects(node: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
@@ -137,7 +139,7 @@ def test_the_schema_accepts_the_examples(name: str) -> None:
         (("min_validation_period",), 100),
         (("checkpoint_storage", "type"), "s4"),
         (("checkpoint_storage", "bukcet"), "b"),
-        (("resources", "priority"), 100),
+        (("resources", "slots_per_trial"), -1),
         (("hyperparameters", "dense", "type"), "integer"),
         (("hyperparameters", "dense", "minvalue"), 1),
     ],

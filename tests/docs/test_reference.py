@@ -18,10 +18,10 @@ from docs_site import (
     hooks_page,
     public_modules,
 )
+from docs_site._configuration import SCHEMA
 from source_tree import ROOT
 
 from detcore import errors
-from detcore.config import json_schema
 from detcore.hooks import specs
 
 DOCS = ROOT / "docs"
@@ -57,25 +57,25 @@ def fields_of(schema: Any) -> Iterator[str]:
 def test_every_field_of_the_experiment_file_is_in_a_table() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", configuration_page(), re.MULTILINE))
     units = {"batches", "records", "epochs"}  # a length is explained once
-    assert rows == set(fields_of(json_schema())) - units
+    assert rows == set(fields_of(SCHEMA)) - units
     assert len(rows) > 80
 
 
 def test_every_section_of_the_experiment_file_has_a_heading_of_its_own() -> None:
     headings = re.findall(r"^## (.*)$", configuration_page(), re.MULTILINE)
     assert len(headings) == len(set(headings))
-    models = [name for name, model in json_schema()["$defs"].items() if model.get("properties")]
+    models = [name for name, model in SCHEMA["$defs"].items() if model.get("properties")]
     assert len(headings) == 1 + len(models) + len(_hyperparameter_types())
 
 
 def _hyperparameter_types() -> list[str]:
-    choices = json_schema()["properties"]["hyperparameters"]["additionalProperties"]["anyOf"]
+    choices = SCHEMA["properties"]["hyperparameters"]["additionalProperties"]["anyOf"]
     return [choice["title"] for choice in choices if "properties" in choice]
 
 
 @pytest.mark.parametrize("field", ["searcher", "scheduling_unit", "checkpoint_policy"])
 def test_a_field_is_shown_with_its_meaning(field: str) -> None:
-    about = json_schema()["properties"][field]["description"]
+    about = SCHEMA["properties"][field]["description"]
     row = re.search(rf"^\| `{field}` \|.*$", configuration_page(), re.MULTILINE)
     assert row is not None
     assert about in row[0]

@@ -22,13 +22,18 @@ CONFIG = {
     "entrypoint": "model_def:Line",
     "hyperparameters": {"global_batch_size": 8},
     "searcher": {"name": "single", "metric": "acc", "max_length": {"batches": 40}},
-    "checkpoint_storage": {"type": "s3", "bucket": "b", "access_key": "a", "secret_key": "wrong"},
+    "checkpoint_storage": {
+        "type": "s3",
+        "bucket": "bucket",
+        "access_key": "a",
+        "secret_key": "wrong",
+    },
 }
 
 
 @pytest.fixture
 def environment(tmp_path: Path) -> Environment:
-    return read_environment({"DETCORE_HOME": str(tmp_path), "DETCORE_PLUGINS": "detcore"})
+    return read_environment({"DETCORE_HOME": str(tmp_path), "DETCORE_PLUGINS": "storage"})
 
 
 def record(environment: Environment, *, searcher: Mapping[str, object] = {}) -> int:
@@ -36,7 +41,8 @@ def record(environment: Environment, *, searcher: Mapping[str, object] = {}) -> 
     from detcore.config import load_mapping
 
     config = {**CONFIG, "searcher": {**CONFIG["searcher"], **searcher}}  # type: ignore[dict-item]
-    plain = load_mapping(config, storage_types={"s3": None}).config.model_dump(mode="json")
+    loaded = load_mapping(config, **PluginManager(environment).settings_models())
+    plain = loaded.config.model_dump(mode="json")
     with Database.open(environment.database_url) as database:
         number = database.create_experiment(
             config=plain, config_text=None, model_dir="/code", name="mended"

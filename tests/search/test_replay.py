@@ -20,6 +20,7 @@ from detcore.search import (
     ExitReason,
     Search,
     SearchMethod,
+    SearchSetup,
     Train,
     Validated,
     event_from_json,
@@ -28,7 +29,7 @@ from detcore.search import (
 from detcore.search._adaptive import AdaptiveSearch
 from detcore.search._sampling import sample
 from detcore.search._simple import GridSearch, RandomSearch
-from detcore_optuna.search import OptunaSearch
+from detcore_optuna.search import OptunaSearch, OptunaSettings
 
 FAILING = {ExitReason.ERRORED: 0.05, ExitReason.INVALID_HP: 0.1, ExitReason.STOPPED: 0.02}
 GRID = {"rate": {"type": "double", "minval": 0.1, "maxval": 1.0, "count": 50}}
@@ -52,12 +53,18 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
+def optuna_setup(**settings: Any) -> SearchSetup:
+    fields = OptunaSettings.model_fields.items()
+    defaults = {name: field.default for name, field in fields if not field.is_required()}
+    return setup(**{**defaults, **settings})
+
+
 def optuna_search(sampler: str, max_trials: int = 16) -> OptunaSearch:
     def named(name: str) -> dict[str, Any]:
         return {"name": name, **ARGUMENTS.get(name, {})}
 
     return OptunaSearch(
-        setup(
+        optuna_setup(
             max_trials=max_trials,
             max_concurrent_trials=4,
             sampler=named(sampler),
@@ -176,12 +183,14 @@ def test_a_decision_takes_as_many_steps_with_many_trials_as_with_few(stop_once: 
 )
 def test_a_sampler_that_cannot_be_is_named(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(SearchError, match=message):
-        OptunaSearch(setup(max_trials=3, **settings))
+        OptunaSearch(optuna_setup(max_trials=3, **settings))
 
 
 def test_choices_that_optuna_cannot_tell_apart_are_kept_apart() -> None:
     space = {"rate": 1.0, "p": {"type": "categorical", "vals": [1, True, [1, 2], {"a": None}]}}
-    made = setup(space=space, max_trials=30, max_concurrent_trials=4, sampler="RandomSampler")
+    made = optuna_setup(
+        space=space, max_trials=30, max_concurrent_trials=4, sampler="RandomSampler"
+    )
     simulation = Simulation(lambda: OptunaSearch(made)).run()
     seen = {json.dumps(t.hparams["p"]) for t in created(simulation.operations)}
     assert seen == {"1", "true", "[1, 2]", '{"a": null}'}

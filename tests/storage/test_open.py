@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
+from detcore.environment import read_environment
 from detcore.errors import (
-    CheckFailedError,
     ConfigError,
     RunError,
     StorageError,
     StorageTypeError,
     UnsafePathError,
 )
-from detcore.hooks import StorageType
+from detcore.hooks import PluginManager, StorageType
 from detcore.storage import LocalStorage, open_storage
 from detcore_storage import FsspecStorage
 
@@ -73,7 +73,8 @@ def plugins(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def opened(spec: Any, home: Path, plugins: Any = None) -> Any:
-    return open_storage(spec, home=home, plugins=plugins)
+    core = PluginManager(read_environment({"DETCORE_HOME": str(home), "DETCORE_PLUGINS": "core"}))
+    return open_storage(spec, home=home, plugins=plugins or core)
 
 
 def test_the_default_is_below_home(tmp_path: Path) -> None:
@@ -133,7 +134,7 @@ def test_storage_path_is_below_host_path(tmp_path: Path, storage_path: str) -> N
 @pytest.mark.parametrize("storage_path", ["../x", "a/../../x", "/elsewhere"])
 def test_storage_path_that_leads_out_is_refused(tmp_path: Path, storage_path: str) -> None:
     spec = {"type": "shared_fs", "host_path": str(tmp_path), "storage_path": storage_path}
-    with pytest.raises(CheckFailedError, match="leads out of host_path"):
+    with pytest.raises(ConfigError, match="leads out of host_path"):
         opened(spec, tmp_path)
 
 
@@ -157,10 +158,15 @@ def test_a_folder_that_is_not_mounted_is_noticed(tmp_path: Path) -> None:
         ("s3://bucket/%2e%2e/other", r"component '\.\.'"),
         ({"host_path": "/data"}, "has no 'type'; it has: host_path"),
         ({"type": 3}, "checkpoint_storage.type is 3"),
-        ({"type": "shared_fs"}, "'shared_fs' needs host_path; it is None"),
-        ({"type": "shared_fs", "host_path": "relative"}, "is not an absolute path"),
+        ({"type": "shared_fs"}, "'shared_fs' cannot be used: host_path: Field"),
+        (
+            {"type": "shared_fs", "host_path": "relative"},
+            "an absolute path, got 'relative'",
+        ),
         ({"type": "shared_fs", "host_path": f"/{'a' * 300}"}, "is not there"),
-        ({"type": "directory"}, "'directory' needs container_path"),
+        ({"type": "shared_fs", "host_path": "/a/../b"}, r"component '\.\.'"),
+        ({"type": "shared_fs", "host_path": "/", "bucket": "b"}, "bucket: .*not permitted"),
+        ({"type": "directory"}, "container_path: Field required"),
         (7, "is a int; expected a path"),
     ],
 )

@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from detcore.config import json_schema
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
 from docs_site._markdown import cell, code
 
-__all__ = ["configuration_page"]
+__all__ = ["SCHEMA", "configuration_page"]
 
 _ABOUT = """\
 # Fields of the experiment file
@@ -25,13 +27,16 @@ _UNITS = {"batches", "records", "epochs"}
 _PLACES = {
     "Searcher": ("searcher", "name"),
     "Storage": ("checkpoint_storage", "type"),
+    "Launcher": ("launcher", "name"),
     "Hyperparameter": ("hyperparameters.NAME", "type"),
 }
+# With the settings of all plugins that are installed.
+SCHEMA = json_schema(**PluginManager(read_environment({})).settings_models())
 
 
 def configuration_page() -> str:
     """Return the page: the top level, then every section that a field can hold."""
-    schema = json_schema()
+    schema = SCHEMA
     models = dict(schema["$defs"])
     for choice in schema["properties"]["hyperparameters"]["additionalProperties"]["anyOf"]:
         if "properties" in choice:
@@ -59,11 +64,11 @@ def _heading(name: str, model: dict[str, Any]) -> str:
 
 
 def _find_fields() -> Iterator[tuple[str, str]]:
-    schema = json_schema()
-    for owner, model in (("", schema), *schema["$defs"].items()):
+    schema = SCHEMA
+    for model in (schema, *schema["$defs"].values()):
         for field, about in model.get("properties", {}).items():
             for name in _references(about):
-                yield name, f"{_PREFIX.get(owner, '')}{field}"
+                yield name, field
 
 
 def _references(node: Any) -> Iterator[str]:
@@ -77,11 +82,6 @@ def _references(node: Any) -> Iterator[str]:
             yield from _references(value)
 
 
-_PREFIX = {
-    "PbtSearcher": "searcher.",
-    "EnvironmentConfig": "environment.",
-    "Resources": "resources.",
-}
 _FIELDS = dict(_find_fields())
 
 
@@ -97,7 +97,7 @@ def _table(model: dict[str, Any]) -> str:
 
 def _model(field: dict[str, Any]) -> dict[str, Any]:
     """Return the model of a field that is a section of its own."""
-    models: dict[str, dict[str, Any]] = json_schema()["$defs"]
+    models: dict[str, dict[str, Any]] = SCHEMA["$defs"]
     return models.get(field.get("$ref", "").rpartition("/")[2], {})
 
 

@@ -36,8 +36,8 @@ def test_what_is_spelt_otherwise_is_replaced_and_the_rest_stays(tmp_path: Path) 
     assert load_config(path).config.entrypoint == "model_def:DigitsTrial"
     (note,) = migrated.findings
     assert note.kind == "note"
-    assert note.line == 10
-    assert "environment.image" in note.problem
+    assert note.line == 9
+    assert "environment is for a cluster" in note.problem
 
 
 @pytest.mark.parametrize(

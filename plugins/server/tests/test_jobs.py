@@ -338,7 +338,7 @@ def test_following_ends_with_ctrl_c_and_the_experiment_goes_on(jobs: JobServer) 
     assert experiment(jobs, number).wait(interval=0.1).value == "CANCELED"
 
 
-def test_hyperparameters_that_a_script_never_reads_are_named(jobs: JobServer) -> None:
+def test_misspelt_hyperparameters_of_a_script_are_named(jobs: JobServer) -> None:
     folder = jobs.client.folder / "script"
     folder.mkdir()
     (folder / "train.py").write_text(
@@ -346,18 +346,11 @@ def test_hyperparameters_that_a_script_never_reads_are_named(jobs: JobServer) ->
         "with core.init() as context:\n"
         "    print(context.info.hparams['dropout'])\n"
     )
-    config = write_config(
-        jobs, entrypoint="python3 train.py", hyperparameters={"droput": 0.3, "dropout": 0.1}
-    )
-    finished = jobs.client(
-        "run", config, folder, "--master", jobs.url, "--detach",
-        "--set", "hyperparameters.hiden=4",
-    )  # fmt: skip
+    config = write_config(jobs, entrypoint="python3 train.py", hyperparameters={"droput": 0.3})
+    finished = jobs.client("run", config, folder, "--master", jobs.url, "--detach")
     assert finished.code == 0, finished.output
-    said = "is never read by train.py"
-    assert f"note: hyperparameters.droput {said}: did you mean 'dropout'" in finished.output
-    assert f"note: hyperparameters.hiden {said}\n" in finished.output
-    assert finished.output.count(said) == 2
+    said = "is not in the code of train.py: did you mean 'dropout'"
+    assert f"note: hyperparameters.droput {said}" in finished.output
 
 
 @pytest.mark.parametrize(

@@ -125,11 +125,13 @@ def show(
 
 
 @config_group.command(epilog=_SCHEMA_EXAMPLES)
-def schema() -> None:
-    """Print the JSON Schema of experiment files, for editors."""
+@click.pass_obj
+def schema(obj: CliContext) -> None:
+    """Print the JSON Schema of experiment files, for editors; with the settings of plugins."""
     from detcore.config import json_schema
 
-    click.echo(json.dumps(json_schema(), indent=2))
+    models = obj.plugin_manager().settings_models()
+    click.echo(json.dumps(json_schema(**models), indent=2))
 
 
 def _load(

@@ -5,10 +5,10 @@ from __future__ import annotations
 from detcore.config._check import LoadOptions
 from detcore.config._experiment import (
     ExperimentConfig,
-    json_schema,
     smoke_config,
     trial_seed,
 )
+from detcore.config._fields import TrainingLength
 from detcore.config._hyperparameters import ranges, resolve_constants
 from detcore.config._loader import (
     ExperimentFileError,
@@ -23,12 +23,12 @@ from detcore.config._loader import (
 )
 from detcore.config._overrides import parse_set_flags
 from detcore.config._render import Role, render
-from detcore.config._sections import LocalLauncherSettings
+from detcore.config._schema import json_schema
 from detcore.config._source import Diagnostic, Label, Span
 
 __all__ = [
     "Diagnostic", "ExperimentConfig", "ExperimentFileError", "Label", "LoadOptions", "LoadedConfig",
-    "LocalLauncherSettings", "Origin", "Role", "Span", "json_schema", "load_config", "load_mapping",
+    "Origin", "Role", "Span", "TrainingLength", "json_schema", "load_config", "load_mapping",
     "load_text", "mapping_text", "notices_of_code", "parse_set_flags", "ranges", "refusal",
     "render", "resolve_constants", "smoke_config", "trial_seed",
 ]  # fmt: skip

@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from pydantic import BaseModel, ValidationError
 
+from detcore import builtin
 from detcore._secrets import is_secret_key
 from detcore.config._entrypoint import entrypoint_mistakes
 from detcore.config._experiment import RULES_LATER, ExperimentConfig
-from detcore.config._fields import KIND_MARK, UNITS
+from detcore.config._fields import KIND_MARK, UNITS, Models
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
+from detcore.config._notices import find_remarks, format_notices
 from detcore.config._problem import (
     Mention,
     describe_value,
@@ -25,7 +27,7 @@ from detcore.config._problem import (
     repair_number,
 )
 from detcore.config._rules import Facts, broken_rules
-from detcore.config._sections import LAUNCHER, SEARCHER, SEARCHERS, STORAGE, STORAGE_TYPES
+from detcore.config._sections import TAGGED
 from detcore.config._source import (
     Diagnostic,
     Label,
@@ -41,6 +43,7 @@ from detcore.config._source import (
 from detcore.contract.values import JSONValue
 
 if TYPE_CHECKING:
+    from pydantic.fields import FieldInfo
     from pydantic_core import ErrorDetails
 
 
@@ -48,9 +51,8 @@ if TYPE_CHECKING:
 MOST_MISTAKES = 100
 _MAX_PASSES = 50
 _TAGS = ("name", "type")
-# By section ("searcher", "checkpoint_storage", "launcher"), then by name; None: there is no model.
-Models = Mapping[str, Mapping[str, "type[BaseModel] | None"]]
-_TAGGED = {"searcher": SEARCHER, "checkpoint_storage": STORAGE, "launcher": LAUNCHER}
+# Of plugins; a class, or "module:Class" to be imported when it is used.
+NamedModels = Mapping[str, "type[BaseModel] | str | None"]
 _RENAMED = {"batches_per_step": "since version 0.13 this is called 'scheduling_unit'"}
 
 
@@ -64,10 +66,11 @@ class LoadOptions(TypedDict, total=False):
             are settings, with YAML values (see `detcore.environment`).
         required: Dotted names that must be given although they have defaults, such as
             ``"entrypoint"``.
-        searchers: Search methods of plugins, and the models of their settings: a class,
-            ``"module:Class"`` to be imported when the method is used, or None.
-        storage_types: Storage types of plugins, and the models of their settings.
-        launchers: All launchers, and the models of their settings; empty to accept any name.
+        searchers: All search methods, and the models of their settings: a class,
+            ``"module:Class"`` to be imported when the method is used, or None. Default: detcore's
+            own, and any other name with any settings. `PluginManager.settings_models` has them all.
+        storage_types: All storage types, likewise.
+        launchers: All launchers, likewise.
         code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
             to skip this.
         sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
@@ -76,15 +79,17 @@ class LoadOptions(TypedDict, total=False):
     overrides: Mapping[str, object]
     environment: Mapping[str, str]
     required: Collection[str]
-    searchers: Mapping[str, type[BaseModel] | str | None]
-    storage_types: Mapping[str, type[BaseModel] | str | None]
-    launchers: Mapping[str, type[BaseModel] | str | None]
+    searchers: NamedModels
+    storage_types: NamedModels
+    launchers: NamedModels
     code_dir: Path | None
     sized_trials: Collection[str]
 
 
-def check(root: Node, options: LoadOptions) -> tuple[ExperimentConfig | None, list[Diagnostic]]:
-    """Return the configuration, or None, and its mistakes.
+def check(
+    root: Node, options: LoadOptions
+) -> tuple[ExperimentConfig | None, list[Diagnostic], list[str]]:
+    """Return the configuration, or None, its mistakes, and notices of settings without effect.
 
     A misspelt name with a clear meaning is reported and then corrected, so that one mistake
     neither hides others nor causes further reports. Of very many, only the first are explained.
@@ -93,11 +98,11 @@ def check(root: Node, options: LoadOptions) -> tuple[ExperimentConfig | None, li
     found: list[Diagnostic] = []
     for _ in range(_MAX_PASSES):
         models = {
-            "searcher": _plugin_models(root, "searcher", options.get("searchers", {})),
+            "searcher": _plugin_models(root, "searcher", options.get("searchers")),
             "checkpoint_storage": _plugin_models(
-                root, "checkpoint_storage", options.get("storage_types", {})
+                root, "checkpoint_storage", options.get("storage_types")
             ),
-            "launcher": _plugin_models(root, "launcher", options.get("launchers", {})),
+            "launcher": _plugin_models(root, "launcher", options.get("launchers")),
         }
         explainer = _Explainer(root, models)
         config, errors = _validate(root, models)
@@ -132,7 +137,8 @@ def check(root: Node, options: LoadOptions) -> tuple[ExperimentConfig | None, li
             sized_trials=options.get("sized_trials", ()),
         )
     found += [explainer.problem(problem.context or {}, place) for place, problem in broken]
-    return (None if found else config), found
+    notices = format_notices(root, find_remarks(root, explainer.fields_at))
+    return (None if found else config), found, notices
 
 
 def more_mistakes(first: Span, number: int) -> Diagnostic:
@@ -145,12 +151,12 @@ def more_mistakes(first: Span, number: int) -> Diagnostic:
     )
 
 
-def _plugin_models(
-    root: Node, section: str, known: Mapping[str, type[BaseModel] | str | None]
-) -> dict[str, type[BaseModel] | None]:
+def _plugin_models(root: Node, section: str, known: NamedModels | None) -> Models:
     """Return models of settings; one given by name is imported only if the section has that tag."""
     tags = [find(root, (section, *tag)) for tag in (("name",), ("type",), ())]
-    used = [tag.value for tag in tags if tag is not None]
+    used = [tag.value for tag in tags if tag is not None and isinstance(tag.value, str)]
+    if known is None:
+        known = {**dict.fromkeys(used), **built_in_models()[section]}
     return {
         name: (pkgutil.resolve_name(model) if name in used else None)
         if isinstance(model, str)
@@ -159,15 +165,21 @@ def _plugin_models(
     }
 
 
-def _validate(
-    root: Node, models: Models
-) -> tuple[ExperimentConfig | None, list[tuple[Place, ErrorDetails]]]:
-    context = {
-        RULES_LATER: True,
-        "searcher": {k: v for k, v in models["searcher"].items() if k not in SEARCHERS},
-        "storage type": models["checkpoint_storage"],
-        "launcher": models["launcher"] or None,
+def built_in_models() -> dict[str, NamedModels]:
+    """Return the models of the settings of detcore's own plugin, by section."""
+    launcher = builtin.detcore_register_launcher()
+    searchers, storage = builtin.detcore_register_searcher(), builtin.detcore_register_storage()
+    return {
+        "searcher": {each.name: each.settings for each in searchers},
+        "checkpoint_storage": {each.name: each.settings for each in storage},
+        "launcher": {launcher.name: launcher.settings},
     }
+
+
+def _validate(
+    root: Node, models: Mapping[str, Models]
+) -> tuple[ExperimentConfig | None, list[tuple[Place, ErrorDetails]]]:
+    context = {RULES_LATER: True, **{TAGGED[name].what: models[name] for name in TAGGED}}
     try:
         return ExperimentConfig.model_validate(plain(root), context=context), []
     except ValidationError as exc:
@@ -202,7 +214,7 @@ def _mend(
 class _Explainer:
     """Turns mistakes in a configuration into diagnostics, with the models of plugins' settings."""
 
-    def __init__(self, root: Node, plugins: Models) -> None:
+    def __init__(self, root: Node, plugins: Mapping[str, Models]) -> None:
         self._root = root
         self._plugins = plugins
 
@@ -240,11 +252,12 @@ class _Explainer:
             label = "" if "quotes" in label else label
         if node is not None and _is_empty(node):
             label = "nothing is written here"
+        message, *advice = message.split("\n")
         return mistake(
             self.value(place),
             f"{dotted(place)}: {message}",
             label or did_you_mean(suggestion),
-            help=self._about(place),
+            help=advice or self._about(place),
             suggestion=suggestion,
         )
 
@@ -281,15 +294,15 @@ class _Explainer:
         near = nearest(name, [choice for choice in valid if choice not in present])
         twin = None if near else nearest(name, [choice for choice in valid if choice in present])
         hints = [_RENAMED[name]] if name in _RENAMED else []
-        elsewhere = None if near else _elsewhere(name, parent)
         also: list[Label] = []
-        label = did_you_mean(near) or "no such key"
-        if elsewhere:
-            near, label = elsewhere
+        label = did_you_mean(near)
+        if near is None and (home := self._home_of(name)):
+            near, label = home, did_you_mean(home)
         elif twin:
             near, label = twin, f"did you mean '{twin}'? It is given too"
             also = [Label(self.key((*parent, twin)), "given here")]
-        if label == "no such key" or (near and self._is_of_plugin(parent)):
+        if near is None:
+            label = "no such key"
             hints.append(f"valid here: {', '.join(valid)}")
         where = f" in {self._section(parent)}" if parent else " at the top level"
         message = f"unknown key '{name}'{where}"
@@ -301,87 +314,63 @@ class _Explainer:
             return ""
         for tag in ("name", "type"):
             kind = find(self._root, (*place, tag))
-            is_tag = dotted(place) in _TAGGED or (tag == "type" and place[0] == "hyperparameters")
+            is_tag = dotted(place) in TAGGED or (tag == "type" and place[0] == "hyperparameters")
             if is_tag and kind is not None and isinstance(kind.value, str):
                 return f"{dotted(place)} ({tag}: {kind.value})"
         return f"'{dotted(place)}'"
 
     def valid_names(self, place: Place) -> list[str]:
         """Return the names that a mapping at `place` may have; empty if any name is valid."""
-        model = self._model(place)
-        if model is not None:
-            is_ours = model in SEARCHERS.values() or dotted(place) not in _TAGGED
-            common = () if is_ours else _TAGGED[dotted(place)].other.model_fields
-            return list(dict.fromkeys([*model.model_fields, *common]))
+        if fields := self.fields_at(place):
+            return list(fields)
         return list(UNITS) if place and str(place[-1]).endswith(("_period", "_length")) else []
 
-    def _is_of_plugin(self, place: Place) -> bool:
-        """Tell whether a plugin's model says which keys a section has."""
-        known = self._plugins.get(str(place[0]), {}) if len(place) == 1 else {}
-        model = self._model(place)
-        return model is not None and model in known.values()
-
     def _about(self, place: Place) -> list[str]:
-        model = self._model(place[:-1]) if place else None
-        info = None if model is None else model.model_fields.get(str(place[-1]))
+        info = self.fields_at(place[:-1]).get(str(place[-1])) if place else None
         return [f"{place[-1]}: {info.description}"] if info and info.description else []
 
-    def _model(self, place: Place) -> type[BaseModel] | None:
-        """Return the model of the section at `place`; the text selects among several."""
-        model: type[BaseModel] | None = ExperimentConfig
+    def fields_at(self, place: Place) -> Mapping[str, FieldInfo]:
+        """Return the fields of the section at `place`; the text selects among several kinds."""
+        if place and place[0] == "hyperparameters":
+            kind = HYPERPARAMETER_TYPES.get(self._text((*place, "type")))
+            return {} if kind is None else kind.model_fields
+        fields: Mapping[str, FieldInfo] = ExperimentConfig.model_fields
         for depth, element in enumerate(place):
-            if isinstance(element, int):
-                continue  # an item has the same model as its list
-            here = place[: depth + 1]
-            if place[0] == "hyperparameters" and depth > 0:
-                model = HYPERPARAMETER_TYPES.get(self._text((*here, "type")))
-            elif depth == 0 and element in _TAGGED:
-                kind = _TAGGED[element]
-                model = None if kind.known else kind.other
-                if name := self._text((*here, kind.tag)) or self._text(here):
-                    model = self._plugins.get(element, {}).get(name) or kind.known.get(name, model)
-            else:
-                info = None if model is None else model.model_fields.get(element)
+            if depth == 0 and (tagged := TAGGED.get(str(element))):
+                name = self._text((element, tagged.tag)) or self._text((element,))
+                plugin = self._plugins[str(element)].get(name)
+                own = {} if plugin is None else plugin.model_fields
+                fields = {**own, **tagged.model.model_fields}
+            elif isinstance(element, str):  # an item has the same fields as its list
+                info = fields.get(element)
                 model = None if info is None else next(_models(info.annotation), None)
-        return model
+                fields = {} if model is None else model.model_fields
+        return fields
+
+    def _home_of(self, name: str) -> str | None:
+        """Return the place where a key belongs that is invalid where it was found."""
+        homes = [
+            dotted((*place, name))
+            for place in ((), *((section,) for section in ExperimentConfig.model_fields))
+            if name in self.fields_at(place)
+        ]
+        if name == "global_batch_size":
+            homes.append(f"hyperparameters.{name}")
+        return next(iter(homes), None)
 
     def _text(self, place: Place) -> str:
         node = find(self._root, place)
         return node.value if node is not None and isinstance(node.value, str) else ""
 
 
-def _sections() -> Iterator[tuple[Place, type[BaseModel]]]:
-    yield (), ExperimentConfig
-    for name, info in ExperimentConfig.model_fields.items():
-        known = _TAGGED[name].known if name in _TAGGED else {}
-        yield from (((name,), kind) for kind in known.values() or _models(info.annotation))
-
-
 def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models in an annotation such as ``list[Device] | None``."""
+    """Yield the models in an annotation such as ``list[Section] | None``."""
     if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
         if issubclass(annotation, BaseModel):
             yield annotation
         return
     for argument in typing.get_args(annotation):
         yield from _models(argument)
-
-
-def _elsewhere(name: str, parent: Place) -> tuple[str, str] | None:
-    """Return the place where a key that is invalid here belongs, and a phrase for it."""
-    found: list[Place] = [
-        (*place, name) for place, kind in _sections() if name in kind.model_fields
-    ]
-    if name == "global_batch_size":
-        found.append(("hyperparameters", name))
-    if (*parent, name) in found:
-        models = SEARCHERS if parent == ("searcher",) else STORAGE_TYPES
-        kinds = [kind for kind, model in models.items() if name in model.model_fields]
-        return name, f"valid only for: {', '.join(kinds)}"
-    if found:
-        home = dotted(found[0])
-        return home, f"did you mean '{home}'?"
-    return None
 
 
 def _is_empty(node: Node) -> bool:

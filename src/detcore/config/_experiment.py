@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import JsonValue, ValidationInfo, model_validator
 
 from detcore.config._fields import (
-    FOR_CLUSTERS,
-    FROM_EARLIER,
     Command,
+    ForClusters,
+    FromEarlier,
     Name,
     Period,
     Section,
@@ -21,17 +21,13 @@ from detcore.config._hyperparameters import Hyperparameters, seeded
 from detcore.config._problem import raise_problems
 from detcore.config._rules import Facts, broken_rules
 from detcore.config._sections import (
-    BindMount,
-    EnvironmentConfig,
     LauncherField,
     Optimizations,
-    Pbs,
     Profiling,
     Reproducibility,
     Resources,
     SearcherField,
-    SingleSearcher,
-    Slurm,
+    SearcherSection,
     StorageField,
 )
 from detcore.contract.values import Length, TrialSettings, Unit
@@ -44,7 +40,6 @@ RULES_LATER = "rules_later"  # validation context: the caller checks rules betwe
 _NEVER = Length(0, Unit.BATCHES)
 _NEVER_IN_SCHEMA: dict[str, JsonValue] = {"default": {"batches": 0}}
 _SEEDS = 2**31
-_DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
 def _draw_name() -> str:
@@ -141,25 +136,24 @@ class ExperimentConfig(Section):
         "Launcher of a trial's workers: its name, or a mapping with 'name' and its settings.",
         "local",
     )
-    environment: EnvironmentConfig = setting(f"The container; {FOR_CLUSTERS}", EnvironmentConfig())
-    bind_mounts: list[BindMount] = setting(f"Folders shown to the container; {FOR_CLUSTERS}", [])
-    security: dict[str, Any] | None = setting(f"Certificates and keys; {FOR_CLUSTERS}", None)
-    slurm: Slurm | None = setting(f"Settings for Slurm; {FOR_CLUSTERS}", None)
-    pbs: Pbs | None = setting(f"Settings for PBS; {FOR_CLUSTERS}", None)
-    data_layer: dict[str, Any] | None = setting(FROM_EARLIER, None)
-    internal: dict[str, Any] | None = setting(FROM_EARLIER, None)
-    tensorboard_storage: dict[str, Any] | None = setting(FROM_EARLIER, None)
-    agent_label: str | None = setting(FROM_EARLIER, None)
+    environment: ForClusters = None
+    bind_mounts: ForClusters = None
+    security: ForClusters = None
+    slurm: ForClusters = None
+    pbs: ForClusters = None
+    data_layer: FromEarlier = None
+    internal: FromEarlier = None
+    tensorboard_storage: FromEarlier = None
+    agent_label: FromEarlier = None
 
     def trial_settings(self) -> TrialSettings:
         """Return the settings that a worker needs while it trains a trial."""
-        length = getattr(self.searcher, "max_length", None)
         names = {field.name for field in dataclasses.fields(TrialSettings)}
         return TrialSettings(
             searcher_name=self.searcher.name,
             metric=self.searcher.metric,
             smaller_is_better=self.searcher.smaller_is_better,
-            max_length=length if isinstance(length, Length) else None,
+            max_length=self.searcher.max_length,
             deterministic_ops=self.reproducibility.deterministic_ops,
             step_digests=self.reproducibility.step_digests,
             average_training_metrics=self.optimizations.average_training_metrics,
@@ -175,10 +169,10 @@ class ExperimentConfig(Section):
 
 def smoke_config(config: ExperimentConfig) -> ExperimentConfig:
     """Return a configuration changed to one batch, one validation and one checkpoint."""
-    common = SingleSearcher.model_fields.keys() - {"name", "max_length"}
-    kept = {name: getattr(config.searcher, name) for name in common}
+    common = {name: getattr(config.searcher, name) for name in SearcherSection.model_fields}
+    length = Length(1, Unit.BATCHES)
     smoke = {
-        "searcher": SingleSearcher(name="single", max_length=Length(1, Unit.BATCHES), **kept),
+        "searcher": SearcherSection(**{**common, "name": "single", "max_length": length}),
         "scheduling_unit": 1,
         "min_validation_period": _NEVER,
         "min_checkpoint_period": _NEVER,
@@ -197,30 +191,3 @@ def trial_seed(experiment_seed: int, *, random: RandomState | None = None) -> in
         random: A generator to seed again; default: a new one, which takes 0.1 ms to make.
     """
     return int(seeded(experiment_seed, random).randint(0, _SEEDS, dtype="int64"))
-
-
-def json_schema() -> dict[str, Any]:
-    """Return the JSON Schema (draft 2020-12) of the experiment file.
-
-    Editors use it to complete and check the file: every field has a description, closed sets are
-    enums, unknown names are rejected. Rules between fields are not included.
-    """
-    schema = ExperimentConfig.model_json_schema()
-    _tidy(schema)
-    return {"$schema": _DIALECT, **schema, "title": "detcore experiment", "description": _ABOUT}
-
-
-_ABOUT = (
-    "An experiment file of detcore; 'detcore config check FILE' also checks rules between fields."
-)
-
-
-def _tidy(schema: Any) -> None:
-    """Remove titles that pydantic derives from field names, and keywords specific to OpenAPI."""
-    if isinstance(schema, dict):
-        schema.pop("discriminator", None)
-        for field in schema.get("properties", {}).values():
-            field.pop("title", None)
-    for part in schema.values() if isinstance(schema, dict) else schema:
-        if isinstance(part, (dict, list)):
-            _tidy(part)

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 from collections.abc import Iterable, Mapping
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any
 
 from pydantic import (
-    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -16,17 +14,17 @@ from pydantic import (
     Field,
     PlainSerializer,
     PlainValidator,
-    SerializerFunctionWrapHandler,
     Tag,
     ValidationError,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     WithJsonSchema,
-    WrapSerializer,
     model_validator,
 )
+from pydantic.fields import FieldInfo
 from pydantic_core import PydanticCustomError
 
+from detcore._distributions import describe_absent
 from detcore.config._problem import (
     Problem,
     again,
@@ -39,9 +37,11 @@ from detcore.config._problem import (
 from detcore.config._source import Place
 from detcore.contract.values import Length, Unit
 
-# The ends of descriptions of fields that are accepted and have no effect: a notice says so.
+# Descriptions of fields that are accepted and have no effect, or their ends: a notice says so.
 FOR_CLUSTERS = "for clusters only."
 FROM_EARLIER = "From earlier versions; ignored."
+ForClusters = Annotated[Any, Field(description=f"Any value; {FOR_CLUSTERS}")]
+FromEarlier = Annotated[Any, Field(description=FROM_EARLIER)]
 KIND_MARK = "\0"  # starts those parts of pydantic's locations that are kinds, not keys of the file
 
 
@@ -56,10 +56,18 @@ class Section(BaseModel):
     @classmethod
     def _null_is_default(cls, value: object) -> object:
         """Treat ``name: null``, or a name without a value, as not given."""
-        if not isinstance(value, Mapping):
-            return value
-        optional = {name for name, info in cls.model_fields.items() if not info.is_required()}
-        return {k: v for k, v in value.items() if v is not None or k not in optional}
+        return drop_nulls(value, cls.model_fields) if isinstance(value, Mapping) else value
+
+
+def drop_nulls(
+    value: Mapping[str, object], fields: Mapping[str, FieldInfo]
+) -> Mapping[str, object]:
+    """Return a section without the fields that are null and have a default."""
+    return {
+        name: item
+        for name, item in value.items()
+        if item is not None or name not in fields or fields[name].is_required()
+    }
 
 
 _make_field: Any = Field
@@ -79,16 +87,8 @@ class Lenient(Section):
 Name = Annotated[str, Field(min_length=1)]
 
 
-def _absolute(value: str) -> str:
-    if not value.startswith("/"):
-        raise problem(f'expected an absolute path, got "{value}"', "begin it with '/'")
-    return value
-
-
-AbsolutePath = Annotated[str, Field(min_length=1), AfterValidator(_absolute)]
-
-TEXT, LIST, INTEGER, MAPPING = (KIND_MARK + kind for kind in ("text", "list", "integer", "mapping"))
-_WORDS = {TEXT: "a string", LIST: "a list", INTEGER: "an integer", MAPPING: "a mapping"}
+TEXT, LIST, MAPPING = (KIND_MARK + kind for kind in ("text", "list", "mapping"))
+_WORDS = {TEXT: "a string", LIST: "a list", MAPPING: "a mapping"}
 
 
 def only(*kinds: str) -> BeforeValidator:
@@ -108,8 +108,6 @@ def _kind(value: object) -> str | None:
         return TEXT
     if isinstance(value, list):
         return LIST
-    if isinstance(value, int) and not isinstance(value, bool):
-        return INTEGER
     return MAPPING if isinstance(value, (Mapping, BaseModel)) else None
 
 
@@ -120,25 +118,6 @@ Command = Annotated[
     Annotated[Name, Tag(TEXT)] | Annotated[list[Name], Field(min_length=1), Tag(LIST)],
     BY_KIND,
     only(TEXT, LIST),
-]
-
-_SIZE = re.compile(r"\d+(\.\d+)?\s*([kmgtp]i?)?b?", re.IGNORECASE)
-
-
-def _size(value: int | str) -> int | str:
-    if isinstance(value, str) and not _SIZE.fullmatch(value.strip()):
-        raise problem(
-            f"expected a size, got {describe_value(value)}",
-            help=("write a number of bytes, or a number with its unit like '1.5 gb'",),
-        )
-    return value
-
-
-ShmSize = Annotated[
-    Annotated[int, Field(ge=0), Tag(INTEGER)] | Annotated[str, Tag(TEXT)],
-    BY_KIND,
-    only(INTEGER, TEXT),
-    AfterValidator(_size),
 ]
 
 _TOO_LONG = 1 << 63
@@ -220,122 +199,104 @@ def _dump(length: Length) -> dict[str, int]:
 
 _DUMP = PlainSerializer(_dump)
 Period = Annotated[Length, _validator(0), _DUMP, _schema(0)]
-TrainingLength = Annotated[Length, _validator(1), _DUMP, _schema(1)]
-UnitlessLength = Annotated[Length, _validator(1, unitless=True), _DUMP, _schema(1, unitless=True)]
+# How long a search method trains a trial.
+TrainingLength = Annotated[
+    Length,
+    _validator(1, unitless=True),
+    _DUMP,
+    _schema(1, unitless=True),
+    Field(description="How long each trial trains at most. A bare number means batches."),
+]
 
 
-def by_tag(tag: str, models: Iterable[type[Section]]) -> dict[str, type[Section]]:
-    """Return models by the one value that their field `tag` may have."""
-    return {get_args(model.model_fields[tag].annotation)[0]: model for model in models}
+# The models of plugins' settings by name; None: the plugin has no model.
+Models = Mapping[str, "type[BaseModel] | None"]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Tagged:
-    """A section whose field `tag` selects its other fields.
+    """A section whose field `tag` names the plugin that defines its other fields.
 
     The validation context contains, under `what`, the names that plugins provide, with models of
-    their settings, or None if a plugin has no model. A plugin's model takes precedence over ours.
-    Without a context, unknown names and fields pass, so that a recorded configuration can be read
-    again without the plugin.
+    their settings, or None if a plugin has no model. Without a context, all names and fields pass,
+    so that a recorded configuration can be read again without the plugin.
 
     Attributes:
         tag: Name of that field.
         what: Name of the section in messages.
-        other: Model for sections of plugins; keeps unknown fields.
-        known: Models by tag.
-        retired: Tags that were valid once, and their replacements.
+        model: The fields that the section has with every plugin; keeps the others as plain values.
     """
 
     tag: str
     what: str
-    other: type[Lenient]
-    known: Mapping[str, type[Section]] = dataclasses.field(default_factory=dict)
-    retired: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    model: type[Lenient]
 
     def check_section(
-        self, value: object, _: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> Section:
-        """Validate a section."""
-        if isinstance(value, Section):
-            return value
-        if not isinstance(value, Mapping):
-            text = f"expected a mapping with '{self.tag}', got {describe_value(value)}"
-            raise problem(text, choices=self.known)
+        self, value: object, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
+    ) -> object:
+        """Validate a section; add the defaults of the plugin's settings."""
+        plugins = self._plugins(info)
+        if plugins is None or not isinstance(value, Mapping):
+            return handler(value)
         if self.tag not in value:
             raise_problems(self.what, [self._no_tag(value)])
-        plugins, name = self._plugins(info), value[self.tag]
-        model = self.known.get(name) if isinstance(name, str) else None
-        if isinstance(name, str) and plugins is not None and name in plugins:
-            return self._from_plugin(value, plugins[name] or model)
-        if plugins is None and isinstance(name, str) and name not in self.retired:
-            is_known = model is not None and set(value) <= set(model.model_fields)
-            model = model if is_known else self.other
-        if model is None:
-            choices = list(dict.fromkeys([*self.known, *sorted(plugins or {})]))
-            raise_problems(self.what, [((self.tag,), self.bad_tag(name, choices))])
-        return (model or self.other).model_validate(value)
+        return self._from_plugin(value, plugins)
 
     def check_name(self, value: str, info: ValidationInfo) -> str:
         """Validate a name that stands for a section with nothing but its tag."""
         plugins = self._plugins(info)
+        if plugins is not None and value not in plugins:
+            raise unknown_tag(self.what, value, plugins)
         if plugins is not None:
-            if value not in plugins:
-                raise self.bad_tag(value, sorted(plugins))
-            self._from_plugin({self.tag: value}, plugins[value])
+            self._from_plugin({self.tag: value}, plugins)
         return value
 
-    def _plugins(self, info: ValidationInfo) -> Mapping[str, type[BaseModel] | None] | None:
-        plugins: Mapping[str, type[BaseModel] | None] | None = (info.context or {}).get(self.what)
+    def _plugins(self, info: ValidationInfo) -> Models | None:
+        plugins: Models | None = (info.context or {}).get(self.what)
         return plugins
 
-    def _from_plugin(self, value: Mapping[str, object], model: type[BaseModel] | None) -> Section:
-        """Check a section with a plugin's model, and keep it as it was written."""
-        if model is not None and issubclass(model, Section):
-            return model.model_validate(value)
+    def _from_plugin(self, value: Mapping[str, object], plugins: Models) -> Section:
+        name = value[self.tag]
+        if not isinstance(name, str) or name not in plugins:
+            raise_problems(self.what, [((self.tag,), unknown_tag(self.what, name, plugins))])
+        model = plugins[str(name)]
         found: list[Problem] = []
+        names = {} if model is None else model.model_fields
+        value = drop_nulls(value, names)
+        defaults: dict[str, object] = {}
         if model is not None:
-            names, common = model.model_fields, self.other.model_fields
-            unknown = [key for key in value if key not in names and key not in common]
+            unknown = [key for key in value if key not in {*names, *self.model.model_fields}]
             found += [((key,), "extra_forbidden") for key in unknown]
+            given = {key: item for key, item in value.items() if key in names}
             try:
-                model.model_validate({k: v for k, v in value.items() if k in names}, strict=True)
+                settings = model.model_validate(given, strict=True)
+                defaults = settings.model_dump(mode="json", exclude=set(given))
             except ValidationError as exc:
                 found += [again(error) for error in exc.errors(include_url=False)]
         try:
-            kept = self.other.model_validate(value)
+            kept = self.model.model_validate({**value, **defaults})
         except ValidationError as exc:
-            found += [again(error) for error in exc.errors(include_url=False)]
+            errors = exc.errors(include_url=False)
+            found += [again(error) for error in errors if error["loc"][0] not in names]
         raise_problems(self.what, found)
         return kept
 
     def _no_tag(self, value: Mapping[str, object]) -> Problem:
-        names = {name for model in self.known.values() for name in model.model_fields}
         for key in value:
-            if key not in names and nearest(key, [self.tag]):
+            if nearest(key, [self.tag]):
                 text = f"unknown key '{key}' in the {self.what}"
                 return (key,), problem(text, at="key", suggestion=self.tag)
         return (self.tag,), "missing"
 
-    def bad_tag(self, name: object, choices: list[str]) -> PydanticCustomError:
-        """Return the error of a tag that is not valid."""
-        if not isinstance(name, str):
-            text = f"expected the name of a {self.what}, got {describe_value(name)}"
-            return problem(text, choices=choices)
-        if name in self.retired:
-            text = f"the {self.what} '{name}' is no longer available"
-            hint = "the earlier system removed it too"
-            return problem(text, suggestion=self.retired[name], help=[hint])
-        near = nearest(name, choices)
-        return problem(f"unknown {self.what} '{name}'", suggestion=near, choices=choices)
 
-
-def _dump_any(value: object, handler: SerializerFunctionWrapHandler) -> object:
-    if not isinstance(value, BaseModel):
-        return handler(value)
-    dumped = value.model_dump(mode="json")
-    first = [tag for tag in ("name", "type") if tag in dumped]  # before inherited fields
-    return {tag: dumped[tag] for tag in first} | dumped
-
-
-# Plugins provide models that the annotation does not name.
-DUMP_ANY: WrapSerializer = WrapSerializer(_dump_any)
+def unknown_tag(what: str, name: object, choices: Iterable[str]) -> PydanticCustomError:
+    """Return the error of a name that nothing has."""
+    if not isinstance(name, str):
+        text = f"expected the name of a {what}, got {describe_value(name)}"
+        return problem(text, choices=choices)
+    return problem(
+        f"unknown {what} '{name}'",
+        suggestion=nearest(name, choices),
+        choices=choices,
+        help=describe_absent(name).splitlines(),
+    )

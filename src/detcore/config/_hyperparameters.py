@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 from pydantic import ValidationError, WithJsonSchema, WrapValidator
 from pydantic_core import PydanticCustomError
 
-from detcore.config._fields import Lenient, Section, Tagged, by_tag, setting
+from detcore.config._fields import Section, setting, unknown_tag
 from detcore.config._problem import (
     Problem,
     again,
@@ -77,14 +77,14 @@ class CategoricalHyperparameter(Section):
     vals: list[Any] = setting("The values.", min_length=1)
 
 
-HYPERPARAMETER_TYPES = by_tag(
-    "type",
-    [
-        ConstHyperparameter, IntHyperparameter, DoubleHyperparameter, LogHyperparameter,
-        LoguniformHyperparameter, CategoricalHyperparameter,
-    ],
-)  # fmt: skip
-_TYPE = Tagged(tag="type", what="hyperparameter type", other=Lenient)
+HYPERPARAMETER_TYPES: dict[str, type[Section]] = {
+    "const": ConstHyperparameter,
+    "int": IntHyperparameter,
+    "double": DoubleHyperparameter,
+    "log": LogHyperparameter,
+    "loguniform": LoguniformHyperparameter,
+    "categorical": CategoricalHyperparameter,
+}
 _BASE = 10
 _FIELDS = {name for model in HYPERPARAMETER_TYPES.values() for name in model.model_fields}
 
@@ -134,7 +134,7 @@ def _typed_mistakes(value: Mapping[str, object], place: Place) -> Iterator[Probl
     name = value["type"]
     model = HYPERPARAMETER_TYPES.get(name) if isinstance(name, str) else None
     if model is None:
-        yield (*place, "type"), _TYPE.bad_tag(name, list(HYPERPARAMETER_TYPES))
+        yield (*place, "type"), unknown_tag("hyperparameter type", name, HYPERPARAMETER_TYPES)
         return
     try:
         model.model_validate(value)

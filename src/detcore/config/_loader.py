@@ -14,7 +14,7 @@ import yaml
 from detcore._secrets import is_secret_key
 from detcore.config._check import MOST_MISTAKES, LoadOptions, check, more_mistakes
 from detcore.config._experiment import ExperimentConfig
-from detcore.config._notices import code_notices, notices
+from detcore.config._notices import code_notices
 from detcore.config._overrides import lay_over, read_overrides
 from detcore.config._problem import nearest
 from detcore.config._render import Style, no_style, render
@@ -100,7 +100,7 @@ class LoadedConfig:
         origins: For every leaf of ``config.model_dump(mode="json")``, by dotted name, where its
             value came from.
         notices: A line for each field that was given and has no effect here, and for each
-            hyperparameter that the script never reads.
+            hyperparameter that is probably misspelt, because the script has only a near name.
     """
 
     config: ExperimentConfig
@@ -181,7 +181,7 @@ def notices_of_code(
     overrides: Mapping[str, object] = {},
     environment: Mapping[str, str] = {},
 ) -> list[str]:
-    """Return a line for each hyperparameter that the code never reads.
+    """Return a line for each hyperparameter of which the code has only a near name.
 
     For an experiment file that a server checks, which does not have the code by then. Mistakes of
     the file are the server's to report: with one that hides the settings the list is empty.
@@ -225,19 +225,21 @@ def _load(text: str, source: Source, path: Path, options: LoadOptions) -> Loaded
         raise _too_large(source.name, size)
     overrides, environment = options.get("overrides", {}), options.get("environment", {})
     root, found, is_readable = _read(text, source, overrides, environment)
-    config, mistakes = check(root, options)
+    config, mistakes, notices = check(root, options)
     # Settings of flags and variables can always be checked, except for missing keys.
     found += [m for m in mistakes if is_readable or m.primary.span.source is not source]
     if found or config is None:
         raise ExperimentFileError(
             _ordered(found, source), name=source.name, secrets=[*_secrets(root)]
         )
+    if code_dir := options.get("code_dir"):
+        notices += code_notices(root, code_dir)
     return LoadedConfig(
         config=config,
         text=text,
         path=path,
         origins=_origins(config, root),
-        notices=notices(root, options.get("code_dir")),
+        notices=notices,
     )
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import posixpath
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
@@ -23,7 +21,6 @@ LENGTHS: tuple[Place, ...] = (
     ("min_validation_period",),
     ("min_checkpoint_period",),
     ("searcher", "max_length"),
-    ("searcher", "length_per_round"),
 )
 _NUMBERS = ("int", "double", "log", "loguniform")
 _INT64 = 1 << 63
@@ -135,79 +132,16 @@ def _profiling_ends_after_it_begins(facts: Facts) -> Iterator[OwnProblem]:
 
 
 def _one_source(facts: Facts) -> Iterator[OwnProblem]:
-    given = ("source_trial_id", "source_checkpoint_uuid")
-    if all(facts.get("searcher", name) is not None for name in given):
-        yield _both_given("searcher", *given, "starting point")
-
-
-def _both_given(section: str, first: str, second: str, what: str) -> OwnProblem:
-    return problem_at(
-        (section, second),
-        f"'{first}' and '{second}' are both given",
-        f"one {what}",
-        at="key",
-        beside=[(first, f"another {what}")],
-        help=["keep one of them"],
-    )
-
-
-def _storage_path_stays_inside(facts: Facts) -> Iterator[OwnProblem]:
-    host = facts.get("checkpoint_storage", "host_path")
-    path = facts.get("checkpoint_storage", "storage_path")
-    if not isinstance(host, str) or not isinstance(path, str) or not host.startswith("/"):
-        return
-    root = posixpath.normpath(host)
-    target = posixpath.normpath(posixpath.join(root, path))
-    if target != root and not target.startswith(root.rstrip("/") + "/"):
-        message = f"storage_path leaves host_path: it leads to {target}"
-        also = [Mention(("checkpoint_storage", "host_path"), "of this folder")]
-        hint = "give a path relative to host_path, or an absolute one below it"
-        at = ("checkpoint_storage", "storage_path")
-        yield problem_at(at, message, "leads outside", also=also, help=[hint])
-
-
-def _azure_has_one_account(facts: Facts) -> Iterator[OwnProblem]:
-    storage = facts.section("checkpoint_storage")
-    if facts.get("checkpoint_storage", "type") != "azure":
-        return
-    given = [key for key in ("connection_string", "account_url") if storage.get(key) is not None]
-    at = "checkpoint_storage"
-    if len(given) == 2:
-        yield _both_given(at, "connection_string", "account_url", "account")
-    elif not given:
+    first, second = "source_trial_id", "source_checkpoint_uuid"
+    if all(facts.get("searcher", name) is not None for name in (first, second)):
         yield problem_at(
-            (at,),
-            "azure storage needs 'connection_string' or 'account_url'",
-            "neither is given",
+            ("searcher", second),
+            f"'{first}' and '{second}' are both given",
+            "one starting point",
             at="key",
-            also=[Mention((at, "type"))],
-            suggestion="account_url",
+            beside=[(first, "another starting point")],
+            help=["keep one of them"],
         )
-    if storage.get("credential") is not None and "connection_string" in given:
-        yield problem_at(
-            (at, "credential"),
-            "'credential' does not go with 'connection_string'",
-            "belongs to an account_url",
-            at="key",
-            beside=[("connection_string", "has its own credential")],
-            help=["remove one of them"],
-        )
-
-
-def _brackets_fit(facts: Facts) -> Iterator[OwnProblem]:
-    rungs = facts.number("searcher", "max_rungs")
-    brackets = facts.get("searcher", "bracket_rungs", default=[])
-    limit = 5 if rungs is None else rungs
-    if facts.is_bad(("searcher", "max_rungs")) or not isinstance(brackets, list):
-        return
-    also = [Mention(("searcher", "max_rungs"), "the limit")]
-    for index, bracket in enumerate(brackets):
-        if isinstance(bracket, int) and bracket > limit:
-            by_default = " by default" if rungs is None else ""
-            message = f"a bracket of {bracket} rungs, but max_rungs is {limit}{by_default}"
-            hint = f"raise max_rungs to {bracket}, or take fewer rungs"
-            at = ("searcher", "bracket_rungs", index)
-            yield problem_at(at, message, "too many", also=also, help=[hint])
 
 
 def _lengths_convert(facts: Facts) -> Iterator[OwnProblem]:
@@ -292,38 +226,13 @@ def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:
         yield problem_at(("resources", "max_slots"), message, "no trial could start", also=also)
 
 
-def _search_method_is_installed(facts: Facts) -> Iterator[OwnProblem]:
-    name = facts.get("searcher", "name")
-    if name == "optuna" and importlib.util.find_spec("detcore_optuna") is None:
-        message = "the searcher 'optuna' needs detcore-optuna, which is not installed"
-        hint = "install it: python -m pip install 'detcore[optuna]'"
-        yield problem_at(("searcher", "name"), message, help=[hint])
-
-
-def _mounts_differ(facts: Facts) -> Iterator[OwnProblem]:
-    for place in (("bind_mounts",), ("resources", "devices")):
-        seen: dict[str, Place] = {}
-        for index in range(len(facts.get(*place, default=[]))):
-            here = (*place, index, "container_path")
-            target = facts.get(*here)
-            if isinstance(target, str) and seen.setdefault(target, here) != here:
-                message = f'container_path "{target}" is used twice'
-                also = [Mention(seen[target], "used first")]
-                yield problem_at(here, message, "used again", also=also)
-
-
 _RULES: tuple[Callable[[Facts], Iterator[OwnProblem]], ...] = (
     _project_and_workspace,
     _ranges_can_be_drawn,
     _grid_needs_counts,
     _profiling_ends_after_it_begins,
     _one_source,
-    _storage_path_stays_inside,
-    _azure_has_one_account,
-    _brackets_fit,
     _lengths_convert,
     _batch_size_fits,
     _slots_fit,
-    _search_method_is_installed,
-    _mounts_differ,
 )

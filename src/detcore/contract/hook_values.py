@@ -59,8 +59,7 @@ class LauncherType:
         launcher: The launcher class, as ``"module:Class"``; it is called with the settings that an
             experiment file gives it, as keywords, and is a `detcore.launch.Launcher`.
         settings: The pydantic model of these settings, as ``"module:Class"``: a file with others is
-            refused. Empty: their names are compared with the arguments of the class when a run
-            starts.
+            refused. Empty: the class itself refuses them, when a run starts.
     """
 
     name: str

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore._distributions import describe_missing
-from detcore.contract.errors import DetcoreError, RunError, SearchError, near_name
+from detcore._distributions import describe_absent
+from detcore.contract.errors import DetcoreError, RunError, SearchError
 from detcore.launch import Launcher, LocalLauncher, SupportsCheck
 from detcore.runner._starting import count_slots
 from detcore.search import SearchSetup
 from detcore.trial import import_object
 
 if TYPE_CHECKING:
-    from pydantic import BaseModel
-
     from detcore.config import ExperimentConfig
     from detcore.hooks import PluginManager, TrialFailure
     from detcore.runner._listener import RunSettings
@@ -26,14 +23,8 @@ if TYPE_CHECKING:
 
 
 _LOCAL = "local"
-_DISTRIBUTIONS = {"bundle": "detcore-replay"}
 _METHODS = ("start", "validated", "exited", "progress")
-_ELSEWHERE = "others come with plugins: detcore plugins list"
-# Accepted in experiment files, for they are documented; nothing here carries them out.
-_NOT_HERE = {
-    "custom": "register the class by the hook detcore_register_searcher, and use its name",
-    "pbt": "adaptive_asha and optuna also spend most of the time on the best trials",
-}
+_ELSEWHERE = "Others come with plugins: detcore plugins list"
 _T = TypeVar("_T")
 
 
@@ -49,7 +40,7 @@ def find_launcher(
         plugins: Provide launchers.
 
     Raises:
-        RunError: If no launcher has that name, or it does not take these settings.
+        RunError: If no launcher has that name, or it cannot be imported.
     """
     given = config.launcher
     settings = {} if isinstance(given, str) else given.model_dump(mode="json", exclude={"name"})
@@ -57,40 +48,7 @@ def find_launcher(
     found = _registered("launcher", name, plugins.launchers(), kinds="Launchers")
     what = f"the launcher {name!r} ({found.launcher})"
     made = _imported(what, found.launcher)
-    model = _imported(what, found.settings) if found.settings else None
-    faults = list(_setting_faults(settings, _known_settings(made, model)))
-    if faults:
-        raise RunError(
-            f"{what} does not take these settings: {'; '.join(faults)}.\n"
-            "Correct 'launcher' in the experiment file."
-        )
     return None if name == _LOCAL else functools.partial(_make_launcher, made, settings, what)
-
-
-def _known_settings(
-    made: Callable[..., Launcher], model: type[BaseModel] | None
-) -> Mapping[str, bool] | None:
-    """Return the settings of a launcher, and whether each is required; None: any are taken."""
-    if model is not None:
-        return {name: field.is_required() for name, field in model.model_fields.items()}
-    parameters = inspect.signature(made).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return None
-    return {each.name: each.default is each.empty for each in parameters}
-
-
-def _setting_faults(settings: Mapping[str, Any], known: Mapping[str, bool] | None) -> Iterator[str]:
-    """Say which settings a launcher does not have, and which it needs and was not given."""
-    if known is None:
-        return
-    takes = f"it takes {', '.join(known)}" if known else "it takes none"
-    for name in settings:
-        if name not in known:
-            near = near_name(name, known)
-            yield f"it has no {name!r}" + (f", did you mean {near!r}?" if near else f"; {takes}")
-    missing = [name for name, is_required in known.items() if is_required and name not in settings]
-    if missing:
-        yield f"it needs {', '.join(map(repr, missing))}"
 
 
 def _make_launcher(
@@ -168,8 +126,6 @@ def find_failure_action(
     if name is None:
         return None
     actions = plugins.failure_actions()
-    if name not in actions and name in _DISTRIBUTIONS:
-        raise RunError(describe_missing(_DISTRIBUTIONS[name], needed_by=f"on_failure: {name}"))
     function = _registered("on_failure", name, actions, kinds="Actions").function
     action: Callable[[TrialFailure], str | None] = _imported(
         f"on_failure: {name} ({function})", function
@@ -189,9 +145,8 @@ def make_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMetho
         SearchError: If its class is no search method, or cannot be made from these settings.
     """
     name, length = config.searcher.name, config.trial_settings().max_length
-    hint = _NOT_HERE.get(name, _ELSEWHERE)
     types = plugins.searchers()
-    target = _registered("searcher.name", name, types, kinds="Search methods", hint=hint).method
+    target = _registered("searcher.name", name, types, kinds="Search methods").method
     what = f"the search method {name!r} ({target})"
     made = _imported(what, target, SearchError)
     setup = SearchSetup(
@@ -213,14 +168,13 @@ def make_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMetho
     return method
 
 
-def _registered(
-    setting: str, name: str, types: Mapping[str, _T], *, kinds: str, hint: str = _ELSEWHERE
-) -> _T:
+def _registered(setting: str, name: str, types: Mapping[str, _T], *, kinds: str) -> _T:
     if name in types:
         return types[name]
     raise RunError(
         f"{setting} is {name!r}, and nothing installed provides that.\n"
-        f"{kinds} here: {', '.join(sorted(types)) or 'none'}.\n{hint[0].upper()}{hint[1:]}."
+        f"{kinds} here: {', '.join(sorted(types)) or 'none'}.\n"
+        f"{describe_absent(name) or _ELSEWHERE}"
     )
 
 

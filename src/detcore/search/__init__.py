@@ -22,6 +22,7 @@ from detcore.search._search import (
     event_from_json,
     event_to_json,
 )
+from detcore.search._settings import RandomSettings
 from detcore.search._simple import GridSearch, RandomSearch, ReplacingQueue, SingleSearch
 
 __all__ = [
@@ -38,6 +39,7 @@ __all__ = [
     "Operation",
     "PlannedTrial",
     "RandomSearch",
+    "RandomSettings",
     "ReplacingQueue",
     "Search",
     "SearchMethod",

@@ -30,7 +30,7 @@ from detcore.storage._digest import (
 from detcore.storage._faults import is_full, is_left_over, translated, try_out
 from detcore.storage._keys import check_key, check_targets, is_safe_key
 from detcore.storage._local import LocalStorage, scratch_folder
-from detcore.storage._open import open_folder, open_storage
+from detcore.storage._open import open_storage
 
 if TYPE_CHECKING:
     from detcore.storage._progress import TransferObserver, watch_transfers, watched
@@ -58,7 +58,6 @@ __all__ = [
     "is_full",
     "is_left_over",
     "is_safe_key",
-    "open_folder",
     "open_recorded",
     "open_storage",
     "read_whole",

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
-from detcore._distributions import import_distribution
+from detcore._distributions import describe_absent, import_distribution
 from detcore.contract.errors import (
-    CheckFailedError,
     ConfigError,
     DetcoreError,
     PluginError,
@@ -26,10 +24,8 @@ if TYPE_CHECKING:
 
 # Retention settings do not affect the location.
 _RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
-_BUILT_IN = ("directory", "shared_fs")
 # File systems that take a password separately from the URL.
 _WITH_PASSWORD = frozenset({"ftp", "sftp", "smb", "ssh"})
-_BY_URL = {"s3": "s3://BUCKET/PREFIX", "gcs": "gs://BUCKET/PREFIX", "azure": "abfs://CONTAINER"}
 
 
 def open_storage(
@@ -45,7 +41,7 @@ def open_storage(
             and the fields of that type. A plugin's settings class gets a URL of its schemes
             through its class method ``from_url(url)``, a mapping through ``model_validate``.
         home: The folder of records.
-        plugins: Registry of storage types; None for only the built-in ones.
+        plugins: Registry of storage types; None where `spec` is a path or a URL of fsspec.
 
     Raises:
         ConfigError: If the specification cannot be used (a ValueError).
@@ -63,37 +59,6 @@ def open_storage(
         f"checkpoint_storage is a {type(spec).__name__}; expected a path, a URL, or a mapping "
         "with 'type'"
     )
-
-
-def open_folder(host_path: str, storage_path: str | None = None) -> LocalStorage:
-    """Return the storage in a folder that must exist, or in one below it.
-
-    This detects a shared file system that is not mounted, instead of writing to the mount point.
-
-    Args:
-        host_path: Absolute path of an existing folder.
-        storage_path: Folder below it: relative, or absolute below `host_path`. It may not exist.
-
-    Raises:
-        ConfigError: If `host_path` is not absolute, or is not a folder.
-        CheckFailedError: If `storage_path` leads out of it.
-    """
-    host = Path(host_path)
-    if not host.is_absolute() or ".." in host.parts:
-        raise ConfigError(f"host_path {host_path!r} is not an absolute path without '..'")
-    root = host / (storage_path or "")
-    if ".." in root.parts or not root.is_relative_to(host):
-        raise CheckFailedError(
-            f"storage_path {storage_path!r} leads out of host_path {host_path!r}.\n"
-            "Give it relative to host_path, or absolute below it."
-        )
-    if not os.path.isdir(host):
-        raise ConfigError(
-            f"the checkpoint storage's folder {host} is not there.\n"
-            "It must exist before, so that a file system that is not mounted is noticed.\n"
-            f"Mount it, or make it: mkdir -p {host}"
-        )
-    return LocalStorage(root)
 
 
 def _open_url(url: str, types: Mapping[str, StorageType]) -> StorageBackend:
@@ -151,7 +116,7 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
     if "type" not in spec:
         raise ConfigError(
             f"checkpoint_storage has no 'type'; it has: {', '.join(map(str, spec)) or 'nothing'}.\n"
-            f"Storage types here: {', '.join(sorted({*types, *_BUILT_IN}))}."
+            f"Storage types here: {', '.join(sorted(types))}."
         )
     name = spec["type"]
     if not isinstance(name, str):
@@ -159,36 +124,12 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
     fields = {key: value for key, value in spec.items() if key not in ("type", *_RETENTION)}
     if name in types:
         return _build(types[name], "model_validate", fields)
-    if name == "shared_fs":
-        return _open_shared_fs(fields)
-    if name == "directory":
-        return open_folder(_text(fields, "container_path", name))
     how = "Install the plugin that provides it (detcore plugins list shows what is installed)."
-    if name in _BY_URL:
-        how = (
-            f"Install it with: pip install 'detcore-storage[{name}]'\n"
-            f"Or give a URL: checkpoint_storage: {_BY_URL[name]}"
-        )
     raise StorageTypeError(
         f"no installed plugin provides the storage type {name!r}.\n"
-        f"Storage types here: {', '.join(sorted({*types, *_BUILT_IN}))}.\n"
-        f"{how}"
+        f"Storage types here: {', '.join(sorted(types))}.\n"
+        f"{describe_absent(name) or how}"
     )
-
-
-def _open_shared_fs(fields: Mapping[str, Any]) -> StorageBackend:
-    host_path = _text(fields, "host_path", "shared_fs")
-    storage_path = fields.get("storage_path")
-    if storage_path is not None and not isinstance(storage_path, str):
-        raise ConfigError(f"storage_path is {storage_path!r}; expected a path")
-    return open_folder(host_path, storage_path)
-
-
-def _text(fields: Mapping[str, Any], key: str, name: str) -> str:
-    value = fields.get(key)
-    if not isinstance(value, str) or not value:
-        raise ConfigError(f"the storage type {name!r} needs {key}; it is {value!r}")
-    return value
 
 
 def _build(storage_type: StorageType, maker: str, given: object) -> StorageBackend:

@@ -10,4 +10,8 @@ __all__ = ["detcore_register_searcher"]
 @hookimpl
 def detcore_register_searcher() -> SearcherType:
     """Register ``searcher: {name: optuna}``."""
-    return SearcherType(name="optuna", method="detcore_optuna.search:OptunaSearch")
+    return SearcherType(
+        name="optuna",
+        method="detcore_optuna.search:OptunaSearch",
+        settings="detcore_optuna.search:OptunaSettings",
+    )

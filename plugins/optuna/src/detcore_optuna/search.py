@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import optuna
+from pydantic import Field
 
 from detcore.errors import SearchError
 from detcore.search import (
     Answer,
     ExitReason,
+    RandomSettings,
     ReplacingQueue,
     SearchSetup,
     TrainTo,
@@ -21,9 +23,25 @@ from detcore.search import (
     ranges,
 )
 
-__all__ = ["OptunaSearch"]
+__all__ = ["OptunaSearch", "OptunaSettings"]
 
 _PRIMITIVE = (str, int, float, bool, type(None))
+
+
+class OptunaSettings(RandomSettings):
+    """Trials whose hyperparameters Optuna suggests."""
+
+    sampler: str | dict[str, Any] = Field(
+        "TPESampler", description="An Optuna sampler: its name, or 'name' and arguments."
+    )
+    pruner: str | dict[str, Any] = Field(
+        "NopPruner", description="An Optuna pruner: its name, or 'name' and arguments."
+    )
+    pruning_period: int = Field(
+        0,
+        ge=0,
+        description="Ask the pruner this often, in the unit of 'max_length'; 0 = only at the end.",
+    )
 
 
 class OptunaSearch(ReplacingQueue):
@@ -39,17 +57,15 @@ class OptunaSearch(ReplacingQueue):
     def __init__(self, setup: SearchSetup) -> None:
         self._setup = setup
         settings = setup.settings
-        self._period = int(settings.get("pruning_period") or 0) or setup.max_length
+        self._period = int(settings["pruning_period"]) or setup.max_length
         self._space = _Space(setup.hyperparameters)
         self._trials: list[Any] = []
         super().__init__(setup, self._ask, first_length=min(self._period, setup.max_length))
-        if settings.get("pruner", "NopPruner") != "NopPruner":
+        if settings["pruner"] != "NopPruner":
             self.planned_length = 0
         with _quiet():
-            sampler = _make(
-                optuna.samplers, "sampler", settings.get("sampler", "TPESampler"), setup.seed
-            )
-            pruner = _make(optuna.pruners, "pruner", settings.get("pruner", "NopPruner"), None)
+            sampler = _make(optuna.samplers, "sampler", settings["sampler"], setup.seed)
+            pruner = _make(optuna.pruners, "pruner", settings["pruner"], None)
             self._study = optuna.create_study(
                 # Hyperband derives brackets from it.
                 study_name="detcore",

@@ -1,4 +1,4 @@
-"""Store checkpoints with typed settings: in folders, S3 and Google Cloud Storage.
+"""Store checkpoints in S3, Google Cloud Storage and the file systems of fsspec.
 
 Names are imported on first use, so that discovering the plugin stays cheap.
 """
@@ -14,24 +14,17 @@ if TYPE_CHECKING:
     from detcore_storage._gcs import GcsStorage
     from detcore_storage._retries import RetryPolicy, retry, retry_async
     from detcore_storage._s3 import S3Storage
-    from detcore_storage._settings import (
-        DirectorySettings,
-        GcsSettings,
-        S3Settings,
-        SharedFsSettings,
-    )
+    from detcore_storage._settings import GcsSettings, S3Settings
 
 __version__ = "0.1.0"
 
 __all__ = [
-    "DirectorySettings",
     "FsspecStorage",
     "GcsSettings",
     "GcsStorage",
     "RetryPolicy",
     "S3Settings",
     "S3Storage",
-    "SharedFsSettings",
     "retry",
     "retry_async",
 ]
@@ -44,6 +37,6 @@ __getattr__, __dir__ = lazy_names(
         "_gcs": "GcsStorage",
         "_retries": "RetryPolicy is_transient retry retry_async",
         "_s3": "S3Storage",
-        "_settings": "DirectorySettings GcsSettings S3Settings SharedFsSettings",
+        "_settings": "GcsSettings S3Settings",
     },
 )

@@ -23,20 +23,8 @@ def detcore_register_commands() -> click.Command:
 
 @hookimpl
 def detcore_register_storage() -> list[StorageType]:
-    """Register the storage types of folders and of object stores."""
+    """Register the storage types of object stores."""
     return [
-        StorageType(
-            name="shared_fs",
-            schemes=(),
-            settings="detcore_storage._settings:SharedFsSettings",
-            backend="detcore_storage._shared_fs:open_shared_fs",
-        ),
-        StorageType(
-            name="directory",
-            schemes=(),
-            settings="detcore_storage._settings:DirectorySettings",
-            backend="detcore_storage._shared_fs:open_directory",
-        ),
         StorageType(
             name="s3",
             schemes=("s3",),

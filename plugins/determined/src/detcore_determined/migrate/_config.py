@@ -13,6 +13,8 @@ from typing import NamedTuple
 import yaml
 
 from detcore.config import ExperimentFileError, load_config
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
 from detcore_determined.migrate._names import GONE
 from detcore_determined.migrate._report import Finding, Migrated, get_place
 from detcore_determined.migrate._texts import HUB, migrate_entrypoint
@@ -191,7 +193,8 @@ def _check(source: str) -> Iterator[Finding]:
         path = Path(folder, "experiment.yaml")
         path.write_bytes(source.encode())
         try:
-            loaded = load_config(path, required=("entrypoint",))
+            models = PluginManager(read_environment()).settings_models()
+            loaded = load_config(path, required=("entrypoint",), **models)
         except ExperimentFileError as error:
             for found in error.diagnostics:
                 words = [found.primary.text, *found.help]

@@ -1,0 +1,79 @@
+"""Describe the experiment file to editors."""
+
+from __future__ import annotations
+
+import pkgutil
+from typing import Any, Literal
+
+from pydantic import BaseModel, create_model
+from pydantic.json_schema import models_json_schema
+
+from detcore.config._check import NamedModels, built_in_models
+from detcore.config._experiment import ExperimentConfig
+from detcore.config._fields import Tagged, setting
+from detcore.config._sections import TAGGED
+
+_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+_ABOUT = (
+    "An experiment file of detcore; 'detcore config check FILE' also checks rules between fields."
+)
+
+
+def json_schema(
+    *,
+    searchers: NamedModels | None = None,
+    storage_types: NamedModels | None = None,
+    launchers: NamedModels | None = None,
+) -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of the experiment file.
+
+    Editors use it to complete and check the file: every field has a description, closed sets are
+    enums, unknown names are rejected. Rules between fields are not included.
+
+    Args:
+        searchers: All search methods, as in `LoadOptions`. Default: detcore's own.
+        storage_types: All storage types, likewise.
+        launchers: All launchers, likewise.
+    """
+    given = {"searcher": searchers, "checkpoint_storage": storage_types, "launcher": launchers}
+    schema = ExperimentConfig.model_json_schema()
+    for section, known in given.items():
+        tagged = TAGGED[section]
+        kinds = [
+            _make_kind(tagged, name, model)
+            for name, model in (known or built_in_models()[section]).items()
+        ]
+        references, definitions = models_json_schema(
+            [(kind, "validation") for kind in kinds], ref_template="#/$defs/{model}"
+        )
+        schema["$defs"].update(definitions.get("$defs", {}))
+        schema["$defs"][tagged.model.__name__] = {"oneOf": [*references.values()]}
+    _tidy(schema)
+    return {"$schema": _DIALECT, **schema, "title": "detcore experiment", "description": _ABOUT}
+
+
+def _make_kind(
+    tagged: Tagged, name: str, settings: type[BaseModel] | str | None
+) -> type[BaseModel]:
+    """Return a model of a section with one name: the fields of all, and those of the plugin."""
+    model = pkgutil.resolve_name(settings) if isinstance(settings, str) else settings
+    bases = (tagged.model,) if model is None else (model, tagged.model)
+    tag: Any = (Literal[name], setting(f"The {tagged.what} {name!r}."))
+    kind: type[BaseModel] = create_model(
+        f"{name.title().replace('_', '')}{tagged.what.split()[0].title()}",
+        __base__=bases,
+        __doc__=bases[0].__doc__,
+        **{tagged.tag: tag},
+    )
+    kind.model_config["extra"] = "allow" if model is None else "forbid"
+    return kind
+
+
+def _tidy(schema: Any) -> None:
+    """Remove titles that pydantic derives from field names."""
+    if isinstance(schema, dict):
+        for field in schema.get("properties", {}).values():
+            field.pop("title", None)
+    for part in schema.values() if isinstance(schema, dict) else schema:
+        if isinstance(part, (dict, list)):
+            _tidy(part)
