@@ -94,7 +94,8 @@ def test_mistakes_have_their_place_and_what_to_do() -> None:
     )
     migrated = migrate_config(source)
     assert migrated.text == source
-    (finding,) = migrated.findings
+    missing, finding = migrated.findings
+    assert "'max_trials' is missing" in missing.problem
     assert (finding.line, finding.kind) == (4, "left")
     assert "adaptive_asha" in str(finding)
     (launcher,) = migrate_config(source.replace("adaptive_simple", "single")).findings
