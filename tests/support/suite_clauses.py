@@ -6,22 +6,23 @@ import contextlib
 import inspect
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import Phase, settings
 
-from detcore_testing import BrokenContractError, Suite
+from detcore_testing import BrokenContractError
 
-__all__ = ["broken_clauses", "clauses_of", "find_broken", "run_clause"]
+__all__ = ["broken_clauses", "clauses_of", "run_clause"]
 
 
-def clauses_of(suite: type[Suite]) -> list[str]:
+def clauses_of(suite: type[Any]) -> list[str]:
     """Return the names of a suite's clauses, sorted."""
     members = inspect.getmembers(suite, lambda member: hasattr(member, "clause"))
     return sorted(str(member.clause) for _, member in members)
 
 
-def run_clause(suite: type[Suite], name: str, tmp_path: Path) -> BrokenContractError | None:
+def run_clause(suite: type[Any], name: str, tmp_path: Path) -> BrokenContractError | None:
     """Run the test of one clause; return how it is broken, or None.
 
     Args:
@@ -41,7 +42,7 @@ def run_clause(suite: type[Suite], name: str, tmp_path: Path) -> BrokenContractE
     return None
 
 
-def broken_clauses(suite: type[Suite], tmp_path: Path) -> list[str]:
+def broken_clauses(suite: type[Any], tmp_path: Path) -> list[str]:
     """Run all clauses of a suite; return the names of those that are broken."""
     broken = []
     for name in clauses_of(suite):
@@ -50,21 +51,6 @@ def broken_clauses(suite: type[Suite], tmp_path: Path) -> list[str]:
         if run_clause(suite, name, folder) is not None:
             broken.append(name)
     return broken
-
-
-def find_broken(suite: type[Suite], name: str, tmp_path: Path, *, shows_all: bool) -> list[str]:
-    """Show a plugin that breaks a clause to the suite; return the clauses that it breaks.
-
-    Args:
-        suite: A suite that names the plugin.
-        name: The clause.
-        tmp_path: An empty folder.
-        shows_all: Whether to run all clauses, rather than this one.
-    """
-    if shows_all:
-        return broken_clauses(suite, tmp_path)
-    error = run_clause(suite, name, tmp_path)
-    return [] if error is None else [error.clause]
 
 
 @contextlib.contextmanager

@@ -1,8 +1,6 @@
 """Frameworks with one fault each are rejected, and the clause that they break is named.
 
-By default those that are not rare are shown to the clause in question; what cannot show the fault
-is the right framework's run. ``--wrong=all`` takes all of them, and ``--wrong=whole`` has each make
-its own runs for the whole suite.
+Each is shown to the clause in question; a run that cannot show the fault is the right framework's.
 """
 
 from __future__ import annotations
@@ -141,25 +139,23 @@ def test_a_wrong_framework_breaks_its_clause(
     controller: type[Any],
     right_runs: FrameworkRuns,
     tmp_path: Path,
-    request: pytest.FixtureRequest,
 ) -> None:
-    mode = request.config.getoption("--wrong", "some")
-    if mode == "some" and controller.is_rare:
-        pytest.skip("others break this clause likewise; --wrong=all takes it, too")
     suite = make_suite(controller, tmp_path)
     runs = FrameworkRuns(suite, tmp_path / "suite")
-    if mode != "whole" and not controller.needs_own_reference:
+    if not controller.needs_own_reference:
         if controller.clause.startswith("two-workers"):
             runs.adopt("one worker", right_runs.one_worker)
         else:
             runs.adopt("reference", right_runs.reference)
             shutil.copytree(right_runs.detcore.home, runs.detcore.home)
     try:
-        broken = broken_clauses(suite, runs, None if mode == "whole" else controller.clause)
+        with pytest.raises(BrokenContractError) as caught:
+            clauses(suite)[controller.clause](runs)
     finally:
         runs.close()
-    assert controller.clause in broken
-    assert controller.told in str(broken[controller.clause])
+    assert caught.value.clause == controller.clause
+    assert f"FrameworkSuite: the clause {controller.clause!r} is broken" in str(caught.value)
+    assert controller.told in str(caught.value)
 
 
 EXACT_RESUME = {
@@ -192,23 +188,6 @@ def test_the_clauses_on_exact_resume_are_skipped_where_it_is_declared_not_to_be(
     assert "a-resume-goes-on-in-its-place" not in skipped
 
 
-def broken_clauses(
-    suite: FrameworkSuite, runs: FrameworkRuns, only: str | None
-) -> dict[str, BrokenContractError]:
-    """Show the clauses one after the other; return those that are broken, with what was found."""
-    broken: dict[str, BrokenContractError] = {}
-    for name, test in clauses(suite).items():
-        if only in (None, name):
-            try:
-                test(runs)
-            except BrokenContractError as error:
-                broken[name] = error
-    for name, found in broken.items():
-        assert found.clause == name
-        assert f"FrameworkSuite: the clause {name!r} is broken" in str(found)
-    return broken
-
-
 def test_exact_resume_is_shown_before_what_follows_from_it() -> None:
     """With ``pytest -x`` a fault of `restore` is to be named as one."""
     found = subprocess.run(
@@ -221,9 +200,7 @@ def test_exact_resume_is_shown_before_what_follows_from_it() -> None:
     assert max(exact) < order.index("a_snapshot_is_what_save_writes")
 
 
-def test_there_are_enough_wrong_frameworks_and_each_clause_has_one() -> None:
-    named = [controller.clause for controller in CONTROLLERS]
+def test_each_clause_has_a_wrong_framework() -> None:
     of_the_core = {"a-wrong-entrypoint-is-told"}  # a plugin can only be in its way
-    assert set(named) == set(clauses(TestRightFramework())) - of_the_core
-    assert len(CONTROLLERS) >= 26
-    assert sum(not controller.is_rare for controller in CONTROLLERS) >= 26
+    named = {controller.clause for controller in CONTROLLERS}
+    assert named == set(clauses(TestRightFramework())) - of_the_core

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from searcher_methods import WRONG, Right, suite_of
-from suite_clauses import broken_clauses, clauses_of, find_broken
+from suite_clauses import broken_clauses, clauses_of, run_clause
 
 from detcore_testing import SearcherSuite
 
@@ -16,15 +16,14 @@ from detcore_testing import SearcherSuite
 def test_a_wrong_method_is_rejected_and_the_clause_named(
     made: type[Right],
     tmp_path: Path,
-    request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("working", "clauses"):
         (tmp_path / name).mkdir()
     monkeypatch.chdir(tmp_path / "working")  # one of them writes a file there
-    shows_all = request.config.getoption("--wrong", "some") == "whole"
-    found = find_broken(suite_of(made), made.broken, tmp_path / "clauses", shows_all=shows_all)
-    assert made.broken in found
+    error = run_clause(suite_of(made), made.broken, tmp_path / "clauses")
+    assert error is not None
+    assert error.clause == made.broken
 
 
 def test_the_right_method_keeps_all_clauses(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_testing._clauses import BrokenContractError, Suite, clause
+    from detcore_testing._clauses import BrokenContractError
     from detcore_testing._command import DetcoreCommand, Finished
     from detcore_testing._data_source import DataSourceSuite
     from detcore_testing._framework import FrameworkSuite
@@ -42,15 +42,13 @@ __all__ = [
     "RankError",
     "SearcherSuite",
     "StorageSuite",
-    "Suite",
-    "clause",
     "run_ranks",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_clauses": "BrokenContractError Suite clause",
+        "_clauses": "BrokenContractError",
         "_command": "DetcoreCommand Finished",
         "_data_source": "DataSourceSuite",
         "_framework": "FrameworkSuite",

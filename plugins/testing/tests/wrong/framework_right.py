@@ -73,7 +73,6 @@ class RightController:
         hooks: Source of its plugin's module, where that is the fault.
         suite: What its suite says differently.
         needs_own_reference: Whether its uninterrupted run differs from the right one's.
-        is_rare: Whether it is left to ``--wrong=all``, because others break the clause likewise.
     """
 
     clause: ClassVar[str] = ""
@@ -82,7 +81,6 @@ class RightController:
     hooks: ClassVar[str] = ""
     suite: ClassVar[Mapping[str, Any]] = {}
     needs_own_reference: ClassVar[bool] = False
-    is_rare: ClassVar[bool] = False
 
     def __init__(self, trial: RightTrial, context: TrialContext) -> None:
         self.trial = trial

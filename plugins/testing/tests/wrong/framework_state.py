@@ -7,7 +7,6 @@ import json
 import pickle
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -74,22 +73,6 @@ class ForgetsTheDataPositionThoughInexact(ForgetsTheDataPosition):
     framework = {"inexact_resume": "the generator of the noise is not saved"}
 
 
-class MiscountsThoughInexact(RightController):
-    """Says that a resume is not exact, and counts its batches from the restart."""
-
-    clause = INEXACT
-    is_rare = True
-    framework = {"inexact_resume": "the generator of the noise is not saved"}
-    counted = 0
-
-    def train_batch(self) -> float:
-        self.counted += 1
-        return super().train_batch()
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "step": self.counted}
-
-
 class SkipsABatch(RightController):
     """Takes the data position to be the batch that comes next: it is the one after."""
 
@@ -102,73 +85,6 @@ class SkipsABatch(RightController):
 
     def next_records(self) -> np.ndarray:
         return self.sampler.batch(self.step + self.ahead)
-
-
-class SavesHalfPrecision(RightController):
-    """Writes weights that are rounded: training goes on from others than it stopped with."""
-
-    clause = KILL
-    is_rare = True
-
-    def take(self, state: Mapping[str, Any]) -> None:
-        super().take(state)
-        self.weights = self.weights.astype(np.float32).astype(np.float64)
-
-
-class KeepsAFileOfItsOwn(RightController):
-    """Keeps the momentum in a file next to the user's code."""
-
-    clause = NOTHING_BEHIND
-    is_rare = True
-    needs_own_reference = True
-
-    def save(self, directory: Path) -> None:
-        super().save(directory)
-        assert self.context.info is not None
-        Path(self.context.info.model_dir, "momentum.npy").write_bytes(b"1")
-
-
-class WritesBesideItsFolder(RightController):
-    """Says in the storage which checkpoint is the newest."""
-
-    clause = NOTHING_BEHIND
-    is_rare = True
-    needs_own_reference = True
-
-    def save(self, directory: Path) -> None:
-        super().save(directory)
-        (directory.parent / "latest").write_text(directory.name)
-
-
-class WritesToItsWorkingDirectory(RightController):
-    """Logs to wherever it was started."""
-
-    clause = NOTHING_BEHIND
-    is_rare = True
-    needs_own_reference = True
-
-    def save(self, directory: Path) -> None:
-        super().save(directory)
-        Path("events.log").write_text("saved")
-
-
-class RestoresWhatItSavedLast(RightController):
-    """Reads its newest file, which the killed process wrote, instead of the checkpoint."""
-
-    clause = KILL
-    is_rare = True
-
-    def newest(self) -> Path:
-        assert self.context.info is not None
-        return Path(self.context.info.trial_dir, "newest.json")
-
-    def snapshot(self, directory: Path) -> Callable[[], None]:
-        self.newest().write_text(json.dumps(self.state()))
-        return super().snapshot(directory)
-
-    def restore(self, directory: Path) -> None:
-        super().restore(directory)
-        self.take({**json.loads(self.newest().read_text()), "step": self.step})
 
 
 class SnapshotIsLate(RightController):
@@ -188,25 +104,6 @@ class SnapshotIsLate(RightController):
         return write
 
 
-class SnapshotForgetsMomentum(RightController):
-    """Copies the weights, and not the optimizer."""
-
-    clause = SNAPSHOT
-    is_rare = True
-
-    def snapshot(self, directory: Path) -> Callable[[], None]:
-        text = json.dumps({**self.state(), "momentum": [0.0, 0.0, 0.0]})
-        return functools.partial(write_text, directory / STATE_FILE, text)
-
-
-class SnapshotIsMissing(RightController):
-    """Does not have what its suite does not decline."""
-
-    clause = SNAPSHOT
-    is_rare = True
-    snapshot = None  # type: ignore[assignment]
-
-
 class Pickles(RightController):
     """Writes its generator with pickle, in a file that does not look like it."""
 
@@ -216,18 +113,6 @@ class Pickles(RightController):
     def save(self, directory: Path) -> None:
         super().save(directory)
         (directory / "generator.bin").write_bytes(pickle.dumps(self.noise))
-
-
-class PicklesWithNumPy(RightController):
-    """Writes an array of objects, which NumPy pickles."""
-
-    clause = "checkpoints-hold-no-pickle"
-    is_rare = True
-    needs_own_reference = True
-
-    def save(self, directory: Path) -> None:
-        super().save(directory)
-        np.savez(directory / "extra.npz", extra=np.asarray([{}, None], dtype=object))
 
 
 class SavesNothing(RightController):
@@ -266,17 +151,6 @@ class SavesAnAverageForNobody(RightController):
         np.save(directory / "average.npy", self.weights)
 
 
-class SavesNaN(RightController):
-    """Saves memory that nobody filled."""
-
-    clause = "checkpoints-hold-the-state"
-    is_rare = True
-    needs_own_reference = True
-
-    def state(self) -> dict[str, Any]:
-        return {**super().state(), "momentum": [float("nan")] * 3, "step": self.step}
-
-
 class SavingChangesWeights(RightController):
     """Rounds the weights for the checkpoint, and trains on with those."""
 
@@ -286,20 +160,6 @@ class SavingChangesWeights(RightController):
     def save(self, directory: Path) -> None:
         self.weights = np.round(self.weights, 3)
         super().save(directory)
-
-    snapshot = None  # type: ignore[assignment]
-
-
-class SavingDrawsNumbers(RightController):
-    """Takes a name for a file from the generator that training uses."""
-
-    clause = "checkpoints-leave-training-alone"
-    is_rare = True
-    needs_own_reference = True
-
-    def save(self, directory: Path) -> None:
-        super().save(directory)
-        (directory / "name").write_text(str(self.noise.integers(1 << 30)))
 
     snapshot = None  # type: ignore[assignment]
 
@@ -341,30 +201,6 @@ class LeavesAProcess(RightController):
         return super().make_sampler()
 
 
-class LeavesTemporaryFiles(RightController):
-    """Writes to a temporary folder first, and leaves it there."""
-
-    clause = NOTHING_BEHIND
-    is_rare = True
-    needs_own_reference = True
-
-    def save(self, directory: Path) -> None:
-        super().save(Path(tempfile.mkdtemp()))
-        super().save(directory)
-
-
-class LeavesFilesOpen(RightController):
-    """Opens a log for each save, and keeps it."""
-
-    clause = NOTHING_BEHIND
-    is_rare = True
-    needs_own_reference = True
-
-    def save(self, directory: Path) -> None:
-        super().save(directory)
-        self.logs = [*getattr(self, "logs", []), open("/dev/null", "rb")]  # noqa: SIM115
-
-
 class RestoresInPart(RightController):
     """Takes what there is, and goes on without the rest."""
 
@@ -394,16 +230,6 @@ class NamesOldTensors(RightController):
     def state_tensors(self) -> dict[str, Any]:
         self.named = getattr(self, "named", None) or {"model.weights": self.weights.copy()}
         return self.named
-
-
-class DrawsForItsTensors(RightController):
-    """Advances a generator to read it."""
-
-    clause = "state-tensors-are-the-state"
-    is_rare = True
-
-    def state_tensors(self) -> dict[str, Any]:
-        return {"random.noise": self.noise.normal(size=3), "model.weights": self.weights}
 
 
 class StartsAfresh(RightController):
@@ -442,27 +268,11 @@ class StartsWithTheOtherTrialsRate(RightController):
         self.rate = read_json(directory).get("rate", 0.05)
 
 
-class CannotStartFrom(RightController):
-    """Has no such method, and does not say so."""
-
-    clause = "start-from-takes-the-weights"
-    is_rare = True
-    start_from = None  # type: ignore[assignment]
-
-
 class LoadsNothing(RightController):
     """What it registers for loading returns None."""
 
     clause = "load-checkpoint-loads"
     framework = {"load_checkpoint": "framework_state:load_nothing"}
-
-
-class CannotLoad(RightController):
-    """Registers nothing for loading, and does not say so."""
-
-    clause = "load-checkpoint-loads"
-    is_rare = True
-    framework = {"load_checkpoint": None}
 
 
 def load_nothing(path: str) -> None:

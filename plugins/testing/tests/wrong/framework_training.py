@@ -4,15 +4,11 @@ from __future__ import annotations
 
 import functools
 import math
-import os
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from framework_right import RightController, SteppingController
-
-from detcore.trial import ValidationResult
 
 if TYPE_CHECKING:
     from detcore.trial import Clock
@@ -34,29 +30,6 @@ class TrainsOneTooMany(SteppingController):
         return super().train(num_batches + 1)
 
 
-class TrainsOneTooFew(SteppingController):
-    """Trains up to the last batch, without it."""
-
-    clause = UNITS
-    is_rare = True
-    needs_own_reference = True
-
-    def train(self, num_batches: int) -> Mapping[str, float]:
-        return super().train(max(1, num_batches - 1))
-
-
-class StartsEachStretchAnew(RightController):
-    """Makes a new optimizer for each stretch."""
-
-    clause = UNITS
-    is_rare = True
-    needs_own_reference = True
-
-    def training_metrics(self, losses: list[float]) -> dict[str, float]:
-        self.momentum = np.zeros(3)
-        return super().training_metrics(losses)
-
-
 class RunsOver(RightController):
     """Looks at the clock after every third batch."""
 
@@ -69,34 +42,6 @@ class RunsOver(RightController):
         return super().train_batch()
 
 
-class ReturnsEarly(RightController):
-    """Returns from its loop when an epoch is over."""
-
-    clause = "a-run-completes"
-    is_rare = True
-    needs_own_reference = True
-
-    def run(self, clock: Clock) -> None:
-        self.step = clock.steps_completed
-        while self.step < 8:
-            loss = self.train_batch()
-            clock.boundary(self.step, {"loss": loss})
-
-
-class CountsFromZeroAgain(RightController):
-    """Tells the clock the batches of this process, not of the trial."""
-
-    clause = "exact-resume-after-a-signal"
-    is_rare = True
-
-    def run(self, clock: Clock) -> None:
-        first = clock.steps_completed
-        going = True
-        while going:
-            loss = self.train_batch()
-            going = clock.boundary(self.step - first, {"loss": loss})
-
-
 class ReportsNaN(RightController):
     """Divides by the number of something that never happened."""
 
@@ -105,32 +50,6 @@ class ReportsNaN(RightController):
 
     def training_metrics(self, losses: list[float]) -> dict[str, float]:
         return {**super().training_metrics(losses), "accuracy": math.nan}
-
-
-class ReportsTheFirstStretch(RightController):
-    """Computes its metrics once."""
-
-    clause = TRAINING
-    is_rare = True
-    needs_own_reference = True
-
-    @functools.cached_property
-    def first(self) -> dict[str, float]:
-        return {"loss": 4.0}
-
-    def training_metrics(self, losses: list[float]) -> dict[str, float]:
-        return self.first
-
-
-class ReportsNothing(RightController):
-    """Has no training metrics."""
-
-    clause = TRAINING
-    is_rare = True
-    needs_own_reference = True
-
-    def training_metrics(self, losses: list[float]) -> dict[str, float]:
-        return {}
 
 
 class ReportsForgottenLosses(RightController):
@@ -156,19 +75,6 @@ class ReportsTheLastBatch(RightController):
         return {"loss": losses[-1]}
 
 
-class ReportsTheStretchBefore(RightController):
-    """Is one report late."""
-
-    clause = COVER
-    is_rare = True
-    needs_own_reference = True
-    before = 4.0
-
-    def training_metrics(self, losses: list[float]) -> dict[str, float]:
-        late, self.before = self.before, super().training_metrics(losses)["loss"]
-        return {"loss": late}
-
-
 class ValidatesOnce(RightController):
     """Keeps the result of the first validation."""
 
@@ -181,41 +87,6 @@ class ValidatesOnce(RightController):
 
     def validate(self) -> Any:
         return self.first
-
-
-class ValidatesToInfinity(RightController):
-    """One of its metrics overflows."""
-
-    clause = VALIDATION
-    is_rare = True
-    needs_own_reference = True
-
-    def validation_result(self, total: float, count: int) -> ValidationResult:
-        return ValidationResult({"val_loss": total / count, "perplexity": math.inf}, count)
-
-
-class ValidatesFewerEachTime(RightController):
-    """Goes on in its validation data where it stopped."""
-
-    clause = VALIDATION
-    is_rare = True
-    needs_own_reference = True
-    used = 0
-
-    def my_share(self) -> slice:
-        self.used += 3
-        return slice(self.used, None)
-
-
-class ValidatesAnotherMetric(RightController):
-    """Does not call it what the search is told to look at."""
-
-    clause = VALIDATION
-    is_rare = True
-    needs_own_reference = True
-
-    def validation_result(self, total: float, count: int) -> ValidationResult:
-        return ValidationResult({"loss": total / count}, count)
 
 
 class ValidatesASample(RightController):
@@ -240,25 +111,6 @@ class ValidatesOnItsTrainingData(RightController):
         return np.asarray(x[share] @ self.weights - y[share])
 
 
-class ValidatesTheWeightsBefore(RightController):
-    """Validates with a copy of the weights that is a batch old."""
-
-    clause = "validation-is-of-the-validation-data"
-    is_rare = True
-    needs_own_reference = True
-    before = np.zeros(3)
-
-    def train_batch(self) -> float:
-        self.before = self.weights
-        return super().train_batch()
-
-    def validation_errors(self, share: slice) -> np.ndarray:
-        weights, self.weights = self.weights, self.before
-        errors = super().validation_errors(share)
-        self.weights = weights
-        return errors
-
-
 class TrainsOnValidationData(RightController):
     """Takes a step on each validation: a layer stays in training mode."""
 
@@ -269,34 +121,6 @@ class TrainsOnValidationData(RightController):
         errors = super().validation_errors(share)
         self.weights = self.weights * 0.999
         return errors
-
-
-class ValidationDrawsNumbers(RightController):
-    """Draws from the generator that training uses."""
-
-    clause = ALONE
-    is_rare = True
-    needs_own_reference = True
-
-    def validation_errors(self, share: slice) -> np.ndarray:
-        self.noise.normal()
-        return super().validation_errors(share)
-
-
-class ValidationMovesTheData(RightController):
-    """Reads validation records through the iterator of training."""
-
-    clause = ALONE
-    is_rare = True
-    needs_own_reference = True
-    moved = 0
-
-    def validation_errors(self, share: slice) -> np.ndarray:
-        self.moved += 1
-        return super().validation_errors(share)
-
-    def next_records(self) -> np.ndarray:
-        return self.sampler.batch(self.step + self.moved)
 
 
 class IgnoresTheSeed(RightController):
@@ -314,17 +138,6 @@ class IgnoresTheSeed(RightController):
         return sampler
 
 
-class SeedsByTheClock(RightController):
-    """Is another one each time."""
-
-    clause = "the-seed-decides"
-    is_rare = True
-    needs_own_reference = True
-
-    def make_noise(self) -> np.random.Generator:
-        return np.random.default_rng([time.time_ns(), os.getpid()])
-
-
 class MiscountsEpochs(RightController):
     """Counts a batch that is left out."""
 
@@ -332,17 +145,6 @@ class MiscountsEpochs(RightController):
 
     def batches_per_epoch(self) -> int | None:
         return (super().batches_per_epoch() or 0) + 1
-
-
-class HasEmptyEpochs(RightController):
-    """Says 0 where it does not know."""
-
-    clause = "epochs-are-counted"
-    is_rare = True
-    suite = {"batches_per_epoch": None}
-
-    def batches_per_epoch(self) -> int | None:
-        return 0
 
 
 class TurnsItsBatchesRound(RightController):

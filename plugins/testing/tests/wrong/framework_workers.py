@@ -36,16 +36,6 @@ class DoesNotExchange(RightController):
         return gradient
 
 
-class AddsGradients(RightController):
-    """Adds where it has to take the mean."""
-
-    clause = ONE_MODEL
-    is_rare = True
-
-    def shared(self, gradient: np.ndarray) -> np.ndarray:
-        return super().shared(gradient) * self.distributed.size
-
-
 class ValidatesEverythingOnEach(RightController):
     """Each worker validates all records, and they are added up."""
 
@@ -53,17 +43,6 @@ class ValidatesEverythingOnEach(RightController):
 
     def my_share(self) -> slice:
         return slice(None)
-
-
-class ValidatesAShareOnly(RightController):
-    """Reports what the chief found."""
-
-    clause = ONCE
-    is_rare = True
-
-    def validate(self) -> Any:
-        errors = self.validation_errors(self.my_share())
-        return self.validation_result(float(np.sum(errors**2)), len(errors))
 
 
 class TakesTheMeanOfMeans(RightController):
@@ -87,22 +66,6 @@ class RestoresTheChiefsGenerator(RightController):
     def restore(self, directory: Path) -> None:
         super().restore(directory)
         self.noise.bit_generator.state = read_json(directory)["noise"]
-
-
-class SavesTheChiefAlone(RightController):
-    """Writes nothing on the other workers, and starts them afresh."""
-
-    clause = RESUME
-    is_rare = True
-
-    def save(self, directory: Path) -> None:
-        if self.distributed.rank == 0:
-            super().save(directory)
-
-    def restore(self, directory: Path) -> None:
-        self.take(read_json(directory))
-        if self.distributed.rank == 0:
-            self.noise.bit_generator.state = read_json(directory)["noise"]
 
 
 class DeclinesInSilence(RightController):
