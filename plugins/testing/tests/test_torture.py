@@ -32,7 +32,7 @@ from detcore.storage import LocalStorage, StorageBackend
 from detcore_storage import FsspecStorage, GcsStorage, S3Storage
 from detcore_testing import _crash_scenarios
 from detcore_testing._crash import CrashPoint, Moment
-from detcore_testing.torture import spread, torture_storage
+from detcore_testing.torture import torture_storage
 
 ON_SERVERS = 36
 
@@ -56,14 +56,6 @@ def test_every_crash_point(kind: str, scenario: str, tmp_path: Path) -> None:
     if kind == "local" and scenario not in ("retention pass", "repair", "recovery"):
         assert moments[Moment.WITHIN] >= 2  # files, and the manifest
     assert [entry for entry in storage.list() if not entry.key.startswith(".detcore-")] == []
-
-
-def test_points_are_spread_evenly() -> None:
-    there = [("s", CrashPoint(number, Moment.BEFORE)) for number in range(1, 101)]
-    assert spread(there, None) == spread(there, 100) == spread(there, 500) == there
-    assert [point.operation for _, point in spread(there, 4)] == [1, 34, 67, 100]
-    assert spread(there, 1) == there[:1]
-    assert len({point.operation for _, point in spread(there, 37)}) == 37
 
 
 # -- object stores --------------------------------------------------------------------------------

@@ -14,8 +14,6 @@ from typing import Any, ClassVar
 
 from detcore.config import ExperimentConfig
 from detcore.database import Database
-from detcore.environment import read_environment
-from detcore.errors import WorkerError
 from detcore.hooks import PluginManager
 from detcore.launch import Launcher, WorkerEvent, WorkerGroup
 from detcore.launch.nodes import create_log
@@ -23,6 +21,7 @@ from detcore.trial import import_object
 from detcore.types import TrialInfo
 from detcore_testing._clauses import Suite
 from detcore_testing._processes import wait_until_gone
+from detcore_testing._registered import find_registered
 
 _POLL_S = 0.1
 _PRELUDE = """\
@@ -172,20 +171,9 @@ class LauncherAccess(Suite):
         return 1 if "several-workers" in self.declined else 2
 
     def make_launcher(self) -> Launcher:
-        """Make the launcher; default: the class that is registered under `launcher`.
-
-        Raises:
-            WorkerError: If no plugin registers it.
-        """
-        plugins = PluginManager(read_environment())
-        types = plugins.launchers()
-        if self.launcher not in types:
-            problems = "; ".join(map(str, plugins.problems())) or "none"
-            raise WorkerError(
-                f"no plugin registers the launcher {self.launcher!r}; there are "
-                f"{', '.join(sorted(types))}. Problems of plugins: {problems}."
-            )
-        made: Launcher = import_object(types[self.launcher].launcher)()
+        """Make the launcher; default: the class that is registered under `launcher`."""
+        found = find_registered(PluginManager.launchers, "launcher", self.launcher)
+        made: Launcher = import_object(found.launcher)()
         return made
 
     def make_folder(self, tmp_path: Path) -> Path:

@@ -8,13 +8,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar
 
-from detcore.environment import read_environment
-from detcore.errors import SearchError
 from detcore.hooks import PluginManager
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.trial import import_object
 from detcore_testing._clauses import Suite
 from detcore_testing._expect import expect
+from detcore_testing._registered import find_registered
 from detcore_testing._searcher_simulation import SearchSimulation
 
 SOME_FAIL = {ExitReason.ERRORED: 0.08, ExitReason.INVALID_HP: 0.08, ExitReason.STOPPED: 0.04}
@@ -44,7 +43,6 @@ class SearcherAccess(Suite):
     method: ClassVar[str] = ""
     num_examples: ClassVar[int] = 15
     max_events: ClassVar[int] = 5000
-    _registered: ClassVar[str] = ""
     _searches: ClassVar[Sequence[tuple[SearchSetup, SearchSimulation]]] = ()
 
     def setups(self) -> Sequence[SearchSetup]:
@@ -52,30 +50,11 @@ class SearcherAccess(Suite):
         raise NotImplementedError(f"{type(self).__name__} has to define setups")
 
     def target(self) -> str:
-        """Return the method's class as ``"module:Class"``.
-
-        Plugins are looked through once: that takes longer than a search.
-
-        Raises:
-            SearchError: If no plugin registers `searcher`.
-        """
+        """Return the method's class as ``"module:Class"``."""
         if self.method:
             return self.method
-        cls = type(self)
-        if "_registered" not in vars(cls):
-            cls._registered = self._find_registered()
-        return cls._registered
-
-    def _find_registered(self) -> str:
-        plugins = PluginManager(read_environment())
-        types = plugins.searchers()
-        if self.searcher not in types:
-            problems = "; ".join(map(str, plugins.problems())) or "none"
-            raise SearchError(
-                f"no plugin registers the search method {self.searcher!r}; there are "
-                f"{', '.join(sorted(types))}. Problems of plugins: {problems}."
-            )
-        return types[self.searcher].method
+        found = find_registered(PluginManager.searchers, "search method", self.searcher)
+        return str(found.method)
 
     def make(self, setup: SearchSetup) -> SearchMethod:
         """Make the method from a copy of the setup."""

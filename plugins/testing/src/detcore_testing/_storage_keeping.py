@@ -15,6 +15,7 @@ from detcore.hooks import PluginManager
 from detcore.storage import Capabilities, Entry, StorageBackend, open_storage
 from detcore_testing._clauses import clause
 from detcore_testing._expect import expect, expect_equal, expect_error
+from detcore_testing._registered import find_registered
 from detcore_testing._storage_access import StorageAccess, write_files
 from detcore_testing.torture import torture_storage
 
@@ -186,17 +187,11 @@ class KeepingClauses(StorageAccess):
     )
     def test_it_is_registered(self, tmp_path: Path) -> None:
         """Open it as an experiment file does."""
-        plugins = _plugins()
-        types = plugins.storage_types()
-        expect(
-            self.storage_type in types,
-            f"no plugin registers {self.storage_type!r}; there are {sorted(types)}; "
-            f"problems: {[str(problem) for problem in plugins.problems()]}",
-        )
+        find_registered(PluginManager.storage_types, "storage", self.storage_type)
         with self.opened(tmp_path) as storage:
             spec = {"type": self.storage_type, **self.make_settings(tmp_path)}
             home = tmp_path / "suite-home"
-            with contextlib.closing(open_storage(spec, home=home, plugins=plugins)) as made:
+            with contextlib.closing(open_storage(spec, home=home, plugins=_plugins())) as made:
                 made.replace("run/a", b"1")
                 expect_equal(made.url, storage.url, "the URL of what the settings opened")
             self.expect_stored({"run/a": b"1"})

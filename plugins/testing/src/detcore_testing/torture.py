@@ -85,7 +85,7 @@ def torture_storage(
     ):
         folder = Path(path)
         every = [(name, point) for name in scenarios for point in _points(crash(name, None))]
-        tried = spread(every, points)
+        tried = _spread(every, points)
         for name, point in tried:
             on_point(name, point)
             crash(name, point)
@@ -93,7 +93,7 @@ def torture_storage(
     return TortureReport({name: counts[name] for name in scenarios}, dict(totals), losses)
 
 
-def spread(every: Sequence[_Point], points: int | None) -> Sequence[_Point]:
+def _spread(every: Sequence[_Point], points: int | None) -> Sequence[_Point]:
     """Choose some points, evenly, including the first and the last one."""
     if points is None or points >= len(every):
         return every
