@@ -14,7 +14,6 @@ from toy_command import MODEL_DIR, Detcore
 
 from detcore import core
 from detcore.config import load_mapping
-from detcore.database import Database
 from detcore.errors import ConfigError, ScheduleError
 from detcore.trial import AskedClock, Step, open_clock, resumed_from
 
@@ -78,7 +77,7 @@ def folder(tmp_path: Path) -> Path:
 def records(detcore: Detcore, experiment: int) -> list[dict[str, Any]]:
     """Return all that the trials of an experiment recorded, without names and times."""
     found = []
-    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+    with detcore.database() as database:
         for trial in database.list_trials(experiment):
             trained, validated = (
                 [(each.steps_completed, each.metrics) for each in database.metrics(trial.id, kind)]
@@ -123,7 +122,7 @@ def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, 
     assert [step for step, _ in found["validation"]] == [0, 10, 20, 30, 40]
     assert [step for step, _ in found["training"]] == list(range(5, 45, 5))
     assert {15, 30, 40} <= found["saved"].keys()
-    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+    with detcore.database() as database:
         assert len(database.list_runs(2)) == 2, "it was not killed"
 
 

@@ -60,7 +60,7 @@ def test_killed_while_one_is_on_its_way(
     bucket: Bucket, expected: dict[str, Any], victim: str
 ) -> None:
     process = bucket.detcore.start("run", bucket.slow_config(), MODEL_DIR)
-    pid = bucket.first_pid()
+    pid = bucket.detcore.worker_pid()
     before = len(bucket.committed())
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
     bucket.order(save_s=60.0)
@@ -125,7 +125,7 @@ def test_an_error_in_the_users_code_waits_for_the_one_on_its_way(bucket: Bucket)
 def test_a_signal_while_one_is_on_its_way(bucket: Bucket, expected: dict[str, Any]) -> None:
     bucket.order(save_s=1.0)
     process = bucket.detcore.start("run", bucket.slow_config(), MODEL_DIR)
-    bucket.first_pid()
+    bucket.detcore.worker_pid()
     bucket.detcore.wait_for(bucket.begun)
     process.send_signal(signal.SIGTERM)
     stdout, _ = process.communicate(timeout=60)

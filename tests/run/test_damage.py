@@ -137,20 +137,6 @@ with core.init() as context:
 """
 
 
-def test_a_script_falls_back_as_a_trial_class_does(detcore: Detcore) -> None:
-    folder = detcore.tmp_path / "scripts"
-    folder.mkdir()
-    (folder / "train.py").write_text(SCRIPT)
-    config = detcore.config(entrypoint="python3 train.py", max_restarts=0)
-    assert detcore("run", config, folder).code == 75
-    newest, before, *_ = newest_first(detcore)
-    shutil.rmtree(newest)
-    resumed = detcore("run", "--resume", 1)
-    assert resumed.code == 75, resumed.stdout + resumed.stderr
-    assert f". Going on from the one before: {before.name}" in resumed.stdout
-    assert "from 2" in resumed.stdout
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("is_script", [True, False])
 def test_changed_bytes_in_a_bucket_cost_no_restart(detcore: Detcore, is_script: bool) -> None:

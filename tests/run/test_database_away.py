@@ -36,9 +36,7 @@ class Gated(ToyTrial):
 
 def begin(detcore: Detcore, *shut: int) -> tuple[Path, subprocess.Popen[str]]:
     """Run something that waits in some of its batches."""
-    folder = detcore.tmp_path / "code"
-    folder.mkdir()
-    (folder / "gated.py").write_text(GATED)
+    folder = detcore.write_code("gated.py", GATED)
     for step in shut:
         (folder / f"shut-{step}").touch()
     return folder, detcore.start("run", detcore.config(entrypoint="gated:Gated"), folder, "--json")

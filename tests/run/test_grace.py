@@ -40,7 +40,7 @@ def start(bucket: Bucket, **changes: Any) -> tuple[subprocess.Popen[str], int]:
         }
     )
     process = bucket.detcore.start("run", config, MODEL_DIR)
-    pid = bucket.first_pid()
+    pid = bucket.detcore.worker_pid()
     assert process.stdout is not None
     for line in process.stdout:
         if "batch 10: validation" in line:
@@ -67,7 +67,7 @@ def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     assert before
     bucket.order()
     process = bucket.detcore.start("run", "--resume", 1)
-    bucket.first_pid()
+    bucket.detcore.worker_pid()
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=60)
@@ -103,44 +103,6 @@ def test_a_save_that_fits_is_made(bucket: Bucket) -> None:
     bucket.assert_all_whole()
 
 
-@pytest.mark.parametrize(
-    ("variables", "told"),
-    [
-        ({"SLURM_JOB_ID": "7"}, "grace of 30 s (Slurm's default KillWait)"),
-        ({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "grace of 30 s (Kubernetes' default)"),
-        ({"SLURM_JOB_ID": "7", "DETCORE_GRACE_S": "20"}, "grace of 20 s (DETCORE_GRACE_S)"),
-    ],
-)
-def test_what_the_machine_tells(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], told: str
-) -> None:
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    process, _ = start(bucket, **SELDOM)
-    process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, stdout
-    assert told in stdout
-    assert len(bucket.committed()) == 1
-
-
-@pytest.mark.soak
-def test_slurms_warning_tells_the_time_to_the_end_of_the_job(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    end = int(time.time()) + 40
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_JOB_END_TIME", str(end))
-    process, _ = start(bucket, **SELDOM)
-    bucket.order(save_s=600.0)
-    process.send_signal(signal.SIGUSR1)
-    stdout, _ = process.communicate(timeout=100)
-    assert process.returncode == 75, stdout
-    assert "(SLURM_JOB_END_TIME): " in stdout
-    assert "was not saved within" in stdout
-    assert bucket.committed() == []
-
-
 def test_a_person_waits(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DETCORE_GRACE_S", "1")
     bucket.order(save_s=3.0)
@@ -161,7 +123,7 @@ def test_killed_when_the_time_is_over(
     monkeypatch.setenv("DETCORE_GRACE_S", "3")
     config = bucket.slow_config(checkpoint_async=is_async)
     process = bucket.detcore.start("run", config, MODEL_DIR)
-    pid = bucket.first_pid()
+    pid = bucket.detcore.worker_pid()
     before = len(bucket.committed())
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
     bucket.order(save_s=save_s)
@@ -192,12 +154,3 @@ def test_two_workers_decide_alike(bucket: Bucket, monkeypatch: pytest.MonkeyPatc
     stdout, _ = process.communicate(timeout=90)
     assert process.returncode == 75, stdout
     assert "grace of 5 s (DETCORE_GRACE_S): " in stdout
-
-
-def test_a_grace_that_is_no_number_is_a_mistake(
-    bucket: Bucket, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("DETCORE_GRACE_S", "soon")
-    finished = bucket.detcore("run", bucket.config(), MODEL_DIR)
-    assert finished.code != 0
-    assert "DETCORE_GRACE_S is 'soon'; expected a number of seconds" in finished.stderr

@@ -15,8 +15,6 @@ from typing import Any
 import pytest
 from toy_command import MODEL_DIR, TESTS, Detcore
 
-from detcore.database import Database
-
 PROGRAM = TESTS / "support" / "killed_runner.py"
 
 
@@ -71,7 +69,7 @@ SEARCH: dict[str, Any] = {
 
 def outcome(detcore: Detcore, experiment_id: int) -> dict[str, Any]:
     """Return what must not depend on kills."""
-    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+    with detcore.database() as database:
         trials = database.list_trials(experiment_id)
         return {
             "state": database.get_experiment(experiment_id).state,

@@ -65,10 +65,3 @@ def test_a_trial_that_starts_its_data_over_is_found_out(detcore: Detcore) -> Non
     verified = detcore("data", "verify", 1)
     assert verified.code == 1
     assert "repeat a record within its epoch" in verified.stdout
-
-
-def test_without_a_ledger_the_command_says_how_to_get_one(detcore: Detcore) -> None:
-    detcore("run", detcore.config(), MODEL_DIR)
-    verified = detcore("data", "verify", 1)
-    assert verified.code == 1
-    assert "data_ledger: true" in verified.stdout + verified.stderr

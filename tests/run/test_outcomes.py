@@ -27,9 +27,7 @@ with core.init() as context:
 
 def write_script(detcore: Detcore, **hparams: object) -> tuple[Path, Path]:
     """Write a search of a script; return its experiment file and its directory."""
-    code = detcore.tmp_path / "code"
-    code.mkdir(exist_ok=True)
-    (code / "train.py").write_text(SCRIPT)
+    code = detcore.write_code("train.py", SCRIPT)
     path = detcore.config(
         entrypoint="python3 train.py",
         hyperparameters={"stop_at": 0, "nan_at": 0, "smoothing": 0.0, **hparams},
@@ -84,6 +82,7 @@ def test_a_wrong_metric_fails_once_with_its_command(detcore: Detcore) -> None:
     path = detcore.config(searcher__metric="val_los", max_restarts=5)
     finished = detcore("run", path, MODEL_DIR)
     assert finished.stdout.count("Did you mean 'val_loss'?") == 1, finished.stdout
+    assert "a resumed experiment keeps its configuration" in finished.stdout
     last = finished.stdout.splitlines()[-1]
     assert last.endswith("detcore run --resume 1 --set searcher.metric=val_loss")
     assert detcore(*last.split("  detcore ")[1].split()).code == 0

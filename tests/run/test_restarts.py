@@ -200,15 +200,13 @@ def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore)
 @pytest.mark.parametrize(
     ("code", "message"),
     [
-        ("import detcore_absent", "needs the plugin 'detcore-absent'"),
+        ("import detcore_absent", "needs the plugin 'detcore-absent', which is not installed"),
         ("import absent", "No module named 'absent'"),
         ("class Line: pass", "is not a trial class"),
     ],
 )
 def test_what_cannot_heal_is_not_tried_again(detcore: Detcore, code: str, message: str) -> None:
-    folder = detcore.tmp_path / "code"
-    folder.mkdir()
-    (folder / "model_def.py").write_text(f"class Line: ...\n{code}\n")
+    folder = detcore.write_code("model_def.py", f"class Line: ...\n{code}\n")
     finished = detcore("run", detcore.config(max_restarts=3), folder, "--json")
     assert finished.code == 1
     assert message in finished.summary["error"]

@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import catches, wait_until_gone
-from toy_command import MODEL_DIR, Detcore, worker_pids
+from processes import wait_until_gone
+from toy_command import MODEL_DIR, Detcore, NoWorkerError, worker_pids
 
 from detcore.errors import RunError
 from detcore.runner import _settle, experiment_lock
@@ -46,26 +46,9 @@ def straight_run(detcore: Detcore) -> dict[str, Any]:
     return detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"])
 
 
-def worker_pid(detcore: Detcore, line_start: str = "experiment ") -> int:
-    """Read the worker's process id off the opening line."""
-    process = detcore.started[-1]
-    assert process.stdout is not None
-    told = []
-    for line in process.stdout:
-        told.append(line)
-        if line.startswith(line_start) and "; process " in line:
-            return int(line.rsplit(" ", 1)[1])
-    _, stderr = process.communicate(timeout=60)
-    raise NoWorkerError("".join(told) + stderr)
-
-
 def endless(detcore: Detcore) -> Path:
     """Write an experiment that does not end by itself."""
     return detcore.config(hyperparameters=SLOW, searcher__max_length={"batches": 100_000})
-
-
-class NoWorkerError(AssertionError):
-    """The run ended before it told its worker's process."""
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -75,7 +58,7 @@ def test_a_signal_checkpoints_at_the_next_batch_and_says_how_to_resume(
     expected = straight_run(detcore)
     slow = detcore.slow(pause_from=10)
     process = detcore.start("run", detcore.config(hyperparameters=slow), MODEL_DIR)
-    worker_pid(detcore)
+    detcore.worker_pid()
     detcore.wait_for(lambda: len(detcore.committed()) > 4)
     process.send_signal(number)
     stdout, _ = process.communicate(timeout=60)
@@ -94,9 +77,7 @@ def test_a_signal_checkpoints_at_the_next_batch_and_says_how_to_resume(
 
 def test_a_second_interrupt_ends_at_once_and_can_still_be_resumed(detcore: Detcore) -> None:
     # The first batch takes minutes, so the first interrupt alone would take that long.
-    folder = detcore.tmp_path / "code"
-    folder.mkdir()
-    (folder / "model_def.py").write_text(IN_A_LONG_BATCH)
+    folder = detcore.write_code("model_def.py", IN_A_LONG_BATCH)
     process = detcore.start("run", detcore.config(), folder)
     detcore.wait_for((folder / "in-the-batch").exists)
     process.send_signal(signal.SIGINT)
@@ -113,9 +94,7 @@ def test_sigterm_ends_ranks_that_hang_in_a_batch(
     detcore: Detcore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DETCORE_GRACE_S", "0.5")
-    folder = detcore.tmp_path / "code"
-    folder.mkdir()
-    (folder / "model_def.py").write_text(IN_A_LONG_BATCH)
+    folder = detcore.write_code("model_def.py", IN_A_LONG_BATCH)
     process = detcore.start("run", detcore.config(), folder, "--slots", 2)
     pids = worker_pids(process)
     detcore.wait_for((folder / "in-the-batch").exists)
@@ -126,23 +105,6 @@ def test_sigterm_ends_ranks_that_hang_in_a_batch(
     assert wait_until_gone(pids, timeout_s=30) == []
 
 
-def test_a_signal_is_seen_before_the_scheduling_unit_ends(detcore: Detcore) -> None:
-    config = detcore.config(
-        hyperparameters={**SLOW, "pause_s": 0.3},
-        scheduling_unit=1000,
-        searcher__max_length={"batches": 1000},
-        min_validation_period={"batches": 0},
-        min_checkpoint_period={"batches": 0},
-    )
-    process = detcore.start("run", config, MODEL_DIR)
-    pid = worker_pid(detcore)
-    detcore.wait_for(lambda: catches(pid, signal.SIGTERM))
-    time.sleep(2.0)  # into the unit
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=60)  # the unit itself would take five minutes
-    assert process.returncode == 75
-
-
 @pytest.mark.parametrize("victim", ["worker", "runner"])
 def test_killed_at_any_moment_and_resumed_ends_bit_identical(detcore: Detcore, victim: str) -> None:
     expected = straight_run(detcore)
@@ -151,7 +113,7 @@ def test_killed_at_any_moment_and_resumed_ends_bit_identical(detcore: Detcore, v
     process = detcore.start("run", config, MODEL_DIR)
     for kill in range(8):
         try:
-            pid = worker_pid(detcore)
+            pid = detcore.worker_pid()
         except NoWorkerError as error:
             if kill < 3 or "complete" not in str(error):
                 raise
@@ -171,7 +133,7 @@ def test_killed_at_any_moment_and_resumed_ends_bit_identical(detcore: Detcore, v
 
 def test_a_killed_worker_is_an_error_that_says_so(detcore: Detcore) -> None:
     process = detcore.start("run", endless(detcore), MODEL_DIR)
-    os.kill(worker_pid(detcore), signal.SIGKILL)
+    os.kill(detcore.worker_pid(), signal.SIGKILL)
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "experiment 1: error: the worker was killed by SIGKILL" in stdout
@@ -180,7 +142,7 @@ def test_a_killed_worker_is_an_error_that_says_so(detcore: Detcore) -> None:
 @pytest.mark.cold
 def test_a_worker_does_not_outlive_its_runner(detcore: Detcore) -> None:
     process = detcore.start("run", endless(detcore), MODEL_DIR)
-    pid = worker_pid(detcore)
+    pid = detcore.worker_pid()
     process.kill()
     process.communicate()
     detcore.wait_for(lambda: not os.path.exists(f"/proc/{pid}"))
@@ -220,7 +182,7 @@ def test_a_stopped_worker_of_a_killed_runner_is_named(
 
 def test_two_runners_of_one_experiment_are_refused(detcore: Detcore) -> None:
     first = detcore.start("run", endless(detcore), MODEL_DIR)
-    worker_pid(detcore)
+    detcore.worker_pid()
     second = detcore("run", "--resume", 1)
     assert second.code == 1
     assert f"experiment 1 is running already, under process {first.pid}" in second.stderr
@@ -233,18 +195,10 @@ def test_a_complete_experiment_is_left_alone(detcore: Detcore) -> None:
     assert "experiment 1 is complete already" in again.stdout
 
 
-def test_an_unknown_experiment_lists_the_known_ones(detcore: Detcore) -> None:
-    straight_run(detcore)
-    finished = detcore("run", "--resume", 9)
-    assert finished.code == 1
-    assert "9" in finished.stderr
-    assert "1" in finished.stderr
-
-
 def test_a_changed_byte_in_the_checkpoint_is_refused_with_the_file(detcore: Detcore) -> None:
     slow = detcore.slow(pause_from=10)
     process = detcore.start("run", detcore.config(hyperparameters=slow), MODEL_DIR)
-    worker_pid(detcore)
+    detcore.worker_pid()
     detcore.wait_for(detcore.committed)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)

@@ -134,17 +134,6 @@ def _num_events(searches: Searches, experiment: int) -> int:
         return 0
 
 
-def test_rejected_hyperparameters_are_left_out_of_a_grid(searches: Searches) -> None:
-    searches.order(t1={"invalid": True})
-    space = {"rate": {"type": "categorical", "vals": [0.1, 0.2]}, "width": 3}
-    config = searches.config(hyperparameters=space)
-    text = config.read_text()
-    config.write_text(text.replace("name: random", "name: grid").replace("  max_trials: 3\n", ""))
-    finished = searches.detcore("run", config, searches.code, "--json")
-    assert finished.code == 0, finished.stderr
-    assert states(searches) == ["ERROR", "COMPLETED"]
-
-
 def test_a_search_without_one_good_trial_is_an_error_and_is_tried_again(
     searches: Searches,
 ) -> None:

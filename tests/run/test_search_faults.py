@@ -16,10 +16,6 @@ from detcore.database import Database
 from detcore.database._schema import metrics
 
 
-def open_records(detcore: Detcore) -> Database:
-    return Database.open(f"sqlite:///{detcore.home / 'detcore.db'}")
-
-
 def validations(database: Database) -> Counter[tuple[int, int]]:
     """Count the validations of all runs, those that were repeated too, by trial and steps."""
     columns = (metrics.c.trial_id, metrics.c.steps_completed)
@@ -81,7 +77,7 @@ def test_a_promoted_trial_validates_once_at_each_step(detcore: Detcore, slots: i
     config = detcore.config(**PROMOTING, resources={"slots_per_trial": slots})
     finished = detcore("run", config, MODEL_DIR, "--json")
     assert finished.code == 0, finished.stderr
-    with open_records(detcore) as database:
+    with detcore.database() as database:
         found = validations(database)
         trials = database.list_trials(1)
         promoted = [trial for trial in trials if trial.length == 16]
@@ -105,7 +101,7 @@ def test_a_runner_killed_before_it_logged_a_report_does_not_validate_again(
 ) -> None:
     finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
     assert finished.code == 0, finished.stderr
-    with open_records(detcore) as database:
+    with detcore.database() as database:
         events = database.list_search_events(1)
         before = validations(database)
         # As a kill would leave it: the trial's last validation is recorded, its report is not.
@@ -115,7 +111,7 @@ def test_a_runner_killed_before_it_logged_a_report_does_not_validate_again(
             connection.execute(text("UPDATE experiments SET state = 'RUNNING', ended_at = NULL"))
     resumed = detcore("run", "--resume", 1, "--json")
     assert resumed.code == 0, resumed.stderr
-    with open_records(detcore) as database:
+    with detcore.database() as database:
         assert database.list_search_events(1) == events
         assert validations(database) == before
         assert database.get_trial(1).state.value == "COMPLETED"
@@ -139,7 +135,7 @@ def test_a_runner_killed_while_it_deletes(detcore: Detcore) -> None:
     orders.unlink()
     resumed = detcore("run", "--resume", 1)
     assert resumed.code == 0, resumed.stderr
-    with open_records(detcore) as database:
+    with detcore.database() as database:
         records = database.list_checkpoints(experiment_id=1)
         states = sorted((record.steps_completed, record.state) for record in records)
     assert states == [(10, "DELETED"), (20, "DELETED"), (30, "DELETED"), (40, "COMPLETED")]

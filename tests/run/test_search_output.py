@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 
 import pytest
@@ -83,17 +82,6 @@ def test_a_few_lines_for_each_trial(detcore: Detcore, folder: Path) -> None:
     assert len(lines) < 28, lines
 
 
-def test_all_lines_with_verbose(detcore: Detcore, folder: Path) -> None:
-    finished = detcore("run", config(detcore, 1), folder, "--verbose")
-    assert finished.code == 0, finished.stdout + finished.stderr
-    assert "[trial 1] a line of step 10" in finished.stdout
-    assert "trial 1: batch 10: validation: val_loss 0." in finished.stdout
-    for step in (5, 10):
-        saved = f"trial 1: batch {step}: checkpoint saved: "
-        (line,) = [line for line in finished.stdout.splitlines() if saved in line]
-        assert line.count("batch") == 1
-
-
 def test_trials_under_way_count_as_far_as_they_are(detcore: Detcore, folder: Path) -> None:
     (folder / "hold").touch()
     (folder / "train.py").write_text(SCRIPT.replace("trial_id == 2", "False"))
@@ -109,16 +97,3 @@ def test_trials_under_way_count_as_far_as_they_are(detcore: Detcore, folder: Pat
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 0, stdout
     assert "COMPLETED" in shown()
-
-
-def test_a_search_says_now_and_then_how_far_it_is(detcore: Detcore, folder: Path) -> None:
-    (folder / "hold").touch()
-    process = detcore.start("run", config(detcore, 4), folder)
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("search: "):
-            break
-    assert line.startswith("search: 22%, 9 of 40 batches, ")
-    assert "0 of 4 trials ended, 1 running" in line
-    process.send_signal(signal.SIGKILL)
-    process.communicate()

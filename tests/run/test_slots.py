@@ -39,13 +39,6 @@ class Fails(ToyTrial):
 """
 
 
-def folder_with(detcore: Detcore, name: str, source: str) -> Path:
-    folder = detcore.tmp_path / "code"
-    folder.mkdir(exist_ok=True)
-    (folder / name).write_text(source)
-    return folder
-
-
 def slow(detcore: Detcore, num_batches: int = 200) -> Path:
     return detcore.config(
         hyperparameters={"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.03},
@@ -58,16 +51,8 @@ def finish(process: object, detcore: Detcore) -> Finished:
     return Finished(detcore.started[-1].returncode, stdout, stderr)
 
 
-def test_two_workers_train_one_trial(detcore: Detcore) -> None:
-    finished = detcore("run", detcore.config(), MODEL_DIR, "--slots", 2, "--json")
-    assert finished.code == 0, finished.stderr
-    (trial,) = finished.summary["trials"]
-    assert trial["steps_completed"] == 40
-    assert trial["best_validation"] < 0.1
-
-
 def test_each_worker_finds_the_variables_of_detcore_and_horovod(detcore: Detcore) -> None:
-    folder = folder_with(detcore, "train.py", TELL)
+    folder = detcore.write_code("train.py", TELL)
     fusion = {"tensor_fusion_threshold": 16, "auto_tune_tensor_fusion": True}
     config = detcore.config(entrypoint="python train.py", optimizations=fusion)
     finished = detcore("run", config, folder, "--slots", 3, timeout_s=60)
@@ -93,7 +78,7 @@ def test_each_worker_finds_the_variables_of_detcore_and_horovod(detcore: Detcore
 
 
 def test_without_its_plugin_workers_find_nothing_of_horovod(detcore: Detcore) -> None:
-    folder = folder_with(detcore, "train.py", TELL)
+    folder = detcore.write_code("train.py", TELL)
     config = detcore.config(entrypoint="python train.py")
     finished = detcore("--no-plugin", "horovod", "run", config, folder, "--slots", 2)
     assert finished.code == 0, finished.stderr
@@ -103,7 +88,7 @@ def test_without_its_plugin_workers_find_nothing_of_horovod(detcore: Detcore) ->
 
 
 def test_one_slot_is_told_so_and_finds_nothing_of_horovod(detcore: Detcore) -> None:
-    folder = folder_with(detcore, "train.py", TELL)
+    folder = detcore.write_code("train.py", TELL)
     finished = detcore("run", detcore.config(entrypoint="python train.py"), folder)
     assert finished.code == 0, finished.stderr
     assert "I am 0" in finished.stdout.splitlines()
@@ -134,18 +119,6 @@ def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
     assert resumed.summary["trials"][0]["steps_completed"] == 200
 
 
-@pytest.mark.parametrize("rank", [0, 1])
-def test_an_error_on_one_worker_is_told_with_its_rank(detcore: Detcore, rank: int) -> None:
-    folder = folder_with(detcore, "model_def.py", FAILS)
-    hparams = {"global_batch_size": 8, "learning_rate": 0.05, "failing_rank": rank}
-    path = detcore.config(entrypoint="model_def:Fails", hyperparameters=hparams)
-    finished = detcore("run", path, folder, "--slots", 2)
-    assert finished.code == 1
-    assert f"[rank={rank}] ZeroDivisionError: a mistake of this rank" in finished.stdout
-    assert finished.stdout.count("ZeroDivisionError: a mistake of this rank") == 1
-    assert "\nexperiment 1: error\n" in finished.stdout
-
-
 @pytest.mark.parametrize(
     ("step", "why", "num_starts"),
     [
@@ -156,7 +129,7 @@ def test_an_error_on_one_worker_is_told_with_its_rank(detcore: Detcore, rank: in
 def test_a_mistake_on_another_rank_that_comes_again_is_final(
     detcore: Detcore, step: object, why: str, num_starts: int
 ) -> None:
-    folder = folder_with(detcore, "model_def.py", FAILS)
+    folder = detcore.write_code("model_def.py", FAILS)
     hparams = {"global_batch_size": 8, "learning_rate": 0.05, "failing_rank": 1}
     path = detcore.config(
         entrypoint="model_def:Fails",
@@ -203,7 +176,7 @@ def test_a_killed_runner_leaves_no_worker_behind(detcore: Detcore) -> None:
 
 
 def test_more_workers_than_cores_are_remarked_on(detcore: Detcore) -> None:
-    folder = folder_with(detcore, "train.py", "print('here')")
+    folder = detcore.write_code("train.py", "print('here')")
     slots = len(os.sched_getaffinity(0)) + 1
     path = detcore.config(entrypoint="python train.py")
     finished = detcore("run", path, folder, "--slots", slots)
@@ -234,7 +207,7 @@ with core.init(distributed=core.DistributedContext.from_env()) as context:
             operation.report_completed(0.25)
     print("met", context.distributed.allgather(context.distributed.rank))
 """
-    folder = folder_with(detcore, "train.py", source)
+    folder = detcore.write_code("train.py", source)
     command = "detcore launch -n 2 -- python train.py"
     finished = detcore("run", detcore.config(entrypoint=command), folder, "--json")
     assert finished.code == 0, finished.stderr

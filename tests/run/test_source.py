@@ -15,7 +15,6 @@ import pytest
 from toy_command import MODEL_DIR, Detcore
 
 from detcore.data import IndexSampler
-from detcore.database import Database
 
 
 def run(detcore: Detcore, *extra: object, **changes: Any) -> dict[str, Any]:
@@ -95,14 +94,14 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
     )
     before = len(detcore.committed())
     process = detcore.start("run", config, MODEL_DIR)
-    pid = worker_pid(detcore)
+    pid = detcore.worker_pid()
     detcore.wait_for(lambda: spool_has_metrics(detcore), 60)
     os.kill(pid, signal.SIGKILL)
     process.communicate(timeout=60)
     assert len(detcore.committed()) == before
     for kill in range(2):
         process = detcore.start("run", "--resume", 3)
-        pid = worker_pid(detcore)
+        pid = detcore.worker_pid()
         if kill == 0:
             os.kill(pid, signal.SIGKILL)  # at once: while it starts
         else:
@@ -119,15 +118,6 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
     assert resumed == detcore.toy_state(expected["latest_checkpoint"])
 
 
-def worker_pid(detcore: Detcore) -> int:
-    process = detcore.started[-1]
-    assert process.stdout is not None
-    for line in process.stdout:
-        if line.startswith("experiment ") and "; process " in line:
-            return int(line.rsplit(" ", 1)[1])
-    raise AssertionError("the run ended before it told its worker's process")
-
-
 def spool_has_metrics(detcore: Detcore) -> bool:
     spools = (detcore.home / "experiments" / "3").rglob("spool-*.jsonl")
     return any("loss" in spool.read_text() for spool in spools)
@@ -138,7 +128,7 @@ def test_the_latest_checkpoint_of_a_trial_is_pinned_when_the_experiment_begins(
 ) -> None:
     source = run(detcore, **SHORT)
     run(detcore, searcher__source_trial_id=source["trial_id"], **SHORT)
-    with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+    with detcore.database() as database:
         searcher = database.get_experiment(2).config["searcher"]
     assert searcher["source_checkpoint_uuid"] == source["latest_checkpoint"]
     assert searcher["source_trial_id"] is None

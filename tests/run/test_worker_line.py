@@ -9,8 +9,6 @@ from typing import Any
 import pytest
 from toy_command import Detcore
 
-from detcore.database import Database
-
 LOADED = """
 import json, os, sys
 from detcore import core
@@ -51,16 +49,10 @@ with core.init() as context:
 
 
 def run_script(detcore: Detcore, text: str, **changes: Any) -> str:
-    folder = detcore.tmp_path / "scripts"
-    folder.mkdir(exist_ok=True)
-    (folder / "train.py").write_text(text)
+    folder = detcore.write_code("train.py", text)
     finished = detcore("run", detcore.config(entrypoint="python3 train.py", **changes), folder)
     assert finished.code == 0, finished.output
     return finished.output
-
-
-def records(detcore: Detcore) -> Database:
-    return Database.open(f"sqlite:///{detcore.home / 'detcore.db'}")
 
 
 @pytest.mark.cold
@@ -79,9 +71,7 @@ def test_a_worker_has_neither_the_records_nor_what_reads_files(detcore: Detcore)
 
 def test_a_worker_asks_how_good_other_trials_are(detcore: Detcore) -> None:
     script = LOADED.replace("1.0}", "float(context.info.trial_id)}")
-    folder = detcore.tmp_path / "scripts"
-    folder.mkdir()
-    (folder / "train.py").write_text(script)
+    folder = detcore.write_code("train.py", script)
     config = detcore.config(
         entrypoint="python3 train.py",
         searcher={"name": "random", "metric": "val_loss", "max_length": 1, "max_trials": 3,
@@ -95,7 +85,7 @@ def test_a_worker_asks_how_good_other_trials_are(detcore: Detcore) -> None:
 
 def test_deleting_asks_the_runner_whether_a_model_needs_it(detcore: Detcore) -> None:
     run_script(detcore, DELETES.replace("KEPT", "none"))
-    with records(detcore) as database:
+    with detcore.database() as database:
         (gone, kept) = database.list_checkpoints()
         assert (gone.state, kept.state) == ("DELETED", "COMPLETED")
         database.create_model("digits")
@@ -105,7 +95,7 @@ def test_deleting_asks_the_runner_whether_a_model_needs_it(detcore: Detcore) -> 
     assert "left {}" in output
     assert f"refused checkpoint {kept.uuid} is in the model registry: digits version 1" in output
     assert "unknown is fine" in output
-    with records(detcore) as database:
+    with detcore.database() as database:
         assert database.get_checkpoint(kept.uuid).state == "COMPLETED"
         states = [found.state for found in database.list_checkpoints(experiment_id=2)]
     assert states == ["DELETED", "COMPLETED"]
@@ -121,7 +111,7 @@ def test_a_run_is_explained_by_its_log_alone(detcore: Detcore) -> None:
     assert kinds.count("validation") == 4
     assert kinds.count("checkpoint_started") == kinds.count("checkpoint_committed") == 4
     assert lines[-1]["payload"] == {"state": "COMPLETED", "error": None}
-    with records(detcore) as database:
+    with detcore.database() as database:
         known = {found.uuid for found in database.list_checkpoints(states=["COMPLETED"])}
     committed = {
         line["payload"]["uuid"] for line in lines if line["kind"] == "checkpoint_committed"

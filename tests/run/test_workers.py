@@ -12,8 +12,6 @@ import pytest
 from processes import is_running
 from toy_command import MODEL_DIR, Detcore, worker_pids
 
-from detcore.database import Database
-
 BATCH = {"global_batch_size": 8, "learning_rate": 0.05}
 
 
@@ -35,7 +33,7 @@ def whole_state(detcore: Detcore, uuid: str) -> dict[str, Any]:
 def test_workers_train_one_model_and_count_every_record_once(detcore: Detcore) -> None:
     for number, slots in enumerate((1, 2, 3), 1):
         run(detcore, slots, hyperparameters={**BATCH, "global_batch_size": 6 * slots})
-        with Database.open(f"sqlite:///{detcore.home / 'detcore.db'}") as database:
+        with detcore.database() as database:
             validations = database.metrics(number, "validation")
             training = database.metrics(number, "training")
         assert [row.n_records for row in validations] == [96] * 4

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import yaml
 from running_server import PASSWORD, USER, RunningServer, quick_hash
-from toy_command import MODEL_DIR, TOY_PLUGIN
+from toy_command import MODEL_DIR, TOY_PLUGIN, toy_config
 
 from detcore.environment import read_environment
 from detcore.experimental.http import HandIn, PackedContext, Session, open_session, pack
@@ -22,28 +22,6 @@ from detcore_testing import DetcoreCommand
 __all__ = ["MODEL_DIR", "JobServer", "toy_config", "wait_for"]
 
 _T = TypeVar("_T")
-
-
-def toy_config(**changes: Any) -> dict[str, Any]:
-    """Return an experiment of the toy framework; keys with two underscores are nested."""
-    plain: dict[str, Any] = {
-        "name": "toy",
-        "entrypoint": "model_def:Line",
-        "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
-        "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}},
-        "scheduling_unit": 5,
-        "min_validation_period": {"batches": 10},
-        "min_checkpoint_period": {"batches": 10},
-        "max_restarts": 0,
-        "reproducibility": {"experiment_seed": 7},
-    }
-    for key, value in changes.items():
-        *parents, last = key.split("__")
-        node = plain
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = value
-    return plain
 
 
 class JobServer:

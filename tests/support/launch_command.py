@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from processes import Starter
 
-__all__ = ["LAUNCH", "Launch"]
+__all__ = ["LAUNCH", "Launch", "run_ranks"]
 
 LAUNCH = [sys.executable, "-m", "detcore", "launch"]
+
+
+def run_ranks(
+    folder: Path, source: str, num_workers: int, *, code: int = 0
+) -> tuple[list[Any], str]:
+    """Run a script, which is given the folder, on some workers.
+
+    Returns:
+        The line of JSON that each rank prints last if the code is 0, and all output.
+    """
+    script = folder / "train.py"
+    script.write_text(source)
+    done = subprocess.run(
+        [*LAUNCH, "-n", str(num_workers), "--", sys.executable, str(script), str(folder)],
+        env={**os.environ, "DETCORE_HOME": str(folder / "home")},
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    output = done.stdout + done.stderr
+    assert done.returncode == code, output
+    lines = [line for line in done.stdout.splitlines() if line.startswith("[rank=")]
+    told = {line[6 : line.index("]")]: line.partition("] ")[2] for line in lines}
+    ranks = range(0 if code else num_workers)
+    return [json.loads(told[str(rank)]) for rank in ranks], output
 
 
 class Launch(Starter):

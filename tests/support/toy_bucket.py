@@ -102,12 +102,3 @@ class Bucket:
         assert finished.code == 0, finished.stdout + finished.stderr
         self.assert_all_whole()
         return self.state(finished.summary["trials"][0]["latest_checkpoint"])
-
-    def first_pid(self) -> int:
-        """Read the worker's process id off the opening line of the command started last."""
-        process = self.detcore.started[-1]
-        assert process.stdout is not None
-        for line in process.stdout:
-            if "; process " in line:
-                return int(line.rsplit(" ", 1)[1])
-        raise AssertionError("the run ended before it told its worker's process")

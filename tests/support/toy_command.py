@@ -8,13 +8,43 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from detcore.database import Database
 from detcore_testing import DetcoreCommand, Finished
 
-__all__ = ["MODEL_DIR", "TESTS", "TOY_PLUGIN", "Detcore", "Finished", "OnPostgresql", "worker_pids"]
+__all__ = [
+    "MODEL_DIR", "TESTS", "TOY_PLUGIN", "Detcore", "Finished", "NoWorkerError", "OnPostgresql",
+    "toy_config", "worker_pids",
+]  # fmt: skip
 
 TESTS = Path(__file__).parents[1]
 TOY_PLUGIN = TESTS / "toy_plugin"
 MODEL_DIR = TESTS / "run" / "model"
+
+
+def toy_config(**changes: Any) -> dict[str, Any]:
+    """Return an experiment of the toy framework; keys with two underscores are nested."""
+    plain: dict[str, Any] = {
+        "name": "toy",
+        "entrypoint": "model_def:Line",
+        "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
+        "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}},
+        "scheduling_unit": 5,
+        "min_validation_period": {"batches": 10},
+        "min_checkpoint_period": {"batches": 10},
+        "max_restarts": 0,
+        "reproducibility": {"experiment_seed": 7},
+    }
+    for key, value in changes.items():
+        *parents, last = key.split("__")
+        node = plain
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = value
+    return plain
+
+
+class NoWorkerError(AssertionError):
+    """The run ended before it told its worker's process."""
 
 
 class Detcore(DetcoreCommand):
@@ -25,35 +55,18 @@ class Detcore(DetcoreCommand):
         self.tmp_path = tmp_path
 
     def config(self, **changes: Any) -> Path:
-        """Write an experiment file; keys with dots change nested settings.
+        """Write an experiment file; keys with two underscores change nested settings.
 
         Nothing is started again, and no checkpoint is deleted, unless the changes say so.
         """
         checkpoints = self.home / "checkpoints"
         checkpoints.mkdir(parents=True, exist_ok=True)
-        plain: dict[str, Any] = {
-            "checkpoint_storage": {
-                "type": "directory",
-                "container_path": str(checkpoints),
-                "save_trial_latest": 1000,
-            },
-            "name": "toy",
-            "entrypoint": "model_def:Line",
-            "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
-            "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}},
-            "scheduling_unit": 5,
-            "min_validation_period": {"batches": 10},
-            "min_checkpoint_period": {"batches": 10},
-            "max_restarts": 0,
-            "reproducibility": {"experiment_seed": 7},
+        storage = {
+            "type": "directory",
+            "container_path": str(checkpoints),
+            "save_trial_latest": 1000,
         }
-        for key, value in changes.items():
-            *parents, last = key.split("__")
-            node = plain
-            for parent in parents:
-                node = node.setdefault(parent, {})
-            node[last] = value
-        return self.write_config(plain)
+        return self.write_config(toy_config(**{"checkpoint_storage": storage, **changes}))
 
     def slow(self, *, pause_from: int) -> dict[str, Any]:
         """Return hyperparameters of a trial that is slow from a batch on, until `hurry`.
@@ -82,6 +95,29 @@ class Detcore(DetcoreCommand):
         path = self.home / "checkpoints" / uuid / "toy.json"
         state: dict[str, Any] = json.loads(path.read_text())
         return state
+
+    def write_code(self, name: str, text: str) -> Path:
+        """Write a module or a script; return the folder that it is in."""
+        folder = self.tmp_path / "code"
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+        return folder
+
+    def database(self) -> Database:
+        """Open the records."""
+        return Database.open(f"sqlite:///{self.home / 'detcore.db'}")
+
+    def worker_pid(self) -> int:
+        """Read the worker's process id off the opening line of the command started last."""
+        process = self.started[-1]
+        assert process.stdout is not None
+        told = []
+        for line in process.stdout:
+            told.append(line)
+            if "; process " in line:
+                return int(line.rsplit(" ", 1)[1])
+        _, stderr = process.communicate(timeout=60)
+        raise NoWorkerError("".join(told) + stderr)
 
     def committed(self) -> list[Path]:
         return sorted((self.home / "checkpoints").glob("*/manifest.json"))
