@@ -15,7 +15,7 @@ from client_store import FILES, ClientStore
 from fake_distributions import write_distribution
 from toy_command import TOY_PLUGIN
 
-from detcore._log.events import CheckpointDamaged, CheckpointStarted
+from detcore._log.events import CheckpointDamaged
 from detcore.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -218,42 +218,6 @@ def test_some_files_are_deleted(client: Determined, store: ClientStore) -> None:
         checkpoint.remove_files(["../*"])
     with pytest.raises(InvalidArgumentError, match="globs is 'code'"):
         checkpoint.remove_files("code")
-
-
-def test_a_version_of_a_model_is_not_deleted(client: Determined, store: ClientStore) -> None:
-    uuid = store.one_checkpoint()
-    checkpoint = client.get_checkpoint(uuid)
-    client.create_model("digits").register_version(uuid)
-    for delete in (checkpoint.delete, lambda: checkpoint.remove_files(["code"])):
-        with pytest.raises(CheckpointStateError, match="in the model registry: digits version 1"):
-            delete()
-    assert checkpoint.state == "COMPLETED"
-    assert content(checkpoint.download()) == FILES
-
-
-def test_one_that_is_being_saved_is_not_deleted(client: Determined, store: ClientStore) -> None:
-    trial = store.trial(store.experiment())
-    store.database.start_run(trial)
-    store.database.record_checkpoint(
-        CheckpointStarted(uuid="u", storage_url=store.storage.url, steps_completed=1),
-        trial_id=trial,
-    )
-    checkpoint = client.get_checkpoint("u")
-    with pytest.raises(CheckpointStateError, match="is being saved by trial"):
-        checkpoint.delete()
-    with pytest.raises(CheckpointStateError, match="is not complete"):
-        checkpoint.download()
-
-
-def test_a_complete_one_is_deleted_while_its_trial_runs(
-    client: Determined, store: ClientStore
-) -> None:
-    uuid = store.one_checkpoint()
-    checkpoint = client.get_checkpoint(uuid)
-    store.database.start_run(checkpoint.trial_id)
-    checkpoint.delete()
-    assert checkpoint.state == "DELETED"
-    assert not store.files(uuid).exists()
 
 
 # -- metadata -------------------------------------------------------------------------------------

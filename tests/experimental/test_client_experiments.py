@@ -13,7 +13,6 @@ from client_store import ClientStore
 from detcore._log import Spool
 from detcore.database import keep_secrets
 from detcore.errors import (
-    CheckpointStateError,
     ExperimentPausedError,
     InvalidArgumentError,
     NoCheckpointError,
@@ -125,37 +124,6 @@ def test_best_checkpoints_are_of_distinct_trials(client: Determined, store: Clie
     assert experiment.top_checkpoint("loss", False).uuid == last
     # A direction without a metric is ignored.
     assert experiment.top_checkpoint(smaller_is_better=False).uuid == best
-
-
-def test_the_experiment_may_say_that_larger_is_better(
-    client: Determined, store: ClientStore
-) -> None:
-    number = store.experiment(metric="accuracy", smaller_is_better=False)
-    trial = store.trial(number)
-    low = store.checkpoint(trial, 10, {"accuracy": 0.1, "loss": 0.1})
-    high = store.checkpoint(trial, 20, {"accuracy": 0.9, "loss": 0.9})
-    experiment = client.get_experiment(number)
-    assert experiment.top_checkpoint().uuid == high
-    assert experiment.top_checkpoint("loss").uuid == high
-    assert experiment.top_checkpoint("loss", smaller_is_better=True).uuid == low
-
-
-@pytest.mark.parametrize("smaller_is_better", [True, False])
-def test_missing_metrics_and_nan_come_last(
-    client: Determined, store: ClientStore, smaller_is_better: bool
-) -> None:
-    number = store.experiment(smaller_is_better=smaller_is_better)
-    not_a_number, without, never, infinite, finite = (store.trial(number) for _ in range(5))
-    last = [
-        store.checkpoint(not_a_number, 10, {"loss": math.nan}),
-        store.checkpoint(without, 10, {"other": 1.0}),
-        store.checkpoint(never, 10),
-    ]
-    worst = store.checkpoint(infinite, 10, {"loss": math.inf if smaller_is_better else -math.inf})
-    best = store.checkpoint(finite, 10, {"loss": 1.0})
-    experiment = client.get_experiment(number)
-    assert uuids(experiment.top_n_checkpoints(9)) == [best, worst, *last]
-    assert experiment.top_checkpoint().uuid == best
 
 
 def test_stand_in_is_returned_with_a_warning(client: Determined, store: ClientStore) -> None:
@@ -316,36 +284,6 @@ def test_without_a_runner_the_records_are_settled(client: Determined, store: Cli
         experiment.pause()
 
 
-def test_end_may_be_requested_again(client: Determined, store: ClientStore) -> None:
-    number = store.experiment(state=RUNNING)
-    trial = client.get_trial(store.trial(number))
-    experiment = client.get_experiment(number)
-    for _ in range(2):  # while the runner has not noticed yet
-        trial.kill()
-        experiment.kill()
-        experiment.cancel()
-    forget_process(store, number)
-    for _ in range(2):
-        trial.kill()
-        experiment.kill()
-        experiment.cancel()
-    assert experiment.state == "CANCELED"
-    store.database.set_trial_state(trial.id, ExperimentState.CANCELED)
-    trial.kill()
-    trial.cancel()
-
-
-def test_pause_may_be_requested_again(client: Determined, store: ClientStore) -> None:
-    number = store.experiment(state=RUNNING)
-    experiment = client.get_experiment(number)
-    experiment.pause()
-    experiment.pause()
-    forget_process(store, number)
-    for _ in range(2):
-        experiment.pause()
-    assert experiment.state is PAUSED
-
-
 def test_archive(client: Determined, store: ClientStore) -> None:
     number = store.experiment()
     experiment = client.get_experiment(number)
@@ -373,26 +311,6 @@ def test_delete_leaves_nothing(client: Determined, store: ClientStore) -> None:
     assert store.files(kept).exists()
     assert client.get_experiment(other).top_checkpoint().uuid == kept
     assert store.experiment() > other
-
-
-def test_an_experiment_that_a_model_needs_is_kept(client: Determined, store: ClientStore) -> None:
-    number = store.experiment()
-    trial = store.trial(number)
-    free, used = store.checkpoint(trial, 10), store.checkpoint(trial, 20)
-    model = client.create_model("digits")
-    model.register_version(used)
-    with pytest.raises(CheckpointStateError, match=r"digits version 1[\s\S]*Nothing was deleted"):
-        client.get_experiment(number).delete()
-    assert store.files(free).exists()
-    model.delete_version(1)
-    client.get_experiment(number).delete()
-    assert not store.files(used).exists()
-
-
-def test_a_running_experiment_is_not_deleted(client: Determined, store: ClientStore) -> None:
-    number = store.experiment(state=RUNNING)
-    with pytest.raises(RunError, match="is running, so it is not deleted"):
-        client.get_experiment(number).delete()
 
 
 @pytest.mark.parametrize("action", ["delete", "cancel"])

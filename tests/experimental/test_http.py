@@ -38,7 +38,6 @@ from detcore.experimental.http import (
 )
 from detcore.experimental.http._documents import checked
 from detcore.experimental.http._transport import PARTS, HttpTransport
-from detcore.types import Control, ExperimentState
 
 
 @pytest.fixture
@@ -153,35 +152,6 @@ def test_what_the_protocol_does_not_know_is_refused_alike(
     near, far = (told(lambda one=one: one.control_trial(number, "pause")) for one in pair)
     assert far == near
     assert far[0] is InvalidArgumentError
-
-
-def test_experiments_are_listed_alike(
-    store: ClientStore, pair: tuple[Transport, Transport]
-) -> None:
-    for k in range(3):
-        store.experiment(labels=["a", "b"][:k])
-    everything: dict[str, Any] = {
-        "states": None, "labels": [], "name": "", "archived": None, "newest_first": False,
-        "limit": None, "offset": 0,
-    }  # fmt: skip
-    for which in (
-        {},
-        {"states": ["COMPLETED", "PAUSED"], "labels": ["a"]},
-        {"name": "es", "archived": False, "newest_first": True, "limit": 2, "offset": 1},
-    ):
-        near, far = (one.list_experiments(**{**everything, **which}) for one in pair)
-        assert far == near
-        assert near
-
-
-def test_one_trial_of_a_search_is_ended(
-    store: ClientStore, pair: tuple[Transport, Transport]
-) -> None:
-    number = store.experiment(state=ExperimentState.RUNNING, searcher={"name": "random"})
-    trials = [store.trial(number), store.trial(number)]
-    for transport, trial, action in zip(pair, trials, ("cancel", "kill"), strict=True):
-        transport.control_trial(trial, action)
-        assert store.database.get_trial(trial).control is Control(action)
 
 
 def test_labels_and_notes_of_a_trial_are_written_alike(
@@ -482,12 +452,6 @@ def test_fields_that_an_older_server_does_not_know_have_their_default() -> None:
     times = {"created_at": "2026-01-01T00:00:00+00:00", "ended_at": None}
     trial = checked("trial", {**known, "num_restarts": 2, **times})
     assert (trial["labels"], trial["notes"], trial["num_restarts"]) == ([], "", 2)
-
-
-def test_a_record_that_is_not_there_is_said_as_here(pair: tuple[Transport, Transport]) -> None:
-    errors = [told(lambda one=one: one.get_experiment(7)) for one in pair]
-    assert errors[0] == errors[1]
-    assert errors[0][0] is NotFoundError
 
 
 # -- who may --------------------------------------------------------------------------------------

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -32,13 +30,6 @@ def test_create_and_get(client: Determined, store: ClientStore) -> None:
         assert same.to_json() == model.to_json()
     with pytest.raises(NotFoundError, match=r"no model 'letters'[\s\S]*'digits'"):
         client.get_model("letters")
-
-
-def test_names_are_unique(client: Determined, store: ClientStore) -> None:
-    client.create_model("digits")
-    with pytest.raises(DatabaseError, match="there is a model 'digits' already"):
-        client.create_model("digits", description=None)
-    assert len(client.get_models()) == 1
 
 
 @pytest.mark.parametrize(
@@ -74,38 +65,20 @@ def test_a_model_as_the_documents_make_it(store: ClientStore) -> None:
 # -- lists ----------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def five(client: Determined, store: ClientStore) -> list[str]:
-    """Five models, more than a page has, in the order in which they were made."""
-    names = ["b", "C", "a", "d", "E"]
-    for index, name in enumerate(names):
-        client.create_model(name, f"Number {9 - index}", labels=["odd"] if index % 2 else [])
-    return names
+def test_models_are_listed(client: Determined, store: ClientStore) -> None:
+    for name, labels in (("b", ["odd"]), ("C", []), ("a", ["odd"])):  # more than a page has
+        client.create_model(name, f"Number {name}", labels=labels)
 
+    def names(**which: Any) -> list[str]:
+        return [model.name for model in client.get_models(**which)]
 
-def names(models: list[Model]) -> list[str]:
-    return [model.name for model in models]
-
-
-def test_all_models_are_listed_and_sorted(client: Determined, five: list[str]) -> None:
-    assert names(client.get_models()) == ["a", "b", "C", "d", "E"]
-    assert names(client.get_models(order_by=ModelOrderBy.DESCENDING)) == ["E", "d", "C", "b", "a"]
-    assert names(client.get_models(sort_by=ModelSortBy.CREATION_TIME)) == five
-    assert names(client.get_models(ModelSortBy.DESCRIPTION)) == five[::-1]
-    client.get_model("C").set_description("new")
-    updated = client.get_models(ModelSortBy.LAST_UPDATED_TIME, ModelOrderBy.DESC)
-    assert names(updated)[0] == "C"
-    assert len(client.get_models(ModelSortBy.UNSPECIFIED)) == 5
-
-
-def test_models_are_filtered(client: Determined, five: list[str]) -> None:
-    assert names(client.get_models(name="c")) == ["C"]
-    assert names(client.get_models(description="NUMBER 7")) == ["a"]
-    assert names(client.get_models(labels=["odd"])) == ["C", "d"]
-    client.get_model("d").archive()
-    assert names(client.get_models(archived=True)) == ["d"]
-    assert names(client.get_models(labels=["odd"], archived=False)) == ["C"]
-    assert client.get_models(name="%") == []
+    assert names() == ["a", "b", "C"]
+    newest_first = {"sort_by": ModelSortBy.CREATION_TIME, "order_by": ModelOrderBy.DESC}
+    assert names(**newest_first) == ["a", "C", "b"]
+    assert names(name="c") == names(description="NUMBER C") == ["C"]
+    client.get_model("a").archive()
+    assert names(archived=True) == ["a"]
+    assert names(labels=["odd"], archived=False) == ["b"]
     assert client.get_model_labels() == ["odd"]
 
 
@@ -144,21 +117,11 @@ def test_versions(client: Determined, store: ClientStore) -> None:
     assert [version.uuid for version in model.get_versions()] == uuids[::-1]
     oldest_first = model.get_versions(order_by=ModelOrderBy.ASC)
     assert [version.model_version for version in oldest_first] == [1, 2, 3, 4, 5]
+    model.delete_version(2)
+    assert (model.get_version(2), model.num_versions) == (None, 4)
     for wrong in (-2, "1", None, True):
         with pytest.raises(InvalidArgumentError, match="version is"):
             model.get_version(wrong)  # type: ignore[arg-type]
-
-
-def test_numbers_are_not_given_again(client: Determined, store: ClientStore) -> None:
-    model = client.create_model("digits")
-    uuid = store.one_checkpoint()
-    model.register_version(uuid)
-    model.register_version(uuid)  # the same one may be two versions
-    model.delete_version(2)
-    assert model.num_versions == 1
-    assert model.register_version(uuid).model_version == 3
-    with pytest.raises(NotFoundError, match="has no version 2; versions: 1, 3"):
-        model.delete_version(2)
 
 
 def test_what_cannot_be_registered(client: Determined, store: ClientStore) -> None:
@@ -174,45 +137,6 @@ def test_what_cannot_be_registered(client: Determined, store: ClientStore) -> No
         model.register_version(None)  # type: ignore[arg-type]
     assert (model.num_versions, model.last_updated_time) == (0, updated)
     assert model.get_version() is None
-
-
-REGISTER = """
-import sys
-from detcore.experimental import Determined
-sys.stdin.readline()
-with Determined() as client:
-    model = client.get_model("digits")
-    print(*(model.register_version(uuid).model_version for uuid in sys.argv[1:]))
-"""
-
-
-def test_two_processes_register_at_once(store: ClientStore) -> None:
-    trial = store.trial(store.experiment())
-    uuids = [store.checkpoint(trial, 10 * (index + 1)) for index in range(2)]
-    with Determined() as client:
-        model = client.create_model("digits")
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", REGISTER, *[uuid] * 20],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            for uuid in uuids
-        ]
-        for process in processes:
-            assert process.stdin is not None
-            process.stdin.write("go\n")
-            process.stdin.flush()
-        said = [process.communicate(timeout=60)[0].split() for process in processes]
-        assert [process.returncode for process in processes] == [0, 0]
-        numbers = [[int(number) for number in numbers] for numbers in said]
-        assert sorted(numbers[0] + numbers[1]) == list(range(1, 41))
-        for uuid, own in zip(uuids, numbers, strict=True):
-            for number in own:
-                version = model.get_version(number)
-                assert version is not None
-                assert version.uuid == uuid
 
 
 # -- changes --------------------------------------------------------------------------------------
