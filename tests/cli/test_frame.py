@@ -151,12 +151,6 @@ def test_a_command_of_another_group_is_found() -> None:
     assert result.output.endswith("Did you mean 'detcore experiment trials'?\n")
 
 
-def test_an_unknown_option() -> None:
-    result = run_detcore("--bad")
-    assert "No such option" in result.stderr
-    assert result.returncode == 2
-
-
 @pytest.mark.parametrize(
     ("group", "plugin"), [("config", None), ("database", "server"), ("storage", "storage")]
 )
@@ -166,12 +160,6 @@ def test_help_of_groups_cuts_no_summary(group: str, plugin: str | None) -> None:
     commands = result.stdout.partition("Commands:")[2]
     assert commands
     assert "..." not in commands
-
-
-def test_every_group_says_which_command_was_meant() -> None:
-    result = run_detcore("config", "chek", only=[])
-    assert result.returncode == 2
-    assert "config' has no command 'chek'.\nDid you mean 'check'?" in result.stderr
 
 
 def test_help_lists_declared_commands_of_plugins(tmp_path: Path) -> None:

@@ -281,12 +281,6 @@ def test_nothing_but_uuids_is_no_json(search: Records, form: str) -> None:
     assert "give --uuid, --json or --csv, not two of them" in result.stderr
 
 
-def test_without_checkpoints_there_is_no_best(search: Records) -> None:
-    error = search("experiment", "best", "2").exception
-    assert isinstance(error, NotFoundError)
-    assert "experiment 2 has no whole checkpoint (yet)" in str(error)
-
-
 def test_logs_of_a_trial(search: Records) -> None:
     assert search("trial", "logs", "2").stdout == "first of 2\n[1] second of 2\n"
     assert search("trial", "logs", "2", "--tail", "1").stdout == "[1] second of 2\n"

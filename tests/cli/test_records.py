@@ -14,7 +14,6 @@ from click.testing import CliRunner
 from recorded import Records
 from terminal import on_a_terminal
 
-from detcore._log import Spool
 from detcore.cli import main
 from detcore.database import Database
 from detcore.describe import format_bytes, format_duration, summarize_config
@@ -228,17 +227,6 @@ def test_a_trial_without_reports_is_described(records: Records) -> None:
     assert result.stdout.count("none yet") == 2
     assert "no reports yet" in result.stdout
     assert records.data("trial", "describe", "1")["plot"] is None
-
-
-def test_what_a_killed_worker_reported_is_there(records: Records) -> None:
-    trial = records.trial(records.experiment())
-    folder = records.home / "experiments" / "1" / "trials" / str(trial)
-    run_id = records.database.start_run(trial)
-    spool = Spool(folder / f"spool-{run_id}.jsonl", trial_id=trial, run_id=run_id)
-    spool.append("validation", {"steps_completed": 7, "metrics": {"val_loss": 0.125}})
-    spool.close()
-    assert records.data("trial", "describe", str(trial))["steps_completed"] == 7
-    assert "0.125" in records("experiment", "list").stdout
 
 
 def test_numbers_that_json_has_no_name_for(records: Records) -> None:

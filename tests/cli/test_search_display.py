@@ -30,16 +30,20 @@ CONFIG: dict[str, Any] = {
 STATES = [TrialState.RUNNING, TrialState.COMPLETED, TrialState.ERROR, TrialState.PAUSED]
 
 
+def trial_info(trial_id: int, config: dict[str, Any] = CONFIG) -> TrialInfo:
+    return TrialInfo(
+        experiment_id=1, trial_id=trial_id, run_id=1, trial_seed=0, hparams={}, config=config,
+        model_dir="/", trial_dir="/",
+    )  # fmt: skip
+
+
 def show(display: LiveDisplay | PlainDisplay, count: int) -> None:
     """Show trials of all states; the metric of the k-th is k / 1000."""
     display.search_started(CONFIG)
     for index in range(count):
         hparams = {"rate": 0.01, "optimizer": {"kind": "sgd", "momentum": 0.5}}
         state = STATES[0] if index < 2 else STATES[1 + index % 3]
-        info = TrialInfo(
-            experiment_id=1, trial_id=index + 1, run_id=1, trial_seed=0, hparams=hparams,
-            config=CONFIG, model_dir="/", trial_dir="/",
-        )  # fmt: skip
+        info = trial_info(index + 1)
         status = TrialStatus(
             trial_id=index + 1, index=index, state=TrialState.RUNNING, hparams=hparams, length=64
         )
@@ -103,10 +107,7 @@ def test_a_late_checkpoint_has_the_batch_of_its_own_alone(
     display = kind(Console(file=file, width=100, force_terminal=kind is LiveDisplay))
     single = CONFIG | {"searcher": {"name": "single", "metric": "val_loss"}}
     display.search_started(single)
-    info = TrialInfo(
-        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config=single,
-        model_dir="/", trial_dir="/",
-    )  # fmt: skip
+    info = trial_info(1, single)
     display.trial_started(info, pid=10)
     display.event(info, WorkerEvent("started", {"length": 100, "steps_completed": 0}))
     training = {"steps_completed": 90, "metrics": {"loss": 1.0}}
@@ -127,10 +128,7 @@ def test_line_costs_few_calls(kind: type[PlainDisplay] | type[LiveDisplay]) -> N
     file = io.StringIO()
     display = kind(Console(file=file, width=100, force_terminal=kind is LiveDisplay))
     show(display, 8)
-    info = TrialInfo(
-        experiment_id=1, trial_id=1, run_id=1, trial_seed=0, hparams={}, config=CONFIG,
-        model_dir="/", trial_dir="/",
-    )  # fmt: skip
+    info = trial_info(1)
     if isinstance(display, PlainDisplay):
         display = PlainDisplay(Console(file=file), is_verbose=True)
     num_calls = 0
@@ -168,13 +166,6 @@ def test_a_pipe_gets_a_few_lines_for_each_trial() -> None:
         "trial 24"
     )
     assert len(lines) <= 2 * 24 + 1
-
-
-def trial_info(trial_id: int) -> TrialInfo:
-    return TrialInfo(
-        experiment_id=1, trial_id=trial_id, run_id=1, trial_seed=0, hparams={}, config=CONFIG,
-        model_dir="/", trial_dir="/",
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", [PlainDisplay, QuietDisplay])
