@@ -219,29 +219,10 @@ def _resumed(plan: SchedulePlan, log: Log) -> Schedule:
 # -- examples -------------------------------------------------------------------------------------
 
 
-def test_with_no_periods_there_is_one_validation_and_one_checkpoint() -> None:
-    log = drive(Schedule(SchedulePlan(length=250)))
-    assert log.did == [
-        (Step.REPORT, 100),
-        (Step.REPORT, 200),
-        (Step.REPORT, 250),
-        (Step.CHECKPOINT, 250),
-        (Step.VALIDATE, 250),
-        (Step.COMPLETE, 250),
-        (Step.STOP, 250),
-    ]
-
-
 def test_due_together_validation_comes_before_the_checkpoint() -> None:
     plan = SchedulePlan(length=20, min_validation_period=10, min_checkpoint_period=10)
     here = [step for step, batch in drive(Schedule(plan)).did if batch == 10]
     assert here == [Step.REPORT, Step.VALIDATE, Step.CHECKPOINT]
-
-
-def test_best_policy_checkpoints_only_after_a_best_validation() -> None:
-    plan = SchedulePlan(length=40, min_validation_period=10, checkpoint_policy="best")
-    log = drive(Schedule(plan), best_at=frozenset({10, 30}))
-    assert log.at(Step.CHECKPOINT) == [10, 30, 40]
 
 
 def test_a_validation_that_cannot_be_compared_is_not_best() -> None:
@@ -257,16 +238,6 @@ def test_initial_validation_is_not_repeated_after_a_resume() -> None:
     assert drive(Schedule(plan)).at(Step.VALIDATE) == [0, 10]
     assert drive(Schedule(plan, last_validation=0)).at(Step.VALIDATE) == [10]
     assert drive(Schedule(plan, steps_completed=3, last_checkpoint=3)).at(Step.VALIDATE) == [10]
-
-
-def test_preempted_in_the_middle_of_a_chunk_reports_the_part() -> None:
-    log = drive(Schedule(SchedulePlan(length=250)), preempt_at=137)
-    assert log.did == [
-        (Step.REPORT, 100),
-        (Step.REPORT, 137),
-        (Step.CHECKPOINT, 137),
-        (Step.STOP, 137),
-    ]
 
 
 def test_preempted_with_nothing_trained_makes_no_checkpoint() -> None:

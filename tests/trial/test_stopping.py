@@ -8,7 +8,6 @@ import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 from virtual_time import Killed, KilledDatabase, TimedStorage, VirtualTime
@@ -299,34 +298,3 @@ def test_the_simulation_finds_a_decision_that_loses_steps(
     monkeypatch.setattr(LastSave, "is_worth_it", lambda self: False)
     with pytest.raises(AssertionError, match="lost"):
         test_kills(0, database, tmp_path)
-
-
-def test_a_kill_in_the_middle_leaves_the_one_before(database: Database, tmp_path: Path) -> None:
-    """Without an end of its own, at every second of a save."""
-    for kill_at in (*range(1, 20), 30, 31):
-        scenario = Scenario(
-            grace_s=float(kill_at),
-            save_s=20.0,
-            speed=1.0,
-            changes_at_signal=False,
-            signal_after_s=0.0,
-            step_s=1.0,
-            period=1000,
-            is_direct=bool(kill_at % 2),
-            truth=1.0,
-        )
-        storage = LocalStorage(tmp_path / "kept")
-        machine = Machine(scenario, storage, database)
-        machine.time.kill_at = float(kill_at)
-        machine.steps = 1
-        with pytest.raises(Killed) if kill_at < 20 else _nothing():
-            machine.save()
-            machine.context.wait()
-        machine.time.end()
-        assert restore(machine, storage, database) == (0 if kill_at < 20 else 1)
-
-
-def _nothing() -> Any:
-    import contextlib
-
-    return contextlib.nullcontext()
