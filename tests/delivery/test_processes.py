@@ -314,28 +314,6 @@ def test_a_log_that_a_killed_worker_damaged_ends_the_trial_and_not_the_runner(
     assert "experiment 1: error: the worker ended with exit code 137" in stdout
 
 
-def test_a_paused_trial_goes_on_as_another_run_of_it(watched: Watched) -> None:
-    watched.install("watch")
-    config = experiment(watched, searcher={
-        "name": "single", "metric": "val_loss", "max_length": {"batches": 100000}
-    })  # fmt: skip
-    process = watched.start("-m", "detcore", "run", config, MODEL_DIR)
-    watched.wait_for(lambda: "training" in hooks_of(watched.told()))
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert watched.told()[-1]["state"] == "PAUSED"
-    numbers = [(event["run"], event["number"]) for event in watched.told()]
-    resumed = watched.start("-m", "detcore", "run", "--resume", "1")
-    watched.wait_for(lambda: any(event["run"] == 2 for event in watched.told()))
-    resumed.send_signal(signal.SIGINT)
-    resumed.communicate(timeout=60)
-    told = watched.told()
-    assert [(event["run"], event["number"]) for event in told][: len(numbers)] == numbers
-    assert told[-1]["state"] == "PAUSED"
-    assert told[-1]["run"] == 2
-
-
 @pytest.mark.parametrize("value", ["-1", "soon"])
 def test_a_wait_that_is_no_number_of_seconds_is_refused(value: str, watched: Watched) -> None:
     watched.more["DETCORE_DELIVERY_WAIT_S"] = value
@@ -369,5 +347,7 @@ def test_a_full_disk_at_a_checkpoint_or_at_the_end_is_said_and_made_good(watched
     assert "from batch 5" in stderr  # the checkpoint was whole, though no event told of it
     told = watched.told()
     assert hooks_of(told) == ["started", "checkpoint", "started", "checkpoint", "finished"]
+    assert [event["run"] for event in told] == [1, 1, 2, 2, 2]
+    assert told[-1]["state"] == "PAUSED"
     assert len({event["uuid"] for event in told if event["hook"] == "checkpoint"}) == 2
     check_nothing_is_missing_or_double(watched)

@@ -98,62 +98,6 @@ def unsendable(rank: int, size: int, options: dict[str, Any]) -> Any:
         return [errors, context.allgather(rank)]
 
 
-def latency(rank: int, size: int, options: dict[str, Any]) -> Any:
-    with open_context(rank, size, options) as context:
-        for number in range(200):
-            assert context.allgather(number) == [number] * size
-        return len(os.listdir("/proc/self/fd")) if options.get("count") else None
-
-
-def keeps_for_long(rank: int, size: int, options: dict[str, Any]) -> Any:
-    """Ranks keep some of what they get, or give it to a child, while the writers go on."""
-
-    def expected(number: int, other: int) -> Any:
-        return np.arange(options["count"], dtype=np.float32) + number * size + other
-
-    children = []
-    kept: list[tuple[int, int, Any]] = []
-    with open_context(rank, size, options) as context:
-        for number in range(options["rounds"]):
-            array = expected(number, rank)
-            got = context.allgather(array)
-            assert got[rank] is array
-            array[:] = -1  # what is done to it afterwards is nobody else's
-            for other in set(range(size)) - {rank}:
-                if number % 4 == rank:
-                    kept.append((number, other, got[other]))
-                elif number % 4 == 3:
-                    kept.append((number, other, got[other][100:110]))  # a part holds it as well
-                else:
-                    assert np.array_equal(got[other], expected(number, other))
-                    got[other][:] = -2  # mine alone
-            if rank == 1 and number in (2, 6):
-                other = got[0] if number == 6 else kept[-1][2]
-                children.append(child_that_looks(other))
-            del got
-        for pipe, _ in children:
-            os.close(pipe)
-        for _, pid in children:
-            assert os.waitpid(pid, 0)[1] == 0, "a child saw a change"
-        for number, other, values in kept:
-            whole = expected(number, other)
-            assert np.array_equal(values, whole if len(values) > 10 else whole[100:110])
-        return len(kept)
-
-
-def child_that_looks(values: Any) -> tuple[int, int]:
-    """Fork a child that looks at values now and when the returned pipe is closed."""
-    before = values.copy()
-    reader, writer = os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.close(writer)
-        os.read(reader, 1)
-        os._exit(0 if np.array_equal(before, values) else 1)
-    os.close(reader)
-    return writer, pid
-
-
 def forks(rank: int, size: int, options: dict[str, Any]) -> Any:
     """Each rank forks a child that tries to take part; the ranks themselves go on."""
     with open_context(rank, size, options) as context:
@@ -243,7 +187,7 @@ def one_goes(rank: int, size: int, options: dict[str, Any]) -> Any:
         return "was busy"
     start = time.monotonic()
     try:
-        context.allgather(np.zeros(options.get("count", 1)))
+        context.allgather(rank)
     except DistributedError as error:
         seconds = time.monotonic() - start
         return {**describe(error), "seconds": seconds, "again": what_barrier_says(context)}
@@ -367,11 +311,6 @@ def replay(port: int) -> list[str]:
         claim = Claim(1, 2, connection.recv(32), new_nonce())
         recorded = claim.message(b"secret")  # never sent on this connection
     return [stranger(port, recorded)]
-
-
-def given_port(rank: int, size: int, options: dict[str, Any]) -> Any:
-    with open_context(rank, size, options) as context:
-        return context.allgather(rank)
 
 
 def horovod(rank: int, size: int, options: dict[str, Any]) -> Any:

@@ -41,16 +41,6 @@ def test_a_value_that_cannot_be_sent(ranks: Any) -> None:
         assert values == [0, 1]
 
 
-def test_many_small_ones_in_order(ranks: Any) -> None:
-    counts = ranks("latency", 3, count=True)
-    assert max(counts) < 20  # open files: nothing is left of two hundred collectives
-
-
-def test_what_is_kept_never_changes(ranks: Any) -> None:
-    counts = ranks("keeps_for_long", 3, rounds=24, count=100_000, limit_s=60)
-    assert counts == [24, 24, 24]  # of 24 rounds 6 whole and 6 in part, from 2 others
-
-
 @pytest.mark.parametrize("context", [{}, TCP], ids=["unix", "tcp"])
 def test_a_forked_child_takes_no_part(ranks: Any, context: dict[str, Any]) -> None:
     assert ranks("forks", 3, context=context) == [[7, [0, 1, 2]]] * 3

@@ -38,14 +38,6 @@ def test_who_goes_is_named(ranks: Any, victim: int, how: str) -> None:
         assert found["seconds"] < SOON_S
 
 
-@pytest.mark.parametrize("victim", [0, 2])
-def test_over_tcp_and_in_the_middle_of_large_arrays(ranks: Any, victim: int) -> None:
-    results = ranks("one_goes", 3, victim=victim, how="killed", context=TCP, count=3_000_000)
-    for rank in {0, 1, 2} - {victim}:
-        assert (results[rank]["error"], results[rank]["rank"]) == ("PeerLostError", victim)
-        assert results[rank]["seconds"] < SOON_S
-
-
 @pytest.mark.parametrize("context", [{}, TCP], ids=["unix", "tcp"])
 @pytest.mark.parametrize(("victim", "after_s"), [(0, 0.3), (2, 0.35), (2, 0.4)])
 def test_killed_within_a_transfer(

@@ -95,12 +95,6 @@ def test_frames_over_tcp_cannot_be_changed_or_repeated(change: str) -> None:
             end.close()
 
 
-def test_several_nodes_need_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("DETCORE_JOB_KEY", raising=False)
-    with pytest.raises(DistributedError, match=r"need the job's key.*\n.*DETCORE_JOB_KEY"):
-        DistributedContext(**ACROSS)  # type: ignore[arg-type]
-
-
 def test_a_port_in_use(free_port: int) -> None:
     with socket.create_server(("127.0.0.1", free_port)):
         options: dict[str, Any] = {**ACROSS, "key": "k", "pub_port": free_port - 2}

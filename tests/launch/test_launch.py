@@ -180,16 +180,6 @@ def test_a_second_interrupt_ends_workers_that_ignore_it(launch: Launch) -> None:
     assert process.returncode == 128 + signal.SIGKILL
 
 
-def test_sigterm_ends_a_worker_that_hangs(launch: Launch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("DETCORE_GRACE_S", "0.5")
-    handler = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    process = launch.start("-n", 2, "--", "python", launch.script(WAIT.format(handler=handler)))
-    ready(launch, 2)
-    process.send_signal(signal.SIGTERM)
-    _, stderr = process.communicate(timeout=60)
-    assert process.returncode == 128 + signal.SIGKILL, stderr
-
-
 def test_a_killed_launcher_leaves_no_worker_behind(launch: Launch) -> None:
     handler = """
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -243,23 +233,6 @@ sys.stdout.write("no end of line")
             seen.setdefault(match[1], []).append(int(match[3]))
         assert seen == {str(rank): list(range(parity, 2000, 2)) for rank in range(4)}
     assert finished.stdout.count("] no end of line\n") == 4
-
-
-def test_two_jobs_at_once_never_meet(launch: Launch) -> None:
-    source = """
-import sys
-from detcore.distributed import DistributedContext
-with DistributedContext.from_env() as distributed:
-    for _ in range(50):
-        assert set(distributed.allgather(sys.argv[1])) == {sys.argv[1]}
-    print(distributed.allgather(distributed.rank))
-"""
-    script = launch.script(source)
-    jobs = [launch.start("-n", 2, "--", "python", script, name) for name in ("one", "two")]
-    for job in jobs:
-        stdout, stderr = job.communicate(timeout=60)
-        assert job.returncode == 0, stderr
-        assert stdout.count("] [0, 1]\n") == 2
 
 
 def test_torch_finds_its_variables_and_a_port_that_only_rank_0_can_take(launch: Launch) -> None:
