@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-import time
 from typing import Any
 
 import pytest
@@ -44,13 +43,6 @@ def test_the_end_waits(home: Any) -> None:
     assert code == 0, stderr
     assert records(home) == ("COMPLETED", ["COMPLETED"])
     assert (home.path / "checkpoints" / stdout.strip() / "manifest.json").exists()
-
-
-def test_a_failure_at_the_end_is_the_scripts(home: Any) -> None:
-    code, _, stderr = run(home, before="time.sleep(0.3); raise OSError(28, 'disk quota')")
-    assert code == 1
-    assert "disk quota" in stderr
-    assert records(home) == ("ERROR", ["DELETED"])
 
 
 @pytest.mark.parametrize("code", [0, 75])
@@ -104,16 +96,3 @@ def test_a_script_that_is_about_to_be_killed_ends_in_time(home: Any) -> None:
     assert process.returncode == 0, stderr
     assert "was not saved within" in stderr
     assert records(home) == ("PAUSED", ["ACTIVE"])
-
-
-def test_killed_while_one_is_on_its_way(home: Any) -> None:
-    process = home.start(
-        SCRIPT.format(before="time.sleep(600)", arguments="", after="time.sleep(600)")
-    )
-    process.stdout.readline()
-    time.sleep(0.2)
-    process.kill()
-    process.communicate(timeout=30)
-    code, _, stderr = run(home)
-    assert code == 0, stderr
-    assert records(home) == ("COMPLETED", ["DELETED", "COMPLETED"])

@@ -160,11 +160,6 @@ def test_a_script_recorded_without_resume_can_be_gone_on_with(alone: Open) -> No
     assert leave(alone(resume=True)) == (1, 5)
 
 
-def test_what_is_complete_is_not_gone_on_with(alone: Open) -> None:
-    leave(alone(resume=True))
-    assert leave(alone(resume=True)) == (2, 0)
-
-
 def test_rejected_hyperparameters_are_not_tried_again(alone: Open) -> None:
     leave(alone(resume=True), InvalidHP("too large"))
     assert leave(alone(resume=True)) == (2, 0)
@@ -398,26 +393,6 @@ def test_one_that_went_on_meanwhile_is_not_paused_for_a_dead_one(home: Any) -> N
             )
         process.communicate("", timeout=60)
         assert database.get_experiment(1).state is ExperimentState.COMPLETED
-
-
-def test_what_cannot_be_settled_now_is_tried_again(home: Any, tmp_path: Path) -> None:
-    root = tmp_path / "mounted"
-    first = home.start(SAVING.replace("resume=True", f"checkpoint_storage={str(root)!r}"))
-    assert first.stdout.readline() == "saving\n"
-    first.kill()
-    first.wait()
-    root.rename(tmp_path / "away")
-    environment = read_environment({"DETCORE_HOME": str(home.path)})
-    plugins = PluginManager(environment)
-    with home.database() as database:
-        InterruptedScripts(database, environment, plugins).settle()
-        record = database.get_experiment(1)
-        assert (record.state, record.process.pid) == (ExperimentState.RUNNING, first.pid)
-        (tmp_path / "away").rename(root)
-        InterruptedScripts(database, environment, plugins).settle()
-        record = database.get_experiment(1)
-        assert (record.state, record.error[:16]) == (ExperimentState.ERROR, "the script ended")
-        assert [found.state for found in database.list_checkpoints()] == ["DELETED"]
 
 
 def test_resume_is_yes_or_no() -> None:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_command import run_ranks
 
 from detcore.database import Database
 
@@ -31,27 +29,7 @@ def attempt(call):
 def launch(tmp_path: Path) -> Any:
     """Return a function that runs a script on N workers; each prints one JSON line."""
 
-    def run(body: str, workers: int, expect: int = 0) -> tuple[list[Any], str]:
-        script = tmp_path / "train.py"
-        script.write_text(HEAD + body)
-        done = subprocess.run(
-            [sys.executable, "-m", "detcore", "launch", "-n", str(workers), "--",
-             sys.executable, str(script), str(tmp_path)],
-            env=variables(tmp_path), capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == expect, done.stdout + done.stderr
-        lines = [line for line in done.stdout.splitlines() if line.startswith("[rank=")]
-        told = {line[6 : line.index("]")]: line.partition("] ")[2] for line in lines}
-        results = [json.loads(told[str(rank)]) for rank in range(workers)] if not expect else []
-        return results, done.stdout + done.stderr
-
-    return run
-
-
-def variables(tmp_path: Path) -> dict[str, str]:
-    import os
-
-    return {**os.environ, "DETCORE_HOME": str(tmp_path / "home")}
+    return lambda body, workers, expect=0: run_ranks(tmp_path, HEAD + body, workers, code=expect)
 
 
 def test_the_chief_records_and_everybody_restores(launch: Any, tmp_path: Path) -> None:
