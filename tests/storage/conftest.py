@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from fault_proxy import FaultProxy, fault_proxy
 from storage_servers import gcs_server, gcs_settings, moto, s3_settings, seaweedfs
 
 from detcore.storage import LocalStorage, StorageBackend
@@ -35,7 +36,6 @@ def gcs_url() -> Iterator[str]:
 
 
 KINDS = ["local", "memory", "file through fsspec", "s3", "moto", "gcs"]
-OVER_A_NETWORK = ["s3", "gcs"]
 Open = Callable[..., StorageBackend]
 
 
@@ -56,6 +56,37 @@ def open_kind(request: pytest.FixtureRequest, tmp_path: Path) -> Open:
         server = "moto_url" if kind == "moto" else "weed_url"
         url = request.getfixturevalue(server)
         return S3Storage(s3_settings(url, prefix, **fields))
+
+    return open_it
+
+
+@pytest.fixture
+def s3_proxy(weed_url: str) -> Iterator[FaultProxy]:
+    with fault_proxy(weed_url) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def gcs_proxy(gcs_url: str) -> Iterator[FaultProxy]:
+    with fault_proxy(gcs_url) as proxy:
+        yield proxy
+
+
+OpenBehindProxy = Callable[..., tuple[StorageBackend, FaultProxy]]
+
+
+@pytest.fixture
+def open_behind_proxy(request: pytest.FixtureRequest) -> OpenBehindProxy:
+    """A function that opens a back end whose server is behind a proxy, and returns both."""
+
+    def open_it(
+        kind: str, deadline_s: float, prefix: str = ""
+    ) -> tuple[StorageBackend, FaultProxy]:
+        proxy: FaultProxy = request.getfixturevalue(f"{kind}_proxy")
+        prefix = prefix or uuid.uuid4().hex
+        if kind == "gcs":
+            return GcsStorage(gcs_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
+        return S3Storage(s3_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
 
     return open_it
 

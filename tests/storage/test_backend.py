@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from detcore.errors import StorageError, UnsafePathError
+from detcore.errors import UnsafePathError
 from detcore.storage import LocalStorage, check_key
 from detcore_storage import FsspecStorage
 
@@ -52,12 +52,6 @@ def test_probe_clears_away_what_killed_processes_left(tmp_path: Path) -> None:
         storage.replace(now, b"of another machine")
         storage.probe()
         assert [entry.key for entry in storage.list()] == [now]
-
-
-def test_probe_says_why_a_storage_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("in the way")
-    with pytest.raises(StorageError, match=r"Not a directory.*\n.*read and write there"):
-        LocalStorage(tmp_path / "file" / "below").probe()
 
 
 def test_what_exists_already_is_named() -> None:

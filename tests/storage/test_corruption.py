@@ -18,11 +18,6 @@ IN_FOLDER = {damage.name: damage for damage in DAMAGES if damage.in_folder}
 FLIPS = 40
 
 
-def test_the_corpus_is_as_large_as_was_promised() -> None:
-    assert len(ANYWHERE) + len(IN_FOLDER) == len(DAMAGES)
-    assert len(ANYWHERE) >= 40
-
-
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ANYWHERE)
 def test_damage_is_found_and_named(storage: StorageBackend, name: str, tmp_path: Path) -> None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_proxy import FaultProxy, fault_proxy
-from storage_servers import BUCKET, gcs_settings, s3_settings
+from storage_servers import BUCKET
 from toy_command import MODEL_DIR, Detcore
 
 from detcore.errors import StorageError
 from detcore.storage import StorageBackend, digest_file
-from detcore_storage import GcsStorage, S3Settings, S3Storage
+from detcore_storage import S3Settings, S3Storage
 
 LARGE_BYTES = 12_000_000  # sent in parts
 
@@ -22,18 +23,6 @@ LARGE_BYTES = 12_000_000  # sent in parts
 def moto_proxy(moto_url: str) -> Iterator[FaultProxy]:
     """A proxy to a server that accepts all access keys."""
     with fault_proxy(moto_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def s3_proxy(weed_url: str) -> Iterator[FaultProxy]:
-    with fault_proxy(weed_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def gcs_proxy(gcs_url: str) -> Iterator[FaultProxy]:
-    with fault_proxy(gcs_url) as proxy:
         yield proxy
 
 
@@ -122,26 +111,14 @@ def test_expired_credentials_are_renewed(
     assert len(moto_proxy.expired_keys) == 8
 
 
-def open_storage(
-    kind: str, request: pytest.FixtureRequest, deadline_s: float
-) -> tuple[StorageBackend, FaultProxy]:
-    prefix = uuid.uuid4().hex
-    if kind == "gcs":
-        proxy: FaultProxy = request.getfixturevalue("gcs_proxy")
-        return GcsStorage(gcs_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
-    proxy = request.getfixturevalue("s3_proxy")
-    settings = s3_settings(proxy.url, prefix, deadline_s=deadline_s)
-    return S3Storage(settings), proxy
-
-
 REFUSED = [("s3", "RequestTimeTooSkewed"), ("gcs", "Invalid Credentials")]
 
 
 @pytest.mark.parametrize(("kind", "code"), REFUSED)
 def test_refusal_that_passes_is_retried(
-    kind: str, code: str, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, code: str, open_behind_proxy: Any, tmp_path: Path
 ) -> None:
-    storage, proxy = open_storage(kind, request, 60.0)
+    storage, proxy = open_behind_proxy(kind, 60.0)
     for call in list_calls(storage, tmp_path / "files"):
         codes = iter([code] * 3)
         proxy.choose = lambda method, target, codes=codes: next(codes, None)  # type: ignore[misc]
@@ -159,9 +136,9 @@ ADVICE = [
 
 @pytest.mark.parametrize(("kind", "code", "advice"), ADVICE)
 def test_refusal_ends_with_advice(
-    kind: str, code: str, advice: str, request: pytest.FixtureRequest
+    kind: str, code: str, advice: str, open_behind_proxy: Any
 ) -> None:
-    storage, proxy = open_storage(kind, request, 6.0)
+    storage, proxy = open_behind_proxy(kind, 6.0)
     proxy.always(code)
     with pytest.raises(StorageError) as caught:
         storage.replace("run/new", b"new")

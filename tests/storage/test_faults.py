@@ -5,46 +5,23 @@ from __future__ import annotations
 import random
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fault_proxy import FAULTS, FaultProxy, fault_proxy
-from storage_servers import gcs_settings, s3_settings
+from storage_servers import s3_settings
 
 from detcore.errors import StorageError
 from detcore.storage import StorageBackend, digest_file
-from detcore_storage import GcsStorage, S3Storage
+from detcore_storage import S3Storage
 
 KINDS = ["s3", "gcs"]
 DEADLINE_S = 4.0
 # What a call may take beyond its deadline: a request that is under way, on a busy machine.
 SLACK_S = 6.0
-
-
-@pytest.fixture
-def s3_proxy(weed_url: str) -> Iterator[FaultProxy]:
-    with fault_proxy(weed_url) as proxy:
-        yield proxy
-
-
-@pytest.fixture
-def gcs_proxy(gcs_url: str) -> Iterator[FaultProxy]:
-    with fault_proxy(gcs_url) as proxy:
-        yield proxy
-
-
-def open_kind(
-    kind: str, request: pytest.FixtureRequest, deadline_s: float, prefix: str = ""
-) -> tuple[StorageBackend, FaultProxy]:
-    prefix = prefix or uuid.uuid4().hex
-    if kind == "gcs":
-        proxy: FaultProxy = request.getfixturevalue("gcs_proxy")
-        return GcsStorage(gcs_settings(proxy.url, prefix, deadline_s=deadline_s)), proxy
-    proxy = request.getfixturevalue("s3_proxy")
-    settings = s3_settings(proxy.url, prefix, deadline_s=deadline_s)
-    return S3Storage(settings), proxy
 
 
 @pytest.fixture
@@ -64,9 +41,9 @@ def files(tmp_path: Path) -> list[tuple[Path, str]]:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_passes_is_tried_again(
-    kind: str, request: pytest.FixtureRequest, files: list[tuple[Path, str]], tmp_path: Path
+    kind: str, open_behind_proxy: Any, files: list[tuple[Path, str]], tmp_path: Path
 ) -> None:
-    storage, proxy = open_kind(kind, request, 60.0)
+    storage, proxy = open_behind_proxy(kind, 60.0)
     expected = {key: digest_file(path) for path, key in files}
     proxy.sometimes(*FAULTS, share=0.3)
     drawn = random.getstate()
@@ -93,15 +70,15 @@ def test_what_passes_is_tried_again(
 def test_what_does_not_pass_is_an_error_within_the_deadline(
     kind: str,
     fault: str,
-    request: pytest.FixtureRequest,
+    open_behind_proxy: Any,
     files: list[tuple[Path, str]],
     tmp_path: Path,
 ) -> None:
     prefix = uuid.uuid4().hex
-    patient, _ = open_kind(kind, request, 60.0, prefix)
+    patient, _ = open_behind_proxy(kind, 60.0, prefix)
     patient.put_tree(files)
     patient.close()
-    storage, proxy = open_kind(kind, request, DEADLINE_S, prefix)
+    storage, proxy = open_behind_proxy(kind, DEADLINE_S, prefix)
     methods = ("GET",) if fault == "truncate" else ()
     proxy.always(fault, *methods)
     calls: list[Callable[[], object]] = [
@@ -130,9 +107,9 @@ def test_what_does_not_pass_is_an_error_within_the_deadline(
 # fake-gcs-server has the parts of an upload sent to itself, past the proxy; in GCS an upload that
 # is not ended is no object, and nothing lists it.
 def test_nothing_half_uploaded_is_listed_or_left(
-    request: pytest.FixtureRequest, files: list[tuple[Path, str]]
+    open_behind_proxy: Any, files: list[tuple[Path, str]]
 ) -> None:
-    storage, proxy = open_kind("s3", request, DEADLINE_S)
+    storage, proxy = open_behind_proxy("s3", DEADLINE_S)
     count = 0
 
     def fail_later(method: str, target: str) -> str | None:
@@ -152,11 +129,11 @@ def test_nothing_half_uploaded_is_listed_or_left(
 
 
 def test_an_acknowledgement_that_is_lost_is_a_file_that_exists(
-    request: pytest.FixtureRequest,
+    open_behind_proxy: Any,
 ) -> None:
     storage: StorageBackend
     for kind in KINDS:
-        storage, proxy = open_kind(kind, request, 20.0)
+        storage, proxy = open_behind_proxy(kind, 20.0)
         lost = iter([True])
         proxy.choose = lambda method, target, lost=lost: (  # type: ignore[misc]
             "reset after" if method in ("PUT", "POST") and next(lost, False) else None

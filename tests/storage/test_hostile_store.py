@@ -15,7 +15,7 @@ from checkpoint_damage import save
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, s3_settings
 
 from detcore.checkpoint import delete_checkpoint, verify_checkpoint
-from detcore.errors import StorageError
+from detcore.errors import StorageError, UnsafePathError
 from detcore.storage import StorageBackend
 from detcore_storage import S3Storage
 
@@ -45,6 +45,10 @@ def test_keys_that_nobody_may_write_harm_nothing(
     assert sorted(fault.name for fault in faults) == sorted(HOSTILE)
     assert all(fault.is_stray for fault in faults)
     assert all(str(fault).isprintable() for fault in faults)
+    for name in ("../../escaped", "a//b", "./dot"):
+        for call in (storage.read, lambda key: storage.delete([key])):
+            with pytest.raises(UnsafePathError, match="is refused"):
+                call(f"{saved.uuid}/{name}")
     saved.context.download(saved.uuid, tmp_path / "to" / "deep" / "back")
     got = {path.name for path in (tmp_path / "to" / "deep" / "back").iterdir()}
     assert got == {"a", "empty", "hollow", "metadata.json", "state"}

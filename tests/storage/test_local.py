@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import multiprocessing
 import os
 import re
 import signal
@@ -13,9 +12,9 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from file_systems import mounted_disk
 
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
 from detcore.storage import LocalStorage, _flush, _local, digest_file, read_whole
@@ -27,17 +26,8 @@ ROOM_BYTES = 4 << 20
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 4 MiB; a real one, so that it really fills up."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "tmpfs", path],
-        capture_output=True,
-        check=False,
-    )
-    if mounted.returncode:
-        pytest.skip("a file system can only be mounted as root")
-    yield path
-    subprocess.run(["umount", path], check=True)
+    with mounted_disk(tmp_path / "disk", size=str(ROOM_BYTES)) as folder:
+        yield folder
 
 
 def test_a_full_disk_says_how_many_bytes_are_missing(small_disk: Path, tmp_path: Path) -> None:
@@ -86,6 +76,7 @@ def test_a_link_in_the_root_does_not_lead_out(tmp_path: Path) -> None:
     (tmp_path / "root" / "link").symlink_to(outside)
     calls: list[Callable[[], object]] = [
         lambda: storage.read("link/secret"),
+        lambda: storage.get_tree([(tmp_path / "got", "link/secret")]),
         lambda: storage.replace("link/new", b""),
         lambda: storage.create("link/new", b""),
         lambda: storage.delete(["link/secret"]),
@@ -110,48 +101,6 @@ def test_the_root_itself_may_be_reached_through_a_link(tmp_path: Path) -> None:
 def test_a_relative_root_is_refused() -> None:
     with pytest.raises(UnsafePathError, match="is not absolute"):
         LocalStorage("checkpoints")
-
-
-def _race(root: str, number: int, barrier: Any, winners: Any) -> None:
-    barrier.wait()
-    try:
-        LocalStorage(root).create("run/marker", str(number).encode() * 1000)
-    except FileExistsError:
-        return
-    winners.put(number)
-
-
-def test_of_eight_processes_one_creates(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("fork")
-    for attempt in range(5):
-        root = str(tmp_path / str(attempt))
-        barrier, winners = context.Barrier(8), context.Queue()
-        processes = [
-            context.Process(target=_race, args=(root, number, barrier, winners))
-            for number in range(8)
-        ]
-        for process in processes:
-            process.start()
-        for process in processes:
-            process.join()
-        winner = winners.get(timeout=5)
-        assert winners.empty()
-        assert LocalStorage(root).read("run/marker") == str(winner).encode() * 1000
-
-
-def test_readers_of_a_replaced_file_see_one_content_or_the_other(tmp_path: Path) -> None:
-    storage = LocalStorage(tmp_path)
-    contents = [b"a" * 100_000, b"b" * 90_000]
-    storage.replace("f", contents[0])
-    pid = os.fork()
-    if pid == 0:
-        for turn in range(60):
-            storage.replace("f", contents[turn % 2])
-        os._exit(0)
-    seen = set()
-    while os.waitpid(pid, os.WNOHANG) == (0, 0):
-        seen.add(storage.read("f"))
-    assert seen <= set(contents)
 
 
 def test_what_a_killed_process_left_of_a_marker_is_cleared_away(tmp_path: Path) -> None:
