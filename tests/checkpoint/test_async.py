@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import threading
 import time
 import uuid
@@ -15,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from file_systems import mounted_disk
 from storage_servers import gcs_server, gcs_settings, s3_settings, seaweedfs
 from virtual_time import VirtualTime
 
@@ -344,11 +344,7 @@ def test_a_failure_at_the_end_does_not_hide_what_ended_it(
 
 
 def test_a_full_disk_is_explained(tmp_path: Path, database: Any, make_desk: Any) -> None:
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={1 << 20}", "tmpfs", str(disk)]
-    subprocess.run(command, check=True)
-    try:
+    with mounted_disk(tmp_path / "disk", size="1m") as disk:
         desk = make_desk(database, LocalStorage(disk / "checkpoints"))
         first = desk.context.save_async(open_gate(bytes(600_000)), META)
         desk.context.wait()
@@ -358,8 +354,6 @@ def test_a_full_disk_is_explained(tmp_path: Path, database: Any, make_desk: Any)
         assert isinstance(caught.value.__cause__, OSError)
         assert list_committed(desk.storage) == [first]
         assert [path.name for path in desk.storage.root.iterdir()] == [first]
-    finally:
-        subprocess.run(["umount", str(disk)], check=True)
 
 
 def test_a_child_has_nothing_to_wait_for(desk: Any) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from file_systems import mounted_disk
 
 from detcore.checkpoint import list_committed, verify_checkpoint
 from detcore.database import Database
@@ -24,13 +24,8 @@ META = {"steps_completed": 1}
 @pytest.fixture
 def full_desk(tmp_path: Path, database: Database, make_desk: Any) -> Iterator[Any]:
     """A desk on a file system of 8 MiB of its own."""
-    path = tmp_path / "disk"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={ROOM_BYTES}", "tmpfs", str(path)]
-    if subprocess.run(command, capture_output=True, check=False).returncode:
-        pytest.skip("a file system can only be mounted as root")
-    yield make_desk(database, LocalStorage(path / "checkpoints"))
-    subprocess.run(["umount", path], check=True)
+    with mounted_disk(tmp_path / "disk", size=str(ROOM_BYTES)) as folder:
+        yield make_desk(database, LocalStorage(folder / "checkpoints"))
 
 
 def upload(desk: Any, tmp_path: Path, size: int) -> str:

@@ -66,18 +66,6 @@ def test_the_documented_table(numbers: tuple[int, int, int], kept: list[int]) ->
     assert {*plan.kept, *plan.deleted} == {str(n) for n in range(1, 11)}
 
 
-def test_larger_may_be_better_and_nan_never_is() -> None:
-    saved = [
-        SavedCheckpoint(uuid=name, trial_id=1, steps_completed=step, metric=metric)
-        for step, (name, metric) in enumerate(
-            {"low": 0.1, "nan": math.nan, "high": 0.9, "inf": math.inf, "last": None}.items()
-        )
-    ]
-    for smaller, best in ((True, ["low", "high"]), (False, ["inf", "high"])):
-        plan = choose_checkpoints(saved, policy(2, 0, 0), smaller_is_better=smaller)
-        assert set(plan.kept) == set(best)
-
-
 def test_of_equal_values_the_earlier_one_is_kept_and_one_checkpoint_counts_twice() -> None:
     saved = [
         SavedCheckpoint(uuid=f"{trial}-{step}", trial_id=trial, steps_completed=step, metric=1.0)

@@ -15,7 +15,6 @@ from detcore.checkpoint import DownloadMode, describe_checkpoint, list_committed
 from detcore.errors import (
     CheckpointNotFoundError,
     InvalidCheckpointError,
-    UnsafePathError,
 )
 
 META = {"steps_completed": 7, "note": "ü", "nested": {"list": [1, 2.5, None, True]}}
@@ -188,7 +187,9 @@ def test_what_is_not_there(desk: Any, tmp_path: Path) -> None:
         lambda: desk.context.delete(uuid, globs=["*"]),
     ]
     for call in calls:
-        with pytest.raises(CheckpointNotFoundError, match=f"no committed checkpoint {uuid} in"):
+        with pytest.raises(
+            CheckpointNotFoundError, match=rf"no committed checkpoint {uuid} in[\s\S]*nothing there"
+        ):
             call()
 
 
@@ -198,19 +199,6 @@ def test_without_a_manifest_it_is_not_there_either(desk: Any, folder: Path) -> N
     with pytest.raises(CheckpointNotFoundError, match=r"6 files are there without a manifest"):
         desk.context.get_metadata(uuid)
     assert list_committed(desk.storage) == []
-
-
-@pytest.mark.parametrize("bad", ["../x", "/etc", "", "a/b", ".", "..", "a\0", ".hidden", 3])
-def test_ids_that_are_paths_are_refused(desk: Any, tmp_path: Path, bad: Any) -> None:
-    calls: list[Callable[[], object]] = [
-        lambda: desk.context.get_metadata(bad),
-        lambda: desk.context.download(bad, tmp_path / "x"),
-        lambda: desk.context.restore_path(bad).__enter__(),
-        lambda: desk.context.delete(bad),
-    ]
-    for call in calls:
-        with pytest.raises(UnsafePathError, match="is not a checkpoint's UUID"):
-            call()
 
 
 def test_saving_does_not_touch_the_state_of_random(desk: Any, folder: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from launch_command import run_ranks
 
 HEAD = """
 import json, os, sys
@@ -62,28 +60,13 @@ TAIL = """
 print(json.dumps(told))
 workers.close()
 """
-METADATA = '{"steps_completed": 3}\n'
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Any:
     """Return a function that runs a script on N workers and returns what each one told."""
 
-    def run(body: str, workers: int = 3) -> list[Any]:
-        script = tmp_path / "script.py"
-        script.write_text(HEAD + body + TAIL)
-        done = subprocess.run(
-            [sys.executable, "-m", "detcore", "launch", "-n", str(workers), "--",
-             sys.executable, str(script), str(tmp_path)],
-            env={**os.environ, "DETCORE_HOME": str(tmp_path / "home")},
-            capture_output=True, text=True, check=False, timeout=60,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stdout + done.stderr
-        lines = [line for line in done.stdout.splitlines() if line.startswith("[rank=")]
-        told = {line[6 : line.index("]")]: line.partition("] ")[2] for line in lines}
-        return [json.loads(told[str(rank)]) for rank in range(workers)]
-
-    return run
+    return lambda body, workers=3: run_ranks(tmp_path, HEAD + body + TAIL, workers)[0]
 
 
 @pytest.mark.parametrize("storage", ["local", "remote"])
