@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
 import random
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from typing import IO
 
 import pytest
 from databases import places, run_postgresql
+from file_systems import mounted_disk
 from postgresql_server import PostgreSQLServer
 
 from detcore.database import Database
@@ -175,22 +175,12 @@ def moments() -> random.Random:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own with room for 512 kB; a new database needs 200."""
-    folder = tmp_path / "small"
-    folder.mkdir()
-    yield from _mounted(folder, "size=512k")
+    with mounted_disk(tmp_path / "small", size="512k") as folder:
+        yield folder
 
 
 @pytest.fixture
 def mounted(tmp_path: Path) -> Iterator[Path]:
     """A file system of its own."""
-    folder = tmp_path / "mounted"
-    folder.mkdir()
-    yield from _mounted(folder, "size=8m")
-
-
-def _mounted(folder: Path, options: str) -> Iterator[Path]:
-    mount = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
-        pytest.skip("mounting needs root")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
+    with mounted_disk(tmp_path / "mounted", size="8m") as folder:
+        yield folder

@@ -37,20 +37,6 @@ def test_reports_are_in_the_order_of_steps(store: Store) -> None:
     assert store.database.summarize_trials(1, metric=None)[1].steps_completed == 30
 
 
-def test_of_equal_steps_the_last_runs_report_counts(store: Store) -> None:
-    store.database.add_metrics(
-        [report(10, 1, loss=1), report(20, 1, loss=2), report(20, 2, loss=3), report(20, 3, loss=4),
-         report(30, 2, loss=5), report(5, 3, loss=6)]
-    )  # fmt: skip
-    rows = store.database.metrics(1, "validation")
-    assert [(row.steps_completed, row.run_id) for row in rows] == [
-        (5, 3),
-        (10, 1),
-        (20, 3),
-        (30, 2),
-    ]
-
-
 def test_only_numbers_are_compared_and_what_comes_before_them_does_not_matter() -> None:
     values: dict[str, Any] = {
         "text": "0.5", "nested": {"loss": 1.0}, "array": [1.0, 2.0], "huge": 10**400,
@@ -123,14 +109,6 @@ def test_infinities_count_and_of_equals_the_first_is_the_best(store: Store) -> N
     assert worst is not None
     assert best.steps_completed == 20
     assert worst.metrics["loss"] == math.inf
-
-
-def test_a_validation_that_a_later_run_repeated_is_not_the_best(store: Store) -> None:
-    store.database.add_metrics([report(10, 1, loss=0.1), report(20, 1, loss=0.5)])
-    store.database.add_metrics([report(10, 2, loss=0.7)])
-    best = store.database.trial_best_validation(1, "loss", smaller_is_better=True)
-    assert best is not None
-    assert (best.steps_completed, best.run_id) == (20, 1)
 
 
 def test_reports_are_added_all_or_none(store: Store) -> None:
