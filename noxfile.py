@@ -332,8 +332,7 @@ def tensorflow_old(session: nox.Session) -> None:
     )  # fmt: skip
     run_tests(
         session, "estimator-2.15", *AT_ONCE, "plugins/estimator/tests", half(session, 0),
-        ESTIMATOR_EXAMPLES, "tests/examples/test_mnist_files.py", "tests/docs/test_pages.py",
-        *session.posargs, env=QUIET_TENSORFLOW,
+        ESTIMATOR_EXAMPLES, "tests/docs/test_pages.py", *session.posargs, env=QUIET_TENSORFLOW,
     )  # fmt: skip
 
 

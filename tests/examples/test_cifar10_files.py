@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
 import pickle
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+from example_runs import load_module
 
 from detcore.errors import DataError
-
-EXAMPLE = Path(__file__).parents[2] / "examples" / "cifar10_cnn_tf_keras"
 
 
 @pytest.fixture(scope="module")
 def cifar() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cifar_binary", EXAMPLE / "cifar_binary.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load_module("cifar10_cnn_tf_keras", "cifar_binary")
 
 
 def write(path: Path, images: np.ndarray, labels: np.ndarray) -> Path:
