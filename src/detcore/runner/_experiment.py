@@ -48,6 +48,7 @@ from detcore.runner._supervisor import Conclusion
 from detcore.search import Search
 
 if TYPE_CHECKING:
+    from detcore.database import ExperimentRecord
     from detcore.hooks import Observer
     from detcore.launch import Launcher
     from detcore.runner._listener import RunListener, RunSettings
@@ -74,23 +75,33 @@ def start_experiment(
         SearchError: If the search method cannot be made.
         WorkerError: If the launcher could not start its trials; nothing is recorded then.
     """
-    config = check_experiment(loaded, settings, test_mode=test_mode)
-    plain = config.model_dump(mode="json")
+    config = _check_names(loaded, settings, test_mode=test_mode)
     with (
-        ready_launcher(config, model_dir, settings) as launcher,
         Database.open(settings.environment.database_url) as database,
+        _open_storage(config, settings) as storage,
     ):
-        experiment_id = database.create_experiment(
-            config=plain,
-            config_text=loaded.text,
-            model_dir=str(model_dir),
-            name=config.name,
-        )
-        keep_secrets(settings.environment.home, experiment_id, plain)
-        folder = experiment_folder(settings.environment, experiment_id)
-        with experiment_lock(folder, experiment_id) as lock:
-            run = _Run(database, settings, experiment_id, lock, test_mode=test_mode)
-            return run.run(launcher)
+        config = _pin_source(config, settings, database=database, storage=storage)
+        plain = config.model_dump(mode="json")
+        with ready_launcher(config, model_dir, settings) as launcher:
+            experiment_id = database.create_experiment(
+                config=plain,
+                config_text=loaded.text,
+                model_dir=str(model_dir),
+                name=config.name,
+            )
+            keep_secrets(settings.environment.home, experiment_id, plain)
+            folder = experiment_folder(settings.environment, experiment_id)
+            with experiment_lock(folder, experiment_id) as lock:
+                run = _Run(
+                    database,
+                    settings,
+                    experiment_id,
+                    lock,
+                    config=config,
+                    model_dir=model_dir,
+                    test_mode=test_mode,
+                )
+                return run.run(launcher, storage)
 
 
 def check_experiment(
@@ -111,23 +122,42 @@ def check_experiment(
             checkpoint to start from that is not there.
         SearchError: If the search method cannot be made.
     """
+    config = _check_names(loaded, settings, test_mode=test_mode)
+    with (
+        Database.open(settings.environment.database_url) as database,
+        _open_storage(config, settings) as storage,
+    ):
+        return _pin_source(config, settings, database=database, storage=storage)
+
+
+def _check_names(
+    loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool
+) -> ExperimentConfig:
+    """Return the configuration; find its search method, launcher, action on failure and slots."""
     config = smoke_config(loaded.config) if test_mode else loaded.config
     Search(make_method(config, settings.plugins), seed=config.reproducibility.experiment_seed)
     find_launcher(config, settings.plugins)
     find_failure_action(config.on_failure, settings.plugins)
     count_slots(config, max_slots=settings.max_slots)
-    with (
-        _open_storage(config, settings) as storage,
-        Database.open(settings.environment.database_url) as database,
-    ):
-        storage.probe()
-        source = find_source(
-            config.searcher.model_dump(mode="json"),
-            database=database,
-            storage=storage,
-            environment=settings.environment,
-            plugins=settings.plugins,
-        )
+    return config
+
+
+def _pin_source(
+    config: ExperimentConfig,
+    settings: RunSettings,
+    *,
+    database: Database,
+    storage: StorageBackend,
+) -> ExperimentConfig:
+    """Return the configuration with the checkpoint that it starts from; try the storage out."""
+    storage.probe()
+    source = find_source(
+        config.searcher.model_dump(mode="json"),
+        database=database,
+        storage=storage,
+        environment=settings.environment,
+        plugins=settings.plugins,
+    )
     if source is None:
         return config
     return config.model_copy(update={"searcher": config.searcher.model_copy(update=source.pinned)})
@@ -219,14 +249,20 @@ def resume_experiment(
                     plugins=settings.plugins,
                 ):
                     settings.listener.notice(f"experiment {experiment_id}: {line}")
+                record = database.get_experiment(experiment_id)
+            config = _restore_config(record, settings)
+            if slots is not None:
+                config = _with_slots(config, slots)
+            if launcher is not None:
+                config = config.model_copy(update={"launcher": launcher})
             run = _Run(
                 database,
                 settings,
                 experiment_id,
                 lock,
+                config=config,
+                model_dir=Path(record.model_dir),
                 test_mode=test_mode,
-                slots=slots,
-                launcher=launcher,
             )
             if settings.is_looked_after and record.state is not ExperimentState.RUNNING:
                 return run.result()  # it was ended while this process started
@@ -250,9 +286,9 @@ class _Run:
         experiment_id: int,
         lock_fd: int,
         *,
-        test_mode: bool = False,
-        slots: int | None = None,
-        launcher: str | None = None,
+        config: ExperimentConfig,
+        model_dir: Path,
+        test_mode: bool,
     ) -> None:
         self._interrupts = Interrupts()
         patience = Patience(settings.listener.notice, gives_up=lambda: self._interrupts.is_urgent)
@@ -261,19 +297,8 @@ class _Run:
         self._settings = settings
         self._experiment_id = experiment_id
         self._lock_fd = lock_fd
-        record = database.get_experiment(experiment_id)
-        restored = restore_secrets(settings.environment.home, experiment_id, record.config)
-        if restored.missing:
-            settings.listener.notice(
-                f"{' and '.join(restored.missing)} of the experiment file are not in "
-                f"{restored.path}: the environment's credentials are used"
-            )
-        self.config = ExperimentConfig.model_validate(restored.config)
-        if slots is not None:
-            self.config = _with_slots(self.config, slots)
-        if launcher is not None:
-            self.config = self.config.model_copy(update={"launcher": launcher})
-        self.model_dir = Path(record.model_dir)
+        self.config = config
+        self.model_dir = model_dir
         self._test_mode = test_mode
         self._retention = Retention(
             database,
@@ -284,11 +309,14 @@ class _Run:
         )
         self._conclusion: Conclusion | None = None
 
-    def run(self, launcher: Launcher | None = None) -> ExperimentResult:
+    def run(
+        self, launcher: Launcher | None = None, storage: StorageBackend | None = None
+    ) -> ExperimentResult:
         """Run the rest of the experiment.
 
         Args:
-            launcher: Starts the trials; None: the one that the experiment asks for.
+            launcher: Starts the trials; default: the launcher that the experiment names.
+            storage: Holds the checkpoints; default: the storage that the experiment names.
         """
         database, experiment_id = self._database, self._experiment_id
         if not self._settings.is_looked_after:
@@ -297,7 +325,7 @@ class _Run:
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
             with _late_delivery(self._settings, experiment_id) as delivery:
-                conclusion = self._run(launcher, delivery)
+                conclusion = self._run(launcher, storage, delivery)
         except KeyboardInterrupt:  # before the first trial was started
             conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
             raise
@@ -336,12 +364,15 @@ class _Run:
             ):
                 return state
 
-    def _run(self, launcher: Launcher | None, delivery: LateDelivery) -> Conclusion:
+    def _run(
+        self, launcher: Launcher | None, storage: StorageBackend | None, delivery: LateDelivery
+    ) -> Conclusion:
         config, settings, listener = self.config, self._settings, self._settings.listener
         num_workers, slots = count_slots(config, max_slots=settings.max_slots)
         listener.search_started(config.model_dump(mode="json"))
         with contextlib.ExitStack() as stack:
-            storage = stack.enter_context(_open_storage(config, settings))
+            if storage is None:
+                storage = stack.enter_context(_open_storage(config, settings))
             log = SearchLog(
                 self._database,
                 self._experiment_id,
@@ -474,6 +505,17 @@ def _open_storage(config: ExperimentConfig, settings: RunSettings) -> Iterator[S
     )
     with contextlib.closing(storage):
         yield storage
+
+
+def _restore_config(record: ExperimentRecord, settings: RunSettings) -> ExperimentConfig:
+    """Return a recorded configuration with its secrets."""
+    restored = restore_secrets(settings.environment.home, record.id, record.config)
+    if restored.missing:
+        settings.listener.notice(
+            f"{' and '.join(restored.missing)} of the experiment file are not in "
+            f"{restored.path}: the environment's credentials are used"
+        )
+    return ExperimentConfig.model_validate(restored.config)
 
 
 def _with_slots(config: ExperimentConfig, slots: int) -> ExperimentConfig:
