@@ -53,7 +53,6 @@ _MAX_PASSES = 50
 _TAGS = ("name", "type")
 # Of plugins; a class, or "module:Class" to be imported when it is used.
 NamedModels = Mapping[str, "type[BaseModel] | str | None"]
-_RENAMED = {"batches_per_step": "since version 0.13 this is called 'scheduling_unit'"}
 
 
 class LoadOptions(TypedDict, total=False):
@@ -293,7 +292,6 @@ class _Explainer:
         present = {} if given is None else given.entries
         near = nearest(name, [choice for choice in valid if choice not in present])
         twin = None if near else nearest(name, [choice for choice in valid if choice in present])
-        hints = [_RENAMED[name]] if name in _RENAMED else []
         also: list[Label] = []
         label = did_you_mean(near)
         if near is None and (home := self._home_of(name)):
@@ -301,9 +299,9 @@ class _Explainer:
         elif twin:
             near, label = twin, f"did you mean '{twin}'? It is given too"
             also = [Label(self.key((*parent, twin)), "given here")]
+        hints = []
         if near is None:
-            label = "no such key"
-            hints.append(f"valid here: {', '.join(valid)}")
+            label, hints = "no such key", [f"valid here: {', '.join(valid)}"]
         where = f" in {self._section(parent)}" if parent else " at the top level"
         message = f"unknown key '{name}'{where}"
         return mistake(self.key(place), message, label, also=also, help=hints, suggestion=near)

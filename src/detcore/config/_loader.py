@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import dataclasses
 import os
 from collections.abc import Collection, Iterator, Mapping
@@ -396,12 +395,6 @@ def _experiment_files(path: Path) -> tuple[list[str], tuple[str, ...]]:
 
 def _not_utf8(name: str, raw: bytes, exc: UnicodeDecodeError) -> Diagnostic:
     hint = "save the file as UTF-8 in your editor"
-    if raw[:2] in (b"\xff\xfe", b"\xfe\xff") or raw[:4] == codecs.BOM_UTF32_BE:
-        is_32 = raw[:4] in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
-        kind = "UTF-32" if is_32 else "UTF-16"
-        span = Source(name=name, kind="file", lines=("\ufffd\ufffd",)).span()
-        label = f"byte-order mark of {kind}"
-        return mistake(span, f"the file is {kind}, not UTF-8", label, help=[hint])
     source, _ = Source.of_file(name, raw.decode("utf-8-sig", errors="replace"))
     before = raw[: exc.start].decode("utf-8-sig", errors="replace")
     span = source.span(*line_and_column(before, len(before)))

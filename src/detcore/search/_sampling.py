@@ -21,11 +21,7 @@ class Sampler:
     """
 
     def __init__(self, seed: int) -> None:
-        from numpy.random import RandomState
-
         self._seed = seed
-        # Seeded again for each draw: making a generator takes 0.1 ms.
-        self._random = RandomState(seed)
 
     def draw(self, hyperparameters: Mapping[str, object], index: int) -> dict[str, Any]:
         """Return the hyperparameters of a trial.
@@ -34,7 +30,7 @@ class Sampler:
             hyperparameters: The space.
             index: Number of previous draws; >= 0.
         """
-        return resolve_constants(hyperparameters, seed=self._derived(index), random=self._random)
+        return resolve_constants(hyperparameters, seed=self._derived(index))
 
     def seed_of_trial(self, index: int) -> int:
         """Return the seed of a trial, ``0 <= seed < 2**31``.
@@ -42,7 +38,7 @@ class Sampler:
         Args:
             index: Index of the trial in its search; >= 0.
         """
-        return trial_seed(self._derived(index), random=self._random)
+        return trial_seed(self._derived(index))
 
     def _derived(self, index: int) -> int:
         # The first trial is the same as with `single` and the same seed.
