@@ -196,7 +196,7 @@ def test_settings_that_make_sense_are_taken() -> None:
     assert RaySettings.model_validate_json(settings.model_dump_json()) == settings
 
 
-def test_a_mistyped_setting_is_told_with_what_is_valid(detcore: RayRuns) -> None:
+def test_a_mistyped_setting_is_reported_with_the_near_name(detcore: RayRuns) -> None:
     launcher = {"name": "ray", "adress": "auto"}
     for command in ("config check", "run"):
         config = detcore.config(entrypoint=["true"], launcher=launcher)
@@ -205,7 +205,6 @@ def test_a_mistyped_setting_is_told_with_what_is_valid(detcore: RayRuns) -> None
         text = " ".join(refused.stderr.split())
         assert "unknown key 'adress' in launcher (name: ray)" in text
         assert "did you mean 'address'?" in text
-        assert "valid here: address, strategy, cpus_per_slot, gpus_per_slot, resources," in text
 
 
 def test_secrets_are_in_no_log_of_ray(detcore: RayRuns, nodes: RayNodes) -> None:
