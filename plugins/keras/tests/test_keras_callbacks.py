@@ -368,6 +368,53 @@ def test_variables_of_a_loss_are_restored(tmp_path: Path) -> None:
     check_resumes(tmp_path, lambda _: [], epochs=4, kills=(1, 3), base=AnnealedLoss)
 
 
+class CountingLoss(SmallTrial):
+    """Its loss reads numbers of the trial and of an enclosing name, which training changes."""
+
+    def build_model(self) -> Any:
+        calls = 0
+        self.scales = [1.0]
+
+        def loss(y: Any, logits: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            error = keras.losses.sparse_categorical_crossentropy(y, logits, from_logits=True)
+            return error * self.scales[-1] * (1 + calls % 3)
+
+        self.compile_options = {"loss": loss, "run_eagerly": True}
+        return super().build_model()
+
+    def keras_callbacks(self) -> list[Any]:
+        def anneal(epoch: int, logs: Any) -> None:
+            self.scales.append(0.8 * self.scales[-1])
+
+        return [*self.callbacks, keras.callbacks.LambdaCallback(on_epoch_end=anneal)]
+
+
+def test_numbers_of_a_loss_and_a_trial_are_restored(tmp_path: Path) -> None:
+    check_resumes(tmp_path, lambda _: [], epochs=4, kills=(1, 3), base=CountingLoss)
+
+
+def test_a_number_that_the_compiled_loss_does_not_reread_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Annealed(CountingLoss):
+        def build_model(self) -> Any:
+            scale = self.scale = [1.0]
+            self.compile_options = {"loss": lambda y, logits: tf.reduce_mean(logits) * scale[0]}
+            return SmallTrial.build_model(self)
+
+        def keras_callbacks(self) -> list[Any]:
+            def anneal(epoch: int, logs: Any) -> None:
+                self.scale[0] *= 0.5
+
+            return [*self.callbacks, keras.callbacks.LambdaCallback(on_epoch_end=anneal)]
+
+    Run(tmp_path, lambda _: [], epochs=2, base=Annealed)
+    (message,) = [each for each in caplog.messages if "loss 0/scale" in each]
+    assert "TensorFlow reads it only when it compiles the step" in message
+
+
 class Freezes(keras.callbacks.Callback):  # type: ignore[misc]
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if epoch == 1:

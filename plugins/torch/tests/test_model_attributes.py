@@ -200,9 +200,8 @@ def test_an_attribute_that_cannot_be_saved_is_named_once(
     lab.save(tmp_path)
     lab.save(tmp_path)
     lab.close()
-    messages = [each.getMessage() for each in caplog.records]
-    (message,) = [each for each in messages if "callback" in each]
-    assert "the callback opening has changed file, which a checkpoint cannot hold" in message
+    (message,) = [each for each in caplog.messages if "opening" in each]
+    assert "training has changed opening.file, which a checkpoint cannot hold" in message
 
 
 class Averaging(LineTrial):
@@ -246,8 +245,8 @@ def test_attributes_of_the_trial_are_resumed(
     assert later.trial.losses == whole.trial.losses
     for name, value in whole.trial.slow.state_dict().items():
         assert torch.equal(value, later.trial.slow.state_dict()[name])
-    assert not [each for each in caplog.messages if "the trial has changed" in each]
-    saved = json.loads((tmp_path / "worker.json").read_text())["attributes"]
+    assert not [each for each in caplog.messages if "training has changed" in each]
+    saved = json.loads((tmp_path / "worker.json").read_text())["attributes"]["trial"]
     assert saved.keys() == {"average", "batches", "generator", "losses", "rates", "slow"}
 
 
@@ -262,5 +261,38 @@ def test_unsaved_attributes_of_the_trial_are_named(
     lab = Lab(Copying).train(1)
     lab.save(tmp_path)
     lab.save(tmp_path)
-    (message,) = [each for each in caplog.messages if "the trial" in each]
-    assert "the trial has changed best, which a checkpoint cannot hold" in message
+    (message,) = [each for each in caplog.messages if "trial." in each]
+    assert "training has changed trial.best, which a checkpoint cannot hold" in message
+
+
+def reweight(seen: list[float]) -> Any:
+    """Return a loss that counts its calls, and weighs them by the losses before."""
+    calls = 0
+
+    def loss(prediction: Any, y: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        value = functional.mse_loss(prediction, y) * (1 + 0.1 * calls + sum(seen[-2:]))
+        seen.append(value.item())
+        return value
+
+    return loss
+
+
+@pytest.mark.parametrize("cut", [2, 7])
+def test_variables_of_a_loss_are_resumed(tmp_path: Path, cut: int) -> None:
+    class Reweighted(LineTrial):
+        def __init__(self, context: Any) -> None:
+            super().__init__(context)
+            self.loss = reweight([])
+
+        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+            loss = self.loss(self.model(batch[0]), batch[1])
+            self.context.backward(loss)
+            self.context.step_optimizer(self.optimizer)
+            return {"loss": loss}
+
+    whole = Lab(Reweighted).train(10)
+    Lab(Reweighted).train(cut).save(tmp_path)
+    later = Lab(Reweighted, steps_completed=cut).restore(tmp_path).train(10)
+    assert later.state() == whole.state()

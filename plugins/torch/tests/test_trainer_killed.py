@@ -136,4 +136,4 @@ def test_short_stream_is_refused(tmp_path: Path) -> None:
 def test_unsaved_attributes_are_named(tmp_path: Path) -> None:
     script = Script(SCRIPT, tmp_path / "run", ["--case=unsaved", "--epochs=1"])
     assert script.run() == 0, script.output()
-    assert script.output().count("the callback Writer has changed file, which a checkpoint") == 1
+    assert script.output().count("training has changed Writer.file, which a checkpoint") == 1

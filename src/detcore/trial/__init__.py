@@ -29,6 +29,7 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore.trial._attributes import AttributeCodec, AttributeTracker
     from detcore.trial._code import copy_code, list_code
+    from detcore.trial._functions import FunctionTracker, list_function_variables
     from detcore.trial._loading import checkpoint_folder, made_from_code, read_trial_file
     from detcore.trial._loop import (
         Outcome,
@@ -61,6 +62,7 @@ __all__ = [
     "AttributeTracker",
     "Clock",
     "Decision",
+    "FunctionTracker",
     "ImportEnded",
     "InstanceCheckpoints",
     "LoopingController",
@@ -89,6 +91,7 @@ __all__ = [
     "import_trial_class",
     "is_importing_trial",
     "list_code",
+    "list_function_variables",
     "made_from_code",
     "open_clock",
     "open_trial",
@@ -107,6 +110,7 @@ __getattr__, __dir__ = lazy_names(
     {
         "_attributes": "AttributeCodec AttributeTracker",
         "_code": "copy_code list_code",
+        "_functions": "FunctionTracker list_function_variables",
         "_loading": "checkpoint_folder code_imported_from made_from_code read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
         "_random": "capture_random_state preserved_random_state restore_random_state",

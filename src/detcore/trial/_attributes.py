@@ -17,6 +17,8 @@ import xxhash
 
 from detcore.contract.errors import InvalidCheckpointError
 
+_logger = logging.getLogger("detcore.trial")
+
 # Marks of values without a form of their own: the only key of a dictionary.
 _TUPLE, _SET, _FROZENSET, _DEQUE, _DICT = "$tuple", "$set", "$frozenset", "$deque", "$dict"
 _BYTES, _PATH, _COUNTER, _ORDERED = "$bytes", "$path", "$counter", "$ordered"
@@ -27,7 +29,7 @@ _OPAQUE = "$opaque"
 _MAX_DEPTH = 6
 _MAX_ITEMS = 100_000  # in one container; a larger one is data, not state
 # Values of the program, not of the training; a logger notes the levels that it was asked for.
-_CODE = (
+CODE_TYPES = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type,
     logging.Logger,
 )  # fmt: skip
@@ -76,6 +78,8 @@ class AttributeTracker:
 
     Args:
         target: The object.
+        prefix: Put before names of attributes in the warning about lost changes, such as
+            ``"trial."``; without it, there is no warning.
         ignored: Names of attributes that belong to the framework, such as ``"model"``.
         ignored_objects: Objects that are saved elsewhere, such as models and optimizers.
         codec: Reads the tensors and stateful objects of a framework.
@@ -85,11 +89,13 @@ class AttributeTracker:
         self,
         target: object,
         *,
+        prefix: str | None = None,
         ignored: Collection[str] = (),
         ignored_objects: Iterable[object] = (),
         codec: AttributeCodec | None = None,
     ) -> None:
         self._target = target
+        self._prefix = prefix
         self._ignored = frozenset(ignored)
         self._ignored_objects = _by_id(ignored_objects)
         self._codec = codec or AttributeCodec()
@@ -113,10 +119,15 @@ class AttributeTracker:
     def capture(self) -> dict[str, Any]:
         """Return the changed attributes, and all random generators, by name.
 
+        The first call warns about the attributes that have changed and cannot be returned.
+
         Returns:
             None, bool, int, float, str, NumPy arrays and scalars, tensors, and lists and
             dictionaries of these. Arrays are copies; tensors are those of the attributes.
         """
+        if self._prefix is not None:
+            self._warn_of_unsaved(self._prefix)
+            self._prefix = None
         values = {}
         for name, value in self._list_attributes():
             encoded = self._encode(value)
@@ -135,6 +146,16 @@ class AttributeTracker:
             and encoded.digest() != self._digests.get(name)
         ]
 
+    def _warn_of_unsaved(self, prefix: str) -> None:
+        if names := self.list_changed():
+            _logger.warning(
+                "training has changed %s, which a checkpoint cannot hold: a resumed run starts "
+                "with the first value. Keep numbers, strings, arrays, tensors or containers of "
+                "these; or create the object before training starts, with methods that save and "
+                "load its state",
+                ", ".join(f"{prefix}{name}" for name in names),
+            )
+
     def restore(self, values: Mapping[str, Any]) -> None:
         """Set attributes to values from `capture`; containers and arrays are changed in place.
 
@@ -142,7 +163,7 @@ class AttributeTracker:
             InvalidCheckpointError: If a value does not fit the object that the attribute holds.
         """
         decoder = _Decoder(self._codec)
-        attributes = _attributes_of(self._target)
+        attributes = self._get_attributes()
         for name, saved in values.items():
             current = attributes.get(name, _MISSING)
             try:
@@ -155,17 +176,27 @@ class AttributeTracker:
                     "Create the same object in __init__ as when the checkpoint was saved."
                 ) from error
             if restored is not current:
-                setattr(self._target, name, restored)
+                self._set_attribute(name, restored)
+
+    def _get_attributes(self) -> Mapping[str, Any]:
+        return getattr(self._target, "__dict__", {})
+
+    def _set_attribute(self, name: str, value: Any) -> None:
+        setattr(self._target, name, value)
 
     def _list_attributes(self) -> list[tuple[str, Any]]:
         return [
             (name, value)
-            for name, value in _attributes_of(self._target).items()
+            for name, value in self._get_attributes().items()
             if name not in self._ignored and id(value) not in self._ignored_objects
         ]
 
     def _encode(self, value: Any) -> _Encoder:
-        return _Encoder(value, self._codec, self._ignored_objects)
+        return _Encoder(value, self._codec, self._ignored_objects, self._is_searched)
+
+    def _is_searched(self, value: object) -> bool:
+        """Whether the attributes and the state of an object belong to the state of the target."""
+        return True
 
     def _is_restorable(self, name: str, value: Any, encoded: _Encoder) -> bool:
         return encoded.is_plain and (
@@ -176,10 +207,6 @@ class AttributeTracker:
 def _by_id(objects: Iterable[object]) -> dict[int, object]:
     """Return objects by their identity, which None and other shared constants do not have."""
     return {id(each): each for each in objects if each is not None}
-
-
-def _attributes_of(value: object) -> dict[str, Any]:
-    return getattr(value, "__dict__", {})
 
 
 def _copy_arrays(value: Any) -> Any:
@@ -203,9 +230,16 @@ class _Encoder:
         has_generator: Whether the value holds a random generator.
     """
 
-    def __init__(self, value: Any, codec: AttributeCodec, ignored: Mapping[int, object]) -> None:
+    def __init__(
+        self,
+        value: Any,
+        codec: AttributeCodec,
+        ignored: Mapping[int, object],
+        is_searched: Callable[[object], bool],
+    ) -> None:
         self._codec = codec
         self._ignored = ignored
+        self._is_searched = is_searched
         self.is_plain = True
         self.is_in_place = False
         self.has_generator = False
@@ -227,7 +261,7 @@ class _Encoder:
             return value
         if self._codec.read_tensor(value) is not None:
             return value
-        if depth > _MAX_DEPTH or isinstance(value, _CODE):
+        if depth > _MAX_DEPTH or isinstance(value, CODE_TYPES):
             return self._opaque(id(value))
         if type(value) in _CONTAINERS:
             return self._encode_container(value, depth + 1)
@@ -266,6 +300,8 @@ class _Encoder:
         if state is not None:
             self.has_generator = self.is_in_place = True
             return {_GENERATOR: self._encode(state, depth)}
+        if not self._is_searched(value):
+            return self._opaque(id(value))
         state = self._codec.get_state(value)
         if state is not None:
             self.is_in_place = True

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from detcore.errors import InvalidCheckpointError
-from detcore.trial import AttributeTracker
+from detcore.trial import AttributeTracker, FunctionTracker
 from detcore_keras._arrays import encoded, read_arrays
 from detcore_keras._callback_base import Callback
 from detcore_keras._callback_checks import (
@@ -34,6 +34,7 @@ from detcore_keras._callback_state import (
 )
 from detcore_keras._keras import keras
 from detcore_keras._tensorboard import TensorBoard
+from detcore_keras._variables import step_functions
 
 _logger = logging.getLogger("detcore.keras")
 
@@ -44,6 +45,8 @@ _VERSION = 1
 _OF_KERAS = ("model", "_model", "params", "validation_data")
 _OF_MONITORS = (*_OF_KERAS, "monitor_op", "min_delta")
 _OF_TENSORBOARD = (*_OF_KERAS, "_is_tracing", "_profiler_started", "_writers")
+# Names of what is saved beside callbacks: the trial, and variables of the user's functions.
+_TRIAL, _FUNCTIONS = "$trial", "$functions"
 SavedCallbacks: TypeAlias = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 
 
@@ -67,6 +70,7 @@ class CallbackMultiplexer:
         is_chief: Whether this is the worker with rank 0.
         tensorboard_path: Folder of event files; None for the folders that the callbacks name.
         saved_elsewhere: Layers and optimizers, whose state is saved with the model.
+        trial: The trial, whose changed attributes are saved as those of callbacks; or None.
 
     Attributes:
         callbacks: The callbacks that are called on this worker.
@@ -86,6 +90,7 @@ class CallbackMultiplexer:
         is_chief: bool,
         tensorboard_path: Path | None = None,
         saved_elsewhere: Collection[Any] = (),
+        trial: object = None,
     ) -> None:
         given = [callback for callback in callbacks if not is_replaced(callback)]
         here = [callback for callback in given if is_chief or not _is_chief_only(callback)]
@@ -97,13 +102,14 @@ class CallbackMultiplexer:
         self._tensorboard_path = tensorboard_path
         # Named before any is left out, so that names are the same on all workers.
         named = by_name(given)
-        self._names = frozenset(named)
+        self._names = frozenset({*named, _TRIAL, _FUNCTIONS})
         here_named = {name: c for name, c in named.items() if any(c is other for other in here)}
         self._stateful = {name: c for name, c in here_named.items() if has_own_state(c)}
         self._tracked = {name: c for name, c in here_named.items() if not has_own_state(c)}
-        self._saved_elsewhere = [model, *saved_elsewhere]
+        self._saved_elsewhere = [model, trial, *given, *saved_elsewhere]
+        self._trial = trial
         self._trackers: dict[str, AttributeTracker] = {}
-        self._has_told_lost_state = False
+        self._compiled: FunctionTracker | None = None
         self._batch_begin = _hooks(here, "on_train_batch_begin", "on_batch_begin")
         self._batch_end = _hooks(here, "on_train_batch_end", "on_batch_end")
         self._until: int | None = None
@@ -135,7 +141,24 @@ class CallbackMultiplexer:
 
     def track_attributes(self) -> None:
         """Begin to track what training changes, from what ``on_train_begin`` has set."""
-        self._trackers = {name: self._track(callback) for name, callback in self._tracked.items()}
+        ignored = self._saved_elsewhere
+        self._trackers = {
+            name: self._track(name, callback) for name, callback in self._tracked.items()
+        }
+        functions = {**self._tracked, **self._stateful}
+        if self._trial is not None:
+            functions[_TRIAL] = self._trial
+            self._trackers[_TRIAL] = AttributeTracker(
+                self._trial, prefix="trial.", ignored_objects=ignored, codec=KerasCodec()
+            )
+        steps = step_functions(self._model)
+        if self._model.run_eagerly:
+            functions |= steps
+        else:
+            self._compiled = FunctionTracker(steps, ignored_objects=ignored, codec=KerasCodec())
+        self._trackers[_FUNCTIONS] = FunctionTracker(
+            functions, prefix="", ignored_objects=ignored, codec=KerasCodec()
+        )
 
     def train_end(self, *, is_final: bool = True) -> None:
         """End training without an error.
@@ -245,7 +268,7 @@ class CallbackMultiplexer:
     def digests(self) -> dict[str, bytes]:
         """Return a digest of each callback's state, by name; equal states have equal digests."""
         found = {}
-        for name in (*self._stateful, *self._tracked):
+        for name in (*self._stateful, *self._trackers):
             arrays: dict[str, npt.NDArray[Any]] = {}
             digest = hashlib.blake2b(digest_size=16)
             digest.update(json.dumps(self._saved_state(name, arrays), sort_keys=True).encode())
@@ -271,9 +294,7 @@ class CallbackMultiplexer:
             InvalidExperimentError: If a callback's state cannot be saved; the message names the
                 callback and the attribute.
         """
-        if not self._has_told_lost_state:
-            self._has_told_lost_state = True
-            self._tell_lost_state()
+        self._warn_of_compiled_values()
         state, arrays = self.state_dict(leave_out)
         text = json.dumps(state, indent=1, allow_nan=False) + "\n"
         (directory / _STATE_FILE).write_text(text, encoding="utf-8")
@@ -287,7 +308,7 @@ class CallbackMultiplexer:
         arrays: dict[str, npt.NDArray[Any]] = {}
         states, attributes = (
             {name: self._saved_state(name, arrays) for name in names if name not in leave_out}
-            for names in (self._stateful, self._tracked)
+            for names in (self._stateful, self._trackers)
         )
         ended = None
         if self._ended is not None:
@@ -306,10 +327,9 @@ class CallbackMultiplexer:
     def _saved_state(self, name: str, arrays: dict[str, npt.NDArray[Any]]) -> Any:
         if name in self._stateful:
             return to_saved(self._stateful[name].get_state(), arrays, f"of {name}")
-        tracker = self._trackers.get(name)
-        return to_saved({} if tracker is None else tracker.capture(), arrays, f"of {name}")
+        return to_saved(self._trackers[name].capture(), arrays, f"of {name}")
 
-    def _track(self, callback: Any) -> AttributeTracker:
+    def _track(self, name: str, callback: Any) -> AttributeTracker:
         kinds = keras.callbacks
         ignored: Sequence[str] = _OF_KERAS
         monitors = (kinds.EarlyStopping, kinds.ReduceLROnPlateau, kinds.ModelCheckpoint)
@@ -319,24 +339,23 @@ class CallbackMultiplexer:
             ignored = _OF_TENSORBOARD
         return AttributeTracker(
             callback,
+            prefix=None if type(callback).__module__.startswith("keras.") else f"{name}.",
             ignored=ignored,
             ignored_objects=self._saved_elsewhere,
             codec=KerasCodec(),
         )
 
-    def _tell_lost_state(self) -> None:
-        """Warn about attributes that training has changed and that cannot be saved."""
-        for name, tracker in self._trackers.items():
-            names = tracker.list_changed()
-            if names and not type(self._tracked[name]).__module__.startswith("keras."):
-                _logger.warning(
-                    "the callback %s has changed %s, which cannot be saved in checkpoints: a "
-                    "resumed run starts with the first value. Keep the state in attributes that "
-                    "are numbers, strings, arrays, variables or containers of these, or define "
-                    "get_state and load_state (detcore_keras.callbacks.Callback)",
-                    name,
-                    ", ".join(names),
-                )
+    def _warn_of_compiled_values(self) -> None:
+        """Warn once about values that the compiled step has read before training changed them."""
+        if self._compiled is not None and (names := self._compiled.capture()):
+            _logger.warning(
+                "the loss or the training step reads %s, which training has changed. TensorFlow "
+                "reads it only when it compiles the step, so the change has no effect until a "
+                "resumed run compiles the step again. Use a tf.Variable, or compile the model with "
+                "run_eagerly=True",
+                ", ".join(names),
+            )
+        self._compiled = None
 
     def load_state(self, saved: SavedCallbacks, chief: SavedCallbacks | None = None) -> None:
         """Restore a result of `state_dict`, or of `read_callbacks`; after `train_begin`.

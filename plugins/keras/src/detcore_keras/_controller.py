@@ -66,6 +66,7 @@ class KerasController:
     """
 
     def __init__(self, trial: TFKerasTrial, context: TFKerasTrialContext) -> None:
+        self._trial = trial
         self._context = context
         batch_size = context.get_per_slot_batch_size()
         self._workers = Workers(context)
@@ -447,6 +448,7 @@ class KerasController:
                 is_chief=self._workers.is_chief,
                 tensorboard_path=self._context.get_tensorboard_path(),
                 saved_elsewhere=[*self._optimizers(), *self._model._flatten_layers()],
+                trial=self._trial,
             )
             self._callbacks.train_begin(is_resumed=is_resumed)
             self._heed_stop_training()

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-import types
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from detcore.trial import list_function_variables
 from detcore_keras._gradients import accumulated_variables
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
@@ -42,10 +42,6 @@ _CONFIGURED: tuple[type, ...] = (*_OPTIMIZERS, keras.optimizers.schedules.Learni
 # Settings that Keras 2 keeps in variables; training never changes them.
 _NOT_STATE = frozenset({"_steps_per_execution"})
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
-# Methods of models and losses that a training step runs.
-_METHODS = ("train_step", "compute_loss", "call")
-# Packages whose functions keep no state.
-_LIBRARIES = frozenset({"keras", "tensorflow", "numpy", "detcore_keras"})
 _NUMBERING = re.compile(r"_\d+(?=[_/:]|$)")
 
 
@@ -228,37 +224,20 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
                 pending.append((child, value, _group_of(current, name, group)))
 
 
+def step_functions(model: Any) -> dict[str, Any]:
+    """Return the owners of the functions that a training step runs: the losses and the model."""
+    losses = tf.nest.flatten(getattr(model, "loss", None))
+    return {**{f"loss {index}": loss for index, loss in enumerate(losses)}, "model": model}
+
+
 def _walk_functions(model: Any) -> Iterator[Found]:
     """Yield the variables that the user's loss and step refer to as global or enclosing names."""
-    losses = tf.nest.flatten(getattr(model, "loss", None))
-    pending: list[tuple[str, Any]] = [("loss", loss) for loss in losses]
-    for owner in (model, *(loss for loss in losses if isinstance(loss, keras.losses.Loss))):
-        pending += [(name, getattr(type(owner), name, None)) for name in _METHODS]
-    seen: set[int] = set()
-    while pending:
-        path, value = pending.pop(0)
+    for path, value in list_function_variables(step_functions(model)):
         if is_variable(value):
             yield Found("functions", path, raw_variable(value))
-        elif isinstance(value, list | tuple | dict):
-            pending += [(f"{path}/{name}", each) for name, each in _children(value)]
-        value = getattr(value, "python_function", value)  # of a `tf.function`
-        if isinstance(value, types.FunctionType) and id(value) not in seen:
-            seen.add(id(value))
-            pending += [(f"{path}/{name}", each) for name, each in _references(value)]
-
-
-def _references(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield the values of the global and enclosing names in a function of the user, by name."""
-    # A function from a checkpoint may have no module.
-    if (function.__module__ or "").partition(".")[0] in _LIBRARIES:
-        return
-    code = function.__code__
-    for name, cell in zip(code.co_freevars, function.__closure__ or (), strict=True):
-        if cell != types.CellType():  # an empty cell raises
-            yield name, cell.cell_contents
-    for name in code.co_names:
-        if name in function.__globals__:
-            yield name, function.__globals__[name]
+        elif isinstance(value, (list, tuple, dict, *_CONTAINERS)):
+            for item in _walk(value, "functions"):
+                yield dataclasses.replace(item, group="functions", name=f"{path}/{item.name}")
 
 
 def _group_of(owner: Any, name: str, group: str) -> str:

@@ -1,4 +1,4 @@
-"""Freeze layers and change a variable of the loss while ``fit`` trains.
+"""Freeze layers and change a variable and a number of the loss while ``fit`` trains.
 
 The arguments are ``eager``, ``graph`` or ``own`` (a step with an optimizer of its own) and,
 optionally, the epoch at whose beginning the process is killed.
@@ -27,14 +27,18 @@ class Freeze(keras.callbacks.Callback):
             self.model.layers[1].trainable = False
 
     def on_epoch_end(self, epoch, logs=None):
-        weight.assign(weight * 1.5)
+        global scale
+        scale *= 0.9
+        weight.assign(weight * 1.5 * scale)
 
 
+scale = 1.0
 weight = tf.Variable(0.1, trainable=False)
 
 
 def loss(y, prediction):
-    return tf.square(y - prediction) + weight * tf.abs(prediction)
+    error = tf.square(y - prediction) + weight * tf.abs(prediction)
+    return error * scale if tf.executing_eagerly() else error
 
 
 class OwnStep(keras.Sequential):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from detcore.errors import InvalidDataTypeError, InvalidExperimentError, describe
-from detcore_torch._callback_attributes import CallbackAttributes
+from detcore_torch._user_attributes import UserAttributes
 
 _ATTRIBUTES = "attributes of callbacks"
 
@@ -109,8 +109,7 @@ class Callbacks:
                 )
             _check_hooks(name, callback)
         self._callbacks: dict[str, PyTorchCallback] = dict(callbacks)
-        self._attributes = CallbackAttributes(self._callbacks, ignored_objects=ignored_objects)
-        self._saved_attributes: Mapping[str, Mapping[str, Any]] = {}
+        self._attributes = UserAttributes(self._callbacks, ignored_objects=ignored_objects)
 
     def call(self, hook: str, *arguments: Any) -> None:
         """Call a hook of all callbacks, in order."""
@@ -127,8 +126,7 @@ class Callbacks:
     def start_training(self) -> None:
         """Call ``on_training_start``, after which changed attributes are as in the checkpoint."""
         self.call("on_training_start")
-        self._attributes.note_objects()
-        self._attributes.restore(self._saved_attributes)
+        self._attributes.restore_again()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the callbacks' states by name, and the attributes that they have changed."""
@@ -138,8 +136,7 @@ class Callbacks:
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Give the callbacks their states; a callback that is new has none."""
-        self._saved_attributes = states.get(_ATTRIBUTES, {})
-        self._attributes.restore(self._saved_attributes)
+        self._attributes.restore(states.get(_ATTRIBUTES, {}))
         for name, callback in self._callbacks.items():
             if name in states:
                 callback.load_state_dict(states[name])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,8 +20,8 @@ from detcore_torch._seeding import preserved_generators, seed_from, seed_generat
 from detcore_torch._state import capture_shared, restore_shared, start_from_other
 from detcore_torch._state_tensors import as_arrays, name_state
 from detcore_torch._torch import torch
-from detcore_torch._trial_attributes import TrialAttributes
 from detcore_torch._unit import TrainedUnit
+from detcore_torch._user_attributes import UserAttributes
 from detcore_torch._worker_state import WorkerState, capture_worker
 
 if TYPE_CHECKING:
@@ -65,7 +65,11 @@ class TorchController:
         callbacks = trial.build_callbacks()
         self._callbacks = Callbacks(callbacks, [trial, *saved])
         saved += [*callbacks.values(), loader, held_out]
-        self._attributes = TrialAttributes(trial, ignored_objects=saved)
+        self._attributes = UserAttributes(
+            {"trial": trial},
+            functions={"trial": trial, **callbacks, **_name_models(context.models)},
+            ignored_objects=[*saved, *_list_containers(trial, saved)],
+        )
         self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
         self._batches = 0
         self._has_started = False
@@ -287,3 +291,16 @@ def _gpu_name() -> str | None:
 
 def _nothing_left() -> None:
     """Do nothing: the files are written already."""
+
+
+def _name_models(models: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    return {f"model {index}": model for index, model in enumerate(models)}
+
+
+def _list_containers(trial: PyTorchTrial, saved: Collection[object]) -> Iterator[torch.nn.Module]:
+    """Yield the modules in attributes that contain a saved model, such as one with its loss."""
+    identities = {id(each) for each in saved if isinstance(each, torch.nn.Module)}
+    for value in vars(trial).values():
+        modules = value.modules() if isinstance(value, torch.nn.Module) else ()
+        if any(id(module) in identities for module in modules):
+            yield value

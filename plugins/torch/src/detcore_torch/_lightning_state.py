@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detcore_torch._callback_attributes import CallbackAttributes, name_callbacks
 from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._script import ScriptState, read_document
 from detcore_torch._torch import torch
+from detcore_torch._user_attributes import UserAttributes, name_callbacks
 
 if TYPE_CHECKING:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -152,8 +152,10 @@ class CallbackStates:
             or callback in trainer.checkpoint_callbacks
         ]
         parts = [each for each in vars(trainer).values() if hasattr(each, "__dict__")]
-        self._attributes = CallbackAttributes(
-            dict(name_callbacks(callbacks)),
+        named = dict(name_callbacks(callbacks))
+        self._attributes = UserAttributes(
+            named,
+            functions={"model": model, **named},
             ignored_objects=[trainer, model, *parts, *trainer.loggers],
         )
 

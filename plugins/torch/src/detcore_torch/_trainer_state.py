@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from transformers.trainer_callback import ExportableState
 
-from detcore_torch._callback_attributes import CallbackAttributes, name_callbacks
 from detcore_torch._files import read_tensors
 from detcore_torch._torch import torch
+from detcore_torch._user_attributes import FUNCTIONS, UserAttributes, name_callbacks
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
@@ -43,12 +43,13 @@ class CallbackStates:
     def __init__(self, trainer: Trainer) -> None:
         self._trainer = trainer
         self._callbacks = dict(name_callbacks(trainer.callback_handler.callbacks))
-        self._attributes = CallbackAttributes(
+        self._attributes = UserAttributes(
             {
                 name: callback
                 for name, callback in self._callbacks.items()
                 if not type(callback).__module__.startswith("transformers.")
             },
+            functions={"trainer": trainer, "model": trainer.model, **self._callbacks},
             ignored_objects=[trainer, *(getattr(trainer, name) for name in _HANDED)],
         )
 
@@ -71,7 +72,7 @@ class CallbackStates:
 
     def load_state_dict(self, states: Mapping[str, Any]) -> None:
         """Give the callbacks their states; warn about a state whose callback is missing."""
-        missing = {*states["exported"], *states["attributes"]} - self._callbacks.keys()
+        missing = {*states["exported"], *states["attributes"]} - {*self._callbacks, FUNCTIONS}
         if missing:
             _logger.warning(
                 "the checkpoint has states of the callbacks %s, which the trainer does not have; "

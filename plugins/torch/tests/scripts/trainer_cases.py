@@ -81,8 +81,11 @@ class ShortStream(IterableDataset):
         return iter([rows[index] for index in range(24)])
 
 
+decay = 0.1
+
+
 class Average(TrainerCallback):
-    """Keeps a moving average of the weights, and a learning rate of its own, in attributes."""
+    """Keeps a moving average of the weights in an attribute, and a number in a global variable."""
 
     def __init__(self):
         self.shadow = None
@@ -99,7 +102,9 @@ class Average(TrainerCallback):
     def on_step_end(self, args, state, control, model=None, optimizer=None, **_):
         for name, value in model.state_dict().items():
             self.shadow[name].mul_(0.9).add_(value, alpha=0.1)
-        optimizer.param_groups[0]["weight_decay"] = self.generator.random() * 0.1
+        global decay
+        decay *= 0.9
+        optimizer.param_groups[0]["weight_decay"] = self.generator.random() * decay
         self.rank_draws.append(self.rank_generator.random())  # different on each rank
 
     def on_evaluate(self, args, state, control, metrics=None, **_):

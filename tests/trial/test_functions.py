@@ -1,0 +1,149 @@
+"""Variables of users' functions survive a restart: the same code, executed again, continues."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+import types
+from typing import Any
+
+import numpy as np
+import pytest
+
+from detcore.trial import FunctionTracker, list_function_variables
+
+SCRIPT = """
+import functools
+import json
+import random
+
+import numpy as np
+
+calls = 0
+history = []
+best = None
+generator = random.Random(1)
+data = np.zeros(5)
+
+
+class State:
+    def __init__(self):
+        self.level = 1.0
+
+
+state = State()
+
+
+def count():
+    global calls
+    calls += 1
+
+
+def make_loss(rate):
+    def decay():
+        nonlocal rate
+        rate *= 0.5
+
+    def loss(value):
+        global best
+        count()
+        decay()
+        [history.append(round(value * rate + generator.random(), 6)) for _ in range(1)]
+        best = min(history)
+        state.level += rate
+        return json.dumps([calls, rate, history, best, state.level, data.sum()])
+
+    return loss
+
+
+class Callback:
+    def on_step(self, value):
+        return functools.partial(self.loss, value)()
+
+
+callback = Callback()
+callback.loss = make_loss(1.0)
+"""
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return a function that executes the script as a new process would."""
+
+    def execute() -> types.ModuleType:
+        module = types.ModuleType("script_of_a_user")
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        exec(SCRIPT, vars(module))
+        return module
+
+    return execute
+
+
+def test_variables_of_functions_are_restored(script: Any) -> None:
+    whole = script().callback
+    expected = [whole.on_step(step) for step in range(6)]
+    first = script().callback
+    tracker = FunctionTracker({"callback": first})
+    assert [first.on_step(step) for step in range(3)] == expected[:3]
+    saved = tracker.capture()
+    assert "callback/loss/data" not in saved
+    later = script().callback
+    FunctionTracker({"callback": later}).restore(saved)
+    assert [later.on_step(step) for step in range(3, 6)] == expected[3:]
+
+
+def test_a_variable_that_a_function_creates_is_restored() -> None:
+    names: dict[str, Any] = {}
+    code = "def function():\n    global total\n    total = 3\n    return total"
+    exec(code, names)
+    tracker = FunctionTracker({"f": names["function"]})
+    names["function"]()
+    saved = tracker.capture()
+    assert saved == {"f/total": 3}
+    exec(code, others := {})
+    FunctionTracker({"f": others["function"]}).restore(saved)
+    assert others["total"] == 3
+
+
+def test_installed_packages_are_not_searched() -> None:
+    installed, own = random.Random(), np.zeros(1)
+
+    def function() -> Any:
+        return pytest.approx(own), installed, json.dumps
+
+    names = dict(list_function_variables({"f": function}))
+    assert names.keys() == {"f/own", "f/installed"}
+    assert not dict(list_function_variables({"json": json.dumps, "tracker": FunctionTracker({})}))
+
+
+def test_objects_of_installed_classes_are_not_saved() -> None:
+    encoder = json.JSONEncoder()
+
+    def function() -> None:
+        encoder.indent = 3
+
+    tracker = FunctionTracker({"f": function}, prefix="")
+    function()
+    assert tracker.capture() == {}
+    assert tracker.list_changed() == []
+
+
+def test_a_lost_change_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    lock = object()
+
+    def function() -> None:
+        nonlocal lock
+        lock = object()
+
+    tracker = FunctionTracker({"loss": function}, prefix="")
+    function()
+    tracker.capture()
+    tracker.capture()
+    (message,) = caplog.messages
+    assert "training has changed loss/lock, which a checkpoint cannot hold" in message
+
+
+def test_a_function_that_is_missing_is_named(caplog: pytest.LogCaptureFixture) -> None:
+    FunctionTracker({}).restore({"loss/weight": 2})
+    assert "no function refers to loss/weight" in caplog.text
