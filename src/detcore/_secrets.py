@@ -35,12 +35,6 @@ _ASSIGNMENT = re.compile(r"(?<![\w.-])([\w.-]+)[\"']?\s*[:=]")
 _PAIR = re.compile(r"(?<![\w.-])([\w.-]+=)([^&;\s'\"]+)")
 
 
-# A string in code that is given to a name, a key or an argument, or compared with it.
-_LITERAL = re.compile(
-    r"(?<![\w.-])([\w.-]+)[\"']?\]? {0,4}(?:: {0,4}[\w.]+ {0,4})?[:=]=?\s{0,9}[rRbBuU]{0,2}"
-    r"([\"'])([^\"'\s\\{}]+)\2"
-)
-_WORD = re.compile("[A-Za-z]?[a-z_]+")
 # Keys of AWS, GitHub, GitLab, Hugging Face, OpenAI and Slack; private keys.
 _KNOWN_FORMS = re.compile(
     r"AKIA[0-9A-Z]{16}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{20,}|hf_[A-Za-z0-9]{20,}"
@@ -151,23 +145,6 @@ def secret_values(config: Mapping[str, Any], hidden: object = None) -> list[str]
         hidden: Its masked copy; None: that of `mask_config`.
     """
     return _hidden_texts(config, mask_config(dict(config)) if hidden is None else hidden)
-
-
-def literal_secrets(text: str) -> Iterator[str]:
-    """Yield strings in source code that are secrets by the name that they are given, or their form.
-
-    Strings that only name a secret (``os.environ["API_KEY"]``), paths, and plain words, such as
-    a token of a vocabulary, are no secrets.
-    """
-    yield from (found.group() for found in _KNOWN_FORMS.finditer(text))
-    for found in _LITERAL.finditer(text):
-        name, _, value = found.groups()
-        if len(value) < _SHORTEST_SECRET or not is_secret_key(name.split(".")[-1]):
-            continue
-        if value.startswith(("/", "./", "<", "[")) or "://" in value or value.isupper():
-            continue
-        if "pass" in name.lower() or not _WORD.fullmatch(value):
-            yield value
 
 
 def mask_code(text: str, secrets: Iterable[str]) -> str:

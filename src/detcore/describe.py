@@ -5,17 +5,11 @@ from __future__ import annotations
 import datetime
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore._secrets import (
-    MASK,
-    hide_lines,
-    is_secret_key,
-    literal_secrets,
-    mask_code,
     mask_config,
-    secret_values,
 )
 from detcore.contract.values import searcher_metric as configured_metric
 
@@ -24,7 +18,6 @@ if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord, MetricRecord, TrialRecord, TrialSummary
 
 __all__ = [
-    "Redactor",
     "best_of",
     "can_resume",
     "describe_experiment",
@@ -53,8 +46,6 @@ __all__ = [
 _LOSS = re.compile(r"loss|err|mse|mae|perplexity", re.IGNORECASE)
 _SCORE = re.compile(r"acc|auc|f1|precision|recall|score|bleu|iou|dice|r2", re.IGNORECASE)
 _ONE = {"batches": "batch", "epochs": "epoch", "records": "record"}
-_PASSWORD_IN_URL = re.compile(r"://[^/@:\s'\"]*:([^/@\s'\"{}$%]+)@|[?&]sig=([^&\s'\"{}$%]+)")
-_SHORTEST_SECRET = 6
 _MAX_HPARAM_LENGTH = 80
 
 
@@ -409,52 +400,3 @@ def _length(value: object) -> str | None:
     if isinstance(value, Mapping) and count:
         return f"{count} {_ONE.get(unit, unit) if count == 1 else unit}"
     return str(count) if count else None
-
-
-class Redactor:
-    """Masks the secrets of an experiment and of environment variables in texts.
-
-    Args:
-        config: The experiment's configuration, with its secrets.
-        variables: Environment variables; those with the name of a secret, and passwords in the
-            URLs of all, are secrets.
-        code: Source files: strings in them that have the name or the form of a secret are secrets.
-    """
-
-    def __init__(
-        self, config: Mapping[str, Any], variables: Mapping[str, str], code: Iterable[str] = ()
-    ) -> None:
-        secrets = {*secret_values(config), *_passwords(_texts(config))}
-        secrets |= {value for name, value in variables.items() if is_secret_key(name)}
-        secrets |= set(_passwords(variables.values()))
-        secrets |= {secret for text in code for secret in literal_secrets(text)}
-        # The longest first: a secret may be a part of another one.
-        self._secrets = sorted((s for s in secrets if len(s) >= _SHORTEST_SECRET), key=len)[::-1]
-
-    def redact(self, text: str) -> str:
-        """Return a text for people with its secrets masked: also values of secret names in it."""
-        for secret in self._secrets:
-            text = text.replace(secret, MASK)
-        return "\n".join(hide_lines(text.split("\n")))
-
-    def redact_code(self, text: str) -> str:
-        """Return a source file with known secrets and passwords in URLs masked; it still parses."""
-        return mask_code(text, [*self._secrets, *_passwords([text])])
-
-
-def _texts(value: object) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for each in value.values():
-            yield from _texts(each)
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _texts(each)
-
-
-def _passwords(texts: Iterable[str]) -> Iterator[str]:
-    """Yield the passwords and signatures of URLs."""
-    for text in texts:
-        for found in _PASSWORD_IN_URL.finditer(text):
-            yield found.group(1) or found.group(2)

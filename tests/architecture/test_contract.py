@@ -26,8 +26,8 @@ DOCUMENTED = {
     "detcore.core": "DistributedContext",
     "detcore.data": "DataSource IdKind",
     "detcore.distributed": "DistributedContext",
-    "detcore.hooks": "API_VERSION CheckpointSaved EventInfo FailureActionType LauncherType"
-    " OBSERVER_HOOKS RendezvousType RoutesType SearcherType StorageType TablesType TrialFailure"
+    "detcore.hooks": "API_VERSION CheckpointSaved EventInfo LauncherType"
+    " OBSERVER_HOOKS RendezvousType RoutesType SearcherType StorageType TablesType"
     " hookimpl hookspec",
     "detcore.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
     "detcore.launch.nodes": "Line RankPlace Rendezvous RendezvousService RendezvousStore Sink",

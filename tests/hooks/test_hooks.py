@@ -20,7 +20,7 @@ Install = Callable[..., PluginManager]
 HEAD = """
 import click
 from detcore import hookimpl
-from detcore.hooks import FailureActionType, LauncherType, RendezvousType, RoutesType
+from detcore.hooks import LauncherType, RendezvousType, RoutesType
 from detcore.hooks import SearcherType, StorageType, TablesType
 from detcore.types import Framework
 told = []
@@ -142,17 +142,6 @@ def test_detcore_register_searcher(install: Install) -> None:
     )
     assert manager.searchers()["x"].method == "m:S"
     assert "single" in manager.searchers()
-
-
-def test_detcore_register_failure_action(install: Install) -> None:
-    manager = install(
-        a="@hookimpl\ndef detcore_register_failure_action(): return "
-        '[FailureActionType(name="page", function="m:f"), FailureActionType(name="x", function=3)]'
-    )
-    assert manager.failure_actions()["page"].function == "m:f"
-    assert "x" not in manager.failure_actions()
-    [problem] = manager.problems()
-    assert "returned a failure action whose function is 3, not a text like" in problem.message
 
 
 def test_detcore_register_commands(install: Install) -> None:

@@ -1,4 +1,4 @@
-"""`detcore diverge`, `replay` and `reproduce` on Keras trials, as users run them."""
+"""`detcore diverge` and `replay` on Keras trials, as users run them."""
 
 from __future__ import annotations
 
@@ -106,15 +106,3 @@ def test_diverge_names_a_record_that_changed(runs: Runs) -> None:
     found = json.loads(done.stdout)["found"]
     assert (found["kind"], found["tensor"]) == ("record content", None)
     assert found["step"] <= 25  # the first epoch
-
-
-@pytest.mark.soak
-def test_an_error_in_the_graph_is_repeated_in_its_batch(runs: Runs) -> None:
-    left = "(41.0 - tf.cast(self.optimizer.iterations, 'float32'))"
-    factor = f"tf.debugging.check_numerics(x / {left}, 'odd')"
-    runs.train(factor=factor, code=1, on_failure="bundle")
-    found = re.search(r"detcore reproduce (\S+)", runs.output)
-    assert found is not None, runs.output
-    done = runs.detcore("reproduce", found[1])
-    assert done.code == 0, done.output
-    assert done.stdout.startswith("reproduced: step 42: "), done.output

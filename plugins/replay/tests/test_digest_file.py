@@ -97,7 +97,7 @@ def test_batches_of_one_call_are_recorded_like_those_of_many(tmp_path: Path) -> 
     found = []
     for name in ("held", "at once", "many"):
         path = tmp_path / name / "digests-1.bin"
-        digests = StepDigests(path, run_id=1, start_step=0, every=5, keeps_step=True)
+        digests = StepDigests(path, run_id=1, start_step=0, every=5)
         digests.log_batches(range(5, 5, 5), lambda: batches)
         if name != "many":
             held_bytes = 1000 if name == "held" else None
@@ -105,12 +105,10 @@ def test_batches_of_one_call_are_recorded_like_those_of_many(tmp_path: Path) -> 
         else:
             for step, (record_ids, arrays) in zip(range(5, 20, 5), batches, strict=True):
                 digests.log(step, record_ids, arrays)
-        step_file = path.with_suffix(".step").read_text()
-        digests.log_last_batch(with_content=True)
         digests.close()
-        found.append((read(path.parent).steps, int(step_file), path.read_bytes()[-300:]))
+        found.append(read(path.parent).steps)
     assert found[0] == found[1] == found[2]
-    assert found[0][0].keys() == {5, 10, 15}
+    assert found[0].keys() == {5, 10, 15}
 
 
 def test_every_kth_step_is_recorded(tmp_path: Path) -> None:

@@ -157,8 +157,7 @@ def _ask_plugins(loaded: LoadedConfig, plugins: PluginManager) -> None:
         getattr(plugins.searchers().get(loaded.config.searcher.name), "method", _BUILT_IN),
         getattr(plugins.launchers().get(launcher_name), "launcher", _BUILT_IN),
     )
-    is_plain = loaded.config.on_failure is None
-    if is_plain and all(target.startswith(_BUILT_IN) for target in kinds):
+    if all(target.startswith(_BUILT_IN) for target in kinds):
         return
     from detcore.config import refusal
     from detcore.runner import find_refusals

@@ -59,7 +59,6 @@ COMMANDS = {
     "top": Lazy(None, "Follow the trials that run: steps, speed, last metrics."),
     "diverge": Lazy(None, "Say where two runs part: the first step that differs, and why."),
     "replay": Lazy(None, "Train steps of a run again, and compare them with the run."),
-    "reproduce": Lazy(None, "Train a failed trial again from its bundle, and compare the failure."),
     "report": Lazy(None, "Write the records of an experiment into one HTML file."),
     "tensorboard": Lazy(None, "Start TensorBoard on the event files of experiments."),
     "checkpoint": Lazy(
@@ -104,7 +103,6 @@ DISTRIBUTION_OF_COMMAND: dict[str, str] = {
     "plugins new": "detcore-testing",
     "replay": "detcore-replay",
     "report": "detcore-report",
-    "reproduce": "detcore-replay",
     "serve": "detcore-server",
     "storage": "detcore-storage",
     "tensorboard": "detcore-report",

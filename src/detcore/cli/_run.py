@@ -81,11 +81,6 @@ Exit codes:
     metavar="N",
     help="Train in N worker processes (resources.slots_per_trial).",
 )
-@click.option(
-    "--bundle",
-    is_flag=True,
-    help="Write a bundle of each trial that fails, for 'detcore reproduce' (on_failure: bundle).",
-)
 @click.option("--launcher", metavar="NAME", help="What starts the worker processes (launcher).")
 @click.option(
     "--max-slots",
@@ -112,7 +107,6 @@ def run(
     verbose: bool,
     settings: tuple[str, ...],
     slots: int | None,
-    bundle: bool,
     launcher: str | None,
     max_slots: int | None,
     master: str | None = None,
@@ -146,8 +140,6 @@ def run(
         raise click.UsageError(
             "--slots, --launcher and --max-slots belong to a new experiment, where a server runs it"
         )
-    if bundle:
-        settings = (*settings, 'on_failure="bundle"')
     if config is not None:
         settings = _settings_with_flags(settings, slots, launcher, max_slots)
     if master is not None:

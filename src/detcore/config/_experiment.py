@@ -115,11 +115,6 @@ class ExperimentConfig(Section):
         None,
         gt=0,
     )
-    on_failure: str | None = setting(
-        "Action for each trial that fails, of an installed plugin: 'bundle' "
-        "(detcore-replay) writes a file from which 'detcore reproduce' repeats the failure.",
-        None,
-    )
     reproducibility: Reproducibility = setting(
         "Settings for repeatable runs.", default_factory=lambda: Reproducibility()
     )

@@ -7,12 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detcore.contract.values import TrialInfo
+    pass
 
 __all__ = [
-    "API_VERSION", "OBSERVER_HOOKS", "CheckpointSaved", "EventInfo", "FailureActionType",
+    "API_VERSION", "OBSERVER_HOOKS", "CheckpointSaved", "EventInfo",
     "LauncherType", "RendezvousType", "RoutesType", "SearcherType", "StorageType", "TablesType",
-    "TrialFailure",
 ]  # fmt: skip
 
 
@@ -131,49 +130,6 @@ class TablesType:
     name: str
     migrations: str
     revisions: tuple[str, ...]
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class FailureActionType:
-    """An action of the runner for each trial that fails for good.
-
-    Attributes:
-        name: Value of ``on_failure`` in an experiment file, such as ``"bundle"``.
-        function: A callable ``(failure: TrialFailure) -> str | None``, as ``"module:function"``.
-            The runner shows the text that it returns, and the error that it raises.
-    """
-
-    name: str
-    function: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrialFailure:
-    """A trial that failed, and is not started again.
-
-    Attributes:
-        trial: The trial, as its last run was started; its configuration may contain secrets.
-        error: The error in one line.
-        fault: Kind and place of the exception, such as ``"TypeError at /code/train.py:3"``; None
-            for errors from outside (network, storage, other workers) and for killed processes.
-        exit_code: Exit code of the worker; negative: the signal that ended it.
-        steps_completed: The last step that the run reported; that of its checkpoint if it
-            reported none.
-        storage_url: URL of the checkpoint storage.
-        checkpoint: UUID of the newest checkpoint, or None.
-        checkpoint_steps: Steps completed at that checkpoint; 0 without one.
-        is_hang: Whether it was ended because it reported nothing (``hang_timeout_s``).
-    """
-
-    trial: TrialInfo
-    error: str
-    fault: str | None
-    exit_code: int
-    steps_completed: int
-    storage_url: str
-    checkpoint: str | None = None
-    checkpoint_steps: int = 0
-    is_hang: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from detcore.contract.hook_values import (
         CheckpointSaved,
         EventInfo,
-        FailureActionType,
         LauncherType,
         RendezvousType,
         RoutesType,
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from detcore.contract.values import Framework, TrialInfo
 
 __all__ = [
-    "detcore_checkpoint_saved", "detcore_register_commands", "detcore_register_failure_action",
+    "detcore_checkpoint_saved", "detcore_register_commands",
     "detcore_register_framework", "detcore_register_launcher", "detcore_register_rendezvous",
     "detcore_register_routes", "detcore_register_searcher", "detcore_register_storage",
     "detcore_register_tables", "detcore_training_metrics", "detcore_trial_finished",
@@ -133,22 +132,6 @@ def detcore_register_searcher() -> SearcherType | list[SearcherType] | None:
     Returns:
         One `SearcherType` or a list. ``single``, ``random``, ``grid``, ``adaptive_asha``
         and ``async_halving`` are built in.
-
-    Raises:
-        Exception: Any; recorded as a problem of the plugin.
-    """
-
-
-@hookspec
-def detcore_register_failure_action() -> FailureActionType | list[FailureActionType] | None:
-    """Register an action for trials that fail, which ``on_failure`` of an experiment file names.
-
-    When: in the runner of an experiment that names an action, before the experiment is recorded
-    and when a trial has failed for good.
-    Kind: register.
-
-    Returns:
-        One `FailureActionType` or a list. It names its function as ``"module:function"``.
 
     Raises:
         Exception: Any; recorded as a problem of the plugin.

@@ -7,7 +7,6 @@ batch follows: its step, record ids and digest as JSON, and its arrays in NumPy'
 
 from __future__ import annotations
 
-import io
 import json
 import logging
 import os
@@ -44,8 +43,6 @@ _FLUSH_EVERY_S = 0.2
 _MOST_COPIED_BYTES, _MOST_BATCH_BYTES = 1 << 20, 1 << 16
 # Of batches that are kept as they are until a flush.
 _MOST_HELD_BYTES = 1 << 22
-# Of the batch in which a run failed: more ids than a batch has, and content of small records.
-_MOST_IDS, _MOST_CONTENT_BYTES = 1 << 16, 1 << 20
 # Kinds of NumPy's types whose buffer is the values.
 _WITH_BUFFER = frozenset("biufcmMSU")
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
@@ -71,8 +68,6 @@ class StepDigests:
         every: Record every step of which this is a divisor; >= 1.
         rank: Index of this worker.
         world_size: Number of workers; each writes a separate file.
-        keeps_step: Whether to write the step that begins into a file next to it, which ends in
-            ``.step``, so that a process that is killed leaves it.
 
     Attributes:
         every: As given.
@@ -91,7 +86,6 @@ class StepDigests:
         every: int = 1,
         rank: int = 0,
         world_size: int = 1,
-        keeps_step: bool = False,
     ) -> None:
         self.every = every
         self._file = FrameFile(path, self._header, "step digests", "reproducibility.step_digests")
@@ -114,11 +108,7 @@ class StepDigests:
         # Steps of which the batches are kept as they are, and a function that returns these.
         self._held: list[tuple[Sequence[int], Callable[[], Sequence[_Batch]]]] = []
         self._held_bytes = 0
-        # The last step, a function that returns its batch, and whether it is exact.
-        self._last: tuple[int, Callable[[], _Batch], bool] | None = None
         self._is_full = False
-        self._step_path = path.with_suffix(".step") if keeps_step else None
-        self._step_descriptor: int | None = None
 
     @classmethod
     def for_trial(
@@ -139,7 +129,6 @@ class StepDigests:
             every=every,
             rank=rank,
             world_size=world_size,
-            keeps_step=info.config.get("on_failure") is not None,
         )
 
     @staticmethod
@@ -166,22 +155,15 @@ class StepDigests:
         step: int,
         record_ids: npt.ArrayLike | None = None,
         content: _Content = (),
-        *,
-        is_exact: bool = True,
     ) -> None:
-        """Digest or copy the batch of a step before it is trained on. Keeps it until the next call.
+        """Digest or copy the batch of a step before it is trained on.
 
         Args:
             step: Batches completed once this step is done, so the first step of a trial is 1.
             record_ids: Integers, ``(n,)``; None: not known.
             content: The batch's arrays, in a fixed order, or a function that returns them; none:
                 not known. Not read for a step that is not recorded.
-            is_exact: False where training failed in a call of many batches, at this step or the
-                one before.
         """
-        self._last = (step, lambda: (record_ids, content), is_exact)
-        if self._step_path is not None:
-            self._keep_step(self._step_path, step)
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
@@ -202,18 +184,11 @@ class StepDigests:
             steps: Steps that are recorded: multiples of `every`, ascending.
             batches: Returns the record ids and the content of each.
             held_bytes: Memory that `batches` keeps. It is called at a flush then, together with
-                others, and again if training fails, so its arrays must not change. None: it is
-                called at once.
+                others, so its arrays must not change. None: it is called at once.
         """
-        if not steps:
+        if not steps or self._is_full:
             return
-        last = batches if held_bytes is not None else _kept(batches())
-        self._last = (steps[-1], lambda: last()[-1], True)
-        if self._step_path is not None:
-            self._keep_step(self._step_path, steps[-1])
-        if self._is_full:
-            return
-        self._held.append((steps, last))
+        self._held.append((steps, batches))
         self._held_bytes += held_bytes or 0
         if held_bytes is None or self._held_bytes >= _MOST_HELD_BYTES:
             self._digest_held()
@@ -243,52 +218,6 @@ class StepDigests:
             row[place] = xxhash.xxh3_64_intdigest(content)
         self._copies.clear()
         self._copied_bytes = 0
-
-    def _keep_step(self, path: Path, step: int) -> None:
-        try:
-            if self._step_descriptor is None:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                flags = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
-                self._step_descriptor = os.open(path, flags, 0o600)
-            os.pwrite(self._step_descriptor, b"%20d" % step, 0)
-        except OSError as error:  # such as a full disk, which must not end training
-            self._step_path = None
-            _logger.warning("the present step is not recorded any longer: %s", error)
-
-    def log_last_batch(self, *, with_content: bool = False) -> None:
-        """Record the batch of the last call of `log`, in or after which training failed.
-
-        Args:
-            with_content: Whether to record its arrays as well, if they have at most 1 MiB.
-        """
-        if self._last is None or self._is_full:
-            return
-        step, batch, is_exact = self._last
-        try:
-            record_ids, content = batch()
-            arrays = [np.asarray(each) for each in (content() if callable(content) else content)]
-            ids = None if record_ids is None else np.asarray(record_ids).ravel()[:_MOST_IDS]
-            fields = {
-                "step": step,
-                "is_exact": is_exact,
-                "record_ids": None if ids is None else ids.tolist(),
-                "content": _digest(arrays),
-            }
-            frames = [pack_frame(FrameKind.LAST_BATCH, step, 0, json.dumps(fields).encode())]
-            is_plain = not any(array.dtype.hasobject for array in arrays)
-            size_bytes = sum(array.nbytes for array in arrays)
-            if with_content and arrays and is_plain and size_bytes <= _MOST_CONTENT_BYTES:
-                packed = io.BytesIO()
-                np.savez_compressed(packed, *arrays)
-                frames.append(pack_frame(FrameKind.LAST_CONTENT, step, 0, packed.getvalue()))
-        except Exception as error:  # noqa: BLE001  (must not hide why training failed)
-            _logger.warning(
-                "the last batch cannot be recorded: %s: %s", type(error).__name__, error
-            )
-            return
-        for frame in frames:
-            self._file.append(frame)
-        self.flush()
 
     def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
         """Digest the metrics of the last steps, oldest first.
@@ -389,9 +318,6 @@ class StepDigests:
             self._file.abandon()
         else:
             self._file.close()
-        if self._step_descriptor is not None:
-            os.close(self._step_descriptor)
-            self._step_descriptor = self._step_path = None
 
     def _header(self) -> bytes:
         facts = {
@@ -402,10 +328,6 @@ class StepDigests:
             "machine": {"system": _system(), "cpu": _cpu_model(), "cpus": os.cpu_count()},
         }
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
-
-
-def _kept(batches: Sequence[_Batch]) -> Callable[[], Sequence[_Batch]]:
-    return lambda: batches
 
 
 def _are_small(

@@ -37,9 +37,7 @@ class FrameKind(enum.IntEnum):
     DIGESTS = 3
     NAMES = 4
     STATE = 5
-    LAST_BATCH = 6
-    LAST_CONTENT = 7
-    BATCHES = 8
+    BATCHES = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,12 @@ from detcore.contract.hook_values import (
     OBSERVER_HOOKS,
     CheckpointSaved,
     EventInfo,
-    FailureActionType,
     LauncherType,
     RendezvousType,
     RoutesType,
     SearcherType,
     StorageType,
     TablesType,
-    TrialFailure,
 )
 from detcore.lazy import lazy_names
 
@@ -33,9 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "API_VERSION", "OBSERVER_HOOKS", "ApiRange", "CheckpointSaved", "EventInfo",
-    "FailureActionType", "LauncherType", "Observer", "PluginEntry", "PluginManager",
+    "LauncherType", "Observer", "PluginEntry", "PluginManager",
     "PluginProblem", "PluginState", "RendezvousType", "RoutesType", "SearcherType", "StorageType",
-    "TablesType", "TrialFailure", "describe_error", "diagnose", "hookimpl", "hookspec",
+    "TablesType", "describe_error", "diagnose", "hookimpl", "hookspec",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(

@@ -314,12 +314,6 @@ KINDS = {
         Kind("launcher", "detcore_register_launcher", types.LauncherType, ("launcher", "settings")),
         Kind("rendezvous", "detcore_register_rendezvous", types.RendezvousType, ("service",)),
         Kind("searcher", "detcore_register_searcher", types.SearcherType, ("method", "settings")),
-        Kind(
-            "failure action",
-            "detcore_register_failure_action",
-            types.FailureActionType,
-            ("function",),
-        ),
         Kind("command", "detcore_register_commands", None),
         Kind("router", "detcore_register_routes", types.RoutesType, ("make_router",)),
         Kind("set of tables", "detcore_register_tables", types.TablesType, ("migrations",)),

@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pluggy
 
     from detcore.contract.hook_values import (
-        FailureActionType,
         LauncherType,
         RendezvousType,
         RoutesType,
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
         | LauncherType
         | RendezvousType
         | SearcherType
-        | FailureActionType
         | RoutesType
         | TablesType
         | click.Command
@@ -195,10 +193,6 @@ class PluginManager:
     def searchers(self) -> dict[str, SearcherType]:
         """Return the registered search methods by name."""
         return self._items("searcher")
-
-    def failure_actions(self) -> dict[str, FailureActionType]:
-        """Return the registered actions for trials that fail, by name."""
-        return self._items("failure action")
 
     def routes(self) -> dict[str, RoutesType]:
         """Return the registered routes of the server by name."""

@@ -27,7 +27,6 @@ from detcore.runner._interrupts import Interrupts, Requests
 from detcore.runner._loop import SearchLoop
 from detcore.runner._mending import mend_experiment
 from detcore.runner._named import (
-    find_failure_action,
     find_launcher,
     make_method,
     ready_launcher,
@@ -137,7 +136,6 @@ def _check_names(
     config = smoke_config(loaded.config) if test_mode else loaded.config
     Search(make_method(config, settings.plugins), seed=config.reproducibility.experiment_seed)
     find_launcher(config, settings.plugins)
-    find_failure_action(config.on_failure, settings.plugins)
     count_slots(config, max_slots=settings.max_slots)
     return config
 
@@ -166,8 +164,8 @@ def _pin_source(
 def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
     """Return the errors that plugins raise for an otherwise valid experiment file, by section.
 
-    A plugin's search method is made and asked for its first trials, and its launcher and its action
-    on failure are looked up. For detcore's own, the check of the experiment file is enough.
+    A plugin's search method is made and asked for its first trials, and its launcher is looked
+    up. For detcore's own, the check of the experiment file is enough.
 
     Args:
         loaded: The experiment file.
@@ -183,7 +181,6 @@ def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, Det
     checks: dict[str, Callable[[], object]] = {
         "searcher": check_searcher,
         "launcher": lambda: find_launcher(config, plugins),
-        "on_failure": lambda: find_failure_action(config.on_failure, plugins),
     }
     found: dict[str, DetcoreError] = {}
     for section, check in checks.items():

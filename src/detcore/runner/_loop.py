@@ -16,7 +16,6 @@ from detcore.database import DatabaseAway, Patience
 from detcore.describe import flatten
 from detcore.hooks.delivery import tell_end_of_killed
 from detcore.runner._listener import TrialStatus
-from detcore.runner._named import find_failure_action
 from detcore.runner._running import RunningTrial
 from detcore.runner._supervisor import (
     Action,
@@ -358,26 +357,8 @@ class SearchLoop:
                 )
         except (DetcoreError, OSError) as error:
             self._listener.notice(f"plugins are not told of the end of trial {decided.id}: {error}")
-        if decided.state is TrialState.ERROR and not finish.starts_again:
-            self._act_on_failure(trial, decided.error or "")
         trial.output.close()
         self._ended = None
-
-    def _act_on_failure(self, trial: RunningTrial, error: str) -> None:
-        """Call the action that the experiment names for a trial that failed for good."""
-        name, trial_id = trial.info.config.get("on_failure"), trial.info.trial_id
-        if name is None or trial.is_invalid_hp:
-            return
-        latest = self._database.latest_checkpoint(trial_id)
-        failure = trial.describe_failure(error, latest, self._starter.storage.url)
-        try:
-            action = find_failure_action(name, self._starter.run.plugins)
-            text = action and action(failure)
-        except Exception as fault:  # noqa: BLE001  (a plugin's: the other trials continue)
-            kind = "" if isinstance(fault, DetcoreError) else f"{type(fault).__name__}: "
-            text = f"on_failure: {name} failed: {kind}{fault}"
-        if text:
-            self._listener.notice(f"trial {trial_id}: {text}")
 
     def _abandon(self) -> None:
         """End all workers at once; the run fails."""

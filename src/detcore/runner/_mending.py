@@ -101,7 +101,7 @@ def _refusal(
     has_reported: bool,
 ) -> str | None:
     """Return why a setting cannot be changed, or None."""
-    if name in ("max_restarts", "hang_timeout_s", "on_failure"):
+    if name in ("max_restarts", "hang_timeout_s"):
         return None
     if name.startswith(_STORAGE) and MASK in (shown.get(name), before.get(name)):
         return None

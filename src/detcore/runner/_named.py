@@ -17,7 +17,7 @@ from detcore.trial import import_object
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
-    from detcore.hooks import PluginManager, TrialFailure
+    from detcore.hooks import PluginManager
     from detcore.runner._listener import RunSettings
     from detcore.search import SearchMethod
 
@@ -109,28 +109,6 @@ def ready_launcher(
         if isinstance(launcher, SupportsCheck):
             launcher.check_trial(config.model_dump(mode="json"), slots=num_workers)
         yield launcher
-
-
-def find_failure_action(
-    name: str | None, plugins: PluginManager
-) -> Callable[[TrialFailure], str | None] | None:
-    """Return the action for trials that fail; None if the experiment names no action.
-
-    Args:
-        name: ``on_failure`` of the experiment file.
-        plugins: Provide actions.
-
-    Raises:
-        RunError: If no installed plugin has the action, or it cannot be imported.
-    """
-    if name is None:
-        return None
-    actions = plugins.failure_actions()
-    function = _registered("on_failure", name, actions, kinds="Actions").function
-    action: Callable[[TrialFailure], str | None] = _imported(
-        f"on_failure: {name} ({function})", function
-    )
-    return action
 
 
 def make_method(config: ExperimentConfig, plugins: PluginManager) -> SearchMethod:

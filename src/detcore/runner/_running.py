@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any
 from detcore._log import SpoolDamagedError, read_records, spool_path
 from detcore._log.events import CheckpointCommitted, Event, TrainingMetrics, ValidationMetrics
 from detcore.contract.errors import NotANumberError, in_one_line
-from detcore.contract.hook_values import TrialFailure
 from detcore.core._outcome import WorkerFault
 from detcore.database import TrialLog
 from detcore.launch import WorkerEvent, WorkerGroup, describe_exit
@@ -328,28 +327,6 @@ class RunningTrial:
             made_progress=latest is not None and latest.steps_completed > info.steps_completed,
             origin=origin,
             is_error_shown=bool(error) and self.output.has_shown(error),
-        )
-
-    def describe_failure(
-        self, error: str, latest: CheckpointRecord | None, storage_url: str
-    ) -> TrialFailure:
-        """Return the description of a failure for the action that the experiment names.
-
-        Args:
-            error: As recorded.
-            latest: The trial's newest checkpoint, or None.
-            storage_url: Where the trial's checkpoints are.
-        """
-        return TrialFailure(
-            trial=self.info,
-            error=error,
-            fault=self._told_fault,
-            exit_code=self._code,
-            steps_completed=self._steps_completed,
-            storage_url=storage_url,
-            checkpoint=latest.uuid if latest else None,
-            checkpoint_steps=latest.steps_completed if latest else 0,
-            is_hang=self._is_hang,
         )
 
     @property

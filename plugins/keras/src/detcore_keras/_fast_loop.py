@@ -16,7 +16,6 @@ from detcore.errors import InvalidModelError
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._model import build_ahead
 from detcore_keras._random_state import warn_of_unsaved_generators
-from detcore_keras._variables import raw_variable
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
 
 # Key under which a step returns the ids of its records, next to the model's own metrics.
 RECORD_IDS = "detcore/record_ids"
-# Key under which a call of many steps returns the updates of the weights so far.
-NUM_UPDATES = "detcore/num_updates"
 
 
 class TrainSteps:
@@ -176,17 +173,7 @@ class TrainSteps:
             return index + 1, written
 
         _, arrays = tf.while_loop(lambda index, _: index < count, body, (tf.constant(0), arrays))
-        stacked = {name: _stacked(name, array) for name, array in arrays.items()}
-        counter = update_counter(self._model)
-        if counter is not None:
-            stacked[NUM_UPDATES] = tf.identity(counter.read_value())
-        return stacked
-
-
-def update_counter(model: keras.Model) -> tf.Variable | None:
-    """Return the variable that counts the updates of the model's weights; None if it has none."""
-    counter = raw_variable(getattr(getattr(model, "optimizer", None), "iterations", None))
-    return counter if isinstance(counter, tf.Variable) else None
+        return {name: _stacked(name, array) for name, array in arrays.items()}
 
 
 def slow_reason(model: Any, *, has_batch_hooks: bool) -> str | None:

@@ -14,7 +14,6 @@ import numpy.typing as npt
 
 from detcore.errors import DataError, InvalidModelError, NotANumberError
 from detcore_keras._data import RECORD_COUNT, batch_records, leaves
-from detcore_keras._fast_loop import NUM_UPDATES, update_counter
 from detcore_keras._fit import keras_function
 from detcore_keras._keras import tf
 from detcore_keras._tfdata import DatasetFeed, iterate_on_demand
@@ -203,7 +202,6 @@ class FastUnits(Units):
         super().__init__(**parts)
         self._steps = steps
         self._batch_s: float | None = None
-        self._updates: Any = None
         self._calls = 0
 
     def advance(self, limit: int, interrupted: Callable[[], bool]) -> list[dict[str, float]]:
@@ -215,19 +213,7 @@ class FastUnits(Units):
         while self.feed.position < target:
             inputs, count = self.feed.block(target - self.feed.position)
             started = time.perf_counter()
-            if self._updates is None:
-                self._updates = self._num_updates()
-            try:
-                outputs = self._steps.run_many(inputs, count)
-            except Exception:
-                if self.digests is not None:
-                    # The step that failed may have counted itself.
-                    done = self._num_updates() - int(self._updates)
-                    trained = min(max(0, done), count - 1)
-                    self.digests.log(self.feed.position + trained + 1, is_exact=trained == 0)
-                raise
-            # Reading it here would take longer than a short step.
-            self._updates = outputs.get(NUM_UPDATES, self._updates)
+            outputs = self._steps.run_many(inputs, count)
             seconds += time.perf_counter() - started
             if self.digests is not None:
                 self.digest(self.digests, inputs, count)
@@ -240,11 +226,6 @@ class FastUnits(Units):
             self._note_pace(target - begin, self.slowest(seconds))
         self.callbacks.batches_done(begin, target)
         return rows
-
-    def _num_updates(self) -> int:
-        """Return the updates of the weights so far, by which a failed step is found; 0: unknown."""
-        counter = update_counter(self.model)
-        return 0 if counter is None else int(counter.numpy())
 
     def _pace(self) -> int:
         if self._batch_s is None:

@@ -1,4 +1,4 @@
-"""``detcore replay``, ``detcore diverge`` and ``detcore reproduce``."""
+"""``detcore replay`` and ``detcore diverge``."""
 
 from __future__ import annotations
 
@@ -13,18 +13,11 @@ import click
 
 from detcore.cli import open_records, print_json
 from detcore.errors import RunError
-from detcore_replay._bundle_file import read_bundle
 from detcore_replay._check import check_steps
 from detcore_replay._diverge import find_divergence
 from detcore_replay._page import divergence_page
-from detcore_replay._printing import (
-    print_check,
-    print_divergence,
-    print_reproduction,
-    to_document,
-)
+from detcore_replay._printing import print_check, print_divergence, to_document
 from detcore_replay._replay import Replayer
-from detcore_replay._reproduce import reproduce_failure
 from detcore_replay._runs import find_run
 
 if TYPE_CHECKING:
@@ -57,18 +50,6 @@ Examples:
 Exit codes:
   0    every step that was compared is equal
   1    different; also errors
-"""
-_REPRODUCE_EXAMPLES = """
-\b
-Examples:
-  detcore run const.yaml --bundle           a trial that fails leaves a bundle
-  detcore reproduce bundle-1.zip
-  detcore reproduce bundle-1.zip --checkpoint 0d6f8a52/     a copy of its checkpoint
-
-\b
-Exit codes:
-  0    the same failure in the same batch
-  1    another end; also errors
 """
 
 
@@ -175,32 +156,6 @@ def replay(
     else:
         print_check(checked)
     context.exit(0 if checked.is_equal else _EXIT_DIFFERS)
-
-
-@click.command(epilog=_REPRODUCE_EXAMPLES)
-@click.argument("bundle", type=click.Path(path_type=Path, dir_okay=False))
-@click.option(
-    "--checkpoint", type=click.Path(path_type=Path, file_okay=False, exists=True), metavar="DIR",
-    help="A copy of the checkpoint before the failure.  [default: it is read from its storage]",
-)  # fmt: skip
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
-@click.pass_context
-def reproduce(context: click.Context, bundle: Path, checkpoint: Path | None, as_json: bool) -> None:
-    """Train the trial of a bundle again until it fails, and compare the failure.
-
-    BUNDLE is the file that a failed trial leaves with --bundle, or on_failure: bundle. Training
-    starts from the checkpoint before the failure, in a scratch folder. Failures of scripts (an
-    entrypoint that is a command) are not repeated. It runs the code in the bundle: use only bundles
-    of people whom you trust.
-    """
-    read = read_bundle(bundle)
-    with tempfile.TemporaryDirectory(prefix="detcore-reproduce-") as scratch:
-        found = reproduce_failure(read, context.obj, Path(scratch), checkpoint=checkpoint)
-    if as_json:
-        print_json(to_document(found))
-    else:
-        print_reproduction(found)
-    context.exit(0 if found.is_equal else _EXIT_DIFFERS)
 
 
 @contextlib.contextmanager

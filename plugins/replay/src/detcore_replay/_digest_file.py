@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from detcore.data import FrameKind, StepDigests
+from detcore.data import FrameKind
 from detcore.errors import LedgerError
 from detcore_replay._frames import scan_frames
 
@@ -20,23 +20,6 @@ _FORMAT_VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LastBatch:
-    """The batch in or after which a run failed.
-
-    Attributes:
-        step: Its step, counted from 1.
-        record_ids: Ids of its records; None: not known.
-        content: Digest of its content; 0: not known.
-        is_exact: False: it failed at this step or the one before.
-    """
-
-    step: int
-    record_ids: tuple[int, ...] | None
-    content: int
-    is_exact: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class DigestedRun:
     """The digests of a trial, over all of its starts; those of a later start replace earlier ones.
 
@@ -44,13 +27,11 @@ class DigestedRun:
         facts: Facts about the newest start, by name.
         steps: Digests of record ids, content and metrics by step; 0 where not known.
         states: Digests by tensor name, by step.
-        last: The batch in or after which the newest start failed, or None.
     """
 
     facts: Mapping[str, Any]
     steps: Mapping[int, tuple[int, int, int]]
     states: Mapping[int, Mapping[str, int]]
-    last: LastBatch | None = None
 
 
 def read_digests(trial_dir: Path) -> DigestedRun | None:
@@ -74,31 +55,12 @@ def read_digests(trial_dir: Path) -> DigestedRun | None:
     steps: dict[int, tuple[int, int, int]] = {}
     states: dict[int, dict[str, int]] = {}
     facts: dict[str, Any] = {}
-    last: LastBatch | None = None
     for facts, frames in sorted(read, key=lambda each: int(each[0]["run_id"])):
         start = int(facts["start_step"])
         steps = {step: row for step, row in steps.items() if step <= start}
         states = {step: state for step, state in states.items() if step <= start}
         _collect(frames, steps, states)
-        found = [json.loads(body) for kind, _, body in frames if kind is FrameKind.LAST_BATCH]
-        last = _last_batch(found[-1]) if found else None
-    return DigestedRun(facts, steps, states, last) if facts else None
-
-
-def read_step(folder: Path, *, run_id: int) -> int:
-    """Return the last step that a run of a trial began; 0: not known."""
-    path = (Path(folder) / StepDigests.file_name(run_id)).with_suffix(".step")
-    return int(path.read_bytes() or 0) if path.exists() else 0
-
-
-def _last_batch(fields: Mapping[str, Any]) -> LastBatch:
-    ids = fields["record_ids"]
-    return LastBatch(
-        int(fields["step"]),
-        None if ids is None else tuple(ids),
-        int(fields["content"]),
-        bool(fields["is_exact"]),
-    )
+    return DigestedRun(facts, steps, states) if facts else None
 
 
 def _read_frames(path: Path) -> list[tuple[FrameKind, int, bytes]]:

@@ -11,17 +11,15 @@ if TYPE_CHECKING:
     from detcore_replay._check import CheckedSteps
     from detcore_replay._compare import Difference
     from detcore_replay._diverge import Divergence
-    from detcore_replay._reproduce import Reproduction
 
 
 _SHOWN_SETTINGS = 12
 _SHOWN_CODE = 16
 _SHOWN_TENSORS = 4
-_SHOWN_IDS = 16
 _WIDTH = 76
 
 
-def to_document(result: Divergence | CheckedSteps | Reproduction) -> dict[str, Any]:
+def to_document(result: Divergence | CheckedSteps) -> dict[str, Any]:
     """Return a result as JSON values."""
     return {"is_equal": result.is_equal, **dataclasses.asdict(result)}
 
@@ -63,29 +61,6 @@ def print_check(result: CheckedSteps) -> None:
         f"{result.label}, steps {ranges}: the replay differs: {describe_difference(result.found)}"
     )
     _print_tensors(result.found)
-
-
-def print_reproduction(result: Reproduction) -> None:
-    """Print whether a failure was repeated."""
-    for note in result.notes:
-        print_line(f"note: {note}")
-    if result.is_equal:
-        print_line(f"reproduced: {result.repeated}")
-    else:
-        print_line("not reproduced:")
-        print_line(f"  the run failed {result.original}")
-        print_line(f"  here it ended {result.repeated}")
-        if result.found is not None:
-            print_line(
-                f"  it differs from the run before that: {describe_difference(result.found)}"
-            )
-    if result.record_ids:
-        ids = ", ".join(map(str, result.record_ids[:_SHOWN_IDS]))
-        more = len(result.record_ids) - _SHOWN_IDS
-        print_line(f"  records of the batch: {ids}{f', and {more} more' if more > 0 else ''}")
-    if result.is_hang or not result.is_equal:
-        for line in result.tail:
-            print_line(f"  | {line}")
 
 
 def describe_difference(found: Difference) -> str:

@@ -57,11 +57,9 @@ class Probe(StepDigests):
         step: int,
         record_ids: npt.ArrayLike | None = None,
         content: Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]] = (),
-        *,
-        is_exact: bool = True,
     ) -> None:
         self._reach(step - 1)
-        super().log(step, record_ids, content, is_exact=is_exact)
+        super().log(step, record_ids, content)
 
     def log_state(self, step: int) -> None:
         self._reach(step)

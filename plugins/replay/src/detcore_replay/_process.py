@@ -1,25 +1,20 @@
 """Train a run again: ``python -m detcore_replay._process FOLDER START STOP SAVED [WORKERS]``.
 
-With ``failing`` in place of SAVED the process trains until it fails. For several workers it starts
-itself once for each of them.
+For several workers it starts itself once for each of them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 
 from detcore import core
 from detcore.data import StepDigests
-from detcore.environment import read_environment, read_variables
+from detcore.environment import read_environment
 from detcore.trial import find_framework, import_trial_class, open_trial
-from detcore_replay._failing import FailureProbe, write_outcome
 from detcore_replay._probe import Probe, ReplayEnd
-
-FAILING = "failing"
 
 
 def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
@@ -36,36 +31,14 @@ def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
     return 0
 
 
-def main_failing(folder: Path, start: int, stop: int) -> int:
-    """Train the trial that the environment names until it fails, at most up to a step."""
-    try:
-        _train(
-            lambda place: FailureProbe(
-                _digests_path(folder, place),
-                start=start,
-                stop=stop,
-                place=place,
-            )
-        )
-    except Exception as error:  # noqa: BLE001  (it is the result)
-        traceback.print_exc()
-        write_outcome(folder, error, rank=_rank())
-        return 1
-    return 0
-
-
 def _digests_path(folder: Path, place: core.DistributedContext) -> Path:
     return folder / StepDigests.file_name(1, rank=place.rank)
-
-
-def _rank() -> int:
-    return int(read_variables(("DETCORE_RANK",)).get("DETCORE_RANK", "0"))
 
 
 def _train(make_digests: Callable[[core.DistributedContext], StepDigests]) -> None:
     environment = read_environment()
     info = core.read_trial_info(environment)
-    assert info.settings is not None  # checked by find_run and read_bundle
+    assert info.settings is not None  # checked by find_run
     model_dir = Path(info.model_dir)
     sys.path.insert(0, str(model_dir))
     # Numbers of another launcher, around the command, are not meant.
@@ -82,9 +55,6 @@ def _train(make_digests: Callable[[core.DistributedContext], StepDigests]) -> No
                 opened.train(trial_class(opened.context))
             except ReplayEnd:
                 pass
-            except Exception:
-                digests.log_last_batch()
-                raise
             finally:
                 digests.close()
 
@@ -111,7 +81,5 @@ if __name__ == "__main__":
     words = sys.argv[1:]
     if len(words) > 4:
         sys.exit(_start_workers(words[:4], int(words[4])))
-    if words[3] == FAILING:
-        sys.exit(main_failing(Path(words[0]), int(words[1]), int(words[2])))
     steps = {int(word) for word in words[3].split(",") if word}
     sys.exit(main(Path(words[0]), int(words[1]), int(words[2]), steps))
