@@ -10,7 +10,6 @@ from detcore.contract.errors import RunError
 # Names in experiment files that are documented, and that no installed plugin may provide.
 _ABSENT = {
     "optuna": "It is part of detcore-optuna. Install it with: pip install 'detcore[optuna]'",
-    "bundle": "It is part of detcore-replay. Install it with: pip install 'detcore[replay]'",
     "custom": "Register the class by the hook detcore_register_searcher, and use its name.",
     "pbt": "adaptive_asha and optuna also spend most of the time on the best trials.",
     "s3": "Install it with: pip install 'detcore-storage[s3]'\n"

@@ -26,7 +26,7 @@ DOCUMENTED = {
     "detcore.core": "DistributedContext",
     "detcore.data": "DataSource IdKind",
     "detcore.distributed": "DistributedContext",
-    "detcore.hooks": "API_VERSION CheckpointSaved EventInfo LauncherType"
+    "detcore.hooks": "CheckpointSaved EventInfo LauncherType"
     " OBSERVER_HOOKS RendezvousType RoutesType SearcherType StorageType TablesType"
     " hookimpl hookspec",
     "detcore.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",

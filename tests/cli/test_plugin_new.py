@@ -15,7 +15,6 @@ from plugin_wheels import CleanEnvironment, build_wheel, detcore_wheel, house_wh
 from source_tree import ROOT
 
 from detcore.cli import main
-from detcore.hooks import API_VERSION
 
 KINDS = ("framework", "storage", "searcher", "launcher")
 # The layout of the code must not depend on how long the name is, or on its first letter.
@@ -156,8 +155,6 @@ def test_the_metadata_says_which_detcore_it_works_with(tmp_path: Path) -> None:
     assert 'dependencies = ["detcore>=0.1,<0.2", "numpy>=1.23.5"]' in described
     points = described[described.index('[project.entry-points."detcore"]') + 1 :]
     assert points[0] == 'my_net = "detcore_my_net.plugin"'
-    points = described[described.index('[project.entry-points."detcore.api"]') + 1 :]
-    assert points[0] == f'my_net = "{".".join(map(str, API_VERSION))}"'
     source = (folder / "src" / "detcore_my_net" / "_training.py").read_text(encoding="utf-8")
     assert "class MyNetTrial(Trial):" in source
 

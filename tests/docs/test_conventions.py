@@ -33,7 +33,7 @@ NOT_RUN: dict[tuple[str, str], int] = {
     ("docs/page.md", "forever"): 1,
     ("docs/ray.md", "machines"): 1,
     ("docs/records.md", "server"): 1,
-    ("docs/replay.md", "slow"): 2,
+    ("docs/replay.md", "slow"): 1,
     ("docs/server.md", "forever"): 2,
     ("docs/server.md", "network"): 1,
     ("docs/server.md", "server"): 1,

@@ -25,11 +25,6 @@ WRONG = {
     "a setting": ("```yaml\nschedulin_unit: 5\n```\n", "did you mean 'scheduling_unit'"),
     "json": ("```json\n{1}\n```\n", "JSONDecodeError"),
     "toml": ("```toml\na = \n```\n", "TOMLDecodeError"),
-    "a plugin": (
-        '```toml\n[project]\nname = "x"\n[project.entry-points."detcore"]\nx = "y"\n'
-        '[project.entry-points."detcore.api"]\n```\n',
-        "without a range",
-    ),
     "a module": ("<!-- block: file=a.py -->\n```python\ndef (:\n```\n", "SyntaxError"),
     "a diff": (
         "```diff\n--- noxfile.py\n+++ noxfile.py\n+import never_there\n```\n",

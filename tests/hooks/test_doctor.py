@@ -134,42 +134,6 @@ BREAKAGES = {
             "@hookimpl\ndef detcore_trial_started(): ..."
         ),
     ),
-    "API too old": Breakage(
-        r"it works with API 0\.1:0\.9, but this detcore has API 1\.2",
-        f"{UPGRADE} detcore-bad",
-        bad(api={"bad": "0.1:0.9"}),
-    ),
-    "API of an earlier major version": Breakage(
-        r"it works with API 0\.4, but this detcore has API 1\.2",
-        f"{UPGRADE} detcore-bad",
-        bad(api={"bad": "0.4"}),
-    ),
-    "API too new": Breakage(
-        r"it needs API 1\.7, but this detcore has API 1\.2",
-        f"{UPGRADE} detcore",
-        bad(api={"bad": "1.7"}),
-    ),
-    "no API range": Breakage(
-        r"no API range declared: entry-point group 'detcore\.api' has no 'bad'; this detcore has "
-        r"API 1\.2",
-        f"{UPGRADE} detcore-bad",
-        bad(api={}),
-    ),
-    "API range under another name": Breakage(
-        r"no API range declared: .* has no 'bad' \(there is one for 'baad'\)",
-        f"{UPGRADE} detcore-bad",
-        bad(api={"baad": "1.0"}),
-    ),
-    "malformed API range": Breakage(
-        r"its API range '>=1' cannot be read: '>=1' is not a version such as 1\.0",
-        f"{UPGRADE} detcore-bad",
-        bad(api={"bad": ">=1"}),
-    ),
-    "empty API range": Breakage(
-        r"its API range '1\.4:1\.0' cannot be read: the range ends \(1\.0\) before it starts",
-        f"{UPGRADE} detcore-bad",
-        bad(api={"bad": "1.4:1.0"}),
-    ),
     "one name from two distributions": Breakage(
         r"bad: detcore-bad 1\.0 and detcore-worse 2\.0 both bring a plugin of this name; none of "
         "them is used",
@@ -305,14 +269,13 @@ BREAKAGES = {
         alternative=None,
     ),
     "malformed entry point value": Breakage(
-        r"line 2 of entry_points\.txt, 'bad = detcore-bad/plugin\.py', names neither a module nor "
+        r"its entry point 'bad = detcore-bad/plugin\.py' names neither a module nor "
         "'module:object'",
         f"{UPGRADE} detcore-bad",
         bad(plugins={"bad": "detcore-bad/plugin.py"}),
     ),
     "malformed entry point line": Breakage(
-        r"detcore-bad 1\.0: line 2 of entry_points\.txt, 'bad detcore_bad\.plugin', is not "
-        "'name = module'",
+        r"detcore-bad 1\.0: its entry_points\.txt cannot be read \(",
         f"{UPGRADE} detcore-bad",
         bad(entry_points="[detcore]\nbad detcore_bad.plugin\n"),
         alternative=f"{uninstall_prefix()} detcore-bad",
@@ -395,10 +358,6 @@ def test_all_breakages_at_once_leave_a_good_plugin_working(tmp_path: Path) -> No
             settings = dict(breakage.distributions["detcore-bad"])
             plugins = settings.get("plugins", {"bad": "detcore_bad.plugin"})
             settings["plugins"] = {f"bad{number}": value for value in plugins.values()}
-            settings["api"] = {
-                key.replace("bad", f"bad{number}"): value
-                for key, value in settings.get("api", {"bad": "1.0"}).items()
-            }
             write_distribution(site, f"detcore-bad{number}", **settings)
             sites.append(site)
     write_distribution(

@@ -84,14 +84,6 @@ def test_unreadable_files_of_others_stop_nothing(tmp_path: Path) -> None:
     assert problems == []
 
 
-def test_a_line_that_is_declared_twice_is_a_fault_and_the_first_counts(tmp_path: Path) -> None:
-    text = "[detcore]\ngood = detcore_good.plugin\ngood = detcore_good.other\n"
-    text += "[detcore.api]\ngood = 1.0\n"
-    write_distribution(tmp_path, "detcore-good", entry_points=text)
-    result = run_detcore("plugins", "doctor", sites=[tmp_path], only=["good"])
-    assert "line 3 of entry_points.txt declares 'good' again, after line 2" in result.stdout
-
-
 @pytest.mark.parametrize(
     ("variables", "options", "states"),
     [

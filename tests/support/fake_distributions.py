@@ -28,7 +28,6 @@ def write_distribution(
     version: str = "1.0",
     modules: Mapping[str, str] | None = None,
     plugins: Mapping[str, str] | None = None,
-    api: Mapping[str, str] | None = None,
     commands: Mapping[str, str] | None = None,
     requires: Sequence[str] = (),
     entry_points: str | None = None,
@@ -42,7 +41,6 @@ def write_distribution(
         version: Of the distribution.
         modules: Module name -> source; default: ``<package>.plugin`` with one hook.
         plugins: The entry points of group ``detcore``; default: one named like the package's end.
-        api: Those of group ``detcore.api``; default: ``"1.0"`` for each plugin.
         commands: Those of group ``detcore.commands``.
         requires: The ``Requires-Dist`` lines.
         entry_points: The whole text of ``entry_points.txt`` instead.
@@ -54,7 +52,6 @@ def write_distribution(
     package = name.replace("-", "_")
     short = name.partition("-")[2] or name
     plugins = {short: f"{package}.plugin"} if plugins is None else plugins
-    api = dict.fromkeys(plugins, "1.0") if api is None else api
     for module, source in (
         {f"{package}.plugin": GOOD_HOOKS} if modules is None else modules
     ).items():
@@ -62,7 +59,7 @@ def write_distribution(
     info = site / f"{package}-{version}.dist-info"
     info.mkdir(parents=True)
     if entry_points is None:
-        groups = {"detcore": plugins, "detcore.api": api, "detcore.commands": commands or {}}
+        groups = {"detcore": plugins, "detcore.commands": commands or {}}
         entry_points = "".join(
             f"[{group}]\n" + "".join(f"{key} = {value}\n" for key, value in lines.items())
             for group, lines in groups.items()

@@ -6,16 +6,15 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from detcore.hooks import API_VERSION, specs
+from detcore.hooks import specs
 
 __all__ = ["hooks_page"]
 
 _ABOUT = """\
 # Hooks
 
-Made from `detcore.hooks.specs`; version {version} of the plugin API.
-[Plugins](../plugins.md) tells how plugins are found, which versions they declare and how faults are
-reported.
+Made from `detcore.hooks.specs`. [Plugins](../plugins.md) tells how plugins are found and how faults
+are reported.
 """
 _GROUPS = {"register": "Register hooks", "observer": "Observer hooks"}
 _SECTION = re.compile(r"^(Args|Returns|Raises):$", re.MULTILINE)
@@ -24,7 +23,7 @@ _TITLES = {"Args": "Arguments", "Returns": "Returns", "Raises": "May raise"}
 
 def hooks_page() -> str:
     """Return the page."""
-    parts = [_ABOUT.format(version=".".join(map(str, API_VERSION))), _introduction()]
+    parts = [_ABOUT, _introduction()]
     for kind, title in _GROUPS.items():
         parts.append(f"## {title}\n")
         parts += [_section(name) for name in _in_order() if f"Kind: {kind}." in _doc(name)]

@@ -235,9 +235,7 @@ def detcore_register_framework():
     return []
 """,
     "extender-1.0.dist-info/METADATA": "Metadata-Version: 2.1\nName: extender\nVersion: 1.0\n",
-    "extender-1.0.dist-info/entry_points.txt": (
-        "[detcore]\nextender = extender\n[detcore.api]\nextender = 1.0\n"
-    ),
+    "extender-1.0.dist-info/entry_points.txt": ("[detcore]\nextender = extender\n"),
 }
 
 

@@ -101,9 +101,7 @@ def install(controller: type[Any], site: Path) -> Path:
     info = site / "detcore_line-1.0.dist-info"
     info.mkdir(parents=True)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: detcore-line\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text(
-        "[detcore]\nline = detcore_line\n[detcore.api]\nline = 1.0\n"
-    )
+    (info / "entry_points.txt").write_text("[detcore]\nline = detcore_line\n")
     (site / "detcore_line.py").write_text(controller.hooks + HOOKS.format(fields=fields))
     return site
 

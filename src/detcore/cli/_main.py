@@ -273,11 +273,9 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     import sys
 
     from detcore import __version__
-    from detcore.hooks import API_VERSION
 
     python = ".".join(map(str, sys.version_info[:3]))
-    api = ".".join(map(str, API_VERSION))
-    click.echo(f"detcore {__version__} (plugin API {api}, Python {python})")
+    click.echo(f"detcore {__version__} (Python {python})")
     ctx.exit()
 
 

@@ -43,7 +43,7 @@ def list_plugins(obj: CliContext, as_json: bool) -> None:
         return
     from detcore.cli._output import Column, count_of, print_table
 
-    titles = ("name", "distribution", "version", "API", "state", "provides")
+    titles = ("name", "distribution", "version", "state", "provides")
     print_table(
         [Column(title, wrap=title == "provides") for title in titles],
         [[_cell(row[title.lower()]) for title in titles] for row in rows],
@@ -103,7 +103,6 @@ def _rows(manager: PluginManager) -> list[dict[str, Any]]:
             "name": entry.name,
             "distribution": entry.distribution,
             "version": entry.version,
-            "api": None if entry.api is None else str(entry.api),
             "state": entry.state.value,
             "provides": _provides(manager, entry, provided[entry.name]),
         }
@@ -127,7 +126,6 @@ def _describe(manager: PluginManager, name: str, problems: Sequence[PluginProble
         f"distribution:  {entry.distribution} {entry.version}",
         f"installed in:  {entry.folder}",
         f"module:        {entry.value}",
-        f"API range:     {entry.api or '-'}",
         f"state:         {entry.state.value}",
     ]
     hooks = sorted(manager.hooks_of(name))

@@ -4,20 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = [
-    "API_VERSION", "OBSERVER_HOOKS", "CheckpointSaved", "EventInfo",
+    "OBSERVER_HOOKS", "CheckpointSaved", "EventInfo",
     "LauncherType", "RendezvousType", "RoutesType", "SearcherType", "StorageType", "TablesType",
 ]  # fmt: skip
-
-
-API_VERSION = (1, 2)
-"""Version of the hooks: the second number grows with each new hook or argument, the first one
-when a plugin that worked may stop working."""
 
 
 OBSERVER_HOOKS = (

@@ -45,7 +45,7 @@ def find_class(trial_class: type, folder: Path) -> ClassPlace:
     if not name.isidentifier():
         raise InvalidExperimentError(
             f"the trial class {name} is defined inside of a function or another class.\n"
-            "Each trial runs in a process of its own, which imports the class by its name.\n"
+            "Each trial runs in a separate process, which imports the class by its name.\n"
             "Define it at the top level of the module."
         )
     module = sys.modules.get(trial_class.__module__)

@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from detcore.contract.hook_values import (
-    API_VERSION,
     OBSERVER_HOOKS,
     CheckpointSaved,
     EventInfo,
@@ -25,12 +24,12 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore.contract.hooks import hookimpl, hookspec
     from detcore.hooks._doctor import diagnose
-    from detcore.hooks._entry import ApiRange, Observer, PluginEntry, PluginProblem, PluginState
+    from detcore.hooks._entry import Observer, PluginEntry, PluginProblem, PluginState
     from detcore.hooks._load import describe_error
     from detcore.hooks._manager import PluginManager
 
 __all__ = [
-    "API_VERSION", "OBSERVER_HOOKS", "ApiRange", "CheckpointSaved", "EventInfo",
+    "OBSERVER_HOOKS", "CheckpointSaved", "EventInfo",
     "LauncherType", "Observer", "PluginEntry", "PluginManager",
     "PluginProblem", "PluginState", "RendezvousType", "RoutesType", "SearcherType", "StorageType",
     "TablesType", "describe_error", "diagnose", "hookimpl", "hookspec",
@@ -40,7 +39,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "_doctor": "diagnose",
-        "_entry": "ApiRange Observer PluginEntry PluginProblem PluginState",
+        "_entry": "Observer PluginEntry PluginProblem PluginState",
         "_load": "describe_error",
         "_manager": "PluginManager",
         "detcore.contract.hooks": "hookimpl hookspec",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -17,61 +16,6 @@ if TYPE_CHECKING:
 
 BUILT_IN = "core"
 """Name of the plugin that ships with detcore; it can be neither replaced nor switched off."""
-_VERSION = re.compile(r"(0|[1-9]\d*)\.(0|[1-9]\d*)", re.ASCII)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ApiRange:
-    """The versions of the hooks that a plugin supports.
-
-    Attributes:
-        minimum: The lowest version, inclusive.
-        maximum: The highest version, inclusive; None for every later version with the same first
-            number.
-    """
-
-    minimum: tuple[int, int]
-    maximum: tuple[int, int] | None = None
-
-    @classmethod
-    def parse(cls, text: str) -> ApiRange:
-        """Parse ``"1.0"`` (from 1.0, below 2.0) or ``"1.0:1.4"`` (both inclusive).
-
-        Raises:
-            ValueError: If `text` is neither, or the range is empty.
-        """
-        low, colon, high = text.partition(":")
-        minimum = _parse_version(low)
-        maximum = _parse_version(high) if colon else None
-        if maximum is not None and maximum < minimum:
-            raise ValueError(f"the range ends ({high.strip()}) before it starts ({low.strip()})")
-        return cls(minimum, maximum)
-
-    def is_too_old_for(self, version: tuple[int, int]) -> bool:
-        """Whether every version in the range is lower than `version`."""
-        if self.maximum is not None:
-            return self.maximum < version
-        return self.minimum[0] < version[0]
-
-    def is_too_new_for(self, version: tuple[int, int]) -> bool:
-        """Whether every version in the range is higher than `version`."""
-        return self.minimum > version
-
-    def __str__(self) -> str:
-        low = format_version(self.minimum)
-        return low if self.maximum is None else f"{low}:{format_version(self.maximum)}"
-
-
-def format_version(version: tuple[int, int]) -> str:
-    """Return the version as text, such as ``"1.0"``."""
-    return f"{version[0]}.{version[1]}"
-
-
-def _parse_version(text: str) -> tuple[int, int]:
-    match = _VERSION.fullmatch(text.strip())
-    if match is None:
-        raise ValueError(f"{text.strip()!r} is not a version such as 1.0")
-    return int(match[1]), int(match[2])
 
 
 class PluginState(str, enum.Enum):
@@ -81,7 +25,6 @@ class PluginState(str, enum.Enum):
     LOADED = "loaded"
     DISABLED = "switched off"
     NOT_ALLOWED = "not in the allow-list"
-    INCOMPATIBLE = "incompatible"
     CONFLICT = "name conflict"
     BROKEN = "broken"
 
@@ -97,7 +40,6 @@ class PluginEntry:
         version: Version of the distribution.
         folder: The folder of the distribution's metadata.
         source: Arguments for pip to reinstall the distribution.
-        api: Supported versions of the hooks; None if not declared, or not readable.
         state: Its state.
         commands: Names of the commands that its distribution declares for it.
     """
@@ -108,7 +50,6 @@ class PluginEntry:
     version: str
     folder: str
     source: tuple[str, ...]
-    api: ApiRange | None
     state: PluginState
     commands: tuple[str, ...] = ()
 

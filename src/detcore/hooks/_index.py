@@ -1,7 +1,7 @@
 """Find the installed plugins, and decide which of them may be used, without importing any.
 
 `importlib.metadata.entry_points` is not used: one unreadable file, or one line of one, makes it
-raise for all distributions, and it does not say which of two equal ones counts.
+raise for all distributions. The entry points of each distribution are read on their own.
 """
 
 from __future__ import annotations
@@ -11,15 +11,11 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
-from detcore.contract.errors import near_name
-from detcore.contract.hook_values import API_VERSION
 from detcore.hooks._entry import (
-    ApiRange,
     PluginEntry,
     PluginProblem,
     PluginState,
     Selection,
-    format_version,
     install_command,
     plugin_problem,
     selection_faults,
@@ -31,9 +27,7 @@ if TYPE_CHECKING:
 
 
 PLUGINS = "detcore"
-API = "detcore.api"
 COMMANDS = "detcore.commands"
-GROUPS = (PLUGINS, API, COMMANDS)
 _OBJECT = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*(:[^\W\d]\w*(\.[^\W\d]\w*)*)?")
 
 
@@ -42,17 +36,6 @@ def build_index(selection: Selection) -> tuple[list[PluginEntry], list[PluginPro
     installed, problems = scan_distributions()
     entries: list[PluginEntry] = []
     for distribution in installed:
-        problems += [
-            PluginProblem(
-                kind="malformed-entry-point",
-                plugin="",
-                owner=f"{distribution.name} {distribution.version}",
-                message=fault,
-                mend=install_command("--upgrade", *distribution.source),
-                alternative=uninstall_command(distribution.name),
-            )
-            for fault in distribution.faults
-        ]
         for name in distribution.groups[PLUGINS]:
             entry, fault = _examine(distribution, name, selection)
             entries.append(entry)
@@ -69,7 +52,7 @@ def _examine(
 ) -> tuple[PluginEntry, PluginProblem | None]:
     """Return one plugin's entry; a disabled plugin has no fault."""
     declared = distribution.groups[PLUGINS][name]
-    value = declared.value.partition("[")[0].strip()  # extras are obsolete; no tool uses them
+    value = declared.partition("[")[0].strip()  # extras are obsolete; no tool uses them
     entry = PluginEntry(
         name=name,
         value=value,
@@ -77,21 +60,18 @@ def _examine(
         version=distribution.version,
         folder=distribution.folder,
         source=distribution.source,
-        api=None,
         state=PluginState.READY,
         commands=_commands(distribution, value),
     )
-    api, fault = _check_api(entry, distribution)
-    state = PluginState.INCOMPATIBLE if fault else PluginState.READY
+    state, fault = PluginState.READY, None
     if _OBJECT.fullmatch(value) is None:
-        line = f"line {declared.line} of entry_points.txt, '{name} = {declared.value}', "
-        text = line + "names neither a module nor 'module:object'"
+        text = f"its entry point '{name} = {declared}' names neither a module nor 'module:object'"
         state, fault = PluginState.BROKEN, plugin_problem("malformed-entry-point", entry, text)
     if not entry.is_built_in and name in selection.disabled:
         state, fault = PluginState.DISABLED, None
     elif not entry.is_built_in and selection.allowed is not None and name not in selection.allowed:
         state, fault = PluginState.NOT_ALLOWED, None
-    return dataclasses.replace(entry, api=api, state=state), fault
+    return dataclasses.replace(entry, state=state), fault
 
 
 def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
@@ -99,46 +79,13 @@ def _commands(distribution: Installed, value: str) -> tuple[str, ...]:
 
     A command whose module belongs to no plugin counts for all plugins of its distribution.
     """
-    modules = [
-        each.value.partition(":")[0].strip() for each in distribution.groups[PLUGINS].values()
-    ]
+    modules = [each.partition(":")[0].strip() for each in distribution.groups[PLUGINS].values()]
     own, names = value.partition(":")[0], []
     for name, declared in distribution.groups[COMMANDS].items():
-        module = declared.value.partition(":")[0].strip()
+        module = declared.partition(":")[0].strip()
         if module == own or module not in modules:
             names.append(name)
     return tuple(sorted(names))
-
-
-def _check_api(
-    entry: PluginEntry, distribution: Installed
-) -> tuple[ApiRange | None, PluginProblem | None]:
-    """Compare the declared range with the version of the hooks."""
-    ranges, ours = distribution.groups[API], format_version(API_VERSION)
-    if entry.name not in ranges:
-        near = near_name(entry.name, set(ranges) - set(distribution.groups[PLUGINS]))
-        hint = f" (there is one for {near!r})" if near else ""
-        return None, plugin_problem(
-            "no-api-range",
-            entry,
-            f"no API range declared: entry-point group 'detcore.api' has no {entry.name!r}{hint}; "
-            f"this detcore has API {ours}",
-        )
-    text = ranges[entry.name].value
-    try:
-        api = ApiRange.parse(text)
-    except ValueError as error:
-        fault = f"its API range {text!r} cannot be read: {error}; it is a minimum such as '1.0', or"
-        return None, plugin_problem("malformed-api-range", entry, f"{fault} '1.0:1.4'")
-    problem = None
-    if api.is_too_old_for(API_VERSION):
-        fault = f"it works with API {api}, but this detcore has API {ours}"
-        problem = plugin_problem("api-too-old", entry, fault)
-    elif api.is_too_new_for(API_VERSION):
-        fault = f"it needs API {api}, but this detcore has API {ours}"
-        mend = install_command("--upgrade", "detcore")
-        problem = plugin_problem("api-too-new", entry, fault, mend=mend)
-    return api, problem
 
 
 def _settle_names(
@@ -177,13 +124,6 @@ def _settle_names(
 _OUR_GROUP = re.compile(r"^\s*\[detcore(\.\w+)?\]", re.MULTILINE)
 
 
-class Declaration(NamedTuple):
-    """One line of an ``entry_points.txt``."""
-
-    value: str
-    line: int
-
-
 class Installed(NamedTuple):
     """A distribution with entry points for detcore; see `PluginEntry`."""
 
@@ -191,8 +131,7 @@ class Installed(NamedTuple):
     version: str
     folder: str
     source: tuple[str, ...]
-    groups: dict[str, dict[str, Declaration]]
-    faults: list[str]
+    groups: dict[str, dict[str, str]]
 
 
 def canonical_name(name: str) -> str:
@@ -247,43 +186,29 @@ def scan_distributions() -> tuple[list[Installed], list[PluginProblem]]:
         if not name:
             problems.append(_broken_metadata(distribution))
         elif canonical_name(name) not in found and _is_first(distribution, name):
-            groups, faults = parse_entry_points(text)
+            source = _source(distribution, name)
+            try:
+                groups = _list_entry_points(distribution)
+            except Exception as error:  # noqa: BLE001  (each Python version fails in its own way)
+                problems.append(_malformed_entry_points(name, version, source, error))
+                continue
             found[canonical_name(name)] = Installed(
                 name=name,
                 version=version or "?",
                 folder=_folder(distribution),
-                source=_source(distribution, name),
+                source=source,
                 groups=groups,
-                faults=faults,
             )
     return [found[name] for name in sorted(found)], problems
 
 
-def parse_entry_points(text: str) -> tuple[dict[str, dict[str, Declaration]], list[str]]:
-    """Return the declarations in detcore's groups, and the faults of their lines."""
-    groups: dict[str, dict[str, Declaration]] = {group: {} for group in GROUPS}
-    faults = []
-    current: dict[str, Declaration] | None = None
-    for number, raw in enumerate(text.splitlines(), start=1):
-        line = raw.strip()
-        if not line or line[0] in "#;":
-            continue
-        if line.startswith("[") and line.endswith("]"):
-            current = groups.get(line[1:-1].strip())
-            continue
-        if current is None:
-            continue
-        name, equals, value = (part.strip() for part in line.partition("="))
-        if not (name and equals and value):
-            faults.append(f"line {number} of entry_points.txt, {line!r}, is not 'name = module'")
-        elif name in current:
-            faults.append(
-                f"line {number} of entry_points.txt declares {name!r} again, after "
-                f"line {current[name].line}"
-            )
-        else:
-            current[name] = Declaration(value, number)
-    return groups, faults
+def _list_entry_points(distribution: Distribution) -> dict[str, dict[str, str]]:
+    """Return the entry points of a distribution for detcore, by group and name."""
+    points = distribution.entry_points
+    return {
+        group: {point.name: point.value for point in points if point.group == group}
+        for group in (PLUGINS, COMMANDS)
+    }
 
 
 def _is_first(distribution: Distribution, name: str) -> bool:
@@ -318,6 +243,19 @@ def _source(distribution: Distribution, name: str) -> tuple[str, ...]:
     except (ValueError, KeyError, TypeError, AttributeError):
         return (name,)  # not from a folder, or the record of the origin is damaged: use the index
     return (*editable, unquote(url.path)) if url.scheme == "file" else (name,)
+
+
+def _malformed_entry_points(
+    name: str, version: str, source: tuple[str, ...], error: Exception
+) -> PluginProblem:
+    return PluginProblem(
+        kind="malformed-entry-point",
+        plugin="",
+        owner=f"{name} {version}",
+        message=f"its entry_points.txt cannot be read ({type(error).__name__}: {error})",
+        mend=install_command("--upgrade", *source),
+        alternative=uninstall_command(name),
+    )
 
 
 def _broken_metadata(distribution: Distribution) -> PluginProblem:

@@ -19,7 +19,7 @@ from detcore.contract.errors import InvalidCheckpointError
 
 _logger = logging.getLogger("detcore.trial")
 
-# Marks of values without a form of their own: the only key of a dictionary.
+# Marks of values that JSON lacks: the only key of a dictionary.
 _TUPLE, _SET, _FROZENSET, _DEQUE, _DICT = "$tuple", "$set", "$frozenset", "$deque", "$dict"
 _BYTES, _PATH, _COUNTER, _ORDERED = "$bytes", "$path", "$counter", "$ordered"
 # Their saved state is put into an object that the user's code has created.

@@ -26,9 +26,6 @@ SEED = 7
 _STAGE = "detcore_testing_stage-1.0.dist-info"
 _ENTRY_POINTS = """[detcore]
 testing-stage = detcore_testing._stage
-
-[detcore.api]
-testing-stage = 1.0
 """
 _STOPS = '''"""Written by the suite: asks for a stop once a file is there."""
 

@@ -128,7 +128,6 @@ def _walk(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
 def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
     """Return the values that are filled into the templates."""
     from detcore import __version__
-    from detcore.hooks import API_VERSION
 
     major, minor = map(int, __version__.split(".")[:2])
     # While the first number is 0 the second one says that something has changed.
@@ -144,7 +143,6 @@ def _values(names: PluginNames, kind: str) -> Mapping[str, str]:
         "title": title,
         "summary": _SUMMARIES[kind].format(title=title),
         "dependencies": ", ".join(f'"{requirement}"' for requirement in needed),
-        "api": ".".join(map(str, API_VERSION)),
     }
 
 

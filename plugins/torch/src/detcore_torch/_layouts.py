@@ -32,7 +32,7 @@ class Layout:
 
 
 def describe_layouts(tensors: Mapping[str, Any]) -> dict[str, Layout]:
-    """Return the layouts of tensors, except of those in memory of their own, row by row."""
+    """Return the layouts of tensors, except of those that own their memory, row by row."""
     spans = []
     for name, tensor in tensors.items():
         if tensor.layout is torch.strided and tensor.numel():

@@ -1,6 +1,6 @@
 """The tables of 0.1.0, which `detcore.database._engine` creates from `detcore.database._schema`.
 
-A later version changes them here, in a file of its own.
+A later version changes them here, in a new file.
 """
 
 from __future__ import annotations
