@@ -188,6 +188,10 @@ def test_name_of_the_older_keras_only_is_reported(source: str, name: str) -> Non
          "Adam(schedules.InverseTimeDecay(3, decay_steps=1, decay_rate=4))"),
         ("from tensorflow.keras.optimizers.legacy import SGD\nSGD(lr=1, decay=2)",
          "from tensorflow.keras.optimizers.legacy import SGD\nSGD(learning_rate=1, decay=2)"),
+        ("if new:\n    from keras.optimizers.legacy import SGD\nelse:\n"
+         "    from keras.optimizers import SGD\nSGD(lr=1, decay=2)",
+         "if new:\n    from keras.optimizers.legacy import SGD\nelse:\n"
+         "    from keras.optimizers import SGD\nSGD(learning_rate=1, decay=2)"),
     ],
 )  # fmt: skip
 def test_keyword_of_an_optimizer_is_replaced(old: str, new: str) -> None:
@@ -203,12 +207,22 @@ def test_arguments_of_compile_get_names() -> None:
     assert migrate_python(f"x\n{source.partition(chr(10))[2]}").num_changes == 0
 
 
-def test_decay_is_reported_if_the_schedule_cannot_be_imported() -> None:
-    source = "from keras.optimizers import SGD\nschedules = []\nSGD(0.1, decay=rate)"
-    migrated = migrate_python(source)
-    assert migrated.text == source
+@pytest.mark.parametrize(
+    "source",
+    [
+        "from keras.optimizers import SGD\nschedules = []\n",
+        "try:\n    from tensorflow.keras.optimizers import SGD\n"
+        "except ImportError:\n    from keras.optimizers import SGD\n",
+        "if fast:\n    from own import SGD\nelse:\n    from keras.optimizers import SGD\n",
+        "if fast:\n    SGD = own.SGD\nelse:\n    from keras.optimizers import SGD\n",
+    ],
+)
+def test_decay_is_reported_if_the_schedule_cannot_be_imported(source: str) -> None:
+    call = "SGD(0.1, decay=rate)"
+    migrated = migrate_python(source + call)
+    assert migrated.text == source + call
     (finding,) = migrated.findings
-    assert (finding.line, finding.name) == (3, "decay")
+    assert (finding.line, finding.name) == (source.count("\n") + 1, "decay")
     assert "schedules.InverseTimeDecay(0.1, decay_steps=1, decay_rate=rate)" in finding.advice
 
 

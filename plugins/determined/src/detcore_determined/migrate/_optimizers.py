@@ -51,8 +51,11 @@ def rewrite_optimizer(rewriter: Rewriter, call: cst.Call, item: Import, name: st
     keywords = {argument.keyword.value: argument for argument in call.args if argument.keyword}
     if "lr" in keywords:
         _rename(rewriter, keywords["lr"], "learning_rate")
-    if "decay" not in keywords or "legacy" in (*name.split("."), *item.path):
+    imports = [each for each in rewriter.imports if any(use.node is call.func for use in each.uses)]
+    paths = [each.path for each in imports]
+    if "decay" not in keywords or any("legacy" in path for path in (name.split("."), *paths)):
         return
+    is_ambiguous = len(imports) > 1 or rewriter.is_assigned(item)
     rate = _find_rate(call)
     obstacle = _find_obstacle(rewriter, rate)
     if obstacle:
@@ -61,7 +64,7 @@ def rewrite_optimizer(rewriter: Rewriter, call: cst.Call, item: Import, name: st
             f"use tf.keras.optimizers.legacy.{name.rpartition('.')[2]}, which keeps it, with "
             '"tensorflow==2.15.*"',
         )  # fmt: skip
-    elif rate is None or not _replace_decay(rewriter, call, item):
+    elif rate is None or is_ambiguous or not _replace_decay(rewriter, call, item):
         codes = [
             rewriter.module.code_for_node(argument.value) if argument else "LEARNING_RATE"
             for argument in (rate, keywords["decay"])
