@@ -374,7 +374,7 @@ def test_plugins_list(tmp_path: Path) -> None:
     rows = [re.split(r"  +", line) for line in result.stdout.splitlines()]
     assert rows[0] == ["name", "distribution", "version", "state", "provides"]
     assert rows[1][:4] == ["core", "detcore", __version__, "loaded"]
-    assert rows[1][4].startswith("launcher local, searcher single, searcher random, ")
+    assert rows[1][4].startswith("storage type shared_fs, storage type directory, launcher local, ")
     others = {row[0]: row[1:] for row in rows[2:]}
     assert others["bakery"] == ["detcore-bakery", "1.0", "loaded", "command bake"]
     assert others["old"] == ["detcore-old", "0.3", "broken", "-"]
