@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import logging
-import random
 import sys
 import types
 from collections.abc import Iterable, Iterator, Mapping
@@ -41,7 +40,7 @@ class FunctionTracker(AttributeTracker):
         codec: AttributeCodec | None = None,
     ) -> None:
         self._roots = dict(roots)
-        self._kinds = (*kinds, random.Random)
+        self._kinds = kinds
         super().__init__(
             None,
             prefix=prefix,
