@@ -201,7 +201,7 @@ def test_callbacks_of_the_chief_are_left_out_elsewhere() -> None:
     assert many.callbacks == [everywhere]
     assert everywhere.calls == ["train_begin"]
     assert chief_only.calls == []
-    assert list(many.state_dict()[0]["attributes"]) == ["WorkloadRecorder-2"]
+    assert list(many.state_dict()[0]["attributes"]) == ["WorkloadRecorder-2", "$functions"]
 
 
 def test_an_epoch_that_ended_before_the_checkpoint_ends_after_the_resume(tmp_path: Path) -> None:
@@ -491,7 +491,7 @@ def test_attributes_that_cannot_be_saved_are_named_once(
         save(many, tmp_path)
     many.train_end()
     (record,) = caplog.records
-    assert record.getMessage().startswith("the callback Lossy has changed writer, which cannot be")
+    assert record.getMessage().startswith("training has changed Lossy.writer, which a")
 
 
 # -- TensorBoard ----------------------------------------------------------------------------------
