@@ -1,4 +1,4 @@
-"""The `detcore` command, and what the commands of plugins share with it.
+"""The `detcore` command, and the parts of it that the commands of plugins share.
 
 Names are imported on first use, because ``detcore --help`` needs few of them.
 """

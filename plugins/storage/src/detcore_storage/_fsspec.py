@@ -121,7 +121,7 @@ class FsspecStorage(RemoteStorage):
             return self._move(keys, sizes, put_small, put, _PUTS_AT_ONCE)
 
     def _writing(self) -> AbstractContextManager[None]:
-        """Explain what a write failed for, where a subclass knows more than the error says."""
+        """Explain a failed write, where a subclass knows more than the error says."""
         return contextlib.nullcontext()
 
     def _move(
