@@ -16,7 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,8 +39,6 @@ _FORMAT_VERSION = 1
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
 _MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
 _FLUSH_EVERY_S = 0.2
-# Copies of batches that are digested together at a flush, and the largest batch that is copied.
-_MOST_COPIED_BYTES, _MOST_BATCH_BYTES = 1 << 20, 1 << 16
 # Of batches that are kept as they are until a flush.
 _MOST_HELD_BYTES = 1 << 22
 # Kinds of NumPy's types whose buffer is the values.
@@ -98,9 +96,6 @@ class StepDigests:
         }
         self._rows: dict[int, list[int]] = {}
         self._metrics: list[tuple[int, Sequence[Mapping[str, float]]]] = []
-        # A row, the place of the digest in it, and the bytes to digest.
-        self._copies: list[tuple[list[int], int, bytes]] = []
-        self._copied_bytes = 0
         self._flush_at = 0.0
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
@@ -156,7 +151,7 @@ class StepDigests:
         record_ids: npt.ArrayLike | None = None,
         content: _Content = (),
     ) -> None:
-        """Digest or copy the batch of a step before it is trained on.
+        """Digest the batch of a step before it is trained on.
 
         Args:
             step: Batches completed once this step is done, so the first step of a trial is 1.
@@ -167,9 +162,7 @@ class StepDigests:
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
-        if record_ids is not None:
-            self._digest_later(row, 0, (record_ids,))
-        self._digest_later(row, 1, list(content() if callable(content) else content))
+        _digest_batch(row, record_ids, content)
 
     def log_batches(
         self,
@@ -196,28 +189,9 @@ class StepDigests:
     def _digest_held(self) -> None:
         for steps, batches in self._held:
             for step, (record_ids, content) in zip(steps, batches(), strict=True):
-                row = self._rows.setdefault(step, [0, 0, 0])
-                row[0] = 0 if record_ids is None else _digest((record_ids,))
-                row[1] = _digest(content() if callable(content) else content)
+                _digest_batch(self._rows.setdefault(step, [0, 0, 0]), record_ids, content)
         self._held.clear()
         self._held_bytes = 0
-
-    def _digest_later(self, row: list[int], place: int, arrays: Sequence[npt.ArrayLike]) -> None:
-        """Copy small arrays, and digest them at a flush: alone, a digest's code is in no cache."""
-        if not _are_small(arrays):
-            row[place] = _digest(arrays)
-            return
-        content = b"".join([array.tobytes() for array in arrays])
-        self._copies.append((row, place, content))
-        self._copied_bytes += len(content)
-        if self._copied_bytes >= _MOST_COPIED_BYTES:
-            self._digest_copies()
-
-    def _digest_copies(self) -> None:
-        for row, place, content in self._copies:
-            row[place] = xxhash.xxh3_64_intdigest(content)
-        self._copies.clear()
-        self._copied_bytes = 0
 
     def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
         """Digest the metrics of the last steps, oldest first.
@@ -265,8 +239,7 @@ class StepDigests:
     def flush_if_due(self) -> None:
         """Do as `flush`, if the last time was a fifth of a second ago.
 
-        After a unit of some milliseconds a flush costs more than all digests of the unit: its code
-        and data are in no cache.
+        After a unit of some milliseconds, a flush costs more than all digests of the unit.
         """
         if time.monotonic() >= self._flush_at:
             self.flush()
@@ -291,7 +264,6 @@ class StepDigests:
             )
 
     def _flush(self) -> None:
-        self._digest_copies()
         self._digest_held()
         for steps_completed, metrics in self._metrics:
             self._digest_metrics(steps_completed, metrics)
@@ -330,16 +302,10 @@ class StepDigests:
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
 
 
-def _are_small(
-    arrays: Sequence[npt.ArrayLike],
-) -> TypeGuard[Sequence[npt.NDArray[np.generic]]]:
-    """Whether copying numbers costs less than digesting them at once."""
-    size_bytes = 0
-    for array in arrays:
-        if type(array) is not np.ndarray or array.dtype.kind not in _WITH_BUFFER:
-            return False
-        size_bytes += array.nbytes
-    return bool(arrays) and size_bytes <= _MOST_BATCH_BYTES
+def _digest_batch(row: list[int], record_ids: npt.ArrayLike | None, content: _Content) -> None:
+    """Write the digests of a batch into the row of its step."""
+    row[0] = 0 if record_ids is None else _digest((record_ids,))
+    row[1] = _digest(content() if callable(content) else content)
 
 
 def _digest(arrays: Iterable[npt.ArrayLike]) -> int:
