@@ -17,10 +17,9 @@ from running_server import PASSWORD, USER, RunningServer
 
 from detcore.errors import DatabaseError
 from detcore_server._auth import find_token
-from detcore_server._database import ServerDatabase, TokenRecord, token_digest
+from detcore_server._database import ServerDatabase, token_digest
 from detcore_server._passwords import hash_password, is_password, prehash
 from detcore_server._throttle import Throttle
-from detcore_server._tokens import TokenCache
 
 API = "/api/detcore/v1"
 NEW_PASSWORD = "Another-horse-8"
@@ -289,60 +288,18 @@ def test_a_running_server_soon_notices_what_is_changed_beside_it(
         time.sleep(0.2)
 
 
-def record(expires_in_s: float = 60.0) -> TokenRecord:
-    """Return what a token proves."""
-    return TokenRecord(
-        user_id=1,
-        user_name=USER,
-        is_admin=False,
-        expires_at=time.time() + expires_in_s,
-    )
-
-
-def test_the_cache_asks_again_when_it_is_told_to_or_time_has_passed() -> None:
-    cache = TokenCache()
-    assert cache.find("a", lambda _: record()) is not None
-    assert cache.get("a") is not None
-    cache.drop()
-    assert cache.get("a") is None
-    stale = TokenCache(fresh_s=-1.0)
-    stale.find("a", lambda _: record())
-    assert stale.get("a") is None
-    cache.find("b", lambda _: record(expires_in_s=-1))
-    assert cache.get("b") is None
-    cache.find("c", lambda _: None)
-    assert cache.get("c") is None
-
-
 def test_who_asks_while_the_database_is_away_is_told_to_wait() -> None:
     def fail(_: str) -> None:
         raise DatabaseError("the database is away")
 
     database = types.SimpleNamespace(find_token=fail)
-    state: Any = types.SimpleNamespace(tokens=TokenCache(), database=database)
+    state: Any = types.SimpleNamespace(visit=None, database=database)
     with pytest.raises(HTTPException) as caught:
         asyncio.run(find_token(state, "t"))
     assert (caught.value.status_code, caught.value.headers) == (503, {"Retry-After": "1"})
 
 
-def test_an_answer_that_was_on_its_way_at_a_log_out_is_not_kept() -> None:
-    cache = TokenCache()
-
-    def answer(_: str) -> TokenRecord:
-        found = record()
-        cache.drop()  # the user logs out between the database's answer and its arrival
-        return found
-
-    cache.find("a", answer)
-    assert cache.get("a") is None
-
-
-def test_the_cache_and_the_table_of_guesses_stay_small() -> None:
-    cache = TokenCache(max_size=10)
-    for number in range(100):
-        cache.find(str(number), lambda _: record())
-    assert sum(cache.get(str(number)) is not None for number in range(100)) == 10
-    assert cache.get("99") is not None
+def test_the_table_of_guesses_stays_small() -> None:
     throttle = Throttle(max_size=9)
     for number in range(100):
         throttle.begin(f"name {number}", f"10.0.0.{number}")

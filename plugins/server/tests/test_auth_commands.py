@@ -231,7 +231,7 @@ class TestFindCredentials:
 
     def find(self, user: str | None = None, **variables: str) -> str:
         environment = read_environment({"DETCORE_HOME": str(self.home), **variables})
-        return find_credentials(self.url, user, environment)[0]
+        return find_credentials(self.url, user, environment)
 
     def keep(self, user: str, token: str, expires_at: float = LATER) -> None:
         keep_token(self.home, self.url, KeptToken(user=user, token=token, expires_at=expires_at))

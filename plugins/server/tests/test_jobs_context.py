@@ -132,17 +132,17 @@ def test_what_is_too_big_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as raised:
         pack(tmp_path)
     text = str(raised.value)
-    assert "its files have 97.0 MB, and at most 96.0 MB are taken" in text
+    assert "its files have 97 MB, and at most 96 MB are taken" in text
     listed = [line.split(maxsplit=2) for line in text.splitlines() if line.startswith("  ")]
     assert len(listed) == 10
     assert [" ".join(words) for words in listed[:7]] == [
-        "50.0 MB runs/old/weights.h5",
-        "40.0 MB data/",
-        "10.0 MB data/part0.bin",
-        "10.0 MB data/part1.bin",
-        "10.0 MB data/part2.bin",
-        "10.0 MB data/part3.bin",
-        "7.0 MB movie.mp4",
+        "50 MB runs/old/weights.h5",
+        "40 MB data/",
+        "10 MB data/part0.bin",
+        "10 MB data/part1.bin",
+        "10 MB data/part2.bin",
+        "10 MB data/part3.bin",
+        "7 MB movie.mp4",
     ]
     assert str(tmp_path / ".detignore") in text
     (tmp_path / ".detignore").write_text("data/\n")

@@ -66,10 +66,7 @@ def make_shop():
 
 def install(site: Path, routes: str = ROUTES) -> Path:
     modules = {"detcore_bakery.plugin": PLUGIN, "detcore_bakery.routes": routes}
-    write_distribution(
-        site, "detcore-bakery", modules=modules, requires=["detcore-server"],
-        api={"bakery": "1.2"},
-    )  # fmt: skip
+    write_distribution(site, "detcore-bakery", modules=modules, requires=["detcore-server"])
     return site
 
 

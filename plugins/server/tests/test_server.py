@@ -72,18 +72,6 @@ def test_its_document_is_for_those_who_logged_in(shared_server: RunningServer) -
             assert ("security" in route) == (path not in open_paths), f"{method} {path}"
 
 
-def test_who_asks_in_another_way_is_told_which_there_are(shared_server: RunningServer) -> None:
-    http = PlainHttp(shared_server.url)
-    for path, methods in (
-        ("/api/detcore/v1/users", "GET, POST"),
-        ("/api/detcore/v1/login", "POST"),
-    ):
-        answer = http.ask("DELETE", path)
-        assert (answer.status, answer.headers["allow"]) == (405, methods)
-        assert answer.json["error"]["type"] == "InvalidArgumentError"
-    http.close()
-
-
 def test_where_one_comes_from_is_believed_of_the_proxy_alone(
     tmp_path: Path, shared_server: RunningServer
 ) -> None:

@@ -16,7 +16,7 @@ from running_server import PASSWORD, USER, RunningServer
 from detcore.cli import main
 from detcore.environment import read_environment
 from detcore.errors import DetcoreError
-from detcore.experimental.http import Session, find_credentials
+from detcore.experimental.http import Session, open_session
 
 
 @pytest.fixture(scope="module")
@@ -44,9 +44,7 @@ def test_who_trusts_the_certificate_logs_in_and_is_answered(
             "DET_PASS": PASSWORD,
         }
     )
-    token, trusted = find_credentials(server.url, None, environment)
-    assert trusted == certificate.certificate
-    session = Session(server.url, token, certificate=trusted)
+    session = open_session(server.url, environment=environment)
     assert session.ask("GET", "/api/detcore/v1/me")["name"] == USER
     session.close()
 

@@ -130,10 +130,7 @@ async def change_user(
             changed["password_hash"] = hash_password(password, is_prehashed=is_prehashed)
         if not changed:
             return state.database.get_user(user_id)
-        try:
-            return state.database.update_user(user_id, **changed)
-        finally:
-            state.tokens.drop()
+        return state.database.update_user(user_id, **changed)
 
     return await anyio.to_thread.run_sync(run, limiter=state.hashing)
 

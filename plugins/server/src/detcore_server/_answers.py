@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from detcore.experimental.http import NUMBER, spell_document, spell_metrics
+from detcore.experimental.http import spell_document, spell_metrics
 
 _CHUNK_BYTES = 1 << 20
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -31,11 +31,7 @@ class AsciiJson(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """Return the content as JSON; see `detcore.experimental.http` for special numbers."""
-        try:
-            text = _dumps(content)
-        except ValueError:  # the long way, for numbers that JSON does not have
-            return _dumps(_spell(content)).encode()
-        return (_dumps(_spell(content)) if f'"{NUMBER}"' in text else text).encode()
+        return json.dumps(_spell(content), allow_nan=False, separators=(",", ":")).encode()
 
 
 def answer_file(file: BinaryIO, size: int, offset: int) -> StreamingResponse:
@@ -55,10 +51,6 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
         while size > 0 and (piece := file.read(min(size, _CHUNK_BYTES))):
             size -= len(piece)
             yield piece
-
-
-def _dumps(content: Any) -> str:
-    return json.dumps(content, allow_nan=False, separators=(",", ":"))
 
 
 def _spell(document: Any) -> Any:

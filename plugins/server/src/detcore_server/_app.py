@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import importlib
+import pkgutil
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
@@ -12,36 +12,40 @@ from fastapi import APIRouter, Depends, FastAPI
 from detcore import __version__
 from detcore.errors import RunError
 from detcore.hooks import describe_error
-from detcore_server import (
-    _client_routes,
-    _errors,
-    _job_routes,
-    _page,
-    _user_routes,
-)
+from detcore_server import _client_routes, _errors, _job_routes, _user_routes
 from detcore_server._auth import Requester, require_user
 from detcore_server._front import Front
 from detcore_server._limits import BodyLimits
+from detcore_server._page import _routes as _page_routes
 from detcore_server._state import ServerState
+from detcore_server._visit import OwnHost
 
 if TYPE_CHECKING:
-    from detcore.hooks import PluginManager, RoutesType
+    from detcore.hooks import PluginManager
     from detcore_server._settings import ServerSettings
+    from detcore_server._visit import Visit
 
 
-def make_app(settings: ServerSettings) -> FastAPI:
+def make_app(settings: ServerSettings, *, visit: Visit | None = None) -> FastAPI:
     """Return the application of a server; its database is open until the application ends.
+
+    Args:
+        settings: The server's settings.
+        visit: The link of the one person who is served: they get the page and no other route, and
+            no submitted experiment is started, because a server that uses the same records may
+            start it. None: users log in.
 
     Raises:
         DatabaseError: If the database cannot be opened.
         RunError: If the routes of a plugin cannot be made.
     """
-    routers_of_plugins = make_routers(settings.plugins)
-    state = ServerState.open(settings)
+    routers_of_plugins = make_routers(settings.plugins) if visit is None else []
+    state = ServerState.open(settings, visit=visit)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        state.jobs.start()
+        if visit is None:
+            state.jobs.start()
         try:
             yield
         finally:
@@ -59,11 +63,14 @@ def make_app(settings: ServerSettings) -> FastAPI:
     app.state.detcore = state
     _errors.install(app)
     app.add_middleware(BodyLimits, state=state)
+    if visit is not None:
+        app.add_middleware(OwnHost, port=settings.port)
     app.add_middleware(Front)
+    app.include_router(_page_routes.make_router(is_personal=visit is not None))
+    if visit is not None:
+        return app
     for routes in (_user_routes, _client_routes, _job_routes):
-        app.include_router(routes.make_router())
-
-    app.include_router(_page.make_router())
+        app.include_router(routes.router)
     # Behind all others, so that they replace none.
     for router in routers_of_plugins:
         app.include_router(router)
@@ -83,8 +90,10 @@ def make_routers(plugins: PluginManager) -> list[APIRouter]:
     """
     routers = []
     for name, routes in plugins.routes().items():
+        guards = [] if routes.has_guards else [Depends(require_user)]
+        router = APIRouter(dependencies=guards)
         try:
-            made = _load(routes)
+            router.include_router(_load(routes.make_router))
         except Exception as error:
             plugin = plugins.provider_of_routes(name)
             raise RunError(
@@ -92,19 +101,12 @@ def make_routers(plugins: PluginManager) -> list[APIRouter]:
                 f"{name!r} ({routes.make_router}): {describe_error(error)}.\n"
                 f"Start it without them: detcore --no-plugin {plugin.name} serve"
             ) from error
-        guards = [] if routes.has_guards else [Depends(require_user)]
-        router = APIRouter(dependencies=guards)
-        router.include_router(made)
         routers.append(router)
     return routers
 
 
-def _load(routes: RoutesType) -> APIRouter:
-    module, _, path = routes.make_router.partition(":")
-    make: Any = importlib.import_module(module)
-    for attribute in path.split("."):
-        make = getattr(make, attribute)
-    router = make()
+def _load(place: str) -> APIRouter:
+    router = pkgutil.resolve_name(place)()
     if not isinstance(router, APIRouter):
         raise TypeError(f"it returned {router!r}, which is no fastapi.APIRouter")
     return router

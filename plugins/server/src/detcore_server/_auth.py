@@ -19,7 +19,6 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from detcore.errors import DatabaseError, ForbiddenError, UnauthenticatedError
 from detcore_server._database import ServerDatabase, TokenRecord, token_digest
-from detcore_server._login import LoggedIn
 from detcore_server._state import ServerState
 
 # Key of the request's scope where the guards store the user's name, for the log.
@@ -64,11 +63,10 @@ Records = Annotated[ServerDatabase, Depends(_records)]
 async def find_token(state: ServerState, token: str) -> TokenRecord | None:
     """Return the record of a token; None if the token is not valid."""
     key = token_digest(token)
-    known = state.tokens.get(key)
-    if known is not None:
-        return known
+    if state.visit is not None:
+        return state.visit.find_token(key)
     try:
-        return await anyio.to_thread.run_sync(state.tokens.find, key, state.database.find_token)
+        return await anyio.to_thread.run_sync(state.database.find_token, key)
     except DatabaseError as error:
         # The client has to retry: this does not mean that the token is invalid.
         raise HTTPException(503, str(error), {"Retry-After": "1"}) from error
@@ -166,34 +164,24 @@ def _is_secure(state: ServerState) -> bool:
     return state.settings.url.startswith("https:")
 
 
-def session_cookie(state: ServerState) -> tuple[str, bool]:
-    """Return the name of the cookie that holds a token, and whether it needs TLS."""
-    return _cookie_name(state), _is_secure(state)
-
-
 def cookie_of(request: Request, state: ServerState) -> str:
     """Return the token that a browser's cookie holds; "" without one."""
     return request.cookies.get(_cookie_name(state), "")
 
 
-def set_cookie(response: Response, state: ServerState, logged_in: LoggedIn) -> None:
-    """Let a browser keep a token, out of reach of scripts and of other sites."""
+def set_cookie(response: Response, state: ServerState, token: str, max_age_s: int | None) -> None:
+    """Let a browser keep a token, out of reach of scripts and of other sites.
+
+    Args:
+        response: The answer to the browser.
+        state: The server.
+        token: The token; "": the browser forgets its token.
+        max_age_s: How long the browser keeps it; None: until the browser ends.
+    """
     response.set_cookie(
         _cookie_name(state),
-        logged_in.token,
-        max_age=int(state.settings.token_lifetime_s),
-        path="/",
-        secure=_is_secure(state),
-        httponly=True,
-        samesite="strict",
-    )
-
-
-def clear_cookie(response: Response, state: ServerState) -> None:
-    """Let a browser forget its token."""
-    response.delete_cookie(
-        _cookie_name(state),
-        path="/",
+        token,
+        max_age_s,
         secure=_is_secure(state),
         httponly=True,
         samesite="strict",

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import enum
 import functools
-import math
+import json
 from types import GenericAlias
 from typing import Annotated, Any, Literal, TypeAlias
 
+from fastapi import Depends, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
 from detcore.experimental import document_of
@@ -41,6 +42,18 @@ SortBy = Annotated[
 OrderBy = Annotated[ModelOrderBy, Field(description="0 and 1: ascending, 2: descending.")]
 
 
+Limit = Annotated[int, Query(ge=1, le=MOST_ENTRIES, description="Entries at most.")]
+Offset = Annotated[int, Query(ge=0, le=2**31 - 1, description="Entries to leave out.")]
+
+
+async def _read_page(limit: Limit = MOST_ENTRIES, offset: Offset = 0) -> dict[str, Any]:
+    return {"limit": limit, "offset": offset}
+
+
+# The part of a list that a request wants.
+Page = Annotated[dict[str, Any], Depends(_read_page)]
+
+
 def is_too_deep(value: object) -> bool:
     """Return whether a value is nested too deep for an answer with a list of such values."""
     level = [value]
@@ -60,15 +73,7 @@ def _is_json(value: dict[str, Any]) -> dict[str, Any]:
     """Refuse numbers that JSON does not have, which Python's parser takes, and endless nesting."""
     if is_too_deep(value):
         raise ValueError(f"it is nested more than {MOST_DEPTH} times")
-    todo: list[Any] = [value]
-    while todo:
-        found = todo.pop()
-        if isinstance(found, float) and not math.isfinite(found):
-            raise ValueError(f"{found} is not JSON")
-        if isinstance(found, dict):
-            todo.extend(found.values())
-        elif isinstance(found, list):
-            todo.extend(found)
+    json.dumps(value, allow_nan=False)
     return value
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import urllib.parse
 from collections.abc import Mapping
 from typing import Any
@@ -12,10 +11,11 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
-from starlette.routing import Match, compile_path
 
 from detcore import errors
+from detcore_server._answers import AsciiJson
 from detcore_server._auth import LogInFirst
+from detcore_server._page._render import error_page, is_page
 
 # The first match counts. Any other error is a fault of the server, and is answered with 500.
 _STATUS = (
@@ -32,10 +32,14 @@ _STATUS = (
 )
 # Class names for errors that have only a status; `ServerAway` is not in `detcore.errors`.
 _KINDS = {404: "NotFoundError", 408: "ServerAway", 503: "ServerAway"}
-_METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 _PARTS_LISTED = 10
 # Attributes of errors besides their text.
 _DETAILS = ("missing_bytes", "rank", "ranks", "retry_after_s", "uuid")
+_WITHOUT_LINK = (
+    "Only the browser that opened the link of detcore ui may see this page.\n"
+    "The link is in the terminal. If another browser has used it, press Ctrl-C there and type "
+    "detcore ui again."
+)
 
 
 class ErrorText(BaseModel):
@@ -65,7 +69,7 @@ def error_body(
 
 
 def install(app: FastAPI) -> None:
-    """Answer errors that were raised on purpose with their class and text."""
+    """Answer errors that were raised on purpose: with their class and text, or with a page."""
 
     @app.exception_handler(errors.DetcoreError)
     async def answer(request: Request, error: errors.DetcoreError) -> Response:
@@ -81,12 +85,8 @@ def install(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def answer_http(request: Request, error: HTTPException) -> Response:
-        status = error.status_code
-        kind = _KINDS.get(status, "InvalidArgumentError")
-        headers = dict(error.headers or {})
-        if status == 405:
-            headers["Allow"] = ", ".join(_methods(app, request))
-        return _answer(request, status, kind, str(error.detail), headers)
+        kind = _KINDS.get(error.status_code, "InvalidArgumentError")
+        return _answer(request, error.status_code, kind, str(error.detail), error.headers or {})
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid(request: Request, error: RequestValidationError) -> Response:
@@ -98,30 +98,11 @@ def install(app: FastAPI) -> None:
         return _answer(request, 422, "InvalidArgumentError", "\n".join(found), {})
 
     @app.exception_handler(LogInFirst)
-    async def redirect(_: Request, error: LogInFirst) -> RedirectResponse:
+    async def redirect(request: Request, error: LogInFirst) -> Response:
+        if request.app.state.detcore.visit is not None:
+            return error_page(request, 403, _WITHOUT_LINK)
         query = f"?{urllib.parse.urlencode({'next': error.path})}" if error.path else ""
         return RedirectResponse(f"/ui/login{query}", 303)
-
-
-def _methods(app: FastAPI, request: Request) -> list[str]:
-    """Return the methods that a path allows: the router names only those of its first route.
-
-    The OpenAPI document comes first: routes that refuse unknown paths take any method.
-    """
-    documented = {
-        method.upper()
-        for template, methods in app.openapi()["paths"].items()
-        if compile_path(template)[0].match(request.url.path)
-        for method in methods
-    }
-    return sorted(documented & {*_METHODS}) or [
-        method
-        for method in _METHODS
-        if any(
-            route.matches({**request.scope, "method": method})[0] is Match.FULL
-            for route in app.router.routes
-        )
-    ]
 
 
 def _public_name(error: errors.DetcoreError) -> str:
@@ -147,9 +128,14 @@ def _answer(
     status: int,
     kind: str,
     message: str,
-    headers: dict[str, str],
+    headers: Mapping[str, str],
     details: Mapping[str, Any] | None = None,
 ) -> Response:
-    # In ASCII: a message may quote text that is not valid Unicode.
-    body = json.dumps(error_body(request.url.path, status, kind, message, details))
-    return Response(body, status, headers, "application/json")
+    path = request.url.path
+    response = (
+        error_page(request, status, message)
+        if is_page(path)
+        else AsciiJson(error_body(path, status, kind, message, details), status)
+    )
+    response.headers.update(headers)
+    return response

@@ -2,31 +2,47 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 import time
 from typing import TYPE_CHECKING
 
+from starlette.datastructures import MutableHeaders
 from starlette.requests import ClientDisconnect
+from starlette.responses import JSONResponse
 
 from detcore_server._auth import USER
 from detcore_server._errors import error_body
 from detcore_server._log import LOGGER
+from detcore_server._page._render import is_page
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 
-# Unless a route sets them: browsers must not keep answers, or show them as part of other pages.
-_HEADERS = (
-    (b"cache-control", b"no-store"),
-    (b"content-security-policy", b"default-src 'none'; frame-ancestors 'none'"),
-    (b"cross-origin-resource-policy", b"same-origin"),
-    (b"referrer-policy", b"same-origin"),
-    (b"x-content-type-options", b"nosniff"),
-    (b"x-frame-options", b"DENY"),
-)
+# Unless a route sets them. Nothing is shown as part of other pages.
+_HEADERS = {
+    "Cross-Origin-Resource-Policy": "same-origin",
+    # A form of the page must say where it comes from, so not "no-referrer".
+    "Referrer-Policy": "same-origin",
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+}
+_API_HEADERS = {
+    **_HEADERS,
+    "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'none'; frame-ancestors 'none'",
+}
+_PAGE_HEADERS = {
+    **_HEADERS,
+    # Pages are requested again and again, and answered with 304 if they have not changed.
+    "Cache-Control": "private, no-cache",
+    # Nothing from outside, nothing written into the page itself, no form that leads elsewhere.
+    "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; "
+    "img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
+    "frame-ancestors 'none'",
+    "Cross-Origin-Opener-Policy": "same-origin",
+}
 _MAX_SHOWN = 200
 _log = logging.getLogger(LOGGER)
 
@@ -44,17 +60,15 @@ class Front:
             return
         since = time.perf_counter()
         status = 0
+        defaults = _PAGE_HEADERS if is_page(scope["path"]) else _API_HEADERS
 
         async def send_on(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = message.setdefault("headers", [])
-                there = {name.lower() for name, _ in headers}
-                message["headers"] = [
-                    *headers,
-                    *(header for header in _HEADERS if header[0] not in there),
-                ]
+                headers = MutableHeaders(scope=message)
+                for name, value in defaults.items():
+                    headers.setdefault(name, value)
             await send(message)
 
         try:
@@ -66,7 +80,11 @@ class Front:
             number = secrets.token_hex(4)
             _log.exception("fault %s: %s %s", number, scope["method"], _shown(scope))
             if not status:
-                await _answer(scope, number, send_on)
+                text = (
+                    f"the server failed at this; its log says why.\nLook there for: fault {number}"
+                )
+                body = error_body(scope["path"], 500, "ServerError", text)
+                await JSONResponse(body, 500)(scope, receive, send_on)
         finally:
             if _log.isEnabledFor(logging.INFO):
                 duration_ms = (time.perf_counter() - since) * 1e3
@@ -76,17 +94,6 @@ class Front:
                 line = "%s %s %s %s %d %.1f ms"
                 shown = _shown(scope)
                 _log.info(line, address, user, scope["method"], shown, status, duration_ms)
-
-
-async def _answer(scope: Scope, number: str, send: Send) -> None:
-    told = f"the server failed at this; its log says why.\nLook there for: fault {number}"
-    body = json.dumps(error_body(scope["path"], 500, "ServerError", told)).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", str(len(body)).encode()),
-    ]
-    await send({"type": "http.response.start", "status": 500, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
 
 
 def _shown(scope: Scope) -> str:

@@ -122,53 +122,52 @@ class Outcome(BaseModel):
     trials: list[TrialOutcome]
 
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = APIRouter(prefix="/api/detcore/v1", tags=["experiments"])
+router = APIRouter(prefix="/api/detcore/v1", tags=["experiments"])
 
-    @router.get("/uploads/{digest}")
-    def get_upload(state: State, requester: Requester, digest: Digest) -> Uploaded:
-        return Uploaded(size=_uploads(state, requester).size(digest))
 
-    @router.put("/uploads/{digest}", openapi_extra=_OCTETS)
-    async def put_upload(
-        request: Request,
-        state: State,
-        requester: Requester,
-        digest: Digest,
-        offset: Annotated[int, Query(ge=0, le=MOST_UPLOAD_BYTES)],
-    ) -> Uploaded:
-        """Add a part of an archive; if another part is next, return where that begins."""
-        data = await request.body()
-        if not data:
-            raise InvalidArgumentError("the body is empty; it is a part of the archive")
-        size = await anyio.to_thread.run_sync(
-            _uploads(state, requester).append, digest, offset, data
-        )
-        return Uploaded(size=size)
+@router.get("/uploads/{digest}")
+def get_upload(state: State, requester: Requester, digest: Digest) -> Uploaded:
+    return Uploaded(size=_uploads(state, requester).size(digest))
 
-    @router.post("/experiments")
-    async def hand_in(state: State, requester: Requester, submission: Submission) -> Submitted:
-        """Accept an experiment whose code was uploaded; several tries record it once."""
-        work = functools.partial(_take, state, requester, submission)
-        return await _hand_in.in_time(work, state.handing_in)
 
-    @router.get("/experiments/{experiment_id}/events", response_model=Events)
-    def get_events(
-        state: State,
-        _: Requester,
-        experiment_id: Id,
-        position: Annotated[int, Query(ge=0, le=2**62)] = 0,
-    ) -> AsciiJson:
-        """Return the events of an experiment's runner from a position on."""
-        return AsciiJson(_read_events(state, experiment_id, position))
+@router.put("/uploads/{digest}", openapi_extra=_OCTETS)
+async def put_upload(
+    request: Request,
+    state: State,
+    requester: Requester,
+    digest: Digest,
+    offset: Annotated[int, Query(ge=0, le=MOST_UPLOAD_BYTES)],
+) -> Uploaded:
+    """Add a part of an archive; if another part is next, return where that begins."""
+    data = await request.body()
+    if not data:
+        raise InvalidArgumentError("the body is empty; it is a part of the archive")
+    size = await anyio.to_thread.run_sync(_uploads(state, requester).append, digest, offset, data)
+    return Uploaded(size=size)
 
-    @router.get("/experiments/{experiment_id}/outcome", response_model=Outcome)
-    def get_outcome(state: State, _: Requester, experiment_id: Id) -> AsciiJson:
-        """Return the state of an experiment, and the outcomes of its trials."""
-        return AsciiJson(_read_outcome(state, experiment_id))
 
-    return router
+@router.post("/experiments")
+async def hand_in(state: State, requester: Requester, submission: Submission) -> Submitted:
+    """Accept an experiment whose code was uploaded; several tries record it once."""
+    work = functools.partial(_take, state, requester, submission)
+    return await _hand_in.in_time(work, state.handing_in)
+
+
+@router.get("/experiments/{experiment_id}/events", response_model=Events)
+def get_events(
+    state: State,
+    _: Requester,
+    experiment_id: Id,
+    position: Annotated[int, Query(ge=0, le=2**62)] = 0,
+) -> AsciiJson:
+    """Return the events of an experiment's runner from a position on."""
+    return AsciiJson(_read_events(state, experiment_id, position))
+
+
+@router.get("/experiments/{experiment_id}/outcome", response_model=Outcome)
+def get_outcome(state: State, _: Requester, experiment_id: Id) -> AsciiJson:
+    """Return the state of an experiment, and the outcomes of its trials."""
+    return AsciiJson(_read_outcome(state, experiment_id))
 
 
 def _uploads(state: ServerState, requester: TokenRecord) -> Uploads:

@@ -46,7 +46,7 @@ class BodyLimits:
 class _Body:
     """The body of one request, as it comes in."""
 
-    __slots__ = ("_is_begun", "_is_over", "_receive", "_received", "_scope", "_state", "limit")
+    __slots__ = ("_is_begun", "_receive", "_received", "_scope", "_state", "limit")
 
     def __init__(self, state: ServerState, scope: Scope, receive: Receive) -> None:
         self._state = state
@@ -54,13 +54,10 @@ class _Body:
         self._receive = receive
         self._received = 0
         self._is_begun = False
-        self._is_over = False
         self.limit: int | None = None
 
     async def receive(self) -> Message:
-        """Return the next part, and when there is no more of them, wait for the end."""
-        if self._is_over:
-            return await self._receive()
+        """Return the next message."""
         if not self._is_begun:
             self._is_begun = True
             await self._begin()
@@ -69,7 +66,6 @@ class _Body:
         self._received += len(message.get("body", b""))
         if self._received > self.limit:
             raise _too_large(self.limit)
-        self._is_over = not message.get("more_body", False)
         return message
 
     async def _begin(self) -> None:

@@ -97,4 +97,3 @@ def _issue(state: ServerState, user: UserRecord) -> LoggedIn:
 def log_out(state: ServerState, token: str) -> None:
     """Revoke a token."""
     state.database.remove_token(token_digest(token))
-    state.tokens.drop()

@@ -19,9 +19,8 @@ from detcore_server._protocol import make_protocol
 if TYPE_CHECKING:
     import threading
 
-    from fastapi import FastAPI
-
     from detcore_server._settings import ServerSettings
+    from detcore_server._visit import Visit
 
 
 # For requests in progress when the server receives a signal to end.
@@ -37,7 +36,7 @@ def serve(
     listener: socket.socket,
     announce: Callable[[], None] | None = None,
     *,
-    make: Callable[[ServerSettings], FastAPI] = make_app,
+    visit: Visit | None = None,
 ) -> None:
     """Serve until SIGINT, SIGTERM or SIGHUP arrives; requests in progress are still answered.
 
@@ -47,7 +46,7 @@ def serve(
         settings: Settings of the server.
         listener: Socket to serve on; it listens already.
         announce: Called when the server can answer, and handles signals.
-        make: Makes the application.
+        visit: The link of the one person who is served; None: users log in.
 
     Raises:
         KeyboardInterrupt: After SIGINT.
@@ -56,7 +55,7 @@ def serve(
     """
     configure_logging(settings.log_level)
     _allow_files(settings.max_connections + _OTHER_FILES)
-    app = make(settings)
+    app = make_app(settings, visit=visit)
     config = uvicorn.Config(
         app,
         http=make_protocol(settings.max_connections),

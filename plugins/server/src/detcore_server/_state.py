@@ -10,9 +10,10 @@ import anyio
 
 from detcore_server._database import ServerDatabase
 from detcore_server._jobs import Jobs
+from detcore_server._page._now import Machine
+from detcore_server._page._verify import Verifier
 from detcore_server._served_transport import ServedTransport
 from detcore_server._throttle import Throttle
-from detcore_server._tokens import TokenCache
 
 if TYPE_CHECKING:
     from detcore_server._settings import ServerSettings
@@ -34,19 +35,19 @@ class ServerState:
         database: Its record store.
         transport: Answers the client's requests.
         jobs: Runs submitted experiments.
-        tokens: Tokens that were valid a moment ago.
         throttle: Limits attempts to log in.
         hashing: Held while a password is hashed.
         handing_in: Held while an experiment is checked, and its code unpacked.
         ending: Set when the server receives a signal to end: requests that follow a log stop then.
-        is_personal: Whether it serves the page of one person (``detcore ui``), without log-in.
+        machine: The processes of this machine.
+        verifier: Verifies checkpoints.
+        visit: The link of the one person who is served (``detcore ui``); None: users log in.
     """
 
     settings: ServerSettings
     database: ServerDatabase
     transport: ServedTransport
     jobs: Jobs
-    tokens: TokenCache = dataclasses.field(default_factory=TokenCache)
     throttle: Throttle = dataclasses.field(default_factory=Throttle)
     hashing: anyio.CapacityLimiter = dataclasses.field(
         default_factory=lambda: anyio.CapacityLimiter(_HASHES_AT_ONCE)
@@ -55,7 +56,9 @@ class ServerState:
         default_factory=lambda: anyio.CapacityLimiter(_HAND_INS_AT_ONCE)
     )
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
-    is_personal: bool = False
+    machine: Machine = dataclasses.field(default_factory=Machine)
+    verifier: Verifier = dataclasses.field(default_factory=Verifier)
+    visit: Visit | None = None
 
     @classmethod
     def open(cls, settings: ServerSettings, *, visit: Visit | None = None) -> ServerState:
@@ -75,8 +78,7 @@ class ServerState:
             database=database,
             transport=transport,
             jobs=Jobs(settings, database, transport),
-            tokens=TokenCache() if visit is None else visit,
-            is_personal=visit is not None,
+            visit=visit,
         )
 
     def close(self) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import html
 import os
 import socket
@@ -42,7 +41,6 @@ def ui(obj: CliContext, /, no_browser: bool) -> None:
     """
     from detcore_server._serve import serve
     from detcore_server._settings import ServerSettings
-    from detcore_server._ui_app import make_ui_app
     from detcore_server._visit import Visit
 
     visit = Visit()
@@ -63,7 +61,7 @@ def ui(obj: CliContext, /, no_browser: bool) -> None:
                 _open_browser(stack.enter_context(_kept_in_file(link)))
 
         with contextlib.suppress(KeyboardInterrupt):
-            serve(settings, listener, announce, make=functools.partial(make_ui_app, visit=visit))
+            serve(settings, listener, announce, visit=visit)
         click.echo("The page has ended.")
 
 

@@ -64,13 +64,14 @@ class Uploads:
         try:
             self._make_room(digest)
             flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
-            with os.fdopen(os.open(self._path(digest), flags, 0o600), "r+b") as file:
+            with os.fdopen(os.open(self._path(digest), flags, 0o600), "r+b", 0) as file:
                 # Two tries of one submission may run at once.
                 fcntl.flock(file, fcntl.LOCK_EX)
                 size = file.seek(0, os.SEEK_END)
                 if size != offset:
                     return size
-                return offset + _write(file.fileno(), data)
+                # On a full disk only a part is written; the client continues behind it.
+                return offset + file.write(data)
         except OSError as error:
             raise StorageFullError(
                 f"the archive cannot be written on the server: {error.strerror}.\n"
@@ -124,16 +125,3 @@ class Uploads:
         for number, (written_at, path) in enumerate(others):
             if number >= _MOST_OF_A_USER - 1 or written_at < time.time() - _LIFETIME_S:
                 path.unlink(missing_ok=True)
-
-
-def _write(descriptor: int, data: bytes) -> int:
-    """Append all of the data, or none of it; return its size."""
-    size = os.lseek(descriptor, 0, os.SEEK_END)
-    view = memoryview(data)
-    try:
-        while view:
-            view = view[os.write(descriptor, view) :]
-    except OSError:
-        os.ftruncate(descriptor, size)
-        raise
-    return len(data)

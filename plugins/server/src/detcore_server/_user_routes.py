@@ -62,7 +62,7 @@ class Me(BaseModel):
     version: str
 
 
-class User(BaseModel):
+class User(BaseModel, from_attributes=True):
     """A user, who may log in if active; `created_at` is in seconds since 1970."""
 
     id: int
@@ -72,76 +72,67 @@ class User(BaseModel):
     created_at: float
 
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = APIRouter(prefix="/api/detcore/v1", tags=["users"])
-
-    @router.post("/login")
-    async def post_login(request: Request, state: State, login: Login) -> LoggedIn:
-        """Return a token for a name and a password."""
-        return await log_in(
-            state,
-            login.username,
-            login.password,
-            is_prehashed=False,
-            address=address_of(request),
-        )
-
-    @router.post("/logout", status_code=204)
-    def post_logout(state: State, _: Requester, token: Token) -> None:
-        """Revoke the token."""
-        log_out(state, token)
-
-    @router.get("/me")
-    async def get_me(requester: Requester) -> Me:
-        """Return the current user."""
-        return Me(
-            name=requester.user_name,
-            is_admin=requester.is_admin,
-            expires_at=requester.expires_at,
-            version=__version__,
-        )
-
-    @router.post("/me/password")
-    async def post_password(
-        request: Request, state: State, requester: Requester, change: PasswordChange
-    ) -> LoggedIn:
-        """Change one's own password, which revokes all tokens; return a new token."""
-        address = address_of(request)
-        check_new_password(change.new)
-        await check_password(
-            state, requester.user_name, change.old, is_prehashed=False, address=address
-        )
-        await change_user(state, requester, requester.user_id, password=change.new)
-        return await log_in(
-            state, requester.user_name, change.new, is_prehashed=False, address=address
-        )
-
-    @router.get("/users")
-    def get_users(state: State, _: Admin) -> list[User]:
-        """Return all users; only an administrator may."""
-        return [_shown(user) for user in state.database.list_users()]
-
-    @router.post("/users", status_code=201)
-    async def post_user(state: State, _: Admin, new: NewUser) -> User:
-        """Add a user; only an administrator may."""
-        return _shown(await add_user(state, new.username, new.password, is_admin=new.is_admin))
-
-    @router.patch("/users/{user_id}")
-    async def patch_user(state: State, admin: Admin, user_id: Id, change: UserChange) -> User:
-        """Change a user; a new password revokes all tokens. Only an administrator may."""
-        if not change.model_fields_set:
-            raise InvalidArgumentError("nothing to change: give password, is_active or is_admin")
-        return _shown(await change_user(state, admin, user_id, **change.model_dump()))
-
-    return router
+router = APIRouter(prefix="/api/detcore/v1", tags=["users"])
 
 
-def _shown(user: UserRecord) -> User:
-    return User(
-        id=user.id,
-        name=user.name,
-        is_admin=user.is_admin,
-        is_active=user.is_active,
-        created_at=user.created_at,
+@router.post("/login")
+async def post_login(request: Request, state: State, login: Login) -> LoggedIn:
+    """Return a token for a name and a password."""
+    return await log_in(
+        state,
+        login.username,
+        login.password,
+        is_prehashed=False,
+        address=address_of(request),
     )
+
+
+@router.post("/logout", status_code=204)
+def post_logout(state: State, _: Requester, token: Token) -> None:
+    """Revoke the token."""
+    log_out(state, token)
+
+
+@router.get("/me")
+async def get_me(requester: Requester) -> Me:
+    """Return the current user."""
+    return Me(
+        name=requester.user_name,
+        is_admin=requester.is_admin,
+        expires_at=requester.expires_at,
+        version=__version__,
+    )
+
+
+@router.post("/me/password")
+async def post_password(
+    request: Request, state: State, requester: Requester, change: PasswordChange
+) -> LoggedIn:
+    """Change one's own password, which revokes all tokens; return a new token."""
+    address = address_of(request)
+    check_new_password(change.new)
+    await check_password(
+        state, requester.user_name, change.old, is_prehashed=False, address=address
+    )
+    await change_user(state, requester, requester.user_id, password=change.new)
+    return await log_in(state, requester.user_name, change.new, is_prehashed=False, address=address)
+
+
+@router.get("/users", response_model=list[User])
+def get_users(state: State, _: Admin) -> list[UserRecord]:
+    """Return all users; only an administrator may."""
+    return state.database.list_users()
+
+
+@router.post("/users", status_code=201, response_model=User)
+async def post_user(state: State, _: Admin, new: NewUser) -> UserRecord:
+    """Add a user; only an administrator may."""
+    return await add_user(state, new.username, new.password, is_admin=new.is_admin)
+
+
+@router.patch("/users/{user_id}", response_model=User)
+async def patch_user(state: State, admin: Admin, user_id: Id, change: UserChange) -> UserRecord:
+    """Change a user; a new password revokes all tokens. Only an administrator may."""
+    if not change.model_fields_set:
+        raise InvalidArgumentError("nothing to change: give password, is_active or is_admin")
+    return await change_user(state, admin, user_id, **change.model_dump())

@@ -32,18 +32,16 @@ from detcore_report import (
     trial_classes,
 )
 from detcore_server._auth import Id, PageUser, State
-from detcore_server._page._brush import axis_filter
 from detcore_server._page._charts import page_charts
-from detcore_server._page._description import DescriptionForm
+from detcore_server._page._compare_pages import MAX_SIDE_BY_SIDE, Numbers, compare_trials
 from detcore_server._page._groups import group_choices, group_trials
 from detcore_server._page._lineage import ancestors
 from detcore_server._page._list_pages import Paging
-from detcore_server._page._now import Machine, read_now
-from detcore_server._page._render import PageRoute, render, svg
-from detcore_server._page._side_by_side import MAX_SIDE_BY_SIDE, compare
+from detcore_server._page._now import read_now
+from detcore_server._page._render import DescriptionForm, render, svg
 from detcore_server._page._trial_log import Traceback, last_traceback, read_tail
 from detcore_server._page._trial_table import TrialTable, make_table, table_csv
-from detcore_server._page._verify import READABLE, Verifier
+from detcore_server._page._verify import READABLE
 
 if TYPE_CHECKING:
     from detcore.database import TrialRecord
@@ -52,6 +50,7 @@ if TYPE_CHECKING:
     from detcore_server._state import ServerState
 
 
+_QUOTES = ("'", '"')
 _CHECKPOINTS_SHOWN = 100
 _MAX_ROWS = 200
 # Parts that curves are cut into, so that a page with many stays small.
@@ -101,192 +100,173 @@ _Table = Annotated[_TableQuery, Query()]
 _Action = Literal["pause", "activate", "cancel", "kill", "archive", "unarchive"]
 
 
-def make_router(verifier: Verifier) -> APIRouter:
-    """Return the routes of this part."""
-    machine = Machine()
-    router = APIRouter(
-        prefix="/ui/experiments/{experiment_id}", route_class=PageRoute, include_in_schema=False
+router = APIRouter(prefix="/ui/experiments/{experiment_id}")
+
+
+@router.get("")
+def show_curves(
+    request: Request,
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    asked: _Table,
+) -> Response:
+    # Of very many trials, the page has only the best, but a filter and groups look at all.
+    max_rows = None if asked.where or asked.sort or asked.group else _MAX_ROWS
+    view = _read(state, experiment_id, asked, max_rows=max_rows)
+    classes = trial_classes(view)
+    head = _head(state, user, view)
+    failed = state.database.list_trials(experiment_id, states=[TrialState.ERROR])
+    groups = group_trials(view, asked.group)
+    return render(
+        request, "curves.html", user, tab="curves", **head,
+        now=(
+            read_now(state.database, view, state.machine, state.settings.environment.home)
+            if head["is_live"] else None
+        ),
+        failed=failed, traceback=_last_failure(view, failed),
+        table=make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column),
+        others=[
+            (key, value) for key, value in request.query_params.multi_items()
+            if key not in ("where", "sort", "column")
+        ],
+        groups=groups, group=asked.group, group_choices=group_choices(view),
+        notes=view.record.notes,
+        charts=page_charts(view, groups=groups), legend=svg(legend(view)),
+        view=view,
+        colours={trial: name.split()[1] for trial, name in classes.items()},
+        summary=summarize_config(_masked(state, experiment_id)),
+        max_side_by_side=MAX_SIDE_BY_SIDE,
+    )  # fmt: skip
+
+
+@router.get("/trials.csv")
+def get_trials(
+    state: State,
+    _: PageUser,
+    experiment_id: Id,
+    asked: _Table,
+) -> Response:
+    view = _read(state, experiment_id, asked, max_rows=None)
+    table = make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column, max_rows=None)
+    if table.error is not None:
+        raise HTTPException(422, table.error)
+    name = f"experiment-{experiment_id}-trials.csv"
+    disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return Response(table_csv(table), media_type="text/csv", headers=disposition)
+
+
+@router.get("/hyperparameters")
+def show_hyperparameters(
+    request: Request,
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    asked: Annotated[_FilterQuery, Query()],
+) -> Response:
+    whole, table, view = _read_filtered(state, experiment_id, asked)
+    return render(
+        request, "hyperparameters.html", user, tab="hyperparameters",
+        **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
+        axes=json.dumps([axis.name for axis in view.axes]),
+        importance=svg(importance_table(whole)), asked=asked,
+        scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
+    )  # fmt: skip
+
+
+@router.get("/hyperparameters/mark")
+def mark_axis(
+    request: Request,
+    state: State,
+    _: PageUser,
+    experiment_id: Id,
+    asked: Annotated[_MarkQuery, Query()],
+) -> Response:
+    view = _read_filtered(state, experiment_id, asked)[2]
+    added = _filter_axis(view, asked.axis, asked.low, asked.high)
+    where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
+    query = {**asked.model_dump(include={"metric", "kind", "better"}), "where": where}
+    encoded = urllib.parse.urlencode({key: text for key, text in query.items() if text})
+    return RedirectResponse(f"/ui/experiments/{experiment_id}/hyperparameters?{encoded}", 303)
+
+
+@router.get("/compare")
+def show_side_by_side(
+    request: Request,
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    trial: Numbers = [],  # noqa: B006  (FastAPI copies it)
+) -> Response:
+    """Show trials of the experiment side by side."""
+    whole = _read(state, experiment_id)
+    return render(
+        request, "compare.html", user, tab="compare", **_head(state, user, whole), whole=whole,
+        **compare_trials(state, trial, experiment_id),
+    )  # fmt: skip
+
+
+@router.get("/checkpoints")
+def show_checkpoints(
+    request: Request, state: State, user: PageUser, experiment_id: Id, page: _Page = 1
+) -> Response:
+    head = _head_only(state, user, experiment_id)
+    database = state.database
+    found = database.list_checkpoints(experiment_id=experiment_id)[::-1]
+    metric = head["row"]["metric"]
+    values = {} if metric is None else database.checkpoint_metrics(experiment_id, metric)
+    paging = Paging(page, _CHECKPOINTS_SHOWN, len(found))
+    return render(
+        request, "checkpoints.html", user, tab="checkpoints", **head,
+        checkpoints=[
+            (record, values.get(record.uuid))
+            for record in found[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
+        ],
+        metric=metric, paging=paging, verifier=state.verifier,
+        kept_bytes=sum(record.size_bytes for record in found if record.state in READABLE),
+        ancestors=ancestors(database, database.get_experiment(experiment_id)),
+    )  # fmt: skip
+
+
+@router.get("/configuration")
+def show_configuration(
+    request: Request, state: State, user: PageUser, experiment_id: Id
+) -> Response:
+    import yaml
+
+    head = _head_only(state, user, experiment_id)
+    return render(
+        request, "configuration.html", user, tab="configuration", **head,
+        record=state.database.get_experiment(experiment_id),
+        config=yaml.safe_dump(
+            _masked(state, experiment_id), sort_keys=False, allow_unicode=True
+        ),
+    )  # fmt: skip
+
+
+@router.post("/control")
+def control(
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    action: Annotated[_Action, Form()],
+) -> Response:
+    state.jobs.control(user, experiment_id, action)
+    return RedirectResponse(f"/ui/experiments/{experiment_id}", 303)
+
+
+@router.post("/describe")
+def describe(
+    state: State,
+    user: PageUser,
+    experiment_id: Id,
+    written: DescriptionForm,
+) -> Response:
+    state.jobs.require_owner(user, experiment_id)
+    state.database.describe_experiment(
+        experiment_id, labels=written.label_list(), notes=written.plain_notes()
     )
-
-    @router.get("")
-    def show_curves(
-        request: Request,
-        state: State,
-        user: PageUser,
-        experiment_id: Id,
-        asked: _Table,
-    ) -> Response:
-        # Of very many trials, the page has only the best, but a filter and groups look at all.
-        max_rows = None if asked.where or asked.sort or asked.group else _MAX_ROWS
-        view = _read(state, experiment_id, asked, max_rows=max_rows)
-        classes = trial_classes(view)
-        head = _head(state, user, view)
-        failed = state.database.list_trials(experiment_id, states=[TrialState.ERROR])
-        groups = group_trials(view, asked.group)
-        return render(
-            request, "curves.html", user, tab="curves", **head,
-            now=(
-                read_now(state.database, view, machine, state.settings.environment.home)
-                if head["is_live"] else None
-            ),
-            failed=failed, traceback=_last_failure(view, failed),
-            table=make_table(view, where=asked.where, sort=asked.sort, chosen=asked.column),
-            others=[
-                (key, value) for key, value in request.query_params.multi_items()
-                if key not in ("where", "sort", "column")
-            ],
-            groups=groups, group=asked.group, group_choices=group_choices(view),
-            notes=view.record.notes,
-            charts=page_charts(view, groups=groups), legend=svg(legend(view)),
-            view=view,
-            colours={trial: name.split()[1] for trial, name in classes.items()},
-            summary=summarize_config(_masked(state, experiment_id)),
-            max_side_by_side=MAX_SIDE_BY_SIDE,
-        )  # fmt: skip
-
-    @router.get("/trials.csv")
-    def get_trials(
-        state: State,
-        _: PageUser,
-        experiment_id: Id,
-        asked: _Table,
-    ) -> Response:
-        view = _read(state, experiment_id, asked, max_rows=None)
-        table = make_table(
-            view, where=asked.where, sort=asked.sort, chosen=asked.column, max_rows=None
-        )
-        if table.error is not None:
-            raise HTTPException(422, table.error)
-        name = f"experiment-{experiment_id}-trials.csv"
-        disposition = {"Content-Disposition": f'attachment; filename="{name}"'}
-        return Response(table_csv(table), media_type="text/csv", headers=disposition)
-
-    @router.get("/hyperparameters")
-    def show_hyperparameters(
-        request: Request,
-        state: State,
-        user: PageUser,
-        experiment_id: Id,
-        asked: Annotated[_FilterQuery, Query()],
-    ) -> Response:
-        whole, table, view = _read_filtered(state, experiment_id, asked)
-        return render(
-            request, "hyperparameters.html", user, tab="hyperparameters",
-            **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
-            axes=json.dumps([axis.name for axis in view.axes]),
-            importance=svg(importance_table(whole)), asked=asked,
-            scatters=svg(draw_scatters(view)), parallel=svg(draw_parallel(view)),
-        )  # fmt: skip
-
-    @router.get("/hyperparameters/mark")
-    def mark_axis(
-        request: Request,
-        state: State,
-        _: PageUser,
-        experiment_id: Id,
-        asked: Annotated[_MarkQuery, Query()],
-    ) -> Response:
-        view = _read_filtered(state, experiment_id, asked)[2]
-        added = axis_filter(view, asked.axis, asked.low, asked.high)
-        where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
-        query = {**asked.model_dump(include={"metric", "kind", "better"}), "where": where}
-        encoded = urllib.parse.urlencode({key: text for key, text in query.items() if text})
-        return RedirectResponse(f"/ui/experiments/{experiment_id}/hyperparameters?{encoded}", 303)
-
-    @router.get("/compare")
-    def show_side_by_side(
-        request: Request,
-        state: State,
-        user: PageUser,
-        experiment_id: Id,
-        trial: Annotated[list[int], Query(max_length=1000)] = [],  # noqa: B006  (FastAPI copies it)
-    ) -> Response:
-        chosen = list(dict.fromkeys(trial))
-        whole = _read(state, experiment_id)
-        note = None
-        # Not those of the view: of very many trials, it has only the best.
-        known = {found.id for found in state.database.list_trials(experiment_id)}
-        unknown = [number for number in chosen if number not in known]
-        chosen = [number for number in chosen if number in known]
-        if unknown:
-            note = f"Not trials of this experiment: {', '.join(map(str, unknown[:20]))}."
-        if len(chosen) > MAX_SIDE_BY_SIDE:
-            note = f"These are the first {MAX_SIDE_BY_SIDE} of the {len(chosen)} that you chose."
-            chosen = chosen[:MAX_SIDE_BY_SIDE]
-        view = compared = None
-        if len(chosen) > 1:
-            view = _read(state, experiment_id, only=chosen, all_metrics=True, parts=_MAX_PARTS)
-            compared = compare(view)
-        elif trial:
-            note = f"{note or ''} Choose two trials or more.".strip()
-        return render(
-            request, "compare.html", user, tab="compare", **_head(state, user, whole),
-            view=view, compared=compared, whole=whole, chosen=chosen, note=note,
-            charts=[] if view is None else page_charts(view),
-            legend=svg("" if view is None else legend(view)),
-            max_side_by_side=MAX_SIDE_BY_SIDE,
-        )  # fmt: skip
-
-    @router.get("/checkpoints")
-    def show_checkpoints(
-        request: Request, state: State, user: PageUser, experiment_id: Id, page: _Page = 1
-    ) -> Response:
-        head = _head_only(state, user, experiment_id)
-        database = state.database
-        found = database.list_checkpoints(experiment_id=experiment_id)[::-1]
-        metric = head["row"]["metric"]
-        values = {} if metric is None else database.checkpoint_metrics(experiment_id, metric)
-        paging = Paging(page, _CHECKPOINTS_SHOWN, len(found))
-        return render(
-            request, "checkpoints.html", user, tab="checkpoints", **head,
-            checkpoints=[
-                (record, values.get(record.uuid))
-                for record in found[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
-            ],
-            metric=metric, paging=paging, verifier=verifier,
-            kept_bytes=sum(record.size_bytes for record in found if record.state in READABLE),
-            ancestors=ancestors(database, database.get_experiment(experiment_id)),
-        )  # fmt: skip
-
-    @router.get("/configuration")
-    def show_configuration(
-        request: Request, state: State, user: PageUser, experiment_id: Id
-    ) -> Response:
-        import yaml
-
-        head = _head_only(state, user, experiment_id)
-        return render(
-            request, "configuration.html", user, tab="configuration", **head,
-            record=state.database.get_experiment(experiment_id),
-            config=yaml.safe_dump(
-                _masked(state, experiment_id), sort_keys=False, allow_unicode=True
-            ),
-        )  # fmt: skip
-
-    @router.post("/control")
-    def control(
-        state: State,
-        user: PageUser,
-        experiment_id: Id,
-        action: Annotated[_Action, Form()],
-    ) -> Response:
-        state.jobs.control(user, experiment_id, action)
-        return RedirectResponse(f"/ui/experiments/{experiment_id}", 303)
-
-    @router.post("/describe")
-    def describe(
-        state: State,
-        user: PageUser,
-        experiment_id: Id,
-        written: DescriptionForm,
-    ) -> Response:
-        state.jobs.require_owner(user, experiment_id)
-        state.database.describe_experiment(
-            experiment_id, labels=written.label_list(), notes=written.plain_notes()
-        )
-        return RedirectResponse(f"/ui/experiments/{experiment_id}#notes", 303)
-
-    return router
+    return RedirectResponse(f"/ui/experiments/{experiment_id}#notes", 303)
 
 
 def _read(
@@ -294,21 +274,17 @@ def _read(
     experiment_id: int,
     asked: _MetricQuery = _AS_SEARCHED,
     *,
-    only: list[int] | None = None,
-    all_metrics: bool = False,
-    parts: int | None = None,
     max_rows: int | None = _MAX_ROWS,
 ) -> ExperimentView:
     """Read an experiment, with everything that its workers have reported so far."""
     database = state.database
     ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
-    if parts is None:
-        num_trials = database.count_trials().get(experiment_id, 1)
-        parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
+    num_trials = database.count_trials().get(experiment_id, 1)
+    parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
     return read_view(
         database, experiment_id, metric=asked.metric or None, kind=asked.kind or None,
-        smaller_is_better={"smaller": True, "larger": False}.get(asked.better), only=only,
-        all_metrics=all_metrics, parts=parts, max_rows=max_rows,
+        smaller_is_better={"smaller": True, "larger": False}.get(asked.better), parts=parts,
+        max_rows=max_rows,
     )  # fmt: skip
 
 
@@ -389,3 +365,45 @@ def _masked(state: ServerState, experiment_id: int) -> Any:
     """Return the configuration of an experiment without its secrets."""
     record = answer_read(state.database, "get_experiment", {"experiment_id": experiment_id})
     return record["config"]
+
+
+def _filter_axis(view: ExperimentView, name: str, low: float, high: float) -> str:
+    """Return the filter that the trials pass whose values are in a part of an axis.
+
+    Args:
+        view: The experiment.
+        name: The axis: a hyperparameter, or the metric.
+        low: Where the part begins, 0 (the bottom of the axis) to 1.
+        high: Where it ends.
+
+    Returns:
+        The filter; "" if there is no such axis, no trial is in it, or no filter can name it.
+    """
+    axis = next((axis for axis in view.axes if axis.name == name), None)
+    if axis is None or "`" in name:
+        return ""
+    is_metric = axis is view.axes[-1]
+    chosen = [
+        trial.value if is_metric else trial.hparams.get(name)
+        for trial in view.trials
+        if low <= axis.positions.get(trial.id, -1.0) <= high
+    ]
+    operand = "best" if is_metric else f"`hparams.{name}`"
+    numbers = [
+        value for value in chosen
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
+    ]  # fmt: skip
+    if numbers and len(numbers) == len(chosen):
+        return f"{min(numbers)!r} <= {operand} <= {max(numbers)!r}"
+    texts = dict.fromkeys(filter(None, map(_literal, chosen)))
+    parts = [f"{operand} == {text}" for text in texts]
+    return parts[0] if len(parts) == 1 else f"({' or '.join(parts)})" if parts else ""
+
+
+def _literal(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (int, float)):
+        return repr(value)
+    quote = next((quote for quote in _QUOTES if quote not in str(value)), None)
+    return "" if quote is None or not isinstance(value, str) else f"{quote}{value}{quote}"

@@ -11,106 +11,104 @@ from fastapi import APIRouter, Query, Request, Response
 from detcore.describe import describe_experiment, describe_state, metric_value, took_s
 from detcore.types import ExperimentState
 from detcore_server._auth import Id, PageUser, State
-from detcore_server._page._render import PageRoute, render
+from detcore_server._page._render import render
 
 _PAGE_SIZE = 50
 _ARCHIVED = {"": False, "only": True, "all": None}
 _Text = Annotated[str, Query(max_length=500)]
 _Page = Annotated[int, Query(ge=1, le=10**6)]
 
+router = APIRouter()
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-    @router.get("/ui/experiments")
-    def show_experiments(
-        request: Request,
-        state: State,
-        user: PageUser,
-        name: _Text = "",
-        label: _Text = "",
-        submitted_by: Annotated[_Text, Query(alias="user")] = "",
-        in_state: Annotated[ExperimentState | Literal[""], Query(alias="state")] = "",
-        archived: Literal["", "only", "all"] = "",
-        sort: Literal["", "oldest", "name"] = "",
-        page: _Page = 1,
-    ) -> Response:
-        asked = {"name": name, "label": label, "user": submitted_by,
-                 "state": str(getattr(in_state, "value", in_state)),
-                 "archived": archived, "sort": sort}  # fmt: skip
-        which: dict[str, Any] = {
-            "states": [ExperimentState(in_state)] if in_state else None,
-            "archived": _ARCHIVED[archived],
-            "labels": [label] if label else (),
-            "name": name,
-        }
-        database = state.database
-        if submitted_by:
-            which["where"] = database.submitted_by(submitted_by)
-        paging = Paging(page, _PAGE_SIZE, database.count_experiments(**which), _query(asked))
-        if sort == "name":
-            found = database.list_experiments(**which)
-            found.sort(key=lambda record: (record.name.casefold(), record.id))
-            found = found[paging.offset : paging.offset + _PAGE_SIZE]
-        else:
-            found = database.list_experiments(
-                **which, newest_first=not sort, limit=_PAGE_SIZE, offset=paging.offset
-            )
-        numbers = database.count_trials()
-        users = database.submitters([record.id for record in found])
-        rows = []
-        for record in found:
-            row = describe_experiment(database, record, numbers.get(record.id, 0))
-            row["user"] = users.get(record.id)
-            row["labels"] = [str(text) for text in record.config.get("labels") or ()]
-            row["told"] = describe_state(row["state"], row["is_alive"], row["host"])
-            row["best"] = metric_value(row, row["metric"])
-            row["took"] = took_s(row)
-            rows.append(row)
-        return render(
-            request, "experiments.html", user,
-            rows=rows, paging=paging, asked=asked, server_url=state.settings.url, is_filtered=any(
-                asked[key] for key in ("name", "label", "user", "state", "archived")
-            ), states=[state.value for state in ExperimentState],
-            is_live=True,
-        )  # fmt: skip
-
-    @router.get("/ui/models")
-    def show_models(
-        request: Request,
-        state: State,
-        user: PageUser,
-        name: _Text = "",
-        label: _Text = "",
-        archived: Literal["", "only", "all"] = "",
-        page: _Page = 1,
-    ) -> Response:
-        asked = {"name": name, "label": label, "archived": archived}
-        found = state.database.list_models(
-            name=name, labels=[label] if label else (), archived=_ARCHIVED[archived]
+@router.get("/ui/experiments")
+def show_experiments(
+    request: Request,
+    state: State,
+    user: PageUser,
+    name: _Text = "",
+    label: _Text = "",
+    submitted_by: Annotated[_Text, Query(alias="user")] = "",
+    in_state: Annotated[ExperimentState | Literal[""], Query(alias="state")] = "",
+    archived: Literal["", "only", "all"] = "",
+    sort: Literal["", "oldest", "name"] = "",
+    page: _Page = 1,
+) -> Response:
+    asked = {"name": name, "label": label, "user": submitted_by,
+             "state": str(getattr(in_state, "value", in_state)),
+             "archived": archived, "sort": sort}  # fmt: skip
+    which: dict[str, Any] = {
+        "states": [ExperimentState(in_state)] if in_state else None,
+        "archived": _ARCHIVED[archived],
+        "labels": [label] if label else (),
+        "name": name,
+    }
+    database = state.database
+    if submitted_by:
+        which["where"] = database.submitted_by(submitted_by)
+    paging = Paging(page, _PAGE_SIZE, database.count_experiments(**which), _query(asked))
+    if sort == "name":
+        found = database.list_experiments(**which)
+        found.sort(key=lambda record: (record.name.casefold(), record.id))
+        found = found[paging.offset : paging.offset + _PAGE_SIZE]
+    else:
+        found = database.list_experiments(
+            **which, newest_first=not sort, limit=_PAGE_SIZE, offset=paging.offset
         )
-        paging = Paging(page, _PAGE_SIZE, len(found), _query(asked))
-        return render(
-            request, "models.html", user,
-            rows=found[paging.offset : paging.offset + _PAGE_SIZE], paging=paging, asked=asked,
-            is_filtered=any(asked.values()),
-        )  # fmt: skip
+    numbers = database.count_trials()
+    users = database.submitters([record.id for record in found])
+    rows = []
+    for record in found:
+        row = describe_experiment(database, record, numbers.get(record.id, 0))
+        row["user"] = users.get(record.id)
+        row["labels"] = [str(text) for text in record.config.get("labels") or ()]
+        row["told"] = describe_state(row["state"], row["is_alive"], row["host"])
+        row["best"] = metric_value(row, row["metric"])
+        row["took"] = took_s(row)
+        rows.append(row)
+    return render(
+        request, "experiments.html", user,
+        rows=rows, paging=paging, asked=asked, server_url=state.settings.url, is_filtered=any(
+            asked[key] for key in ("name", "label", "user", "state", "archived")
+        ), states=[state.value for state in ExperimentState],
+        is_live=True,
+    )  # fmt: skip
 
-    @router.get("/ui/models/{model_id}")
-    def show_model(request: Request, state: State, user: PageUser, model_id: Id) -> Response:
-        database = state.database
-        model = database.get_model(model_id)
-        versions = database.list_versions(model_id)
-        checkpoints = {
-            version.checkpoint_uuid: database.get_checkpoint(version.checkpoint_uuid)
-            for version in versions
-        }
-        return render(
-            request, "model.html", user, model=model, versions=versions, checkpoints=checkpoints
-        )  # fmt: skip
 
-    return router
+@router.get("/ui/models")
+def show_models(
+    request: Request,
+    state: State,
+    user: PageUser,
+    name: _Text = "",
+    label: _Text = "",
+    archived: Literal["", "only", "all"] = "",
+    page: _Page = 1,
+) -> Response:
+    asked = {"name": name, "label": label, "archived": archived}
+    found = state.database.list_models(
+        name=name, labels=[label] if label else (), archived=_ARCHIVED[archived]
+    )
+    paging = Paging(page, _PAGE_SIZE, len(found), _query(asked))
+    return render(
+        request, "models.html", user,
+        rows=found[paging.offset : paging.offset + _PAGE_SIZE], paging=paging, asked=asked,
+        is_filtered=any(asked.values()),
+    )  # fmt: skip
+
+
+@router.get("/ui/models/{model_id}")
+def show_model(request: Request, state: State, user: PageUser, model_id: Id) -> Response:
+    database = state.database
+    model = database.get_model(model_id)
+    versions = database.list_versions(model_id)
+    checkpoints = {
+        version.checkpoint_uuid: database.get_checkpoint(version.checkpoint_uuid)
+        for version in versions
+    }
+    return render(
+        request, "model.html", user, model=model, versions=versions, checkpoints=checkpoints
+    )  # fmt: skip
 
 
 def _query(asked: dict[str, str]) -> str:

@@ -1,4 +1,4 @@
-"""Web pages as answers: templates, headers, and errors."""
+"""Web pages as answers: templates, files, and errors."""
 
 from __future__ import annotations
 
@@ -6,22 +6,17 @@ import datetime
 import functools
 import hashlib
 import importlib.resources
-import re
 import shlex
 import urllib.parse
-from collections.abc import Callable, Coroutine
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import jinja2
-from fastapi import Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
-from fastapi.routing import APIRoute
+from fastapi import Form, Request, Response
 from markupsafe import Markup
-from starlette.exceptions import HTTPException
+from pydantic import BaseModel, Field
 
 from detcore.describe import format_bytes, format_duration, format_number
-from detcore.errors import DetcoreError, ForbiddenError, NotFoundError
+from detcore.errors import NotFoundError
 from detcore_report import STYLE, cut, escape
 from detcore_server._page._trial_table import sort_query, table_query
 
@@ -32,22 +27,6 @@ if TYPE_CHECKING:
 _FOLDER = importlib.resources.files("detcore_server._page")
 # The first page.
 HOME = "/ui/experiments"
-# Nothing from outside, nothing written into the page itself, no form that leads elsewhere.
-POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; connect-src 'self'; "
-    "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
-)
-HEADERS = {
-    "Content-Security-Policy": POLICY,
-    "X-Content-Type-Options": "nosniff",
-    # A form of the page must say where it comes from, so not "no-referrer".
-    "Referrer-Policy": "same-origin",
-    "Cross-Origin-Opener-Policy": "same-origin",
-    "Cross-Origin-Resource-Policy": "same-origin",
-    # Pages are requested again and again, and answered with 304 if they have not changed.
-    "Cache-Control": "private, no-cache",
-}
-_DATABASE = re.compile(r"( yet)? in (sqlite|postgresql)[a-z0-9+]*:\S*[^\s.]")
 # uPlot and its licence come unchanged from npm, as package uplot.
 _STATIC = {
     "charts.js": "static/charts.js",
@@ -130,15 +109,11 @@ def render(
         status: HTTP status.
         values: Values for the template.
     """
-    is_personal = request.app.state.detcore.is_personal
+    is_personal = request.app.state.detcore.visit is not None
     text = _templates().get_template(template).render(
         user=user, path=request.url.path, is_personal=is_personal, **values
     )  # fmt: skip
-    body = text.encode()
-    mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    if status == 200 and request.headers.get("if-none-match") == mark:
-        return Response(status_code=304, headers={"ETag": mark})
-    return HTMLResponse(body, status, headers={"ETag": mark})
+    return _answer(request, text.encode(), status, "text/html")
 
 
 def static_file(request: Request, name: str) -> Response:
@@ -151,44 +126,48 @@ def static_file(request: Request, name: str) -> Response:
         raise NotFoundError(f"there is no file {cut(name)!r}")
     text = _FOLDER.joinpath(_STATIC[name]).read_text(encoding="utf-8")
     body = (STYLE + text if name == "page.css" else text).encode()
-    mark = f'"{hashlib.sha256(body).hexdigest()[:32]}"'
-    if request.headers.get("if-none-match") == mark:
-        return Response(status_code=304, headers={"ETag": mark})
-    return Response(body, media_type=_TYPES[name.rpartition(".")[2]], headers={"ETag": mark})
+    return _answer(request, body, 200, _TYPES[name.rpartition(".")[2]])
 
 
-class PageRoute(APIRoute):
-    """A route whose answers are web pages, errors included; no answer may load anything."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        """Return the handler of requests."""
-        answer = super().get_route_handler()
-
-        async def guarded(request: Request) -> Response:
-            try:
-                response = await answer(request)
-            except NotFoundError as error:
-                # Further lines are for users of the server's own terminal: commands, its database.
-                first = str(error).partition("\n")[0]
-                response = _error_page(request, 404, _DATABASE.sub("", first))
-            except DetcoreError as error:
-                status = 403 if isinstance(error, ForbiddenError) else 409
-                response = _error_page(request, status, str(error))
-            except HTTPException as error:
-                response = _error_page(request, error.status_code, str(error.detail))
-            except RequestValidationError as error:
-                # Without the values: they may be as long as a body.
-                found = [f"{each['loc'][-1]}: {each['msg']}" for each in error.errors()[:5]]
-                response = _error_page(request, 422, "\n".join(found))
-            response.headers.update(HEADERS)
-            return response
-
-        return guarded
+def _answer(request: Request, body: bytes, status: int, media_type: str) -> Response:
+    """Return a body, or 304 if the browser has it."""
+    headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
+    if status == 200 and request.headers.get("if-none-match") == headers["ETag"]:
+        return Response(status_code=304, headers=headers)
+    return Response(body, status, headers, media_type)
 
 
-def _error_page(request: Request, status: int, message: str) -> Response:
+def is_page(path: str) -> bool:
+    """Return whether a path is one of the page: its answers are for browsers, errors included."""
+    return path in ("/", "/ui") or path.startswith("/ui/")
+
+
+def error_page(request: Request, status: int, message: str) -> Response:
+    """Return a page that shows an error."""
+    if status == 404:
+        # Further lines are for users of the server's own terminal.
+        message = message.partition("\n")[0]
     titles = {403: "Not allowed", 404: "Not found", 422: "Not understood"}
     return render(
         request, "error.html", None, status=status, title=titles.get(status, "That did not work"),
         message=cut(message, 4000),
     )  # fmt: skip
+
+
+class _Description(BaseModel):
+    """The form in which labels and notes of an experiment or a trial are written."""
+
+    labels: Annotated[str, Field(max_length=10_000)] = ""
+    notes: Annotated[str, Field(max_length=100_000)] = ""
+
+    def label_list(self) -> list[str]:
+        """Return the labels, each once."""
+        texts = (text.strip() for text in self.labels.split(","))
+        return list(dict.fromkeys(text for text in texts if text))
+
+    def plain_notes(self) -> str:
+        """Return the notes with the line ends of Unix."""
+        return self.notes.replace("\r\n", "\n").strip()
+
+
+DescriptionForm = Annotated[_Description, Form()]

@@ -10,7 +10,6 @@ from fastapi.responses import JSONResponse
 
 from detcore.database import ingest_reports
 from detcore_server._auth import PageUser, State
-from detcore_server._page._render import PageRoute
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -26,30 +25,26 @@ _MIN_PARTS = 40
 _MAX_CHECKPOINTS = 1000
 _Step = Annotated[int, Query(ge=0, le=2**63 - 1)]
 
+router = APIRouter()
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-    @router.get("/ui/series")
-    def get_series(
-        state: State,
-        _: PageUser,
-        metric: Annotated[str, Query(max_length=1000)],
-        kind: Literal["training", "validation"],
-        trials: Annotated[str, Query(max_length=4000)],
-        first: _Step = 0,
-        last: _Step = 2**63 - 1,
-        width: Annotated[int, Query(ge=1, le=10_000)] = 1000,
-    ) -> Response:
-        chosen = _ids(trials)
-        parts = max(_MIN_PARTS, min(width, _MAX_POINTS // (2 * len(chosen))))
-        found = []
-        for experiment_id, ids in _by_experiment(state.database, chosen).items():
-            found += _read(state, experiment_id, ids, kind, metric, parts, (first, last))
-        return JSONResponse({"trials": found})
-
-    return router
+@router.get("/ui/series")
+def get_series(
+    state: State,
+    _: PageUser,
+    metric: Annotated[str, Query(max_length=1000)],
+    kind: Literal["training", "validation"],
+    trials: Annotated[str, Query(max_length=4000)],
+    first: _Step = 0,
+    last: _Step = 2**63 - 1,
+    width: Annotated[int, Query(ge=1, le=10_000)] = 1000,
+) -> Response:
+    chosen = _ids(trials)
+    parts = max(_MIN_PARTS, min(width, _MAX_POINTS // (2 * len(chosen))))
+    found = []
+    for experiment_id, ids in _by_experiment(state.database, chosen).items():
+        found += _read(state, experiment_id, ids, kind, metric, parts, (first, last))
+    return JSONResponse({"trials": found})
 
 
 def _by_experiment(database: Database, trial_ids: Sequence[int]) -> dict[int, list[int]]:

@@ -1,4 +1,4 @@
-"""Logging in and out with a browser."""
+"""Logging in and out with a browser, and the page that the link of ``detcore ui`` opens."""
 
 from __future__ import annotations
 
@@ -8,69 +8,72 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from detcore.errors import ForbiddenError, LogInThrottledError
-from detcore_server._auth import (
-    PageUser,
-    SameOrigin,
-    State,
-    address_of,
-    clear_cookie,
-    cookie_of,
-    set_cookie,
-)
+from detcore_server._auth import PageUser, SameOrigin, State, address_of, cookie_of, set_cookie
 from detcore_server._login import log_in, log_out
-from detcore_server._page._render import HOME, PageRoute, render
+from detcore_server._page._render import HOME, error_page, render
 
 _MAX_PATH = 2000
+_USED = (
+    "This link was used already, or is not that of this start of detcore ui: each opens the page "
+    "once.\nPress Ctrl-C in the terminal, and type detcore ui again for a new one."
+)
+router = APIRouter()
+personal_router = APIRouter()
 
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = APIRouter(route_class=PageRoute, include_in_schema=False)
+@router.get("/ui/login")
+def show_login(request: Request, next_page: Annotated[str, Query(alias="next")] = "") -> Response:
+    return render(request, "login.html", None, next_page=_checked(next_page), name="", error=None)
 
-    @router.get("/ui/login")
-    def show_login(
-        request: Request, next_page: Annotated[str, Query(alias="next")] = ""
-    ) -> Response:
-        return render(
-            request, "login.html", None, next_page=_checked(next_page), name="", error=None
+
+@router.post("/ui/login", dependencies=[SameOrigin])
+async def do_login(
+    request: Request,
+    state: State,
+    name: Annotated[str, Form(max_length=1000)] = "",
+    password: Annotated[str, Form(max_length=10_000)] = "",
+    next_page: Annotated[str, Form(alias="next")] = "",
+) -> Response:
+    next_page = _checked(next_page)
+    try:
+        logged_in = await log_in(
+            state, name, password, is_prehashed=False, address=address_of(request)
+        )
+    except ForbiddenError as error:
+        # Too many attempts are refused by an error of a class below.
+        wait_s = error.retry_after_s if isinstance(error, LogInThrottledError) else 0
+        response = render(
+            request, "login.html", None, status=429 if wait_s else 403,
+            next_page=next_page, name=name,
+            error=str(error) if wait_s else "That is not a user and the password of it.",
         )  # fmt: skip
-
-    @router.post("/ui/login", dependencies=[SameOrigin])
-    async def do_login(
-        request: Request,
-        state: State,
-        name: Annotated[str, Form(max_length=1000)] = "",
-        password: Annotated[str, Form(max_length=10_000)] = "",
-        next_page: Annotated[str, Form(alias="next")] = "",
-    ) -> Response:
-        next_page = _checked(next_page)
-        try:
-            logged_in = await log_in(
-                state, name, password, is_prehashed=False, address=address_of(request)
-            )
-        except ForbiddenError as error:
-            # Too many attempts are refused by an error of a class below.
-            wait_s = error.retry_after_s if isinstance(error, LogInThrottledError) else 0
-            response = render(
-                request, "login.html", None, status=429 if wait_s else 403,
-                next_page=next_page, name=name,
-                error=str(error) if wait_s else "That is not a user and the password of it.",
-            )  # fmt: skip
-            if wait_s:
-                response.headers["Retry-After"] = str(wait_s)
-            return response
-        response = RedirectResponse(next_page, 303)
-        set_cookie(response, state, logged_in)
+        if wait_s:
+            response.headers["Retry-After"] = str(wait_s)
         return response
+    response = RedirectResponse(next_page, 303)
+    set_cookie(response, state, logged_in.token, int(state.settings.token_lifetime_s))
+    return response
 
-    @router.post("/ui/logout")
-    def do_logout(request: Request, state: State, _: PageUser) -> Response:
-        log_out(state, cookie_of(request, state))
-        response = RedirectResponse("/ui/login", 303)
-        clear_cookie(response, state)
-        return response
 
-    return router
+@router.post("/ui/logout")
+def do_logout(request: Request, state: State, _: PageUser) -> Response:
+    log_out(state, cookie_of(request, state))
+    response = RedirectResponse("/ui/login", 303)
+    set_cookie(response, state, "", 0)
+    return response
+
+
+@personal_router.get("/ui/open")
+def open_page(
+    request: Request, state: State, link: Annotated[str, Query(max_length=200)] = ""
+) -> Response:
+    token = None if state.visit is None else state.visit.open(link)
+    if token is None:
+        return error_page(request, 403, _USED)
+    # Not a redirect: the cookie would be missing after a link on a page of another site.
+    response = render(request, "open.html", None)
+    set_cookie(response, state, token, None)
+    return response
 
 
 def _checked(path: str) -> str:

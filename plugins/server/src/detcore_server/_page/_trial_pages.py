@@ -1,22 +1,21 @@
-"""A trial: its curves, log and checkpoints."""
+"""A trial: its curves, log and checkpoints; its log, with search and levels."""
 
 from __future__ import annotations
 
+import urllib.parse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from fastapi import APIRouter, Form, Request, Response
+from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from detcore.database import ingest_reports
 from detcore_report import read_activities, read_view
 from detcore_server._auth import Id, PageUser, State
 from detcore_server._page._charts import page_charts
-from detcore_server._page._description import DescriptionForm
 from detcore_server._page._lineage import ancestors, run_origins
-from detcore_server._page._render import PageRoute, render
-from detcore_server._page._trial_log import last_traceback, read_tail
-from detcore_server._page._verify import Verifier
+from detcore_server._page._render import DescriptionForm, render
+from detcore_server._page._trial_log import last_traceback, read_back, read_tail
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, MetricRecord
@@ -25,65 +24,83 @@ if TYPE_CHECKING:
 _MAX_CHARTS = 12
 _REPORTS_SHOWN = 10
 
+router = APIRouter()
 
-def make_router(verifier: Verifier) -> APIRouter:
-    """Return the routes of this part."""
-    router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
-    @router.get("/ui/trials/{trial_id}")
-    def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> Response:
-        database = state.database
-        record = database.get_trial(trial_id)
-        home = state.settings.environment.home
-        ingest_reports(database, home, experiment_id=record.experiment_id, trial_id=trial_id)
-        view = read_view(
-            database, record.experiment_id, all_metrics=True, max_charts=_MAX_CHARTS,
-            only=[trial_id], parts=250,
-        )  # fmt: skip
-        trial = view.trials[0]
-        log = read_tail(record)
-        saved, runs = database.list_checkpoints(trial_id=trial_id), database.list_runs(trial_id)
-        is_running = record.state.value == "RUNNING"
-        return render(
-            request, "trial.html", user,
-            record=record, trial=trial, view=view, charts=page_charts(view),
-            log=log,
-            traceback=last_traceback(log, view.record.model_dir) if record.error else None,
-            activity=next(
-                iter(read_activities(database, view.record, only=trial_id) if is_running else ()),
-                None,
-            ),
-            may_control=state.jobs.may_control(user, record.experiment_id),
-            reports={
-                kind: _last_reports(database, trial_id, kind)
-                for kind in ("validation", "training")
-            },
-            runs=runs, run_origins=run_origins(runs, saved),
-            ancestors=ancestors(database, view.record),
-            checkpoints=_checkpoints(database, saved, view.metric, record.experiment_id),
-            verifier=verifier,
-            is_live=view.record.state.value == "RUNNING" and record.state.value != "COMPLETED",
-        )  # fmt: skip
+@router.get("/ui/trials/{trial_id}")
+def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> Response:
+    database = state.database
+    record = database.get_trial(trial_id)
+    home = state.settings.environment.home
+    ingest_reports(database, home, experiment_id=record.experiment_id, trial_id=trial_id)
+    view = read_view(
+        database, record.experiment_id, all_metrics=True, max_charts=_MAX_CHARTS,
+        only=[trial_id], parts=250,
+    )  # fmt: skip
+    trial = view.trials[0]
+    log = read_tail(record)
+    saved, runs = database.list_checkpoints(trial_id=trial_id), database.list_runs(trial_id)
+    is_running = record.state.value == "RUNNING"
+    return render(
+        request, "trial.html", user,
+        record=record, trial=trial, view=view, charts=page_charts(view),
+        log=log,
+        traceback=last_traceback(log, view.record.model_dir) if record.error else None,
+        activity=next(
+            iter(read_activities(database, view.record, only=trial_id) if is_running else ()),
+            None,
+        ),
+        may_control=state.jobs.may_control(user, record.experiment_id),
+        reports={
+            kind: _last_reports(database, trial_id, kind)
+            for kind in ("validation", "training")
+        },
+        runs=runs, run_origins=run_origins(runs, saved),
+        ancestors=ancestors(database, view.record),
+        checkpoints=_checkpoints(database, saved, view.metric, record.experiment_id),
+        verifier=state.verifier,
+        is_live=view.record.state.value == "RUNNING" and record.state.value != "COMPLETED",
+    )  # fmt: skip
 
-    @router.post("/ui/trials/{trial_id}/control")
-    def control(
-        state: State,
-        user: PageUser,
-        trial_id: Id,
-        action: Annotated[Literal["cancel", "kill"], Form()],
-    ) -> Response:
-        state.jobs.control_trial(user, trial_id, action)
-        return RedirectResponse(f"/ui/trials/{trial_id}", 303)
 
-    @router.post("/ui/trials/{trial_id}/describe")
-    def describe(state: State, user: PageUser, trial_id: Id, written: DescriptionForm) -> Response:
-        state.jobs.require_owner(user, state.database.get_trial(trial_id).experiment_id)
-        state.database.update_trial(
-            trial_id, labels=written.label_list(), notes=written.plain_notes()
-        )
-        return RedirectResponse(f"/ui/trials/{trial_id}#notes", 303)
+@router.get("/ui/trials/{trial_id}/log")
+def show_log(
+    request: Request,
+    state: State,
+    user: PageUser,
+    trial_id: Id,
+    find: Annotated[str, Query(max_length=500)] = "",
+    level: Literal["", "info", "warning", "error"] = "",
+    before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
+) -> Response:
+    record = state.database.get_trial(trial_id)
+    lines, start = read_back(record, before=before, find=find, level=level)
+    asked = {"find": find, "level": level}
+    return render(
+        request, "log.html", user,
+        record=record, lines=lines, start=start, before=before, asked=asked,
+        query=urllib.parse.urlencode({key: text for key, text in asked.items() if text}),
+        experiment=state.database.get_experiment(record.experiment_id),
+        is_live=before is None and record.state.value == "RUNNING",
+    )  # fmt: skip
 
-    return router
+
+@router.post("/ui/trials/{trial_id}/control")
+def control(
+    state: State,
+    user: PageUser,
+    trial_id: Id,
+    action: Annotated[Literal["cancel", "kill"], Form()],
+) -> Response:
+    state.jobs.control_trial(user, trial_id, action)
+    return RedirectResponse(f"/ui/trials/{trial_id}", 303)
+
+
+@router.post("/ui/trials/{trial_id}/describe")
+def describe(state: State, user: PageUser, trial_id: Id, written: DescriptionForm) -> Response:
+    state.jobs.require_owner(user, state.database.get_trial(trial_id).experiment_id)
+    state.database.update_trial(trial_id, labels=written.label_list(), notes=written.plain_notes())
+    return RedirectResponse(f"/ui/trials/{trial_id}#notes", 303)
 
 
 def _last_reports(database: Database, trial_id: int, kind: str) -> list[MetricRecord]:
