@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import random
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +12,7 @@ import pytest
 from tensorflow.python.training.saver import BulkSaverBuilder
 from tensorflow.python.training.saving.saveable_object import SaveableObject, SaveSpec
 
-from detcore.errors import ContextStateError
-from detcore_estimator._saver_graph import read_saver
 from detcore_estimator._saving import ModelFiles
-from detcore_estimator._snapshot import SnapshotOps, can_be_copied
 from detcore_estimator._tf import tf, tf1
 
 OPTIMIZERS: dict[str, Callable[[], Any]] = {
@@ -76,11 +72,6 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 def without_meta(files: dict[str, bytes]) -> dict[str, bytes]:
     return {name: data for name, data in files.items() if not name.endswith(".meta")}
-
-
-def tensors_in(folder: Path) -> dict[str, Any]:
-    reader = tf.train.load_checkpoint(str(folder / "model.ckpt-7"))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def embeddings(optimizer: str, *, use_resource: bool) -> Callable[[], tuple[Any, Any]]:
@@ -149,18 +140,8 @@ def test_equals_what_the_saver_writes_at_that_moment(
         assert without_meta(written) == expected
         later = model.save(tmp_path / f"later-{number}")
         assert later != expected  # training did go on
-    assert "table" in tensors_in(tmp_path / "copied-0")
-
-
-@pytest.mark.parametrize("use_resource", [True, False])
-def test_a_write_at_once_and_the_names_of_the_tensors(tmp_path: Path, use_resource: bool) -> None:
-    model = Model(embeddings("adam", use_resource=use_resource))
-    model.train(3)
-    expected = model.save(tmp_path / "saved")
-    (tmp_path / "written").mkdir()
-    model.files.write(model.session, tmp_path / "written", 7)
-    assert without_meta(contents(tmp_path / "written")) == expected
-    check_tensors(model, tmp_path / "written")
+        check_tensors(model, folder)
+        check_tensors(model, folder)
 
 
 def check_tensors(model: Model, folder: Path) -> None:
@@ -237,7 +218,6 @@ COPIED: dict[str, Callable[[], tuple[Any, Any]]] = {
     "whole": whole,
     "other names": other_names,
     "one by one": one_by_one,
-    "two devices": on_two_devices,
     "computed": computed,
     "table": with_a_table,
 }
@@ -246,7 +226,7 @@ TWO_DEVICES = tf1.ConfigProto(device_count={"CPU": 2})
 
 @pytest.mark.parametrize("form", COPIED)
 def test_savers_of_many_forms_are_copied(tmp_path: Path, form: str) -> None:
-    model = Model(COPIED[form], TWO_DEVICES)
+    model = Model(COPIED[form])
     model.train(2)
     expected = model.save(tmp_path / "saved")
     write = model.snapshot(tmp_path / "copied")
@@ -254,20 +234,21 @@ def test_savers_of_many_forms_are_copied(tmp_path: Path, form: str) -> None:
     model.train(3)
     write()
     assert without_meta(contents(tmp_path / "copied")) == expected
-    assert (len(expected) == 3) == (form == "two devices")
     check_tensors(model, tmp_path / "copied")
 
 
-@pytest.mark.parametrize("devices", [1, 2])
-def test_the_v1_format_is_written_as_v2_which_tensorflow_reads_as_well(
-    tmp_path: Path, devices: int
-) -> None:
-    def build() -> tuple[Any, Any]:
-        if devices == 2:
-            return on_two_devices(write_version=tf1.train.SaverDef.V1)
-        variables, step = two_variables()
-        return step, tf1.train.Saver(variables, write_version=tf1.train.SaverDef.V1)
+V1 = {"write_version": tf1.train.SaverDef.V1}
 
+
+def whole_in_v1() -> tuple[Any, Any]:
+    variables, step = two_variables()
+    return step, tf1.train.Saver(variables, **V1)
+
+
+@pytest.mark.parametrize("build", [whole_in_v1, on_two_devices, lambda: on_two_devices(**V1)])
+def test_other_formats_and_shards_become_one_v2_file_that_tensorflow_reads(
+    tmp_path: Path, build: Callable[[], tuple[Any, Any]]
+) -> None:
     model = Model(build, TWO_DEVICES)
     model.train(2)
     values = model.session.run(model.graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES))
@@ -321,8 +302,6 @@ def test_what_cannot_be_copied_is_written_at_once(
     tmp_path: Path, build: Callable[[], tuple[Any, Any]]
 ) -> None:
     model = Model(build)
-    plan = read_saver(model.graph, model.saver)
-    assert plan is None or not can_be_copied(plan)
     model.train(2)
     expected = model.save(tmp_path / "saved")
     write = model.snapshot(tmp_path / "copied")
@@ -334,93 +313,18 @@ def test_what_cannot_be_copied_is_written_at_once(
     assert (tmp_path / "copied" / "checkpoint").exists()
 
 
-# -- the life of a copy ----------------------------------------------------------------------------
-
-
-@pytest.fixture
-def copies() -> Iterator[tuple[Any, SnapshotOps]]:
-    """A session and its snapshots."""
-    with tf.Graph().as_default() as graph:
-        _step, saver = on_two_devices()
-        plan = read_saver(graph, saver)
-        assert plan is not None
-        operations = SnapshotOps(graph, {"a": plan})
-        with tf1.Session(config=TWO_DEVICES) as session:
-            session.run(tf1.global_variables_initializer())
-            yield session, operations
-
-
-def test_a_copy_is_written_once(tmp_path: Path, copies: Any) -> None:
-    session, operations = copies
-    snapshot = operations.take(session)
-    snapshot.write({"a": str(tmp_path / "model.ckpt-7")})
-    with pytest.raises(ContextStateError, match="it was written"):
-        snapshot.write({"a": str(tmp_path / "again")})
-    assert sorted(path.name for path in tmp_path.iterdir()) == [
-        "model.ckpt-7.data-00000-of-00002",
-        "model.ckpt-7.data-00001-of-00002",
-        "model.ckpt-7.index",
-    ]
-
-
-def test_a_copy_that_was_never_written_makes_room_for_the_next(tmp_path: Path, copies: Any) -> None:
-    session, operations = copies
-    first = operations.take(session)
-    second = operations.take(session)
-    with pytest.raises(ContextStateError, match="a later one was made"):
-        first.write({"a": str(tmp_path / "first")})
-    assert list(tmp_path.iterdir()) == []
-    second.write({"a": str(tmp_path / "second")})
-    assert (tmp_path / "second.index").exists()
-
-
-def test_the_next_copy_waits_for_the_write_of_the_last(tmp_path: Path, copies: Any) -> None:
-    session, operations = copies
-    snapshot = operations.take(session)
-    assert operations.places_in_use.acquire(timeout=5)  # as while it is written
-    taker = threading.Thread(target=operations.take, args=(session,))
-    taker.start()
-    taker.join(0.3)
-    assert taker.is_alive()
-    operations.places_in_use.release()
-    taker.join(60)
-    assert not taker.is_alive()
-    with pytest.raises(ContextStateError, match="a later one was made"):
-        snapshot.write({"a": str(tmp_path / "late")})
-
-
-def test_copies_are_no_variables_of_the_model(copies: Any) -> None:
-    session, operations = copies
-    operations.take(session)
-    assert all(not tensor.name.startswith("detcore") for tensor in tf1.global_variables())
-    assert session.run(tf1.report_uninitialized_variables()).size == 0
-
-
 def test_a_variable_may_change_its_shape_between_two_copies(tmp_path: Path) -> None:
-    with tf.Graph().as_default() as graph:
+    def build() -> tuple[Any, Any]:
         grows = tf1.get_variable(
             "grows", initializer=[1.0], validate_shape=False, use_resource=False
         )
         more = tf1.assign(grows, tf.concat([grows, [2.0]], 0), validate_shape=False)
-        plan = read_saver(graph, tf1.train.Saver([grows]))
-        assert plan is not None
-        operations = SnapshotOps(graph, {"a": plan})
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            for number in range(3):
-                snapshot = operations.take(session)
-                session.run(more)
-                snapshot.write({"a": str(tmp_path / str(number))})
+        return more, tf1.train.Saver([grows])
+
+    model = Model(build)
     for number in range(3):
+        write = model.snapshot(tmp_path / str(number))
+        model.train(1)
+        write()
         value = tf.train.load_checkpoint(str(tmp_path / str(number))).get_tensor("grows")
         assert value.tolist() == [1.0] + [2.0] * number
-
-
-def test_after_a_write_that_fails_the_next_copy_is_written(tmp_path: Path, copies: Any) -> None:
-    session, operations = copies
-    (tmp_path / "file").write_text("no folder")
-    snapshot = operations.take(session)
-    with pytest.raises(tf.errors.OpError):
-        snapshot.write({"a": str(tmp_path / "file" / "model.ckpt-7")})
-    operations.take(session).write({"a": str(tmp_path / "good")})
-    assert (tmp_path / "good.index").exists()

@@ -41,7 +41,6 @@ from detcore_estimator._state_tensors import name_state
 from detcore_estimator._summaries import SummaryWriter
 from detcore_estimator._tf import tf1
 from detcore_estimator._training import TrainingGraph, TrainingSession, mean_metrics
-from detcore_estimator._when_free import WhenFree
 from detcore_estimator._workers._epochs import agreed_epoch
 
 if TYPE_CHECKING:
@@ -121,7 +120,6 @@ class EstimatorController:
             eval_name=parts.eval_spec.name,
         )
         self._summaries = SummaryWriter(context.get_tensorboard_path(), self._graph.graph)
-        self._when_written = WhenFree()
         self._training: TrainingSession | None = None
         self._files: ModelFiles | None = None
         # Hooks that begin, and any other code before the first step, may draw numbers that an
@@ -177,7 +175,9 @@ class EstimatorController:
                 self._exporters.run(
                     training,
                     result.values,
-                    save=lambda folder: self._write_model(training, folder),
+                    save=lambda folder: self._own_files().snapshot(
+                        training.session, folder, training.global_step()
+                    )(),
                     is_final=self._is_at_end(),
                 )
         return ValidationResult(scalar_metrics(result.values), result.num_records)
@@ -196,13 +196,11 @@ class EstimatorController:
             for listener in self._listeners:
                 listener.before_save(training.session, step)
             if self._is_chief:
-                self._serving.check(training)
-                self._write_model(training, directory)
+                self._copy_model(training, directory)()
             else:
                 self._own_files().write_own(training.session, directory)
             self._write_position(training, directory, random_state)
             if self._is_chief:
-                self._serving.write(directory, model_prefix(directory, step))
                 for hook in self._run_hooks:
                     hook.on_checkpoint_end(str(directory))
             stops = [listener.after_save(training.session, step) for listener in self._listeners]
@@ -218,7 +216,7 @@ class EstimatorController:
 
         Returns:
             A function that writes variables, graph and exported models. It may be called after
-            `close`: the session stays open for it.
+            `close`.
         """
         if not self._is_chief or self._listeners or any(map(_is_told_of_files, self._run_hooks)):
             self.save(directory)
@@ -226,19 +224,8 @@ class EstimatorController:
         with self._graph.graph.as_default(), preserved_random_state():
             training = self._open()
             random_state = capture_random_state()
-            step = training.global_step()
-            self._serving.check(training)
-            write_model = self._own_files().snapshot(training.session, directory, step)
+            write = self._copy_model(training, directory)
             self._write_position(training, directory, random_state)
-        self._when_written.hold()
-
-        def write() -> None:
-            try:
-                write_model()
-                self._serving.write(directory, model_prefix(directory, step))
-            finally:
-                self._when_written.release()
-
         return write
 
     def tensors(self) -> Sequence[TensorInfo]:
@@ -406,7 +393,7 @@ class EstimatorController:
             summary_steps=self._config.save_summary_steps or 0,
             distributed=self._context.distributed,
         )
-        self._resources.callback(self._when_written.run, training.close)
+        self._resources.callback(training.close)
         self._training = training
         if self._context.ledger is not None:
             self._graph.feed.describe(training.session, self._context.ledger)
@@ -419,8 +406,17 @@ class EstimatorController:
             with self._graph.graph.as_default():
                 tf1.train.warm_start(*settings)
 
-    def _write_model(self, training: TrainingSession, directory: Path) -> None:
-        self._own_files().write(training.session, directory, training.global_step())
+    def _copy_model(self, training: TrainingSession, directory: Path) -> Callable[[], None]:
+        """Copy the variables, and return what writes them, the graph and the exported models."""
+        self._serving.check(training)
+        step = training.global_step()
+        write_model = self._own_files().snapshot(training.session, directory, step)
+
+        def write() -> None:
+            write_model()
+            self._serving.write(directory, model_prefix(directory, step))
+
+        return write
 
     def _own_files(self) -> ModelFiles:
         assert self._files is not None  # made with the training session
@@ -455,7 +451,6 @@ class EstimatorController:
 
     def _close_later(self) -> None:
         self._resources.callback(self._summaries.close)
-        self._resources.callback(self._when_written.run, self._serving.close)
         self._resources.callback(self._evaluation.close)
         # Called back in reverse order.
         for hook in reversed(self._run_hooks):

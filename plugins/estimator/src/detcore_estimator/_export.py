@@ -11,7 +11,6 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from detcore.errors import (
-    ContextStateError,
     DataError,
     InvalidModelError,
     StorageError,
@@ -33,8 +32,6 @@ _FED = ("Placeholder", "PlaceholderV2")
 
 class ServingGraph:
     """The PREDICT graph of a model behind one serving input; built once, written many times.
-
-    The session is opened at the first `write` and kept.
 
     Args:
         model_fn: Called as ``(features, None, "infer", config)``; returns an `EstimatorSpec`, ours
@@ -66,8 +63,6 @@ class ServingGraph:
                 "a function that returns a ServingInputReceiver",
             )
         self._session_config = config.session_config
-        self._session: Any = None
-        self._is_closed = False
         with model_graph(config) as self.graph:
             receiver = checked_receiver(serving_input_receiver_fn())
             spec = model_fn(receiver.features, None, ModeKeys.PREDICT, config)
@@ -104,21 +99,19 @@ class ServingGraph:
             higher than that of the exports that are there.
 
         Raises:
-            ContextStateError: If the graph was closed.
             UnsafePathError: If a file would be written outside ``assets.extra``.
             DataError: If a file to add does not exist.
         """
-        if self._is_closed:
-            raise ContextStateError("this ServingGraph is closed; make a new one to export again")
         extra = _checked_assets(assets_extra)
-        if self._session is None:
-            self._session = tf1.Session(graph=self.graph, config=self._session_config)
         base = os.fspath(export_dir_base)
         folder = os.path.join(base, f"temp-{int(time.time())}-{uuid.uuid4().hex[:8]}")
         try:
-            with self.graph.as_default():
-                restore(self._session, self._saver)
-                self._build(folder, as_text)
+            with (
+                self.graph.as_default(),
+                tf1.Session(graph=self.graph, config=self._session_config) as session,
+            ):
+                restore(session, self._saver)
+                self._build(session, folder, as_text)
             for target, source in extra.items():
                 path = os.path.join(folder, "assets.extra", target)
                 tf.io.gfile.makedirs(os.path.dirname(path))
@@ -129,19 +122,12 @@ class ServingGraph:
                 tf.io.gfile.rmtree(folder)
             raise
 
-    def close(self) -> None:
-        """Close the session; may be called again."""
-        self._is_closed = True
-        if self._session is not None:
-            self._session.close()
-            self._session = None
-
-    def _build(self, folder: str, as_text: bool) -> None:
+    def _build(self, session: Any, folder: str, as_text: bool) -> None:
         for key in _OF_BUILDER:
             self.graph.clear_collection(key)
         builder = tf1.saved_model.Builder(folder)
         builder.add_meta_graph_and_variables(
-            self._session,
+            session,
             tags=[tf1.saved_model.SERVING],
             signature_def_map=self._signatures,
             assets_collection=self.graph.get_collection(tf1.GraphKeys.ASSET_FILEPATHS),

@@ -67,11 +67,6 @@ class ServingExports:
                 lambda session, saver: restore_variables(saver, session, prefix),
             )
 
-    def close(self) -> None:
-        """Close the sessions."""
-        for graph in self._graphs.values():
-            graph.close()
-
 
 class Exporters:
     """Runs the exporters of an ``EvalSpec`` after each validation.

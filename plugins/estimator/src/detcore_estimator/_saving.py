@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from detcore.types import TensorInfo
 from detcore_estimator._checkpoint_files import (
@@ -14,9 +16,8 @@ from detcore_estimator._checkpoint_files import (
     restore_variables,
     stored_tensors,
 )
-from detcore_estimator._saver_graph import read_saver
-from detcore_estimator._snapshot import SnapshotOps, can_be_copied
-from detcore_estimator._tf import tf1
+from detcore_estimator._saver_graph import SavePlan, read_saver
+from detcore_estimator._tf import tf, tf1
 
 _MODEL = "model.ckpt"
 _REST = "detcore-uncovered.ckpt"
@@ -28,7 +29,7 @@ class ModelFiles:
     """Writes and reads ``model.ckpt-N``, ``checkpoint`` and ``graph.pbtxt``.
 
     Args:
-        graph: The training graph, not finalized: operations that copy variables are added.
+        graph: The training graph.
         saver: The saver that its scaffold has, built.
         rest: A saver of the variables that `saver` leaves out, or None.
         local: A saver of local variables, or None.
@@ -44,17 +45,11 @@ class ModelFiles:
         # The graph does not change any more: described once, written into every checkpoint.
         self._description: tuple[bytes, str] | None = None
 
-    def write(self, session: Any, directory: Path, global_step: int) -> None:
-        """Write all files into a folder."""
-        name = model_prefix(directory, global_step).name
-        self._chiefs.write(session, directory, {_MODEL: name})
-        self._write_descriptions(directory, name)
-
     def snapshot(self, session: Any, directory: Path, global_step: int) -> Callable[[], None]:
         """Copy the variables, and return what writes all files into a folder, from any thread.
 
         Args:
-            session: The training session; it stays open until the returned function is done.
+            session: The training session; the returned function does not need it.
             directory: The folder.
             global_step: The number in the files' names.
         """
@@ -69,10 +64,10 @@ class ModelFiles:
 
     def write_own(self, session: Any, directory: Path) -> None:
         """Write values of this worker that the chief does not write."""
-        self._own.write(session, directory, {})
+        self._own.snapshot(session, directory, {})()
 
     def tensors(self) -> list[TensorInfo]:
-        """Return the tensors in the files of the last `write` or `snapshot`."""
+        """Return the tensors in the files of the last `snapshot`."""
         return self._chiefs.tensors
 
     def read(self, session: Any, directory: Path) -> None:
@@ -115,7 +110,7 @@ class _SaverSet:
     """Savers whose files are written together.
 
     Args:
-        graph: Their graph, not finalized.
+        graph: Their graph.
         savers: The savers by the names of their files; those that are None are left out.
 
     Attributes:
@@ -124,60 +119,88 @@ class _SaverSet:
 
     def __init__(self, graph: Any, savers: Mapping[str, Any]) -> None:
         self.tensors: list[TensorInfo] = []
-        plans, self._others = {}, {}
+        self._plans: dict[str, SavePlan] = {}
+        self._others: dict[str, Any] = {}
         for name, saver in savers.items():
-            if saver is None:
-                continue
-            plan = read_saver(graph, saver)
-            if plan is not None and can_be_copied(plan):
-                plans[name] = plan
-            else:
+            plan = None if saver is None else read_saver(graph, saver)
+            if plan is not None:
+                self._plans[name] = plan
+            elif saver is not None:
                 self._others[name] = saver
-        self._names = [*plans, *self._others]
-        self._operations = SnapshotOps(graph, plans)
 
-    def write(self, session: Any, directory: Path, files: Mapping[str, str]) -> None:
-        """Write the files.
+    def snapshot(
+        self, session: Any, directory: Path, files: Mapping[str, str]
+    ) -> Callable[[], None]:
+        """Copy the variables and return what writes the files.
 
         Args:
             session: The session; nothing changes its variables meanwhile.
             directory: The folder.
             files: Other names for the files of some savers.
         """
-        names = self._file_names(files)
-        self._operations.write_now(session, _prefixes(directory, names))
-        self._write_others(session, directory, names)
-
-    def snapshot(
-        self, session: Any, directory: Path, files: Mapping[str, str]
-    ) -> Callable[[], None]:
-        """Copy the variables and return what writes the files; arguments as for `write`."""
-        names = self._file_names(files)
-        copies = self._operations.take(session)
-        self._write_others(session, directory, names)
-        return functools.partial(copies.write, _prefixes(directory, names))
-
-    def _write_others(self, session: Any, directory: Path, names: Mapping[str, str]) -> None:
-        """Write values that cannot be copied immediately, and record the tensors."""
-        found = self._operations.tensors(session, names)
+        tensors = [tensor for plan in self._plans.values() for tensor in plan.tensors]
+        copies = list(map(_copy_value, tensors, session.run(tensors)))
+        self.tensors = []
+        writes = []
+        first = 0
+        for name, plan in self._plans.items():
+            file = files.get(name, name)
+            values = copies[first : first + len(plan.tensors)]
+            first += len(plan.tensors)
+            self.tensors += _describe_tensors(plan, values, f"{file}.data-00000-of-00001")
+            writes.append((str(directory / file), plan, values))
         for name, saver in self._others.items():
-            prefix = str(directory / names[name])
+            file = files.get(name, name)
             # TensorFlow's own state file would make it delete the files of earlier checkpoints.
-            saver.save(session, prefix, write_meta_graph=False, write_state=False)
-            found += stored_tensors(directory, names[name])
-        self.tensors = found
+            saver.save(session, str(directory / file), write_meta_graph=False, write_state=False)
+            self.tensors += stored_tensors(directory, file)
 
-    def _file_names(self, files: Mapping[str, str]) -> dict[str, str]:
-        return {name: files.get(name, name) for name in self._names}
+        def write() -> None:
+            for arguments in writes:
+                _write_tensors(*arguments)
+
+        return write
+
+
+def _copy_value(tensor: Any, value: Any) -> npt.NDArray[Any]:
+    """Return what a session returned as an array that is not TensorFlow's memory."""
+    array: npt.NDArray[Any] = np.asarray(value, tensor.dtype.base_dtype.as_numpy_dtype)
+    return array if array.flags.owndata else array.copy()
+
+
+def _describe_tensors(
+    plan: SavePlan, values: Sequence[npt.NDArray[Any]], file: str
+) -> list[TensorInfo]:
+    infos: dict[str, TensorInfo] = {}
+    for name, spec, tensor, value in zip(
+        plan.names, plan.slices, plan.tensors, values, strict=True
+    ):
+        # "10 4 0,5:-": the shape of the whole, then the part of each axis.
+        shape = tuple(map(int, spec.split()[:-1])) if spec else value.shape
+        infos[name] = TensorInfo(name, shape, tensor.dtype.base_dtype.name, file)
+    return list(infos.values())
+
+
+def _write_tensors(prefix: str, plan: SavePlan, values: Sequence[npt.NDArray[Any]]) -> None:
+    with tf.Graph().as_default() as graph:
+        feeds = {
+            tf1.placeholder(tensor.dtype.base_dtype, value.shape): value
+            for tensor, value in zip(plan.tensors, values, strict=True)
+        }
+        save = tf.raw_ops.SaveV2(
+            prefix=prefix,
+            tensor_names=plan.names,
+            shape_and_slices=plan.slices,
+            tensors=list(feeds),
+        )
+    with tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+        # On this thread: TensorFlow's own may be few, and training needs them.
+        session.run(save, feeds, options=tf1.RunOptions(inter_op_thread_pool=-1))
 
 
 def model_prefix(directory: Path, global_step: int) -> Path:
     """Return the prefix of the files with the variables of a checkpoint."""
     return directory / f"{_MODEL}-{global_step}"
-
-
-def _prefixes(directory: Path, names: Mapping[str, str]) -> dict[str, str]:
-    return {name: str(directory / file) for name, file in names.items()}
 
 
 def write_state_file(directory: Path, name: str) -> None:

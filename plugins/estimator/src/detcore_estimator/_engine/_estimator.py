@@ -297,15 +297,12 @@ class Estimator:
             raise wrong_type("serving_input_receiver_fn", serving_input_receiver_fn, "a function")
         checkpoint = require_checkpoint(self.model_dir, checkpoint_path)
         graph = ServingGraph(self.model_fn, serving_input_receiver_fn, config=self._config)
-        try:
-            return graph.write(
-                export_dir_base,
-                lambda session, saver: restore(saver, session, checkpoint),
-                assets_extra=assets_extra,
-                as_text=as_text,
-            )
-        finally:
-            graph.close()
+        return graph.write(
+            export_dir_base,
+            lambda session, saver: restore(saver, session, checkpoint),
+            assets_extra=assets_extra,
+            as_text=as_text,
+        )
 
     export_savedmodel = export_saved_model
 
