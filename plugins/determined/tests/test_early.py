@@ -90,6 +90,14 @@ def test_imports_of_replaced_names_are_removed() -> None:
         """)
 
 
+def test_calls_of_a_name_with_two_imports_are_replaced_once() -> None:
+    imports = "try:\n    import determined as det\nexcept OSError:\n    import determined as det\n"
+    old = "x = det.Constant(8), det.Log(-4, -2)\ndet.create(T, mode=det.Mode.LOCAL)\n"
+    text = migrate(imports + old).text
+    assert 'x = {"type": "const", "val": 8}, {"type": "log", "minval": -4, "maxval": -2}\n' in text
+    assert text.endswith("create(T, local=True, test=True)\n")
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -54,7 +54,7 @@ def rewrite_calls(rewriter: Rewriter) -> set[cst.CSTNode]:
     for item in rewriter.imports:
         for use in item.uses:
             found = look_up((*item.path, *use.parts[1:]))
-            if not isinstance(found, Unknown):
+            if use.node in replaced or not isinstance(found, Unknown):
                 continue
             call = rewriter.parents[use.node]
             is_called = isinstance(call, cst.Call) and call.func is use.node
