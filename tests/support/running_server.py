@@ -13,8 +13,8 @@ from typing import Any
 
 import argon2
 
+from detcore_server._accounts import prehash
 from detcore_server._database import ServerDatabase
-from detcore_server._passwords import prehash
 
 __all__ = ["PASSWORD", "SLOW_TO_JUDGE", "USER", "RunningServer", "quick_hash"]
 

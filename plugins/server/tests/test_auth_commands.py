@@ -29,8 +29,8 @@ from detcore.experimental.http import (
     open_session,
 )
 from detcore.experimental.http._credentials import kept_token
+from detcore_server._accounts import hash_password, is_password
 from detcore_server._database import ServerDatabase
-from detcore_server._passwords import hash_password, is_password
 
 LATER = 9e12
 NOWHERE = "http://127.0.0.1:9"

@@ -11,9 +11,9 @@ import pytest
 from plain_http import PlainHttp, connect_to, read_to_the_end
 from running_server import PASSWORD, USER, RunningServer
 
+from detcore_server._accounts import prehash
 from detcore_server._database import ServerDatabase, token_digest
 from detcore_server._log import LOGGER, configure_logging, hide_secrets
-from detcore_server._passwords import prehash
 
 WRONG = "Wrong-horse-9"
 NEW = "Newer-horse-10"

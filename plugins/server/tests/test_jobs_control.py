@@ -72,7 +72,7 @@ def add_submission(
 ) -> tuple[int, TokenRecord]:
     """Record an experiment that waits for its turn, and whose it is."""
     requester = add_asker(database)
-    number, _ = database.submit_experiment(
+    number = database.submit_experiment(
         user_id=requester.user_id,
         submission_id="one",
         test_mode=False,

@@ -30,8 +30,8 @@ from detcore.checkpoint import verify_checkpoint
 from detcore.database import MetricRecord, TrialLog
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
+from detcore_server._accounts import hash_password
 from detcore_server._database import ServerDatabase
-from detcore_server._passwords import hash_password
 
 
 @dataclasses.dataclass

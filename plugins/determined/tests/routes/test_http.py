@@ -85,7 +85,7 @@ def test_nothing_is_told_without_a_token(served: RunningServer, token: str) -> N
 
 @pytest.mark.parametrize("is_hashed", [True, False])
 def test_a_password_may_come_hashed(served: RunningServer, is_hashed: bool) -> None:
-    from detcore_server._passwords import prehash
+    from detcore_server._accounts import prehash
 
     sent = prehash(PASSWORD) if is_hashed else PASSWORD
     login = {"username": USER, "password": sent, "isHashed": is_hashed}
@@ -107,7 +107,7 @@ def test_an_administrator_does_not_lock_himself_out(served: RunningServer, token
 
 
 def test_a_password_that_comes_as_it_is_has_to_be_long(served: RunningServer, token: str) -> None:
-    from detcore_server._passwords import prehash
+    from detcore_server._accounts import prehash
 
     users = "/api/v1/users"
     new = {"user": {"username": "erin"}, "isHashed": False}

@@ -1,14 +1,27 @@
-"""Users: the rules for their names, passwords and rights, and the changes that keep to them."""
+"""Users: their names, passwords and rights; logging in and out.
+
+Passwords are kept as Argon2 hashes, made over a first hash that old clients send instead.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import re
+import time
 from typing import TYPE_CHECKING, Any
 
 import anyio.to_thread
+import argon2
+from pydantic import BaseModel, Field
 
-from detcore.errors import ForbiddenError, InvalidArgumentError, describe
-from detcore_server._passwords import hash_password
+from detcore.errors import (
+    ForbiddenError,
+    InvalidArgumentError,
+    LogInThrottledError,
+    NotFoundError,
+    describe,
+)
+from detcore_server._database import new_token, token_digest
 
 if TYPE_CHECKING:
     from detcore_server._database import TokenRecord, UserRecord
@@ -18,8 +31,40 @@ if TYPE_CHECKING:
 MAX_NAME = 64
 MAX_PASSWORD = 1024
 _MIN_PASSWORD = 8
-# SHA-512 in hexadecimal digits; see `detcore_server._passwords.prehash`.
+# SHA-512 in hexadecimal digits; see `prehash`.
 _PREHASHED = "[0-9a-f]{128}"
+# The earlier system's clients send SHA-512 of this and the password, never the password.
+_SALT = "GubPEmmotfiK9TMD6Zdw"
+
+
+def prehash(password: str) -> str:
+    """Return the hash that the earlier system's clients send of a password; "" if it is empty."""
+    if not password:
+        return ""
+    return hashlib.sha512((_SALT + password).encode(errors="surrogatepass")).hexdigest()
+
+
+def hash_password(password: str, *, is_prehashed: bool = False) -> str:
+    """Return the hash to store for a password.
+
+    Args:
+        password: The password.
+        is_prehashed: Whether it is a result of `prehash`.
+    """
+    return argon2.PasswordHasher().hash(password if is_prehashed else prehash(password))
+
+
+def is_password(password: str, kept: str | None, *, is_prehashed: bool = False) -> bool:
+    """Return whether a password matches a stored hash; False for None, after the same time."""
+    hasher = argon2.PasswordHasher()
+    costs = f"m={hasher.memory_cost},t={hasher.time_cost},p={hasher.parallelism}"
+    # No password has this hash.
+    unmatched = f"$argon2id$v=19${costs}${'A' * 22}${'A' * 43}"
+    try:
+        hasher.verify(kept or unmatched, password if is_prehashed else prehash(password))
+    except argon2.exceptions.VerificationError:
+        return False
+    return kept is not None
 
 
 def check_name(name: str) -> str:
@@ -41,7 +86,7 @@ def check_new_password(password: str, *, is_prehashed: bool = False) -> str:
 
     Args:
         password: The password.
-        is_prehashed: Whether it is a result of `detcore_server._passwords.prehash`.
+        is_prehashed: Whether it is a result of `prehash`.
 
     Raises:
         InvalidArgumentError: If its length is not allowed; the message does not show it.
@@ -146,3 +191,85 @@ def _check_rights(
             "an administrator cannot do this to himself: nobody might be left who manages users.\n"
             "Another one can, or: detcore user deactivate NAME, where the records are."
         )
+
+
+class LoggedIn(BaseModel):
+    """A token, and when it expires (seconds since 1970)."""
+
+    token: str = Field(repr=False)
+    expires_at: float
+    name: str = ""
+    is_admin: bool = False
+
+
+async def log_in(
+    state: ServerState, name: str, password: str, *, is_prehashed: bool, address: str
+) -> LoggedIn:
+    """Return a new token for a user's name and password.
+
+    Args:
+        state: The server.
+        name: Name of the user.
+        password: The user's password.
+        is_prehashed: Whether the password is a result of `prehash`.
+        address: Address of the client; see `address_of`.
+
+    Raises:
+        ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
+        LogInThrottledError: If too many wrong passwords were tried.
+    """
+    user = await check_password(state, name, password, is_prehashed=is_prehashed, address=address)
+    return await anyio.to_thread.run_sync(_issue, state, user)
+
+
+async def check_password(
+    state: ServerState, name: str, password: str, *, is_prehashed: bool, address: str
+) -> UserRecord:
+    """Return the user with a name and password.
+
+    Raises:
+        ForbiddenError: If there is no such user, or the password is wrong; it does not say which.
+        LogInThrottledError: If too many wrong passwords were tried.
+    """
+    wait_s = state.throttle.begin(name, address)
+    if wait_s:
+        raise LogInThrottledError(
+            f"too many attempts to log in: try again in {wait_s} seconds.", retry_after_s=wait_s
+        )
+    user = await anyio.to_thread.run_sync(
+        _whose, state, name, password, is_prehashed, limiter=state.hashing
+    )
+    if user is None:
+        raise ForbiddenError("invalid credentials")
+    state.throttle.succeed(name, address)
+    return user
+
+
+def _whose(state: ServerState, name: str, password: str, is_prehashed: bool) -> UserRecord | None:
+    try:
+        user = state.database.get_user(name)
+    except NotFoundError:
+        user = None
+    known = user.password_hash if user is not None and user.is_active else None
+    # Hash even for unknown users, so that timing does not reveal which accounts exist.
+    is_right = is_password(password, known, is_prehashed=is_prehashed)
+    return user if is_right else None
+
+
+def _issue(state: ServerState, user: UserRecord) -> LoggedIn:
+    token = new_token()
+    expires_at = time.time() + state.settings.token_lifetime_s
+    is_noted = state.database.add_token(
+        token_digest(token),
+        user_id=user.id,
+        expires_at=expires_at,
+        password_hash=user.password_hash,
+    )
+    if not is_noted:
+        raise ForbiddenError("invalid credentials")  # it was changed a moment ago
+    return LoggedIn(token=token, expires_at=expires_at, name=user.name, is_admin=user.is_admin)
+
+
+def log_out(state: ServerState, token: str) -> None:
+    """Revoke a token."""
+    state.database.remove_token(token_digest(token))

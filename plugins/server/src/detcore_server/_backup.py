@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import os
 import sqlite3
-import uuid
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -109,34 +109,33 @@ def back_up(url: str, target: Path) -> int:
         raise DatabaseError(f"there is no database {source}, so there is nothing to copy")
     target = target.absolute()
     if os.path.lexists(target):
-        raise ConfigError(f"{target} is there already.\nName another file, or move it away.")
-    if not os.path.isdir(target.parent):
-        raise ConfigError(f"there is no folder {target.parent} for the copy")
-    temporary = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        raise _exists_already(target)
     try:
-        # Only for this user: experiment files, and users' password hashes, are in it.
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+        # In a folder for this user alone: experiment files and hashes of passwords are in a copy.
+        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+            copy = Path(folder, "copy")
+            with _translated(source, target):
+                _copy_file(source, copy)
+                _check_file(copy)
+                _make_single(copy)
+            copy.chmod(0o600)
+            _bring_to_disk(copy)
+            os.link(copy, target)  # unlike renaming, it replaces nothing
+    except StorageFullError:
+        raise
+    except FileExistsError as error:
+        raise _exists_already(target) from error
     except OSError as error:
         raise ConfigError(
             f"the copy {target} cannot be written: {error.strerror}.\n"
-            "It appears once it is whole.\nName a file where this user may write."
+            "Name a file where this user may write."
         ) from error
-    try:
-        with _translated(source, target):
-            _copy_file(source, temporary)
-            _check_file(temporary)
-            _make_single(temporary)
-        _bring_to_disk(temporary)
-        size = temporary.stat().st_size
-        try:
-            os.link(temporary, target)  # unlike renaming, it replaces nothing
-        except FileExistsError as error:
-            raise ConfigError(f"{target} was made meanwhile; it was left alone") from error
-        _bring_to_disk(target.parent)
-    finally:
-        for name in (temporary, *_beside(temporary)):
-            name.unlink(missing_ok=True)
-    return size
+    _bring_to_disk(target.parent)
+    return target.stat().st_size
+
+
+def _exists_already(target: Path) -> ConfigError:
+    return ConfigError(f"{target} is there already.\nName another file, or move it away.")
 
 
 def put_back(source: Path, url: str, *, replace: bool = False) -> None:
@@ -191,10 +190,6 @@ def _bring_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def _beside(path: Path) -> list[Path]:
-    return [path.with_name(f"{path.name}{end}") for end in ("-wal", "-shm", "-journal")]
-
-
 @contextlib.contextmanager
 def _translated(source: Path, target: Path) -> Iterator[None]:
     try:
@@ -208,20 +203,17 @@ def _translated(source: Path, target: Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _connected(path: Path, *, writes: bool) -> Iterator[sqlite3.Connection]:
-    mode = "rw" if writes else "ro"
-    link = sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S)
+def _connected(path: Path, mode: str) -> Iterator[sqlite3.Connection]:
+    link = sqlite3.connect(
+        f"{path.as_uri()}?mode={mode}", uri=True, timeout=_WAIT_S, isolation_level=None
+    )
     with contextlib.closing(link) as connection:
-        connection.isolation_level = None
         yield connection
 
 
 def _copy_file(source: Path, target: Path) -> None:
     """Copy the data committed at one moment, even while other processes write."""
-    with (
-        _connected(source, writes=False) as reading,
-        _connected(target, writes=True) as writing,
-    ):
+    with _connected(source, "ro") as reading, _connected(target, "rwc") as writing:
         writing.execute("PRAGMA synchronous = FULL")
         # In one step: in several it restarts whenever another process writes, perhaps forever.
         reading.backup(writing, pages=-1)
@@ -229,7 +221,7 @@ def _copy_file(source: Path, target: Path) -> None:
 
 def _check_file(path: Path) -> None:
     """Raise unless a file is a whole record store."""
-    with _connected(path, writes=False) as connection:
+    with _connected(path, "ro") as connection:
         said = connection.execute("PRAGMA integrity_check(3)").fetchall()
         if said != [("ok",)]:
             raise DatabaseError(
@@ -244,5 +236,5 @@ def _check_file(path: Path) -> None:
 
 def _make_single(path: Path) -> None:
     """Let a copy be one file, that can be moved and read alone; opening it later undoes this."""
-    with _connected(path, writes=True) as connection:
+    with _connected(path, "rw") as connection:
         connection.execute("PRAGMA journal_mode = DELETE")

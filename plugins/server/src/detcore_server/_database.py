@@ -299,7 +299,7 @@ class ServerDatabase(Database):
         config: Mapping[str, object],
         config_text: str,
         place: Callable[[int], str],
-    ) -> tuple[int, bool]:
+    ) -> int:
         """Record an experiment that waits for its turn, unless it was submitted before.
 
         Args:
@@ -312,11 +312,11 @@ class ServerDatabase(Database):
                 its place, and returns the folder. If it raises, nothing is recorded.
 
         Returns:
-            The id, and whether it is new.
+            The id of the experiment.
         """
         known = self.find_submission(user_id, submission_id)
         if known is not None:
-            return known, False
+            return known
 
         def record(connection: Connection, experiment_id: int) -> str:
             connection.execute(
@@ -333,7 +333,7 @@ class ServerDatabase(Database):
 
         name = str(config.get("name", ""))
         try:
-            number = self.create_experiment(
+            return self.create_experiment(
                 config=config, config_text=config_text, name=name, place=record
             )
         except IntegrityError:
@@ -341,13 +341,15 @@ class ServerDatabase(Database):
             known = self.find_submission(user_id, submission_id)
             if known is None:
                 raise
-            return known, False
-        return number, True
+            return known
 
     def find_submission(self, user_id: int, submission_id: str) -> int | None:
         """Return the id of the experiment that a user submitted under an identifier, or None."""
+        query = select(submissions.c.experiment_id).where(
+            submissions.c.user_id == user_id, submissions.c.submission_id == submission_id
+        )
         with self.transaction(write=False) as connection:
-            return _find(connection, user_id, submission_id)
+            return connection.scalar(query)
 
     def get_submission(self, experiment_id: int) -> SubmissionRecord | None:
         """Return the submission of an experiment; None if it was not submitted."""
@@ -422,15 +424,6 @@ _RECORDS: Select[Any] = (
     .join(users, users.c.id == submissions.c.user_id)
     .join(experiments, experiments.c.id == submissions.c.experiment_id)
 )
-
-
-def _find(connection: Connection, user_id: int, submission_id: str) -> int | None:
-    found = connection.execute(
-        select(submissions.c.experiment_id).where(
-            submissions.c.user_id == user_id, submissions.c.submission_id == submission_id
-        )
-    ).scalar()
-    return None if found is None else int(found)
 
 
 def _read_submission(row: RowMapping) -> SubmissionRecord:

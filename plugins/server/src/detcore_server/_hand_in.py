@@ -87,7 +87,7 @@ async def hand_in(
     *,
     limiter: anyio.CapacityLimiter,
 ) -> tuple[ExperimentConfig, int | None]:
-    """Check an experiment, record it in the queue with its code, and wake the queue.
+    """Check an experiment, and record it in the queue with its code.
 
     It is for clients that send the code with the experiment file. They submit an experiment a
     second time if they receive no answer, so that recording has no deadline.
@@ -254,7 +254,7 @@ def take_in(
                 raise
             return str(folder / _CODE)
 
-        experiment_id, _ = state.database.submit_experiment(
+        return state.database.submit_experiment(
             user_id=user_id,
             submission_id=submission_id,
             test_mode=test_mode,
@@ -262,8 +262,6 @@ def take_in(
             config_text=loaded.text,
             place=place,
         )
-        state.jobs.wake()
-        return experiment_id
     except StorageError:
         raise
     except OSError as error:

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("detcore.server")
 
-_LOOK_S = 0.5
+_POLL_INTERVAL_S = 0.5
+_OPEN = ("QUEUED", "STARTED")
 _LOG = "runner.log"
 # A runner that lasted longer had not failed to start.
 _LASTED_S = 60.0
@@ -44,15 +45,13 @@ _MOST_FAILURES = 3
 _LONGEST_PAUSE_S = 60.0
 _TAIL_BYTES = 4096
 # Not SIGKILL: the system sends it when memory is short, which would happen again.
-_SENT = frozenset(
-    {
-        signal.SIGHUP,
-        signal.SIGINT,
-        signal.SIGQUIT,
-        signal.SIGTERM,
-        signal.SIGUSR1,
-        signal.SIGUSR2,
-    }
+_SENT = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGTERM,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
 )
 # The user's code must see neither credentials nor the address of the records.
 _SECRET = (
@@ -119,7 +118,6 @@ class Jobs:
         self._transport = transport
         self._runners: dict[int, _Runner] = {}
         self._ended: dict[int, _Failures] = {}
-        self._wake = threading.Event()
         self._stops = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -132,13 +130,8 @@ class Jobs:
     def stop(self) -> None:
         """Start no more runners; those that are at work continue."""
         self._stops.set()
-        self._wake.set()
         if self._thread is not None:
             self._thread.join()
-
-    def wake(self) -> None:
-        """Look at once for new submissions and requests."""
-        self._wake.set()
 
     # -- control ----------------------------------------------------------------------------------
 
@@ -171,7 +164,6 @@ class Jobs:
         )
         if not is_asked:
             self._transport.control_experiment(experiment_id, action)
-        self.wake()
 
     def control_trial(self, requester: TokenRecord, trial_id: int, action: str) -> None:
         """Cancel or kill a trial.
@@ -222,21 +214,20 @@ class Jobs:
         number = submission.experiment_id
         self._ended.pop(number, None)
         if self._database.queue_again(number):
-            self.wake()
-        elif self._database.get_experiment(number).state is ExperimentState.COMPLETED:
+            return
+        if self._database.get_experiment(number).state is ExperimentState.COMPLETED:
             raise RunError(
                 f"experiment {number} is complete: there is nothing to go on with.\n"
                 "Start a new one, with searcher.source_checkpoint_uuid to begin with its weights."
             )
-        elif submission.control is Control.PAUSE:
+        if submission.control is Control.PAUSE:
             # A runner that is pausing because of it then leaves the experiment RUNNING.
             self._database.request_control(number, None)
-            if self._database.queue_again(number):  # it had just ended
-                self.wake()
+            self._database.queue_again(number)  # it may just have ended
 
     def num_before(self, experiment_id: int) -> int | None:
         """Return how many experiments must end or begin before one begins; None: it has begun."""
-        open_ones = self._database.list_submissions(phases=("QUEUED", "STARTED"))
+        open_ones = self._database.list_submissions(phases=_OPEN)
         mine = next((one for one in open_ones if one.experiment_id == experiment_id), None)
         if mine is None or mine.phase != "QUEUED":
             return None
@@ -245,7 +236,7 @@ class Jobs:
     # -- the thread -------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while not self._stops.is_set():
+        while not self._stops.wait(_POLL_INTERVAL_S):
             try:
                 self._look()
             except (DetcoreError, OSError) as error:
@@ -253,14 +244,12 @@ class Jobs:
                 _logger.warning("handed-in experiments are not looked after just now: %s", error)
             except Exception:  # no error may stop the thread
                 _logger.exception("handed-in experiments are not looked after just now")
-            self._wake.wait(_LOOK_S)
-            self._wake.clear()
 
     def _look(self) -> None:
         """Record which experiments have ended, and start waiting ones while there is room."""
         num_at_work = 0
         waiting = []
-        open_ones = self._database.list_submissions(phases=("QUEUED", "STARTED"))
+        open_ones = self._database.list_submissions(phases=_OPEN)
         for number in self._runners.keys() - {one.experiment_id for one in open_ones}:
             self._forget(number)  # it was deleted
         for submission in open_ones:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import http
 import json
+import math
 from typing import Any
 
 import httptools
@@ -13,15 +14,14 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 _MAX_HEAD_BYTES = 64 * 2**10
 # Requests over one connection that wait for the answer to one before them.
 _MAX_PIPELINED = 100
-# For the head of a request, after its first byte or the beginning of the connection.
+# For the head of a request, after its first byte or the start of the connection.
 _HEAD_S = 20.0
 # A body may take this long, and this much longer for each byte that has come.
 _BODY_S = 30.0
-_SLOWEST_BYTES_PER_S = 16 * 2**10
+_MIN_BYTES_PER_S = 16 * 2**10
 # For a client that does not read the answer to its request.
 _STUCK_S = 60.0
-
-
+_WATCH_INTERVAL_S = 1.0
 _TOO_LARGE = f"the head of a request has at most {_MAX_HEAD_BYTES} bytes"
 
 
@@ -36,16 +36,13 @@ class _Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._is_in_head = True
-        self._head_bytes = 0
-        self._head_timer: asyncio.TimerHandle | None = None
-        self._is_in_body = False
+        # Since when the server waits for a head, for a body, and for the client to read an answer.
+        self._head_since = self._body_since = self._stuck_since = math.inf
         self._body_bytes = 0
-        # Bytes since the last byte of a body: sizes of chunks, and headers after them.
-        self._around_body_bytes = 0
-        self._body_since = 0.0
-        self._body_timer: asyncio.TimerHandle | None = None
-        self._stuck_timer: asyncio.TimerHandle | None = None
+        # Bytes outside bodies since the last head or part of a body: heads, sizes of chunks, and
+        # headers after a body.
+        self._overhead_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Accept a connection, unless there are too many."""
@@ -53,47 +50,34 @@ class _Protocol(HttpToolsProtocol):
         if len(self.connections) > self.max_connections:
             self._refuse(503, "too many connections", b"retry-after: 1\r\n")
             return
-        self._time_head()
+        self._head_since = self.loop.time()
+        self._watch()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers."""
-        for timer in (self._head_timer, self._body_timer, self._stuck_timer):
-            if timer is not None:
-                timer.cancel()
+        """Stop the timer."""
+        if self._timer is not None:
+            self._timer.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count the bytes of a head, and time it."""
+        """Count the bytes outside bodies, and wait for a head."""
         if self.transport.is_closing():
             return
-        self._around_body_bytes += len(data)
+        self._overhead_bytes += len(data)
         super().data_received(data)
-        if self._is_in_head:
-            self._head_bytes += len(data)
-            if self._head_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
-                self._refuse(431, _TOO_LARGE)
-        elif (
-            self._is_in_body
-            and self._around_body_bytes > _MAX_HEAD_BYTES
-            and not self.transport.is_closing()
-        ):
+        if self._overhead_bytes > _MAX_HEAD_BYTES and not self.transport.is_closing():
             self._refuse(431, _TOO_LARGE)
-        if self._is_in_body and self._body_timer is None:
-            # Most bodies come with their head; only the others are timed.
-            self._body_since = self.loop.time()
-            self._body_timer = self.loop.call_later(_BODY_S, self._on_slow_body)
         if self._is_idle():
-            self._time_head()
+            self._head_since = min(self._head_since, self.loop.time())
 
     def on_message_begin(self) -> None:
-        """Begin a head."""
+        """Start a head."""
         super().on_message_begin()
-        self._is_in_head = True
-        self._head_bytes = 0
+        self._head_since = self.loop.time()
+        self._overhead_bytes = 0
 
     def on_headers_complete(self) -> None:
         """End a head, which may have come in one piece."""
-        self._is_in_head = False
         size = sum(len(name) + len(value) for name, value in self.headers) + len(self.url)
         if size > _MAX_HEAD_BYTES:
             self._refuse(431, _TOO_LARGE)
@@ -101,33 +85,27 @@ class _Protocol(HttpToolsProtocol):
         if len(self.pipeline) >= _MAX_PIPELINED:
             self.transport.close()  # an answer would be taken for that of another request
             raise _TooLargeError("too many requests wait")
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-        self._is_in_body = True
-        self._body_bytes = 0
-        self._around_body_bytes = 0
+        self._head_since = math.inf
+        self._body_since = self.loop.time()
+        self._body_bytes = self._overhead_bytes = 0
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
         """Count the bytes of a body."""
         self._body_bytes += len(body)
-        self._around_body_bytes = 0
+        self._overhead_bytes = 0
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         """End a body."""
-        self._is_in_body = False
-        if self._body_timer is not None:
-            self._body_timer.cancel()
-            self._body_timer = None
+        self._body_since = math.inf
         super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """Continue; the next head may have begun to arrive meanwhile."""
         super().on_response_complete()
-        if self._is_in_head and not self.transport.is_closing():
-            self._time_head()
+        if self._head_since < math.inf:
+            self._head_since = self.loop.time()
 
     def send_400_response(self, msg: str) -> None:
         """Answer an invalid request, unless it was answered."""
@@ -137,39 +115,34 @@ class _Protocol(HttpToolsProtocol):
     def pause_writing(self) -> None:
         """Wait for a client that does not read, but not forever."""
         super().pause_writing()
-        self._stuck_timer = self.loop.call_later(_STUCK_S, self.transport.abort)
+        self._stuck_since = self.loop.time()
 
     def resume_writing(self) -> None:
         """Stop waiting."""
-        if self._stuck_timer is not None:
-            self._stuck_timer.cancel()
-            self._stuck_timer = None
+        self._stuck_since = math.inf
         super().resume_writing()
 
     def _is_idle(self) -> bool:
         return self.cycle is None or self.cycle.response_complete
 
-    def _time_head(self) -> None:
-        if self._head_timer is None:
-            self._head_timer = self.loop.call_later(_HEAD_S, self._on_slow_head)
-
-    def _on_slow_head(self) -> None:
-        self._head_timer = None
-        if self._is_idle() and not self.transport.is_closing():
-            self._refuse(408, "the request came too slowly")
-
-    def _on_slow_body(self) -> None:
-        self._body_timer = None
-        allowed_s = _BODY_S + self._body_bytes / _SLOWEST_BYTES_PER_S
-        left_s = self._body_since + allowed_s - self.loop.time()
-        if self.transport.is_closing() or self._is_idle():
-            return  # it was answered already; see `_on_slow_head`
-        if left_s > 0 or self.flow.read_paused:  # the latter: this server is slow
-            self._body_timer = self.loop.call_later(max(left_s, 1.0), self._on_slow_body)
-        elif self.cycle.response_started:
-            self.transport.close()
-        else:
-            self._refuse(408, "the body came too slowly")
+    def _watch(self) -> None:
+        """End the connection of a client that is too slow, or look again a moment later."""
+        now = self.loop.time()
+        body_s = _BODY_S + self._body_bytes / _MIN_BYTES_PER_S
+        if now - self._stuck_since > _STUCK_S:
+            self.transport.abort()
+        elif self.transport.is_closing():
+            pass
+        elif self._is_idle():
+            if now - self._head_since > _HEAD_S:
+                self._refuse(408, "the request came too slowly")
+        # Where reading is paused, the server is slow and not the client.
+        elif now - self._body_since > body_s and not self.flow.read_paused:
+            if self.cycle.response_started:
+                self.transport.close()
+            else:
+                self._refuse(408, "the body came too slowly")
+        self._timer = self.loop.call_later(_WATCH_INTERVAL_S, self._watch)
 
     def _refuse(self, status: int, reason: str, header: bytes = b"") -> None:
         kind = "InvalidArgumentError" if status in (400, 431) else "ServerAway"

@@ -12,7 +12,6 @@ import os
 import shutil
 import struct
 import tarfile
-import unicodedata
 import zlib
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
@@ -113,19 +112,20 @@ def unpack(archive: Path, folder: Path, limits: UnpackLimits) -> None:
             counted = _Counted(file, most_bytes)  # type: ignore[arg-type]  # GzipFile reads
             with tarfile.open(fileobj=counted, mode="r|", tarinfo=_Header) as opened:  # type: ignore[call-overload]
                 _Unpacking(folder, limits).run(opened)
-    except UnsafePathError as error:
+    except BaseException as error:
         shutil.rmtree(folder, ignore_errors=True)
-        raise UnsafePathError(
-            f"the code that was handed in is refused: {error}.\nNothing of it was kept."
-        ) from error
-    except _DAMAGED as error:
-        shutil.rmtree(folder, ignore_errors=True)
-        raise UnsafePathError(
-            f"the code that was handed in cannot be read: {type(error).__name__}: {error}.\n"
-            "It has to be a tar archive, compressed with gzip. Nothing of it was kept."
-        ) from error
-    except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        reason = str(error) if isinstance(error, UnsafePathError) else None
+        if isinstance(error, FileExistsError):
+            reason = f"{os.path.relpath(error.filename, folder)!r} is in it twice"
+        if reason is not None:
+            raise UnsafePathError(
+                f"the code that was handed in is refused: {reason}.\nNothing of it was kept."
+            ) from error
+        if isinstance(error, _DAMAGED):
+            raise UnsafePathError(
+                f"the code that was handed in cannot be read: {type(error).__name__}: {error}.\n"
+                "It has to be a tar archive, compressed with gzip. Nothing of it was kept."
+            ) from error
         raise
 
 
@@ -137,9 +137,7 @@ class _Unpacking:
         self._limits = limits
         self._size_bytes = 0
         self._num_entries = 0
-        # Entries so far, by name as a case-insensitive file system compares it; folders: True.
-        self._known: dict[tuple[str, ...], tuple[tuple[str, ...], bool]] = {}
-        self._folders: set[tuple[str, ...]] = set()
+        self._folders: set[tuple[str, ...]] = {()}
 
     def run(self, archive: tarfile.TarFile) -> None:
         for member in archive:
@@ -154,19 +152,16 @@ class _Unpacking:
             archive.members.clear()  # type: ignore[attr-defined]  # it remembers them all
 
     def _folder_at(self, parts: tuple[str, ...]) -> None:
-        # Comparing a name as other file systems do is slow, and entries repeat their folders.
-        if not parts or parts in self._folders:
-            return
-        self._folder_at(parts[:-1])
-        if self._is_new(parts, is_folder=True):
+        if parts not in self._folders:
+            self._folder_at(parts[:-1])
+            self._count_entry()
             self._folder.joinpath(*parts).mkdir(mode=0o700)
-        self._folders.add(parts)
+            self._folders.add(parts)
 
     def _file_at(
         self, parts: tuple[str, ...], member: tarfile.TarInfo, archive: tarfile.TarFile
     ) -> None:
-        if not self._is_new(parts, is_folder=False):
-            raise UnsafePathError(f"{member.name!r} is in it twice")
+        self._count_entry()
         data = archive.extractfile(member)
         if data is None:
             raise UnsafePathError(f"{member.name!r} is no file")
@@ -182,22 +177,12 @@ class _Unpacking:
                     )
                 file.write(chunk)
 
-    def _is_new(self, parts: tuple[str, ...], *, is_folder: bool) -> bool:
-        key = tuple(unicodedata.normalize("NFC", part).casefold() for part in parts)
-        known = self._known.get(key)
-        if known is None:
-            self._num_entries += 1
-            if self._num_entries > self._limits.num_entries:
-                raise UnsafePathError(
-                    f"it holds more than {self._limits.num_entries} files and folders"
-                )
-            self._known[key] = (parts, is_folder)
-            return True
-        if known != (parts, is_folder):
+    def _count_entry(self) -> None:
+        self._num_entries += 1
+        if self._num_entries > self._limits.num_entries:
             raise UnsafePathError(
-                f"{'/'.join(parts)!r} and {'/'.join(known[0])!r} are one name to some file systems"
+                f"it holds more than {self._limits.num_entries} files and folders"
             )
-        return False
 
 
 def _checked(name: str) -> tuple[str, ...]:

@@ -36,8 +36,7 @@ def user_group() -> None:
 @click.pass_obj
 def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> None:
     """Add a user; asks for the password."""
-    from detcore_server._accounts import check_name, check_new_password
-    from detcore_server._passwords import hash_password
+    from detcore_server._accounts import check_name, check_new_password, hash_password
 
     check_name(name)
     password = check_new_password(read_new_password(password_stdin))
@@ -52,8 +51,7 @@ def create(obj: CliContext, name: str, admin: bool, password_stdin: bool) -> Non
 @click.pass_obj
 def set_password(obj: CliContext, name: str, password_stdin: bool) -> None:
     """Give a user another password, who is then logged out everywhere."""
-    from detcore_server._accounts import check_new_password
-    from detcore_server._passwords import hash_password
+    from detcore_server._accounts import check_new_password, hash_password
 
     with _open(obj) as database:
         user = database.get_user(name)

@@ -10,13 +10,16 @@ from detcore.errors import InvalidArgumentError
 from detcore_server._accounts import (
     MAX_NAME,
     MAX_PASSWORD,
+    LoggedIn,
     add_user,
     change_user,
     check_new_password,
+    check_password,
+    log_in,
+    log_out,
 )
 from detcore_server._auth import Admin, Id, Requester, State, Token, address_of
 from detcore_server._database import UserRecord
-from detcore_server._login import LoggedIn, check_password, log_in, log_out
 
 
 class _Body(BaseModel):

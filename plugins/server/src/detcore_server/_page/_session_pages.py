@@ -8,8 +8,8 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from fastapi.responses import RedirectResponse
 
 from detcore.errors import ForbiddenError, LogInThrottledError
+from detcore_server._accounts import log_in, log_out
 from detcore_server._auth import PageUser, SameOrigin, State, address_of, cookie_of, set_cookie
-from detcore_server._login import log_in, log_out
 from detcore_server._page._render import HOME, error_page, render
 
 _MAX_PATH = 2000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import dataclasses
 import datetime
@@ -21,7 +20,6 @@ READABLE = ("COMPLETED", "PARTIALLY_DELETED")
 # Each reads all of a checkpoint: more at once would only be slower.
 _AT_ONCE = 2
 _MAX_WAITING = 50
-_MAX_KEPT = 2000
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +60,7 @@ class Verifier:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._slots = threading.BoundedSemaphore(_AT_ONCE)
-        self._results: collections.OrderedDict[str, Verification] = collections.OrderedDict()
+        self._results: dict[str, Verification] = {}
 
     def get(self, uuid: str) -> Verification | None:
         """Return the newest check of a checkpoint, or None."""
@@ -88,7 +86,7 @@ class Verifier:
                     f"{_MAX_WAITING} checkpoints are being checked already: try again later."
                 )
             asked = Verification(user=user, asked_at=_now())
-            self._keep(record.uuid, asked)
+            self._results[record.uuid] = asked
         # It ends with the server: only the result is lost.
         threading.Thread(
             target=self._run, args=(state, record, asked), name="verify", daemon=True
@@ -105,13 +103,7 @@ class Verifier:
         finally:
             done = dataclasses.replace(asked, ended_at=_now(), faults=faults, error=told)
             with self._lock:
-                self._keep(record.uuid, done)
-
-    def _keep(self, uuid: str, verification: Verification) -> None:
-        self._results[uuid] = verification
-        self._results.move_to_end(uuid)
-        while len(self._results) > _MAX_KEPT:
-            self._results.popitem(last=False)
+                self._results[record.uuid] = done
 
 
 def _check(state: ServerState, record: CheckpointRecord) -> list[str]:
