@@ -162,7 +162,7 @@ def test_what_cannot_be_copied_or_restored(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(DatabaseError, match="no record store of detcore"):
         put_back(other, url, replace=True)
-    assert describe_database(url).schema == revisions()[-1]
+    assert describe_database(url)["schema"] == revisions()[-1]
 
 
 # -- start ----------------------------------------------------------------------------------------
@@ -201,4 +201,4 @@ def test_two_servers_start_on_a_new_database(
             server.wait(30)
             assert server.stdout is not None
             server.stdout.close()
-    assert describe_database(url).schema == revisions()[-1]
+    assert describe_database(url)["schema"] == revisions()[-1]

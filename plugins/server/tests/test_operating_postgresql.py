@@ -94,4 +94,4 @@ def test_it_is_copied_with_its_own_tools(postgresql: PostgreSQLServer, tmp_path:
         assert [model.name for model in database.list_models()] == ["then"]
         # Numbers go on behind those that were given.
         assert database.create_model("next").id > database.get_model("then").id
-    assert describe_database(postgresql.url(other)).counts["models"] == 2
+    assert describe_database(postgresql.url(other))["counts"]["models"] == 2

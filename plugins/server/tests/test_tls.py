@@ -126,7 +126,7 @@ def test_what_cannot_be_used_is_told_before_anything_listens(tmp_path: Path) -> 
     text = tmp_path / "text.pem"
     text.write_text("not a certificate")
     for certificate, key, told in (
-        (one.certificate, two.key, "is not the one of the certificate"),
+        (one.certificate, two.key, "KEY_VALUES_MISMATCH"),
         (hidden.certificate, hidden.key, "openssl pkey -in KEY"),
         (missing, one.key, f"the file {missing} of --certificate cannot be read: No such file"),
         (one.certificate, tmp_path, "of --key cannot be read: Is a directory"),

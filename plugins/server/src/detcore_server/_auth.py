@@ -140,7 +140,9 @@ def _origin(url: str) -> str:
     return origin.removesuffix(default)
 
 
-async def _page_user(request: Request, state: State, _: Annotated[None, SameOrigin]) -> TokenRecord:
+async def require_page_user(
+    request: Request, state: State, _: Annotated[None, SameOrigin]
+) -> TokenRecord:
     token = cookie_of(request, state)
     found = await find_token(state, token) if token else None
     if found is None:
@@ -148,10 +150,11 @@ async def _page_user(request: Request, state: State, _: Annotated[None, SameOrig
         query = f"?{request.url.query}" if request.url.query else ""
         raise LogInFirst(f"{request.url.path}{query}" if is_safe else "")
     request.scope[USER] = found.user_name
+    request.state.user = found
     return found
 
 
-PageUser = Annotated[TokenRecord, Depends(_page_user)]
+PageUser = Annotated[TokenRecord, Depends(require_page_user)]
 
 
 def _cookie_name(state: ServerState) -> str:

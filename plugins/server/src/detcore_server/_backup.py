@@ -7,12 +7,12 @@ log, which copying the file would miss.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import sqlite3
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sqlalchemy import inspect, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -26,36 +26,21 @@ _VERSION = "alembic_version"
 _WAIT_S = 30.0
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DatabaseInfo:
-    """Facts about a record store, read without changing it.
+def describe_database(url: str) -> dict[str, Any]:
+    """Return facts about a record store, as old as it may be, and change nothing.
 
-    Attributes:
-        url: Where it is; secrets in it are shown as ``***``.
-        schema: Version of its tables; None if it has no tables yet.
-        newest_schema: The version that this detcore makes of it when it opens it.
-        counts: Rows of some tables, by name.
-        schemas_of_plugins: Versions of the tables of plugins, by their names.
-    """
-
-    url: str
-    schema: str | None
-    newest_schema: str
-    counts: dict[str, int]
-    schemas_of_plugins: dict[str, str] = dataclasses.field(default_factory=dict)
-
-
-def describe_database(url: str) -> DatabaseInfo:
-    """Look at a record store, as old as it may be; its tables are not brought up to date.
+    Returns:
+        ``url`` (its secrets are shown as ``***``); ``schema``, the version of its tables, None if
+        it has none yet; ``newest_schema``, the version that it has once it is opened; ``counts``,
+        rows of some tables by name; ``schemas_of_plugins``, versions of the tables of plugins.
 
     Raises:
         DatabaseError: If it cannot be read.
     """
     parsed = make_url(url)
+    info = {"url": shown_url(parsed), "newest_schema": revisions()[-1]}
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
-        return DatabaseInfo(
-            url=shown_url(parsed), schema=None, newest_schema=revisions()[-1], counts={}
-        )
+        return {**info, "schema": None, "counts": {}, "schemas_of_plugins": {}}
     engine, guard = make_engine(url)
     try:
         with engine.connect() as connection:
@@ -78,13 +63,8 @@ def describe_database(url: str) -> DatabaseInfo:
         ) from error
     finally:
         guard.dispose()
-    return DatabaseInfo(
-        url=shown_url(parsed),
-        schema=versions.pop("", None),
-        newest_schema=revisions()[-1],
-        counts=counts,
-        schemas_of_plugins=versions,
-    )
+    schema = versions.pop("", None)
+    return {**info, "schema": schema, "counts": counts, "schemas_of_plugins": versions}
 
 
 def back_up(url: str, target: Path) -> int:

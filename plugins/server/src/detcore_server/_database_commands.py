@@ -24,30 +24,23 @@ def database_group() -> None:
 @database_group.command("info")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.pass_obj
-def info(obj: CliContext, as_json: bool) -> None:
+def show_info(obj: CliContext, as_json: bool) -> None:
     """Say where the record store is, and which version it has. Nothing is changed."""
     from detcore_server._backup import describe_database
 
-    found = describe_database(obj.environment.database_url)
-    needed = found.schema not in (None, found.newest_schema)
+    info = describe_database(obj.environment.database_url)
+    counts, plugins = info.pop("counts"), info["schemas_of_plugins"]
     if as_json:
-        print_json(
-            {
-                "url": found.url,
-                "schema": found.schema,
-                "newest_schema": found.newest_schema,
-                "schemas_of_plugins": found.schemas_of_plugins,
-                **found.counts,
-            }
-        )
+        print_json({**info, **counts})
         return
-    schema = found.schema or "none yet"
+    schema, newest = info["schema"] or "none yet", info["newest_schema"]
+    is_old = info["schema"] not in (None, newest)
     print_fields(
         {
-            "url": found.url,
-            "schema": f"{schema} (upgrade to {found.newest_schema})" if needed else schema,
-            **{f"tables of {name}": schema for name, schema in found.schemas_of_plugins.items()},
-            **{name: str(count) for name, count in found.counts.items()},
+            "url": info["url"],
+            "schema": f"{schema} (upgrade to {newest})" if is_old else schema,
+            **{f"tables of {name}": version for name, version in plugins.items()},
+            **{name: str(count) for name, count in counts.items()},
         }
     )
 
@@ -66,12 +59,12 @@ def upgrade(obj: CliContext) -> None:
     url = obj.environment.database_url
     before = describe_database(url)
     Database.open(url).close()
-    _print_version(before.url, "schema", before.schema, before.newest_schema)
+    _print_version(before["url"], "schema", before["schema"], before["newest_schema"])
     for name, tables in sorted(obj.plugin_manager().tables().items()):
         kind: type[Database] = type("PluginDatabase", (Database,), {"tables": tables})
         kind.open(url).close()
-        earlier = before.schemas_of_plugins.get(name)
-        _print_version(before.url, f"tables of {name}", earlier, tables.revisions[-1])
+        earlier = before["schemas_of_plugins"].get(name)
+        _print_version(before["url"], f"tables of {name}", earlier, tables.revisions[-1])
 
 
 def _print_version(url: str, what: str, before: str | None, after: str | None) -> None:

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from detcore.errors import InvalidArgumentError
 from detcore.experimental.http.journal import journal_path, read_journal
-from detcore.runner import experiment_folder, read_results
+from detcore.runner import TrialResult, experiment_folder, read_results
 from detcore.types import ExperimentState, searcher_metric
 from detcore_server import _hand_in
 from detcore_server._answers import AsciiJson
@@ -98,28 +98,18 @@ class Events(BaseModel):
     num_before: int | None
 
 
-class TrialOutcome(BaseModel):
-    """The outcome of a trial; numbers that JSON does not have are ``{"$number": "NaN"}``."""
-
-    trial_id: int
-    state: str
-    hparams: dict[str, Any]
-    steps_completed: int
-    best_validation: float | dict[str, str] | None
-    latest_checkpoint: str | None
-    num_restarts: int
-    error: str | None
-
-
 class Outcome(BaseModel):
-    """The state of an experiment, and the outcomes of its trials."""
+    """The state of an experiment, and the outcomes of its trials.
+
+    Numbers that JSON does not have are ``{"$number": "NaN"}``.
+    """
 
     experiment_id: int
     state: ExperimentState
     error: str | None
     metric: str
     smaller_is_better: bool
-    trials: list[TrialOutcome]
+    trials: list[TrialResult]
 
 
 router = APIRouter(prefix="/api/detcore/v1", tags=["experiments"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import errno
-import ipaddress
 import re
 import socket
 import ssl
@@ -175,7 +174,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _warnings(obj: CliContext, settings: ServerSettings) -> list[str]:
     """Return the warnings to print before the first request."""
     lines = []
-    if not _is_loopback(settings.host):
+    if not settings.host.startswith("127.") and settings.host not in ("localhost", "::1"):
         if settings.certificate is None:
             lines.append(
                 f"warning: {settings.host} can be reached from other machines, and there is no "
@@ -196,15 +195,6 @@ def _warnings(obj: CliContext, settings: ServerSettings) -> list[str]:
                 "detcore user create NAME --admin"
             )
     return lines
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def check_certificate(certificate: Path, key: Path) -> None:
@@ -228,7 +218,13 @@ def check_certificate(certificate: Path, key: Path) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
     except ssl.SSLError as error:
-        raise ConfigError(_reason(error, certificate, key)) from error
+        raise ConfigError(
+            f"the certificate {certificate} and the private key {key} cannot be used: "
+            f"{error.reason or error}.\n"
+            "Both must be PEM files that were made together, the certificate with -----BEGIN "
+            "CERTIFICATE----- and the key with -----BEGIN PRIVATE KEY----- (or RSA, or EC PRIVATE "
+            "KEY). In a chain the server's own certificate is the first one."
+        ) from error
 
 
 def _no_password() -> str:
@@ -237,19 +233,4 @@ def _no_password() -> str:
         "the private key of --key is encrypted, and a server has nobody to ask for the password.\n"
         "Write it without one, in a file that only the server's user can read: "
         "openssl pkey -in KEY -out PLAIN_KEY"
-    )
-
-
-def _reason(error: ssl.SSLError, certificate: Path, key: Path) -> str:
-    if error.reason == "KEY_VALUES_MISMATCH":
-        return (
-            f"the private key {key} is not the one of the certificate {certificate}.\n"
-            "Give the two that were made together; in a chain the server's own certificate is the "
-            "first one."
-        )
-    return (
-        f"the certificate {certificate} and the private key {key} cannot be used: "
-        f"{error.reason or error}.\n"
-        "Both must be PEM files, the certificate with -----BEGIN CERTIFICATE----- and the key with "
-        "-----BEGIN PRIVATE KEY----- (or RSA, or EC PRIVATE KEY)."
     )

@@ -18,8 +18,7 @@ from detcore.launch.worker import EXIT_COME_BACK, EXIT_ERROR
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
-    from detcore.environment import Environment
-    from detcore.runner import ExperimentResult, RunListener, RunSettings
+    from detcore.runner import ExperimentResult
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,42 +56,29 @@ def main() -> int:
 
 def _run(told: RunnerInstructions) -> ExperimentResult:
     from detcore.experimental.http.journal import JournalListener, journal_path
-    from detcore.runner import experiment_folder, resume_experiment
+    from detcore.hooks import PluginManager
+    from detcore.runner import RunSettings, experiment_folder, resume_experiment
 
-    settings = {"DETCORE_HOME": told.home, "DETCORE_DB": told.database_url}
-    environment = read_environment(child_environment(settings))
-    folder = experiment_folder(environment, told.experiment_id)
-    listener = JournalListener(journal_path(folder))
+    environment = read_environment(
+        child_environment({"DETCORE_HOME": told.home, "DETCORE_DB": told.database_url})
+    )
+    allowed = told.allowed_plugins
+    plugins = PluginManager(
+        environment,
+        disabled=frozenset(told.disabled_plugins),
+        allowed=None if allowed is None else frozenset(allowed),
+    )
+    listener = JournalListener(journal_path(experiment_folder(environment, told.experiment_id)))
+    settings = RunSettings(
+        environment=environment, plugins=plugins, listener=listener, is_looked_after=True
+    )
     try:
-        return resume_experiment(
-            told.experiment_id,
-            _settings(told, environment, listener),
-            test_mode=told.test_mode,
-        )
+        return resume_experiment(told.experiment_id, settings, test_mode=told.test_mode)
     except DetcoreError as error:
         listener.notice(f"error: {error}")
         raise
     finally:
         listener.close()
-
-
-def _settings(
-    told: RunnerInstructions, environment: Environment, listener: RunListener
-) -> RunSettings:
-    from detcore.hooks import PluginManager
-    from detcore.runner import RunSettings
-
-    allowed = told.allowed_plugins
-    return RunSettings(
-        environment=environment,
-        plugins=PluginManager(
-            environment,
-            disabled=frozenset(told.disabled_plugins),
-            allowed=None if allowed is None else frozenset(allowed),
-        ),
-        listener=listener,
-        is_looked_after=True,
-    )
 
 
 if __name__ == "__main__":

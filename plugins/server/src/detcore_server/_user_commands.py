@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from detcore_server._database import ServerDatabase
 
 
+_COLUMNS = ("id", "name", "is_admin", "is_active", "created_at")
+
+
 @click.group("user")
 def user_group() -> None:
     """Commands of ``detcore user``."""
@@ -68,20 +71,11 @@ def list_users(obj: CliContext, as_json: bool, as_csv: bool) -> None:
     form = choose_format(as_json, as_csv)
     with _open(obj) as database:
         users = database.list_users()
-    rows = [
-        {
-            "id": user.id,
-            "name": user.name,
-            "is_admin": user.is_admin,
-            "is_active": user.is_active,
-            "created_at": user.created_at,
-        }
-        for user in users
-    ]
+    rows = [{name: getattr(user, name) for name in _COLUMNS} for user in users]
     if form == "json":
         print_json(rows)
     elif form == "csv":
-        print_csv(rows, ("id", "name", "is_admin", "is_active", "created_at"))
+        print_csv(rows, _COLUMNS)
     else:
         columns = [Column("ID", "right"), Column("NAME"), Column("MAY"), Column("CREATED")]
         print_table(

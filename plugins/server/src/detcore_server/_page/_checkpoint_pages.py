@@ -32,19 +32,17 @@ router = APIRouter()
 
 # Before the page, whose path takes everything.
 @router.get("/ui/checkpoints/{uuid:path}/file")
-def get_file(
-    state: State, _: PageUser, uuid: str, name: Annotated[str, Query(max_length=10_000)]
-) -> Response:
+def get_file(state: State, uuid: str, name: Annotated[str, Query(max_length=10_000)]) -> Response:
     return _download_file(state, uuid, name)
 
 
 @router.get("/ui/checkpoints/{uuid:path}/files.tar")
-def get_files(state: State, _: PageUser, uuid: str) -> Response:
+def get_files(state: State, uuid: str) -> Response:
     return _download_all(state, uuid)
 
 
 @router.get("/ui/checkpoints/{uuid:path}")
-def show_checkpoint(request: Request, state: State, user: PageUser, uuid: str) -> Response:
+def show_checkpoint(request: Request, state: State, uuid: str) -> Response:
     database = state.database
     record = database.get_checkpoint(uuid)
     home = state.settings.environment.home
@@ -53,7 +51,7 @@ def show_checkpoint(request: Request, state: State, user: PageUser, uuid: str) -
     files = sorted(record.resources.items())
     experiment = database.get_experiment(record.experiment_id)
     return render(
-        request, "checkpoint.html", user,
+        request, "checkpoint.html",
         record=record,
         experiment=experiment,
         ancestors=ancestors(database, experiment),
@@ -80,7 +78,6 @@ def verify(state: State, user: PageUser, uuid: str) -> Response:
 @router.post("/ui/checkpoints/{uuid:path}/register")
 def register(
     state: State,
-    _: PageUser,
     uuid: str,
     model: _Text,
     name: _Text = "",

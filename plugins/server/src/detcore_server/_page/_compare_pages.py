@@ -14,7 +14,7 @@ from detcore.database import ingest_reports
 from detcore.describe import format_number
 from detcore.errors import NotFoundError
 from detcore_report import Chart, legend, read_view
-from detcore_server._auth import PageUser, State
+from detcore_server._auth import State
 from detcore_server._page._charts import page_charts
 from detcore_server._page._render import render, svg
 
@@ -34,7 +34,6 @@ router = APIRouter()
 def show_across(
     request: Request,
     state: State,
-    user: PageUser,
     trials: Annotated[str, Query(max_length=2000)] = "",
     trial: Numbers = [],  # noqa: B006  (FastAPI copies it)
     experiment: Numbers = [],  # noqa: B006  (FastAPI copies it)
@@ -47,7 +46,7 @@ def show_across(
     compared = compare_trials(state, trial_ids)
     records = compared["records"]
     return render(
-        request, "across.html", user, **compared,
+        request, "across.html", **compared,
         experiments={
             number: state.database.get_experiment(record.experiment_id)
             for number, record in records.items()

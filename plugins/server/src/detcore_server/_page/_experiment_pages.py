@@ -119,7 +119,7 @@ def show_curves(
     failed = state.database.list_trials(experiment_id, states=[TrialState.ERROR])
     groups = group_trials(view, asked.group)
     return render(
-        request, "curves.html", user, tab="curves", **head,
+        request, "curves.html", tab="curves", **head,
         now=(
             read_now(state.database, view, state.machine, state.settings.environment.home)
             if head["is_live"] else None
@@ -143,7 +143,6 @@ def show_curves(
 @router.get("/trials.csv")
 def get_trials(
     state: State,
-    _: PageUser,
     experiment_id: Id,
     asked: _Table,
 ) -> Response:
@@ -166,7 +165,7 @@ def show_hyperparameters(
 ) -> Response:
     whole, table, view = _read_filtered(state, experiment_id, asked)
     return render(
-        request, "hyperparameters.html", user, tab="hyperparameters",
+        request, "hyperparameters.html", tab="hyperparameters",
         **_head(state, user, whole), view=view, legend=svg(legend(view)), table=table,
         axes=json.dumps([axis.name for axis in view.axes]),
         importance=svg(importance_table(whole)), asked=asked,
@@ -178,7 +177,6 @@ def show_hyperparameters(
 def mark_axis(
     request: Request,
     state: State,
-    _: PageUser,
     experiment_id: Id,
     asked: Annotated[_MarkQuery, Query()],
 ) -> Response:
@@ -201,7 +199,7 @@ def show_side_by_side(
     """Show trials of the experiment side by side."""
     whole = _read(state, experiment_id)
     return render(
-        request, "compare.html", user, tab="compare", **_head(state, user, whole), whole=whole,
+        request, "compare.html", tab="compare", **_head(state, user, whole), whole=whole,
         **compare_trials(state, trial, experiment_id),
     )  # fmt: skip
 
@@ -217,7 +215,7 @@ def show_checkpoints(
     values = {} if metric is None else database.checkpoint_metrics(experiment_id, metric)
     paging = Paging(page, _CHECKPOINTS_SHOWN, len(found))
     return render(
-        request, "checkpoints.html", user, tab="checkpoints", **head,
+        request, "checkpoints.html", tab="checkpoints", **head,
         checkpoints=[
             (record, values.get(record.uuid))
             for record in found[paging.offset : paging.offset + _CHECKPOINTS_SHOWN]
@@ -236,7 +234,7 @@ def show_configuration(
 
     head = _head_only(state, user, experiment_id)
     return render(
-        request, "configuration.html", user, tab="configuration", **head,
+        request, "configuration.html", tab="configuration", **head,
         record=state.database.get_experiment(experiment_id),
         config=yaml.safe_dump(
             _masked(state, experiment_id), sort_keys=False, allow_unicode=True

@@ -15,7 +15,7 @@ import dataclasses
 import math
 import operator
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from detcore.errors import InvalidArgumentError, near_name
 from detcore_report import cut
@@ -32,32 +32,37 @@ _TOKEN = re.compile(
     (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?![\w.]))
     |(?P<text>'[^']*'|"[^"]*")
     |(?P<quoted>`[^`]*`)
+    |(?P<operator><=|>=|==|!=|<|>|=|(?:not\s+)?in(?![\w.\-/]))
     |(?P<word>[^\W\d][\w.\-/]*)
-    |(?P<operator><=|>=|==|!=|<|>|=)
     |(?P<bracket>[()])
     )""",
-    re.VERBOSE,
+    re.VERBOSE | re.IGNORECASE,
 )
+
+
+def _is_in(one: object, other: object) -> bool:
+    """Return whether a list has an entry, or a text another one as a part."""
+    if isinstance(other, str):
+        return isinstance(one, str) and one in other
+    return isinstance(other, (list, tuple)) and one in other
+
+
 _OPERATORS: Mapping[str, Callable[..., bool]] = {
     "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
     "==": operator.eq, "=": operator.eq, "!=": operator.ne,
+    "in": _is_in,
+    "not in": lambda one, other: not _is_in(one, other),
 }  # fmt: skip
 _CONSTANTS = {"true": True, "false": False}
 _OPERAND = "a name, a number, or a text in quotation marks"
-_KEYWORDS = frozenset({"and", "or", "not", "in"})
+_ORDERS = (operator.lt, operator.le, operator.gt, operator.ge)
+_KEYWORDS = frozenset({"and", "or", "not"})
 
 
 class FilterError(InvalidArgumentError):
-    """A filter that cannot be understood.
-
-    Attributes:
-        position: Index of the character at which parsing failed, from 0.
-        expected: Description of the tokens that are valid at this position.
-    """
+    """A filter that cannot be understood."""
 
     def __init__(self, text: str, position: int, expected: str, found: str) -> None:
-        self.position = position
-        self.expected = expected
         super().__init__(
             f"character {position + 1} of the filter: expected {expected}, found {found}.\n"
             f"{text}\n{' ' * position}^"
@@ -121,16 +126,18 @@ class _Parser:
         return FilterError(self._text, token.position, expected, found)
 
     def _any(self) -> Test:
-        tests = [self._all()]
-        while self._take("or"):
-            tests.append(self._all())
-        return tests[0] if len(tests) == 1 else lambda row: any(test(row) for test in tests)
+        return self._join("or", any, self._all)
 
     def _all(self) -> Test:
-        tests = [self._single()]
-        while self._take("and"):
-            tests.append(self._single())
-        return tests[0] if len(tests) == 1 else lambda row: all(test(row) for test in tests)
+        return self._join("and", all, self._single)
+
+    def _join(
+        self, word: str, combine: Callable[[Iterable[bool]], bool], parse: Callable[[], Test]
+    ) -> Test:
+        tests = [parse()]
+        while self._take(word):
+            tests.append(parse())
+        return lambda row: combine(test(row) for test in tests)
 
     def _single(self) -> Test:
         self._depth += 1
@@ -151,39 +158,27 @@ class _Parser:
     def _comparison(self) -> Test:
         left = self._operand()
         tests: list[Test] = []
-        while compare := self._comparator():
+        while self._token.kind == "operator":
+            compare = _OPERATORS[" ".join(self._token.text.lower().split())]
+            self._at += 1
             right = self._operand()
             tests.append(_compared(compare, left, right))
             left = right
         if not tests:
             raise self._fail("a comparison: <, <=, >, >=, ==, !=, in or not in")
-        return tests[0] if len(tests) == 1 else lambda row: all(test(row) for test in tests)
-
-    def _comparator(self) -> Callable[..., bool] | None:
-        token = self._token
-        if token.kind == "operator":
-            self._at += 1
-            return _OPERATORS[token.text]
-        if self._take("in"):
-            return _is_in
-        if self._take("not"):
-            if not self._take("in"):
-                raise self._fail("'in'")
-            return _is_not_in
-        return None
+        return lambda row: all(test(row) for test in tests)
 
     def _operand(self) -> _Operand:
         token = self._token
+        word = token.text.lower()
         if token.kind == "number":
-            value: object = float(token.text)
+            value: object = float(word)
         elif token.kind == "text":
             value = token.text[1:-1]
-        elif token.kind == "word" and token.text.lower() in _CONSTANTS:
-            value = _CONSTANTS[token.text.lower()]
-        elif token.kind == "quoted":
-            return self._name(token.text[1:-1])
-        elif token.kind == "word" and token.text.lower() not in _KEYWORDS:
-            return self._name(token.text)
+        elif word in _CONSTANTS:
+            value = _CONSTANTS[word]
+        elif token.kind == "quoted" or (token.kind == "word" and word not in _KEYWORDS):
+            return self._name(token.text.strip("`"))
         else:
             raise self._fail(_OPERAND)
         self._at += 1
@@ -215,19 +210,16 @@ def _tokens(text: str) -> list[_Token]:
 def _near(name: str, names: Mapping[str, str]) -> str:
     near = near_name(name, names)
     listed = ", ".join(cut(known, 60) for known in [*names][:_NAMES_LISTED])
-    if len(names) > _NAMES_LISTED:
-        listed += ", ..."
+    listed += ", ..." * (len(names) > _NAMES_LISTED)
     return f"did you mean {cut(near, 60)}? There are {listed}" if near else listed
 
 
 def _compared(compare: Callable[..., bool], left: _Operand, right: _Operand) -> Test:
-    is_order = compare not in (operator.eq, operator.ne, _is_in, _is_not_in)
-
     def test(row: Row) -> bool:
         one, other = left(row), right(row)
         if _is_missing(one) or _is_missing(other):
             return False
-        if is_order and _is_number(one) != _is_number(other):
+        if compare in _ORDERS and _is_number(one) != _is_number(other):
             return False
         try:
             return bool(compare(one, other))
@@ -235,17 +227,6 @@ def _compared(compare: Callable[..., bool], left: _Operand, right: _Operand) -> 
             return False
 
     return test
-
-
-def _is_in(one: object, other: object) -> bool:
-    """Return whether a list has an entry, or a text another one as a part."""
-    if isinstance(other, str):
-        return isinstance(one, str) and one in other
-    return isinstance(other, (list, tuple)) and one in other
-
-
-def _is_not_in(one: object, other: object) -> bool:
-    return not _is_in(one, other)
 
 
 def _is_number(value: object) -> bool:

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from detcore.describe import describe_experiment, describe_state, metric_value, took_s
 from detcore.types import ExperimentState
-from detcore_server._auth import Id, PageUser, State
+from detcore_server._auth import Id, State
 from detcore_server._page._render import render
 
 _PAGE_SIZE = 50
@@ -25,7 +25,6 @@ router = APIRouter()
 def show_experiments(
     request: Request,
     state: State,
-    user: PageUser,
     name: _Text = "",
     label: _Text = "",
     submitted_by: Annotated[_Text, Query(alias="user")] = "",
@@ -67,7 +66,7 @@ def show_experiments(
         row["took"] = took_s(row)
         rows.append(row)
     return render(
-        request, "experiments.html", user,
+        request, "experiments.html",
         rows=rows, paging=paging, asked=asked, server_url=state.settings.url, is_filtered=any(
             asked[key] for key in ("name", "label", "user", "state", "archived")
         ), states=[state.value for state in ExperimentState],
@@ -79,7 +78,6 @@ def show_experiments(
 def show_models(
     request: Request,
     state: State,
-    user: PageUser,
     name: _Text = "",
     label: _Text = "",
     archived: Literal["", "only", "all"] = "",
@@ -91,14 +89,14 @@ def show_models(
     )
     paging = Paging(page, _PAGE_SIZE, len(found), _query(asked))
     return render(
-        request, "models.html", user,
+        request, "models.html",
         rows=found[paging.offset : paging.offset + _PAGE_SIZE], paging=paging, asked=asked,
         is_filtered=any(asked.values()),
     )  # fmt: skip
 
 
 @router.get("/ui/models/{model_id}")
-def show_model(request: Request, state: State, user: PageUser, model_id: Id) -> Response:
+def show_model(request: Request, state: State, model_id: Id) -> Response:
     database = state.database
     model = database.get_model(model_id)
     versions = database.list_versions(model_id)
@@ -107,7 +105,7 @@ def show_model(request: Request, state: State, user: PageUser, model_id: Id) -> 
         for version in versions
     }
     return render(
-        request, "model.html", user, model=model, versions=versions, checkpoints=checkpoints
+        request, "model.html", model=model, versions=versions, checkpoints=checkpoints
     )  # fmt: skip
 
 

@@ -21,7 +21,7 @@ from detcore_report import STYLE, cut, escape
 from detcore_server._page._trial_table import sort_query, table_query
 
 if TYPE_CHECKING:
-    from detcore_server._database import TokenRecord
+    pass
 
 
 _FOLDER = importlib.resources.files("detcore_server._page")
@@ -95,7 +95,6 @@ def _templates() -> jinja2.Environment:
 def render(
     request: Request,
     template: str,
-    user: TokenRecord | None,
     *,
     status: int = 200,
     **values: Any,
@@ -105,13 +104,12 @@ def render(
     Args:
         request: The request that it answers.
         template: Name of the template.
-        user: The user who has logged in, or None.
         status: HTTP status.
         values: Values for the template.
     """
-    is_personal = request.app.state.detcore.visit is not None
     text = _templates().get_template(template).render(
-        user=user, path=request.url.path, is_personal=is_personal, **values
+        user=getattr(request.state, "user", None), path=request.url.path,
+        is_personal=request.app.state.detcore.visit is not None, **values,
     )  # fmt: skip
     return _answer(request, text.encode(), status, "text/html")
 
@@ -149,7 +147,7 @@ def error_page(request: Request, status: int, message: str) -> Response:
         message = message.partition("\n")[0]
     titles = {403: "Not allowed", 404: "Not found", 422: "Not understood"}
     return render(
-        request, "error.html", None, status=status, title=titles.get(status, "That did not work"),
+        request, "error.html", status=status, title=titles.get(status, "That did not work"),
         message=cut(message, 4000),
     )  # fmt: skip
 

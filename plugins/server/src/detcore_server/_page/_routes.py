@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
 
 from detcore.errors import NotFoundError
 from detcore_report import cut
-from detcore_server._auth import PageUser
+from detcore_server._auth import require_page_user
 from detcore_server._page import (
     _checkpoint_pages,
     _compare_pages,
@@ -29,21 +29,22 @@ def make_router(*, is_personal: bool) -> APIRouter:
         is_personal: Whether a link opens the page; otherwise users log in.
     """
     router = APIRouter(include_in_schema=False)
+    guards = [Depends(require_page_user)]
     router.include_router(_session_pages.personal_router if is_personal else _session_pages.router)
     for part in _PARTS:
-        router.include_router(part.router)
+        router.include_router(part.router, dependencies=guards)
 
     @router.get("/ui/static/{name}")
     def get_static(request: Request, name: str) -> Response:
         return static_file(request, name)
 
-    @router.get("/")
-    @router.get("/ui")
-    def show_home(_: PageUser) -> Response:
+    @router.get("/", dependencies=guards)
+    @router.get("/ui", dependencies=guards)
+    def show_home() -> Response:
         return RedirectResponse(HOME, 303)
 
-    @router.get("/ui/{rest:path}")
-    def show_nothing(request: Request, _: PageUser, rest: str) -> Response:
+    @router.get("/ui/{rest:path}", dependencies=guards)
+    def show_nothing(request: Request, rest: str) -> Response:
         raise NotFoundError(f"there is no page {cut(request.url.path)!r}.")
 
     return router

@@ -9,7 +9,7 @@ from fastapi import APIRouter, HTTPException, Query, Response
 from fastapi.responses import JSONResponse
 
 from detcore.database import ingest_reports
-from detcore_server._auth import PageUser, State
+from detcore_server._auth import State
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,6 @@ router = APIRouter()
 @router.get("/ui/series")
 def get_series(
     state: State,
-    _: PageUser,
     metric: Annotated[str, Query(max_length=1000)],
     kind: Literal["training", "validation"],
     trials: Annotated[str, Query(max_length=4000)],

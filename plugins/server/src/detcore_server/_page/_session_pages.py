@@ -23,7 +23,7 @@ personal_router = APIRouter()
 
 @router.get("/ui/login")
 def show_login(request: Request, next_page: Annotated[str, Query(alias="next")] = "") -> Response:
-    return render(request, "login.html", None, next_page=_checked(next_page), name="", error=None)
+    return render(request, "login.html", next_page=_checked(next_page), name="", error=None)
 
 
 @router.post("/ui/login", dependencies=[SameOrigin])
@@ -43,7 +43,7 @@ async def do_login(
         # Too many attempts are refused by an error of a class below.
         wait_s = error.retry_after_s if isinstance(error, LogInThrottledError) else 0
         response = render(
-            request, "login.html", None, status=429 if wait_s else 403,
+            request, "login.html", status=429 if wait_s else 403,
             next_page=next_page, name=name,
             error=str(error) if wait_s else "That is not a user and the password of it.",
         )  # fmt: skip
@@ -71,7 +71,7 @@ def open_page(
     if token is None:
         return error_page(request, 403, _USED)
     # Not a redirect: the cookie would be missing after a link on a page of another site.
-    response = render(request, "open.html", None)
+    response = render(request, "open.html")
     set_cookie(response, state, token, None)
     return response
 

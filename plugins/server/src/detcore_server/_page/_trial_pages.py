@@ -42,7 +42,7 @@ def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> 
     saved, runs = database.list_checkpoints(trial_id=trial_id), database.list_runs(trial_id)
     is_running = record.state.value == "RUNNING"
     return render(
-        request, "trial.html", user,
+        request, "trial.html",
         record=record, trial=trial, view=view, charts=page_charts(view),
         log=log,
         traceback=last_traceback(log, view.record.model_dir) if record.error else None,
@@ -67,7 +67,6 @@ def show_trial(request: Request, state: State, user: PageUser, trial_id: Id) -> 
 def show_log(
     request: Request,
     state: State,
-    user: PageUser,
     trial_id: Id,
     find: Annotated[str, Query(max_length=500)] = "",
     level: Literal["", "info", "warning", "error"] = "",
@@ -77,7 +76,7 @@ def show_log(
     lines, start = read_back(record, before=before, find=find, level=level)
     asked = {"find": find, "level": level}
     return render(
-        request, "log.html", user,
+        request, "log.html",
         record=record, lines=lines, start=start, before=before, asked=asked,
         query=urllib.parse.urlencode({key: text for key, text in asked.items() if text}),
         experiment=state.database.get_experiment(record.experiment_id),
