@@ -126,6 +126,16 @@ def test_best_checkpoints_are_of_distinct_trials(client: Determined, store: Clie
     assert experiment.top_checkpoint(smaller_is_better=False).uuid == best
 
 
+def test_the_experiment_may_say_that_larger_is_better(
+    client: Determined, store: ClientStore
+) -> None:
+    number = store.experiment(metric="accuracy", smaller_is_better=False)
+    trial = store.trial(number)
+    store.checkpoint(trial, 10, {"accuracy": 0.1})
+    high = store.checkpoint(trial, 20, {"accuracy": 0.9})
+    assert client.get_experiment(number).top_checkpoint().uuid == high
+
+
 def test_stand_in_is_returned_with_a_warning(client: Determined, store: ClientStore) -> None:
     number = store.experiment()
     first, second = store.trial(number), store.trial(number)
