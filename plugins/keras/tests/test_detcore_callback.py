@@ -18,7 +18,7 @@ from detcore import core
 from detcore.database import Database, ingest_spools
 from detcore.errors import InvalidExperimentError
 from detcore_keras import DetcoreCallback, _state
-from detcore_keras._keras import keras, tf
+from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -173,6 +173,50 @@ def test_unsaved_random_operation_is_named(home: Path, caplog: pytest.LogCapture
         with core.init() as context:
             model.fit(x, y, epochs=2, verbose=0, callbacks=[DetcoreCallback(context)])
         assert caplog.text.count("(RandomStandardNormal): a resumed run draws other") == warnings
+
+
+class Shuffling(keras.utils.Sequence):  # type: ignore[misc]
+    def __init__(self) -> None:
+        if KERAS_MAJOR == 3:
+            super().__init__()
+        self.order = np.arange(4)
+
+    def __len__(self) -> int:
+        return 4
+
+    def __getitem__(self, index: int) -> Any:
+        return np.full((4, 4), self.order[index], "float32"), np.ones((4, 1), "float32")
+
+    def on_epoch_end(self) -> None:
+        np.random.shuffle(self.order)
+
+
+class Constant(Shuffling):
+    on_epoch_end = keras.utils.Sequence.on_epoch_end
+
+
+def test_data_in_another_order_is_named(home: Path, caplog: pytest.LogCaptureFixture) -> None:
+    x, y = np.ones((16, 4), "float32"), np.ones((16, 1), "float32")
+    dataset = tf.data.Dataset.from_tensor_slices((x, y))
+    once = dataset.shuffle(16, reshuffle_each_iteration=False).batch(4)
+    for arguments, described in [
+        ({"x": x, "y": y}, "arrays with shuffle=True" if KERAS_MAJOR == 2 else None),
+        ({"x": x, "y": y, "shuffle": False}, None),
+        ({"x": Shuffling()}, "a Sequence that changes"),
+        ({"x": Constant()}, None),
+        ({"x": dataset.shuffle(16).batch(4), "shuffle": False}, "a shuffled tf.data.Dataset"),
+        ({"x": once, "shuffle": False}, None),
+        ({"x": ((x, y) for _ in range(9)), "steps_per_epoch": 1, "shuffle": False}, "a generator"),
+    ]:
+        caplog.clear()
+        model = keras.Sequential([keras.layers.Dense(1)])
+        model.compile("adam", "mse")
+        with core.init() as context:
+            model.fit(**arguments, epochs=2, verbose=0, callbacks=[DetcoreCallback(context)])
+        warnings = [each for each in caplog.messages if "whose order is not saved" in each]
+        assert [each.partition(",")[0] for each in warnings] == (
+            [] if described is None else [f"fit reads {described}"]
+        )
 
 
 def test_terminate_on_nan_keeps_the_finite_checkpoint(

@@ -7,7 +7,7 @@ import inspect
 import itertools
 import json
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from detcore_keras._callback_state import keep_rows
 from detcore_keras._host_memory import HostMemory
 from detcore_keras._input_spec import build_from_spec, spec_from_json
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._loader._seeding import find_generators
 from detcore_keras._model import (
     build_optimizer,
     has_built_optimizer,
@@ -142,6 +143,14 @@ class DetcoreCallback(keras.callbacks.Callback):  # type: ignore[misc]  # Keras 
         others = [c for c in callback_list.callbacks if c is not self and not is_replaced(c)]
         callback_list.callbacks = [*others, self]  # the old list is being iterated
         self._others = [c for c in others if not isinstance(c, _OF_FIT)]
+        if (data := _describe_lost_order(_find_fit_arguments())) is not None:
+            _logger.warning(
+                "fit reads %s, whose order is not saved in checkpoints: a resumed run trains on "
+                "the records in another order than an uninterrupted run. %s, or write a "
+                "TFKerasTrial, which saves the order",
+                data,
+                "Use shuffle=False" if KERAS_MAJOR == 2 else "Use arrays",
+            )
         if self._latest is not None:
             keep_rows(others)
 
@@ -395,6 +404,38 @@ def _float_spec(shapes: Any) -> Any:
     if all(size is None or isinstance(size, int) for size in shapes):
         return tf.TensorSpec(shapes, keras.config.floatx())
     return type(shapes)(_float_spec(shape) for shape in shapes)
+
+
+def _find_fit_arguments() -> Mapping[str, Any]:
+    """Return the arguments of the ``fit`` that this call is a part of; empty if there is none."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        names = frame.f_locals
+        if frame.f_code.co_name == "fit" and isinstance(names.get("self"), keras.Model):
+            return names
+        frame = frame.f_back
+    return {}
+
+
+def _describe_lost_order(arguments: Mapping[str, Any]) -> str | None:
+    """Return the data of a ``fit`` that a resumed run reads in another order, or None."""
+    data, kind = arguments.get("x"), keras.utils.Sequence
+    if isinstance(data, kind):
+        hooks = ("on_epoch_begin", "on_epoch_end")
+        changes = any(getattr(type(data), h, None) is not getattr(kind, h, None) for h in hooks)
+        return "a Sequence that changes" if changes or find_generators(data) else None
+    if isinstance(data, tf.data.Dataset):
+        return "a shuffled tf.data.Dataset" if _reshuffles(data) else None
+    if isinstance(data, Iterator):
+        return "a generator"
+    # Keras 2 shuffles arrays by an operation of TensorFlow that keeps its state to itself.
+    return "arrays with shuffle=True" if KERAS_MAJOR == 2 and arguments.get("shuffle") else None
+
+
+def _reshuffles(dataset: Any) -> bool:
+    """Whether each pass over a dataset has another order, which depends on earlier passes."""
+    is_shuffle = getattr(dataset, "_reshuffle_each_iteration", False)
+    return bool(is_shuffle) or any(_reshuffles(source) for source in dataset._inputs())
 
 
 def _find_callback_list(callback: Any) -> Any:
