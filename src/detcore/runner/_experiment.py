@@ -132,7 +132,7 @@ def check_experiment(
 def _check_names(
     loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool
 ) -> ExperimentConfig:
-    """Return the configuration; find its search method, launcher, action on failure and slots."""
+    """Return the configuration; find its search method, launcher and slots."""
     config = smoke_config(loaded.config) if test_mode else loaded.config
     Search(make_method(config, settings.plugins), seed=config.reproducibility.experiment_seed)
     find_launcher(config, settings.plugins)
