@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -74,7 +72,6 @@ def test_shells_complete_names_of_plugins(tmp_path: Path) -> None:
     for words, offered in (
         (("plugins", "info", "ba"), ["bakery", "barber"]),
         (("--no-plugin", "bak"), ["bakery"]),
-        (("--plugins", "bakery,b"), ["bakery,barber"]),
         (("plugins", "deliver", "--forget", "bar"), ["barber"]),
     ):
         shown, errors = complete(*words, home=tmp_path / "home", sites=[tmp_path])
@@ -103,13 +100,10 @@ def test_where_nothing_can_be_read_nothing_is_completed(tmp_path: Path, state: s
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_completing_waits_for_no_server_and_loads_no_database(searched: Records) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections and says nothing
-        url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        since = time.monotonic()
-        words = ("experiment", "describe", "--master", url, "")
-        assert complete(*words, home=searched.home, DETCORE_TOKEN="t") == ([], "")
-        assert time.monotonic() - since < 10  # of which the command takes a part; not 60
+def test_completing_asks_no_server_and_loads_no_database(searched: Records) -> None:
+    words, url = ("experiment", "describe"), "http://127.0.0.1:9"
+    assert complete(*words, "--master", url, "", home=searched.home) == ([], "")
+    assert complete(*words, "", home=searched.home, DETCORE_MASTER=url) == ([], "")
     asked = run_python(
         "-X", "importtime", *COMMAND,
         variables={

@@ -44,8 +44,5 @@ def test_reading_ends_with_the_trial_if_it_is_followed_and_at_once_if_not(
         written.append("".join(lines))
 
     source: Any = Pages(*pages)
-    monkeypatch.setattr(_logs, "_Source", lambda *_, **given: source)
-    monkeypatch.setattr(_logs, "_Printer", lambda *_, **given: show)
-    rest: Any = dict.fromkeys(("rank", "with_trial", "timestamps", "raw", "as_json", "as_csv"))
-    _logs._show(source, source.read, source.is_over, **rest, **options)
+    _logs._show_lines(source.read, source.is_over, show, **options)
     assert written == shown

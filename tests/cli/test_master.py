@@ -268,22 +268,6 @@ def test_tensorboard_has_the_event_files_of_a_server(
     assert "without --master" in missing.stderr
 
 
-def test_shells_complete_the_ids_of_a_server(
-    tmp_path: Path, server: RunningServer, filled: Filled
-) -> None:
-    variables = {
-        "DETCORE_TOKEN": server.token(),
-        "_DETCORE_COMPLETE": "bash_complete",
-        "COMP_WORDS": f"detcore experiment describe --master {server.url} 1",
-        "COMP_CWORD": "5",
-    }
-    with DetcoreCommand(tmp_path, variables=variables) as command:
-        asked = command.python("-c", "from detcore.cli import main; main(prog_name='detcore')")
-    assert "plain,1" in asked.stdout.splitlines()
-    assert asked.stderr == ""
-    assert not (tmp_path / "home").exists()
-
-
 def test_a_server_that_is_not_there_is_named(far: DetcoreCommand) -> None:
     refused = far("experiment", "list", "--master", "http://127.0.0.1:9")
     assert refused.code == 1

@@ -251,4 +251,4 @@ def test_events_that_come_at_once_tell_no_speed(monkeypatch: pytest.MonkeyPatch)
     assert trial.rate is None
     now += 1.0
     trial.update(WorkerEvent("training", {"metrics": {"loss": 0.5}, "steps_completed": 10}))
-    assert trial.rate == pytest.approx(10, rel=1e-3)
+    assert trial.rate == pytest.approx(5, rel=1e-3)

@@ -10,13 +10,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from client_store import ClientStore, round_trip
+from client_store import ClientStore
 from http_face import make_token, served
 
 from detcore.database import Database
 from detcore.environment import read_environment
 from detcore.experimental import Determined
-from detcore.experimental._embedded import EmbeddedTransport
 
 MASTERS = ("DETCORE_MASTER", "DET_MASTER", "DET_MASTER_ADDR", "DET_MASTER_PORT", "DETCORE_DB")
 
@@ -95,24 +94,18 @@ def store(
         yield ClientStore(home, database)
 
 
-@pytest.fixture(params=["embedded", "json", "http"])
+@pytest.fixture(params=["embedded", "http"])
 def client(
     request: pytest.FixtureRequest,
     store: ClientStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Determined]:
-    """A client of the store in three ways.
+    """A client of the store on its records, and over HTTP.
 
-    As it is used; with its questions and answers sent through JSON; and over HTTP, where the
-    records of this machine are others, so that nothing can come from there.
+    Over HTTP the records of this machine are others, so that nothing can come from there.
     """
-    if request.param == "json":
-        embedded = EmbeddedTransport(read_environment())
-        with Determined(transport=round_trip(embedded)) as asking:
-            yield asking
-        embedded.close()
-    elif request.param == "http":
+    if request.param == "http":
         face: Face = request.getfixturevalue("face")
         monkeypatch.setenv("DETCORE_TOKEN", face.token)
         monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "elsewhere"))

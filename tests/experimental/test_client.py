@@ -153,7 +153,7 @@ def test_it_is_light(tmp_path: Path) -> None:
     assert result.stdout.strip() == "[]"
 
 
-# The client's classes talk to a `Transport` and to nothing below it.
+# The client's classes ask a transport, and nothing below it.
 EMBEDDED = {"_embedded", "_control"}
 CLASSES = {"_checkpoint", "_client", "_experiment", "_metrics", "_model", "_trial"}
 BELOW = ("sqlalchemy", "detcore.database", "detcore.storage", "detcore.runner", "detcore.launch")
@@ -169,13 +169,13 @@ def test_only_the_embedded_transport_knows_the_database() -> None:
     wrong = [
         module.place(found.line)
         for name, module in modules.items()
-        if name in CLASSES | {"_transport", "_arguments", "_connect"}
+        if name in CLASSES | {"_transport", "_arguments"}
         for found in module.imports
         if found.module.startswith(BELOW)
         or (
             found.module.rpartition(".")[2] in EMBEDDED
             and found.module.startswith("detcore.experimental")
-            and name != "_connect"
+            and name != "_transport"
         )
     ]
     assert wrong == []

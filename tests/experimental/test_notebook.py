@@ -12,7 +12,7 @@ from page_check import Page
 from recorded import CONFIG
 
 from detcore.database import MetricRecord
-from detcore.experimental import Determined, Transport
+from detcore.experimental import Determined
 from detcore.types import ExperimentState, TrialState
 
 pytestmark = pytest.mark.parametrize("client", ["embedded", "http"], indirect=True)
@@ -136,21 +136,3 @@ def test_what_cannot_be_read_is_shown_with_the_reason(
     assert "ExperimentReference(id=1)" in shown(experiment).text
     assert "no trial 1" in shown(trial).text
     assert "no model" in shown(model).text
-
-
-def test_a_transport_without_records_leaves_the_plain_form(
-    client: Determined, store: ClientStore
-) -> None:
-    number = search(store, 1)
-
-    class Other:
-        """Answers as another maker's transport would: the methods of the protocol alone."""
-
-        def __init__(self, inner: Transport) -> None:
-            self._inner = inner
-
-        def get_experiment(self, experiment_id: int) -> dict[str, Any]:
-            return self._inner.get_experiment(experiment_id)
-
-    other: Any = Other(client.get_experiment(number)._transport)
-    assert Determined(transport=other).get_experiment(number)._repr_html_() is None

@@ -277,7 +277,7 @@ def test_a_reader_that_goes_away_ends_the_job(launch: Launch) -> None:
         (["-n", 0, "--", "true"], "0 is not in the range 1<=x<=65536"),
         (["-n", 2, "--lancher", "torch", "--", "true"], "--launcher"),
         (["-n", 2, "--launcher", "mpi", "--", "true"], "'horovod', 'local', 'torch'"),
-        (["-n", 2, "--", "pythn", "x.py"], "no program is called 'pythn'.\nDid you mean 'python'?"),
+        (["-n", 2, "--", "pythn", "x.py"], "no program is called 'pythn'.\nGive its path"),
         (["-n", 2, "--", "/no/such"], "There is no such file"),
     ],
 )

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from detcore.checkpoint import CheckpointContext
 from detcore.database import Database, MetricRecord
 from detcore.distributed import DistributedContext
-from detcore.experimental import Transport
 from detcore.storage import LocalStorage
 from detcore.types import ExperimentState
 
-__all__ = ["ClientStore", "round_trip"]
+__all__ = ["ClientStore"]
 
 FILES: dict[str, str] = {"weights.txt": "1 2 3", "code/model.py": "class Model: ...\n"}
 
@@ -110,26 +108,3 @@ class ClientStore:
     def one_checkpoint(self, **metadata: Any) -> str:
         """Save the checkpoint of a trial of its own."""
         return self.checkpoint(self.trial(self.experiment(), rate=0.1), 10, {"loss": 1}, **metadata)
-
-
-class _RoundTrip:
-    """Sends every argument and every result through JSON, and lists in pages of two."""
-
-    page_size = 2
-
-    def __init__(self, inner: Transport) -> None:
-        self._inner = inner
-
-    def __getattr__(self, name: str) -> Any:
-        method = getattr(self._inner, name)
-
-        def call(*args: Any, **kwargs: Any) -> Any:
-            sent = json.loads(json.dumps([args, kwargs]))
-            return json.loads(json.dumps(method(*sent[0], **sent[1])))
-
-        return call
-
-
-def round_trip(inner: Transport) -> Transport:
-    """Return a transport as one to a server would be."""
-    return cast(Transport, _RoundTrip(inner))

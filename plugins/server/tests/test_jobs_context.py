@@ -135,7 +135,7 @@ def test_what_is_too_big_is_named(tmp_path: Path) -> None:
     assert "its files have 97 MB, and at most 96 MB are taken" in text
     listed = [line.split() for line in text.splitlines() if line.startswith("  ")]
     assert [" ".join(words) for words in listed] == [
-        "50 MB runs", "40 MB data", "7 MB movie.mp4", "265 B src",
+        "50 MB runs", "40 MB data", "7 MB movie.mp4", "290 B src",
     ]  # fmt: skip
     assert str(tmp_path / ".detignore") in text
     (tmp_path / ".detignore").write_text("data/\n")

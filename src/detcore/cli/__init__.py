@@ -36,7 +36,7 @@ if TYPE_CHECKING:
         open_records,
         uuid_shortener,
     )
-    from detcore.cli._user_login import password_option, read_new_password
+    from detcore.cli._user import password_option, read_new_password
 
 __all__ = [
     "EXPERIMENT_ID",
@@ -78,6 +78,6 @@ __getattr__, __dir__ = lazy_names(
             "print_csv print_fields print_json print_line print_table printable"
         ),
         "_records": "master_option open_client open_records uuid_shortener",
-        "_user_login": "password_option read_new_password",
+        "_user": "password_option read_new_password",
     },
 )

@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._checkpoint_description import plain_manifest, print_description
 from detcore.cli._checkpoint_store import CheckpointStore, open_store, prune
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._groups import CommandGroup
-from detcore.cli._output import Column, confirm, pick, print_json, print_line, print_table
+from detcore.cli._output import (
+    Column,
+    NumberColumn,
+    confirm,
+    dry_run_option,
+    json_option,
+    pick,
+    print_fields,
+    print_heading,
+    print_json,
+    print_line,
+    print_table,
+    yes_option,
+)
 from detcore.cli._records import master_option, open_client, uuid_shortener
 from detcore.contract.errors import RunError
 from detcore.describe import format_bytes, format_time
 from detcore.experimental._checkpoint_files import READABLE, SHOWN
 
 if TYPE_CHECKING:
+    from detcore.checkpoint import Manifest
     from detcore.cli._context import CliContext
     from detcore.database import CheckpointRecord
 
@@ -28,6 +42,8 @@ _FIELDS = (
     "metadata", "resources", "started_at", "committed_at", "deleted_at",
 )  # fmt: skip
 _EXIT_FAULTY = 1
+_TENSORS_SHOWN = 40
+_AXES_SHOWN = 8
 
 _EXAMPLES = """
 \b
@@ -61,7 +77,7 @@ checkpoint_group.add_command(prune)
     "--experiment", type=EXPERIMENT_ID, metavar="ID", help="Only those of one experiment."
 )
 @click.option("--deleted", is_flag=True, help="Also those that were deleted.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array on stdout.")
+@json_option
 @master_option
 @click.pass_obj
 def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json: bool) -> None:
@@ -78,10 +94,10 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
     print_table(
         [
             Column("uuid"),
-            Column("experiment", align="right"),
-            Column("trial", align="right"),
-            Column("steps", align="right"),
-            Column("size", align="right"),
+            NumberColumn("experiment"),
+            NumberColumn("trial"),
+            NumberColumn("steps"),
+            NumberColumn("size"),
             Column("state", is_state=True),
             Column("saved"),
         ],
@@ -102,7 +118,7 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
 
 @checkpoint_group.command()
 @click.argument("uuid")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@json_option
 @master_option
 @click.pass_obj
 def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
@@ -115,9 +131,9 @@ def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
             manifest = store.manifest(record)
             path = store.storage(record).direct_path(record.uuid)
     if as_json:
-        print_json(pick(_FIELDS, record) | plain_manifest(manifest) | {"path": path})
+        print_json(pick(_FIELDS, record) | _plain_manifest(manifest) | {"path": path})
         return
-    print_description(record, manifest, path)
+    _print_description(record, manifest, path)
 
 
 @checkpoint_group.command()
@@ -148,7 +164,7 @@ def download(obj: CliContext, uuid: str, output: Path | None) -> None:
 @checkpoint_group.command()
 @click.argument("uuid", required=False)
 @click.option("--all", "verify_all", is_flag=True, help="Verify every checkpoint there is.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON array on stdout.")
+@json_option
 @master_option
 @click.pass_context
 def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: bool) -> None:
@@ -224,8 +240,8 @@ def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: 
 
 @checkpoint_group.command()
 @click.argument("uuid")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@yes_option
+@dry_run_option
 @click.option("--force", is_flag=True, help="Also one that is in the model registry.")
 @master_option
 @click.pass_obj
@@ -280,3 +296,71 @@ def _print_files(record: CheckpointRecord) -> None:
 
 def _num_files(record: CheckpointRecord) -> int:
     return sum(not name.endswith("/") for name in record.resources)
+
+
+def _print_description(
+    record: CheckpointRecord, manifest: Manifest | None, path: Path | None
+) -> None:
+    """Print the record of a checkpoint, and its manifest if it could be read."""
+    fields = {
+        "uuid": record.uuid,
+        "state": record.state,
+        "experiment": str(record.experiment_id),
+        "trial": str(record.trial_id),
+        "steps completed": str(record.steps_completed),
+        "saved": format_time(record.committed_at),
+        "size": format_bytes(record.size_bytes),
+        "where": str(path or f"{record.storage_url}/{record.uuid}"),
+    }
+    if manifest is not None:
+        fields["parent"] = manifest.parent or "-"
+        fields["versions"] = ", ".join(f"{k} {v}" for k, v in manifest.versions.items())
+    print_fields(fields)
+    print_heading("metadata")
+    click.echo(json.dumps(record.metadata, indent=2))
+    print_heading("files")
+    print_table(
+        [Column("name", wrap=True), NumberColumn("size"), Column("digest")],
+        [
+            [name, format_bytes(size), _digest(manifest, name)]
+            for name, size in sorted(record.resources.items())
+        ],
+    )
+    if manifest is not None and manifest.tensors:
+        _print_tensors(manifest)
+
+
+def _print_tensors(manifest: Manifest) -> None:
+    print_heading("tensors")
+    print_table(
+        [Column("name", wrap=True), Column("shape"), Column("dtype"), Column("file", wrap=True)],
+        [
+            [tensor.name, _shape(tensor.shape), tensor.dtype, tensor.file]
+            for tensor in manifest.tensors[:_TENSORS_SHOWN]
+        ],
+    )
+    more = len(manifest.tensors) - _TENSORS_SHOWN
+    if more > 0:
+        click.echo(f"and {more} more: --json shows all")
+
+
+def _shape(shape: tuple[int, ...]) -> str:
+    text = ", ".join(map(str, shape[:_AXES_SHOWN]))
+    return f"({text}, ...)" if len(shape) > _AXES_SHOWN else f"({text})"
+
+
+def _digest(manifest: Manifest | None, name: str) -> str:
+    digest = manifest.files.get(name) if manifest is not None else None
+    return digest.value[:16] if digest is not None else "-"
+
+
+def _plain_manifest(manifest: Manifest | None) -> dict[str, Any]:
+    """Return the fields of a manifest that the record lacks, for JSON."""
+    if manifest is None:
+        return {"files": {}, "parent": None, "versions": {}, "tensors": []}
+    return {
+        "files": manifest.files,
+        "parent": manifest.parent,
+        "versions": manifest.versions,
+        "tensors": manifest.tensors,
+    }

@@ -9,15 +9,20 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID
-from detcore.cli._output import Column, confirm, count_of, print_json, print_line, print_table
-from detcore.cli._records import (
-    ServerRecords,
-    master_option,
-    open_client,
-    open_records,
-    uuid_shortener,
+from detcore.cli._completion import experiment_argument
+from detcore.cli._output import (
+    Column,
+    NumberColumn,
+    confirm,
+    count_of,
+    dry_run_option,
+    json_option,
+    print_json,
+    print_line,
+    print_table,
+    yes_option,
 )
+from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
 from detcore.contract.errors import CheckpointStateError
 from detcore.describe import format_bytes
 from detcore.experimental._checkpoint_files import READABLE, SHOWN, CheckpointFiles
@@ -38,6 +43,8 @@ class CheckpointStore(CheckpointFiles):
 
     def storage(self, record: CheckpointRecord) -> StorageBackend:
         """Return the storage that a checkpoint is in."""
+        from detcore.experimental.http import ServerRecords
+
         if isinstance(self.database, ServerRecords):
             return self.database.open_checkpoint(record.uuid)
         return super().storage(record)
@@ -72,13 +79,13 @@ def open_store(obj: CliContext) -> Iterator[CheckpointStore]:
 
 
 @click.command()
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@experiment_argument
 @click.option("--save-experiment-best", type=click.IntRange(min=0), metavar="N")
 @click.option("--save-trial-best", type=click.IntRange(min=0), metavar="N")
 @click.option("--save-trial-latest", type=click.IntRange(min=0), metavar="N")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON object on stdout.")
+@yes_option
+@dry_run_option
+@json_option
 @master_option
 @click.pass_obj
 def prune(
@@ -140,8 +147,8 @@ def _print_plan(
     short: Callable[[str], str],
 ) -> None:
     print_table(
-        [Column("uuid"), Column("trial", align="right"), Column("steps", align="right"),
-         Column("size", align="right"), Column("kept", wrap=True)],
+        [Column("uuid"), NumberColumn("trial"), NumberColumn("steps"),
+         NumberColumn("size"), Column("kept", wrap=True)],
         [
             [short(record.uuid), str(record.trial_id), str(record.steps_completed),
              format_bytes(record.size_bytes) if record.resources else "-",

@@ -1,7 +1,7 @@
 """Values that a shell completes: ids of experiments and trials, and names of plugins.
 
 A shell waits for them at each press of the tab key. So they are read without importing the
-database's packages, nothing is created or upgraded, and a server has one second to answer.
+database's packages, nothing is created or upgraded, and no server is asked.
 """
 
 from __future__ import annotations
@@ -55,44 +55,34 @@ class _Completed:
 class _RecordId(_Completed, click.types.IntParamType):
     """A whole number that is the id of a record."""
 
-    def __init__(self, query: str, *, servers_list_them: bool) -> None:
+    def __init__(self, query: str) -> None:
         self._query = query
-        self._servers_list_them = servers_list_them
 
     def find(self, ctx: click.Context, incomplete: str) -> _Found:
         """Return the newest ids that begin with a text."""
         from detcore.environment import read_environment
 
         environment = read_environment()
-        master = ctx.meta.get(MASTER_TYPED) or environment.master
-        if master is None:
-            rows = _read_sqlite(environment.database_url, self._query)
-        else:
-            from detcore.experimental.http import newest_experiments
-
-            rows = newest_experiments(environment, master) if self._servers_list_them else []
+        if ctx.meta.get(MASTER_TYPED) or environment.master:
+            return []  # these are records of a server
+        rows = _read_sqlite(environment.database_url, self._query)
         found = [row for row in rows if str(row[0]).startswith(incomplete)]
         return [(str(number), f"{state} {told}") for number, state, told in found[:_MOST]]
 
 
 class _PluginName(_Completed, click.types.StringParamType):
-    """The name of an installed plugin, or several with commas between them."""
-
-    def __init__(self, *, is_list: bool) -> None:
-        self._is_list = is_list
+    """The name of an installed plugin."""
 
     def find(self, _ctx: click.Context, incomplete: str) -> _Found:
-        """Return the names that begin with a text; of a list, its last name is completed."""
+        """Return the names that begin with a text."""
         from detcore.environment import read_environment
         from detcore.hooks import PluginManager
 
-        before, comma, begun = incomplete.rpartition(",") if self._is_list else ("", "", incomplete)
-        taken = before.split(",")
         manager = PluginManager(read_environment(), on_problem=lambda problem: None)
         return [
-            (f"{before}{comma}{entry.name}", f"from {entry.distribution}")
+            (entry.name, f"from {entry.distribution}")
             for entry in manager.index()
-            if entry.name.startswith(begun) and entry.name not in taken
+            if entry.name.startswith(incomplete)
         ]
 
 
@@ -116,8 +106,9 @@ def _line(text: str) -> str:
     return " ".join("".join(c if c.isprintable() else " " for c in text).split())[:60]
 
 
-EXPERIMENT_ID = _RecordId(_EXPERIMENTS, servers_list_them=True)
+EXPERIMENT_ID = _RecordId(_EXPERIMENTS)
 """Type of an argument or option that is the id of an experiment; shells complete it."""
-TRIAL_ID = _RecordId(_TRIALS, servers_list_them=False)
-PLUGIN_NAME = _PluginName(is_list=False)
-PLUGIN_NAMES = _PluginName(is_list=True)
+TRIAL_ID = _RecordId(_TRIALS)
+PLUGIN_NAME = _PluginName()
+experiment_argument = click.argument("experiment_id", type=EXPERIMENT_ID)
+trial_argument = click.argument("trial_id", type=TRIAL_ID)

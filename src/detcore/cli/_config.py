@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import click
 
 from detcore.cli._context import load_experiment_file
 from detcore.cli._groups import CommandGroup
+from detcore.cli._output import json_option, printable
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -64,7 +66,7 @@ def config_group() -> None:
 @config_group.command(epilog=_CHECK_EXAMPLES)
 @_file
 @_settings
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@json_option
 @click.pass_context
 def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json: bool) -> None:
     """Report every mistake in an experiment file at once.
@@ -95,14 +97,13 @@ def check(context: click.Context, file: Path, settings: tuple[str, ...], as_json
 @_file
 @_settings
 @click.option("--origin", is_flag=True, help="Say where each value came from.")
-@click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout.")
+@json_option
 @click.pass_context
 def show(
     context: click.Context, file: Path, settings: tuple[str, ...], origin: bool, as_json: bool
 ) -> None:
     """Print the effective values of an experiment file, with defaults and masked secrets."""
     from detcore._secrets import mask_config
-    from detcore.cli._output import printable
     from detcore.config import ExperimentFileError
 
     try:
@@ -245,8 +246,6 @@ def _scalar(value: Any) -> str:
 
 def _is_plain(text: str) -> bool:
     """Return whether YAML reads a text without quotes as the same text."""
-    import re
-
     if not re.fullmatch(r"[A-Za-z_/][\w ./+-]*(:[\w/]+)*", text, re.ASCII) or text != text.strip():
         return False
     return text.lower() not in ("true", "false", "null", "yes", "no", "on", "off", "y", "n")

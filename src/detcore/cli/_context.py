@@ -10,7 +10,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from detcore.config import LoadedConfig
-    from detcore.database import Database
     from detcore.environment import Environment
     from detcore.hooks import PluginManager, PluginProblem
 
@@ -33,12 +32,6 @@ class CliContext:
     allowed: frozenset[str] | None = None
     reserved: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
     master: str | None = None
-
-    def open_database(self) -> Database:
-        """Open the records of this home, as they stand."""
-        from detcore.database import Database
-
-        return Database.open(self.environment.database_url)
 
     def plugin_manager(
         self, *, on_problem: Callable[[PluginProblem], None] | None = None

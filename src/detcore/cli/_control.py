@@ -8,14 +8,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID
+from detcore.cli._completion import experiment_argument
 from detcore.cli._output import (
     choose_format,
     confirm,
     count_of,
+    dry_run_option,
     format_options,
+    json_option,
+    print_csv,
+    print_json,
     print_line,
     printable,
+    yes_option,
 )
 from detcore.cli._records import master_option, open_client, open_records
 from detcore.describe import describe_experiment, describe_state, format_bytes
@@ -26,9 +31,7 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _DOING = {"pause": "pausing", "cancel": "canceling", "kill": "killing"}
-_id = click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
 _no_wait = click.option("--no-wait", is_flag=True, help="Return when the runner was asked.")
-_json = click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 _EXAMPLES = """
 \b
 Examples:
@@ -58,9 +61,9 @@ def _command(what: str, summary: str) -> click.Command:
     """Return the command that asks the runner of an experiment for something."""
 
     @click.command(what, help=summary)
-    @_id
+    @experiment_argument
     @_no_wait
-    @_json
+    @json_option
     @master_option
     @click.pass_obj
     def command(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
@@ -75,10 +78,10 @@ kill = _command("kill", "End all trials at once, without a checkpoint.")
 
 
 @click.command()
-@_id
+@experiment_argument
 @click.option("--slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
 @click.option("--max-slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
-@_json
+@json_option
 @master_option
 @click.pass_context
 def resume(
@@ -93,10 +96,13 @@ def resume(
 
     obj: CliContext = ctx.obj
     ctx.invoke(
-        run, resume=experiment_id, slots=slots, max_slots=max_slots, as_json=as_json, settings=(),
-        quiet=False, verbose=False,
+        run,
+        resume=experiment_id,
+        slots=slots,
+        max_slots=max_slots,
+        as_json=as_json,
         master=obj.master,
-    )  # fmt: skip
+    )
 
 
 def _control(
@@ -127,7 +133,7 @@ def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
     from detcore.contract.values import Control
     from detcore.runner import settle_experiment
 
-    with obj.open_database() as database:
+    with open_records(obj) as database:
         while True:
             record, is_alive = database.observe_experiment(experiment_id)
             if record.state.value != "RUNNING":
@@ -144,9 +150,9 @@ def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
 
 
 @click.command(epilog=_EXAMPLES)
-@_id
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing.")
+@experiment_argument
+@yes_option
+@dry_run_option
 @master_option
 @click.pass_obj
 def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> None:
@@ -179,7 +185,7 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
 
 
 @click.command(epilog=_WAIT_EXAMPLES)
-@_id
+@experiment_argument
 @click.option(
     "--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS",
     help="Wait no longer than this.",
@@ -195,8 +201,6 @@ def wait(
     as_csv: bool,
 ) -> None:
     """Wait until an experiment no longer runs; the exit code says how it ended."""
-    from detcore.cli._output import print_csv, print_json
-
     obj: CliContext = context.obj
     form = choose_format(as_json, as_csv)
     until = None if timeout_s is None else time.monotonic() + timeout_s

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from detcore.cli._completion import EXPERIMENT_ID, PLUGIN_NAME
-from detcore.cli._output import Column, print_json, print_line, print_table
+from detcore.cli._output import Column, json_option, print_json, print_line, print_table
 from detcore.contract.errors import NotFoundError
 from detcore.describe import format_time
 from detcore.hooks import OBSERVER_HOOKS
-from detcore.hooks.delivery import Mailbox, count_waiting, deliver_waiting, find_mailboxes
+from detcore.hooks.delivery import count_waiting, deliver_waiting, find_mailboxes
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,7 +44,7 @@ Exit codes:
     metavar="PLUGIN",
     help="Drop what waits for this plugin, such as one that was uninstalled.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list on stdout.")
+@json_option
 @click.pass_context
 def deliver(
     ctx: click.Context,
@@ -69,16 +69,17 @@ def deliver(
         by_plugin.setdefault(mailbox.plugin, []).append(mailbox)
     observers: dict[str, Observer] = {}
     if by_plugin and forgotten is None:
-        found = obj.plugin_manager().observers()
-        observers = {observer.entry.name: observer for observer in found}
-    if forgotten is not None:
-        by_plugin = {forgotten: by_plugin.get(forgotten, [])}
-        rows = [_forget(forgotten, by_plugin[forgotten])]
-    else:
-        rows = [
-            _deliver(name, mailboxes, observers.get(name), dry_run=dry_run)
-            for name, mailboxes in sorted(by_plugin.items())
-        ]
+        observers = {found.entry.name: found for found in obj.plugin_manager().observers()}
+    rows = [
+        _deliver(
+            name,
+            by_plugin.get(name, []),
+            observers.get(name),
+            dry_run=dry_run,
+            is_forgotten=forgotten is not None,
+        )
+        for name in (sorted(by_plugin) if forgotten is None else [forgotten])
+    ]
     _show(rows, as_json=as_json)
     ctx.exit(1 if any(row["waiting"] for row in rows) else 0)
 
@@ -94,44 +95,38 @@ def _require_folder(home: Path, experiment_id: int) -> None:
 
 
 def _deliver(
-    name: str, mailboxes: list[Mailbox], observer: Observer | None, *, dry_run: bool
+    name: str,
+    mailboxes: list[Mailbox],
+    observer: Observer | None,
+    *,
+    dry_run: bool,
+    is_forgotten: bool,
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"plugin": name, "delivered": 0, "forgotten": 0, "note": ""}
-    if observer is None:
+    if is_forgotten:
+        row["forgotten"] = sum(map(_forget, mailboxes))
+    elif observer is None:
         row["note"] = (
             f"not installed, or switched off; to drop it: detcore plugins deliver --forget {name}"
         )
     elif not dry_run:
         row["delivered"], problem = deliver_waiting(observer, mailboxes)
         row["note"] = problem or ""
-    row.update(_count(mailboxes, observer))
-    if row["waiting"] and not row["note"] and not dry_run:
+    hooks = OBSERVER_HOOKS if observer is None else observer.hooks
+    counts = [(mailbox, count_waiting(mailbox, hooks)) for mailbox in mailboxes]
+    waiting = [(mailbox, count) for mailbox, count in counts if count.num_events]
+    row["waiting"] = sum(count.num_events for _, count in waiting)
+    row["trials"] = [_trial_of(mailbox.trial_dir) for mailbox, _ in waiting]
+    row["since"] = min((count.since for _, count in waiting if count.since), default=None)
+    if waiting and not row["note"] and not dry_run:
         row["note"] = "the trial runs, or another process delivers it now"
     return row
 
 
-def _forget(name: str, mailboxes: list[Mailbox]) -> dict[str, Any]:
-    dropped, note = 0, ""
-    for mailbox in mailboxes:
-        number = count_waiting(mailbox).num_events
-        if mailbox.forget():
-            dropped += number
-        else:
-            note = "the trial runs, or another process delivers it now"
-    row = {"plugin": name, "delivered": 0, "forgotten": dropped, "note": note}
-    return {**row, **_count(mailboxes, None)}
-
-
-def _count(mailboxes: list[Mailbox], observer: Observer | None) -> dict[str, Any]:
-    """Return how much waits, where, and since when."""
-    hooks = OBSERVER_HOOKS if observer is None else observer.hooks
-    found = [(box, count_waiting(box, hooks)) for box in mailboxes]
-    waiting = [(box, each) for box, each in found if each.num_events]
-    return {
-        "waiting": sum(each.num_events for _, each in waiting),
-        "trials": [_trial_of(box.trial_dir) for box, _ in waiting],
-        "since": min((each.since for _, each in waiting if each.since), default=None),
-    }
+def _forget(mailbox: Mailbox) -> int:
+    """Drop what waits in a mailbox that is not in use; return the number of events."""
+    number = count_waiting(mailbox).num_events
+    return number if mailbox.forget() else 0
 
 
 def _trial_of(trial_dir: Path) -> int | str:

@@ -46,7 +46,6 @@ _MAX_LINES_AT_ONCE = 500
 _OTHER_LINES = 7
 # Columns of the table.
 _HPARAMS, _RUNG = 2, 4
-_LEAST_WIDTH = 15
 _BEST = "*"  # marks the best trial, also where there are no colours
 _WAITING = "waiting for promotion"
 # In the order in which they are counted in the header.
@@ -386,7 +385,7 @@ def draw_search(progress: RunProgress, console: Console) -> Group:
     shown = _choose(progress, trials, limit)
     parts: list[RenderableType] = [
         _header(progress, trials),
-        _table(progress, shown, console.width),
+        _table(progress, shown),
     ]
     if len(shown) < len(trials):
         rest = Counter(state_of(each) for each in trials if each not in shown)
@@ -429,26 +428,20 @@ def _header(progress: RunProgress, trials: list[TrialProgress]) -> Group:
     return Group(line, Text(count, no_wrap=True, overflow="ellipsis"))
 
 
-def _table(progress: RunProgress, shown: list[TrialProgress], width: int) -> Table:
+def _table(progress: RunProgress, shown: list[TrialProgress]) -> Table:
     everything = list(progress.trials.values())
     has_rungs = any(each.status and each.status.rung > 1 for each in everything)
     titles = ["trial", "state", "hyperparameters", "batches", "rung", f"best {progress.metric}"]
     rows = [_cells(progress, trial, progress.best) for trial in shown]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    # The hyperparameters give way, the others are short: rich would cut all of them.
-    others = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    left = width - sum(each + 2 for place, each in enumerate(others) if place != _HPARAMS)
     for place, title in enumerate(titles):
         if title == "rung" and not has_rungs:
             continue
-        is_wide = place == _HPARAMS
+        # The hyperparameters give way where the terminal is narrow.
         table.add_column(
             title,
             justify="left" if place in (1, _HPARAMS) else "right",
-            no_wrap=True,
-            overflow="ellipsis",
-            min_width=None if is_wide else others[place],
-            max_width=max(_LEAST_WIDTH, left) if is_wide else None,
+            no_wrap=place != _HPARAMS,
         )
     for row in rows:
         table.add_row(*(each for place, each in enumerate(row) if has_rungs or place != _RUNG))
@@ -464,7 +457,7 @@ def _cells(
     return (
         Text(f"{_BEST} {trial.trial_id}" if trial is best else str(trial.trial_id)),
         state_text(state),
-        Text(progress.hparams(trial)),
+        Text(progress.hparams(trial), no_wrap=True, overflow="ellipsis"),
         Text(f"{trial.steps}{of}" if trial.info or trial.steps else "-"),
         Text(str(trial.status.rung if trial.status else 0)),
         Text(metric, style="bold green" if trial is best else ""),

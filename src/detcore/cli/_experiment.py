@@ -7,15 +7,30 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID
+from detcore.cli._completion import experiment_argument
 from detcore.cli._groups import CommandGroup, Lazy
-from detcore.cli._output import choose_format, format_options
+from detcore.cli._output import (
+    Column,
+    NumberColumn,
+    choose_format,
+    format_options,
+    print_csv,
+    print_fields,
+    print_heading,
+    print_json,
+    print_line,
+    print_table,
+)
 from detcore.cli._records import master_option, open_client, open_records, shorten_checkpoints
+from detcore.contract.values import ExperimentState
 from detcore.describe import (
     can_resume,
     describe_experiment,
     describe_state,
     describe_trials,
+    format_duration,
+    format_number,
+    format_time,
     metric_value,
     sort_key,
     summarize_config,
@@ -56,8 +71,6 @@ _COMMANDS = {
     "unarchive": Lazy("detcore.cli._experiment:unarchive", "Bring it back."),
     "delete": Lazy("detcore.cli._control:delete", "Delete its records and checkpoints for good."),
 }
-_STATES = ("RUNNING", "PAUSED", "COMPLETED", "CANCELED", "ERROR")
-
 _LISTED_TRIALS = 50
 
 
@@ -71,7 +84,7 @@ def experiment_group() -> None:
 @click.option(
     "--state",
     "states",
-    type=click.Choice(_STATES, case_sensitive=False),
+    type=click.Choice([state.value for state in ExperimentState], case_sensitive=False),
     multiple=True,
     help="Only those in this state; may be given again.",
 )
@@ -101,9 +114,6 @@ def list_command(
     as_csv: bool,
 ) -> None:
     """List experiments, with their state and best validation."""
-    from detcore.cli._output import print_csv, print_json
-    from detcore.contract.values import ExperimentState
-
     form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         wanted = [ExperimentState(state.upper()) for state in states] or None
@@ -147,7 +157,7 @@ def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 
 
 @click.command("describe", epilog=_DESCRIBE_EXAMPLES)
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@experiment_argument
 @format_options
 @master_option
 @click.pass_obj
@@ -157,7 +167,6 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
     With --csv only its trials.
     """
     from detcore._secrets import mask_config
-    from detcore.cli._output import print_csv, print_json
 
     form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
@@ -186,7 +195,7 @@ def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv:
 
 
 @click.command("archive")
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@experiment_argument
 @master_option
 @click.pass_obj
 def archive(obj: CliContext, experiment_id: int) -> None:
@@ -195,7 +204,7 @@ def archive(obj: CliContext, experiment_id: int) -> None:
 
 
 @click.command("unarchive")
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@experiment_argument
 @master_option
 @click.pass_obj
 def unarchive(obj: CliContext, experiment_id: int) -> None:
@@ -211,18 +220,15 @@ def _set_archived(obj: CliContext, experiment_id: int, *, archived: bool) -> Non
 
 
 def _print_list(rows: list[dict[str, Any]]) -> None:
-    from detcore.cli._output import Column, print_table
-    from detcore.describe import format_duration, format_time
-
     print_table(
         [
-            Column("ID", align="right", style="bold"),
+            NumberColumn("ID", style="bold"),
             Column("NAME", wrap=True),
             Column("STATE", wrap=True, is_state=True),
-            Column("TRIALS", align="right"),
+            NumberColumn("TRIALS"),
             Column("BEST", wrap=True),
             Column("STARTED"),
-            Column("TOOK", align="right"),
+            NumberColumn("TOOK"),
         ],
         [
             [
@@ -247,8 +253,6 @@ def _state_text(row: Mapping[str, Any]) -> str:
 
 
 def _best_text(row: Mapping[str, Any], metric: str | None) -> str:
-    from detcore.describe import format_number
-
     value = metric_value(row, metric)
     return "-" if value is None else f"{metric} {format_number(value)}"
 
@@ -256,9 +260,6 @@ def _best_text(row: Mapping[str, Any], metric: str | None) -> str:
 def _print_experiment(
     row: dict[str, Any], record: ExperimentRecord, config: Mapping[str, Any]
 ) -> None:
-    from detcore.cli._output import print_fields, print_line
-    from detcore.describe import format_duration, format_time
-
     print_line(f"experiment {row['id']}: {row['name']}", style="bold")
     state = _state_text(row)
     fields = {"state": f"{state}: {row['error']}" if row["error"] else state}
@@ -281,7 +282,6 @@ def _print_experiment(
 def _print_trials(
     row: dict[str, Any], trials: list[dict[str, Any]], config: Mapping[str, Any]
 ) -> None:
-    from detcore.cli._output import print_heading, print_line
     from detcore.cli._trials import print_trials
 
     print_heading("Trials")

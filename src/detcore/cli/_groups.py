@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -48,20 +48,9 @@ class CommandGroup(click.Group):
         if lazy is None:
             return super().get_command(ctx, cmd_name)
         if lazy.target is None:
-            root = ctx.find_root().command
-            path = f"{self.name} {cmd_name}"
-            return root.find_elsewhere(ctx, path, lazy) if isinstance(root, CommandGroup) else None
+            root: Any = ctx.find_root().command
+            return root.find_elsewhere(ctx, f"{self.name} {cmd_name}", lazy)  # type: ignore[no-any-return]
         return import_command(lazy)
-
-    def find_elsewhere(self, ctx: click.Context, path: str, lazy: Lazy) -> click.Command | None:
-        """Return a command of another distribution; called on the top-level group.
-
-        Args:
-            ctx: The context of the group that lists it.
-            path: The words that call it, without ``detcore``.
-            lazy: Its line in the group.
-        """
-        return None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -115,6 +104,5 @@ class CommandGroup(click.Group):
 def import_command(lazy: Lazy) -> click.Command:
     """Import a command that has a target."""
     assert lazy.target is not None
-    module, _, attribute = lazy.target.partition(":")
-    command: click.Command = getattr(importlib.import_module(module), attribute)
+    command: click.Command = pkgutil.resolve_name(lazy.target)
     return command

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore.contract.errors import near_name
-
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.contract.launch import RendezvousService
@@ -160,17 +158,9 @@ def _find_program(name: str, search_path: str) -> str:
         return found
     if name.endswith(".py") and Path(name).is_file():
         raise click.UsageError(f"{name} is no program by itself; write: -- python {name}")
-    raise click.UsageError(f"no program is called {name!r}.\n{_hint(name, search_path)}")
-
-
-def _hint(name: str, search_path: str) -> str:
-    if "/" in name:
-        return "There is no such file, or it may not be executed."
-    names = {
-        path.name
-        for folder in search_path.split(":")
-        if Path(folder).is_dir()
-        for path in Path(folder).iterdir()
-    }
-    near = near_name(name, names)
-    return f"Did you mean {near!r}?" if near else "Give its path, or see to your PATH."
+    hint = (
+        "There is no such file, or it may not be executed."
+        if "/" in name
+        else "Give its path, or see to your PATH."
+    )
+    raise click.UsageError(f"no program is called {name!r}.\n{hint}")

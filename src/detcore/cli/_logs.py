@@ -5,17 +5,24 @@ from __future__ import annotations
 import datetime
 import functools
 import heapq
+import json
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID, TRIAL_ID
-from detcore.cli._output import choose_format, format_options, printable
-from detcore.cli._records import ServerRecords, master_option, open_records, read_log
+from detcore.cli._completion import experiment_argument, trial_argument
+from detcore.cli._output import (
+    choose_format,
+    format_options,
+    pick,
+    plain_value,
+    print_csv,
+    printable,
+)
+from detcore.cli._records import master_option, open_records, read_log
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -31,6 +38,7 @@ Examples:
   detcore trial logs 3 -f              until the trial has ended
   detcore trial logs 3 --rank 1        one of several workers
 """
+_CSV_COLUMNS = ("at", "trial_id", "run", "rank", "stream", "text")
 _EXPERIMENT_EXAMPLES = """
 \b
 Examples:
@@ -54,7 +62,7 @@ def _log_options(command: Any) -> Any:
 
 
 @click.command("logs", epilog=_TRIAL_EXAMPLES)
-@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
+@trial_argument
 @_log_options
 @click.pass_obj
 def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
@@ -73,7 +81,7 @@ def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
 
 
 @click.command("logs", epilog=_EXPERIMENT_EXAMPLES)
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@experiment_argument
 @_log_options
 @click.pass_obj
 def experiment_logs(obj: CliContext, /, experiment_id: int, **options: Any) -> None:
@@ -94,37 +102,19 @@ def experiment_logs(obj: CliContext, /, experiment_id: int, **options: Any) -> N
 
 def last_lines(database: Database, trial: TrialRecord, number: int) -> list[LogLine]:
     """Return the last lines that a trial's workers printed."""
-    from detcore.database import read_log_page
-
-    if isinstance(database, ServerRecords):
-        return database.read_log(trial.id, 0)[0][-number:]
-    if trial.trial_dir is None:
-        return []
-    return list(deque(read_log_page(Path(trial.trial_dir))[0], maxlen=number))
+    return list(deque(read_log(database, trial, 0)[0], maxlen=number))
 
 
-class _Source:
-    """The logs of some trials."""
-
-    def __init__(
-        self, database: Database, list_trials: Callable[[], list[TrialRecord]], *, rank: int | None
-    ) -> None:
-        self._database = database
-        self._list_trials = list_trials
-        self._rank = rank
-        self._positions: dict[int, int] = {}
-
-    def read(self) -> Iterator[tuple[int, LogLine]]:
-        """Yield the lines added since the last call: trial and line, in the order of time."""
-        added = []
-        for trial in self._list_trials():
-            lines, self._positions[trial.id] = read_log(
-                self._database, trial, self._positions.get(trial.id, 0)
-            )
-            added.append([(line.at, trial.id, at, line) for at, line in enumerate(lines)])
-        for _, trial_id, _, line in heapq.merge(*added):
-            if self._rank in (None, line.rank):
-                yield trial_id, line
+def _read_new_lines(
+    database: Database, trials: list[TrialRecord], positions: dict[int, int]
+) -> Iterator[tuple[int, LogLine]]:
+    """Yield the lines behind some positions: trial and line, in the order of time."""
+    added = []
+    for trial in trials:
+        lines, positions[trial.id] = read_log(database, trial, positions.get(trial.id, 0))
+        added.append([(line.at, trial.id, at, line) for at, line in enumerate(lines)])
+    for _, trial_id, _, line in heapq.merge(*added):
+        yield trial_id, line
 
 
 class _Printer:
@@ -140,12 +130,14 @@ class _Printer:
 
     def __call__(self, lines: Iterable[tuple[int, LogLine]]) -> None:
         if self._form == "csv":
-            self._csv(lines)
+            rows = [_plain(trial_id, line) for trial_id, line in lines]
+            if rows or not self._has_header:
+                print_csv(rows, _CSV_COLUMNS, with_header=not self._has_header)
+                self._has_header = True
             return
         for trial_id, line in lines:
-            text = (
-                self._json(trial_id, line) if self._form == "json" else self._text(trial_id, line)
-            )
+            is_json = self._form == "json"
+            text = json.dumps(_plain(trial_id, line)) if is_json else self._text(trial_id, line)
             click.echo(text, color=True if self._raw else None)  # None: only on a terminal
 
     def _text(self, trial_id: int, line: LogLine) -> str:
@@ -161,34 +153,10 @@ class _Printer:
             parts.append("|")
         return " ".join([*parts, line.text if self._raw else printable(line.text)])
 
-    def _json(self, trial_id: int, line: LogLine) -> str:
-        import json
-
-        return json.dumps(_plain(trial_id, line))
-
-    def _csv(self, lines: Iterable[tuple[int, LogLine]]) -> None:
-        from detcore.cli._output import print_csv
-
-        rows = [_plain(trial_id, line) for trial_id, line in lines]
-        if rows or not self._has_header:
-            print_csv(rows, _CSV_COLUMNS, with_header=not self._has_header)
-            self._has_header = True
-
-
-_CSV_COLUMNS = ("at", "trial_id", "run", "rank", "stream", "text")
-
 
 def _plain(trial_id: int, line: LogLine) -> dict[str, Any]:
-    from detcore.cli._output import plain_value
-
-    return {
-        "at": plain_value(_moment(line)),
-        "trial_id": trial_id,
-        "run": line.run,
-        "rank": line.rank,
-        "stream": line.stream,
-        "text": line.text,
-    }
+    at = plain_value(_moment(line))
+    return {"at": at, "trial_id": trial_id, **pick(_CSV_COLUMNS[2:], line)}
 
 
 def _moment(line: LogLine) -> datetime.datetime:
@@ -210,12 +178,28 @@ def _show(
     as_csv: bool,
 ) -> None:
     form = choose_format(as_json, as_csv)
-    source = _Source(database, list_trials, rank=rank)
     show = _Printer(form, timestamps=timestamps, with_trial=with_trial, raw=raw)
+    positions: dict[int, int] = {}
+
+    def read() -> Iterator[tuple[int, LogLine]]:
+        added = _read_new_lines(database, list_trials(), positions)
+        return (each for each in added if rank in (None, each[1].rank))
+
+    _show_lines(read, is_over, show, follow=follow, tail=tail)
+
+
+def _show_lines(
+    read: Callable[[], Iterable[tuple[int, LogLine]]],
+    is_over: Callable[[], bool],
+    show: Callable[[Iterable[tuple[int, LogLine]]], None],
+    *,
+    follow: bool,
+    tail: int | None,
+) -> None:
     ends = not follow or is_over()  # checked before reading, so that no line is missed
-    lines = source.read()
+    lines = read()
     show(lines if tail is None else deque(lines, maxlen=tail))
     while not ends:
         time.sleep(_POLL_S)
         ends = is_over()
-        show(source.read())
+        show(read())

@@ -6,15 +6,15 @@ nothing else of weight.
 
 from __future__ import annotations
 
-import atexit
-import gc
 import os
+import sys
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from detcore import __version__
 from detcore._distributions import describe_missing, install_command
-from detcore.cli._completion import PLUGIN_NAME, PLUGIN_NAMES
+from detcore.cli._completion import PLUGIN_NAME
 from detcore.cli._context import CliContext
 from detcore.cli._groups import CommandGroup, Lazy, import_command
 from detcore.contract.errors import ConfigError, DetcoreError, RunError
@@ -42,6 +42,13 @@ Environment variables:
   DETCORE_MASTER           URL of the server that commands and the client use
   DETCORE_PLUGINS          the only plugins to use, separated by commas
   DETCORE_DISABLE_PLUGINS  plugins to leave out, separated by commas
+"""
+_COMPLETION_EXAMPLES = """
+\b
+Examples:
+  detcore completion bash >> ~/.bashrc
+  detcore completion zsh >> ~/.zshrc
+  detcore completion fish > ~/.config/fish/completions/detcore.fish
 """
 COMMANDS = {
     "run": Lazy("detcore.cli._run:run", "Train an experiment in this terminal, or continue one."),
@@ -86,10 +93,10 @@ COMMANDS = {
         "detcore.cli._plugins:find_faults", "Import every plugin and report each fault."
     ),
     "completion": Lazy(
-        "detcore.cli._help:completion", "Print the script that completes commands in a shell."
+        "detcore.cli._main:completion", "Print the script that completes commands in a shell."
     ),
     "help": Lazy(
-        "detcore.cli._help:help_command", "Show the help of a command, as its --help does."
+        "detcore.cli._main:help_command", "Show the help of a command, as its --help does."
     ),
 }
 # Other names that are understood, and not listed.
@@ -138,7 +145,13 @@ class _Main(CommandGroup):
         return self.find_elsewhere(ctx, name, lazy)
 
     def find_elsewhere(self, ctx: click.Context, path: str, lazy: Lazy) -> click.Command:
-        """Return a command of another distribution, or one that says how to get it."""
+        """Return a command of another distribution, or one that says how to get it.
+
+        Args:
+            ctx: The context of the group that lists it.
+            path: The words that call it, without ``detcore``.
+            lazy: Its line in the group.
+        """
         plugins = _plugins_of(ctx.find_root())
         name, _, inner = path.partition(" ")
         owner = DISTRIBUTION_OF_COMMAND[path]
@@ -253,6 +266,10 @@ def _make_context(params: dict[str, Any]) -> CliContext:
     )
 
 
+def _names(text: str) -> frozenset[str]:
+    return frozenset(name.strip() for name in text.split(",") if name.strip())
+
+
 def _owners() -> dict[str, list[str]]:
     """Return the distributions that may register detcore's commands, by the first word of these."""
     owners: dict[str, list[str]] = {name: [] for name in (*COMMANDS, *ALIASES)}
@@ -263,34 +280,15 @@ def _owners() -> dict[str, list[str]]:
     return owners
 
 
-def _names(text: str) -> frozenset[str]:
-    return frozenset(name.strip() for name in text.split(",") if name.strip())
-
-
-def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
-    if not value or ctx.resilient_parsing:
-        return
-    import sys
-
-    from detcore import __version__
-
-    python = ".".join(map(str, sys.version_info[:3]))
-    click.echo(f"detcore {__version__} (Python {python})")
-    ctx.exit()
-
-
 @click.group(
     cls=_Main,
     lazy_commands=COMMANDS,
     epilog=_EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_print_version,
+@click.version_option(
+    __version__,
+    message=f"detcore %(version)s (Python {'.'.join(map(str, sys.version_info[:3]))})",
     help="Print the version and stop.",
 )
 @click.option(
@@ -303,7 +301,6 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 )
 @click.option(
     "--plugins",
-    type=PLUGIN_NAMES,
     metavar="NAME,...",
     is_eager=True,
     help="The only plugins to use, besides the built-in one.",
@@ -311,8 +308,6 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
 @click.pass_context
 def main(ctx: click.Context, no_plugin: tuple[str, ...], plugins: str | None) -> None:
     """Train models as trials: with metrics, checkpoints and exact resume, and no cluster."""
-    # Python looks for garbage when it ends, which would take longest among the objects of modules.
-    atexit.register(gc.freeze)
     ctx.obj = _make_context({"no_plugin": no_plugin, "plugins": plugins})
 
 
@@ -361,3 +356,30 @@ def missing_command(name: str, summary: str, entry: PluginEntry | None) -> click
         short_help=summary,
         context_settings={"ignore_unknown_options": True},
     )
+
+
+@click.command("help")
+@click.argument("words", nargs=-1, metavar="[COMMAND]...")
+@click.pass_context
+def help_command(ctx: click.Context, words: tuple[str, ...]) -> None:
+    """Show the help of a command, as its --help does."""
+    found = ctx.find_root()
+    for word in words:
+        group = found.command
+        if not isinstance(group, click.Group):
+            raise click.UsageError(f"'{found.command_path}' has no commands of its own", ctx=found)
+        _, command, _ = group.resolve_command(found, [word])
+        assert command is not None  # an unknown one is an error
+        found = click.Context(command, info_name=word, parent=found)
+    click.echo(found.get_help())
+
+
+@click.command(epilog=_COMPLETION_EXAMPLES)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+def completion(shell: str) -> None:
+    """Print the script that makes a shell complete commands and options."""
+    from click.shell_completion import get_completion_class
+
+    kind = get_completion_class(shell)
+    assert kind is not None  # of all choices
+    click.echo(kind(main, {}, "detcore", "_DETCORE_COMPLETE").source())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +12,18 @@ import click
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
     Column,
+    NumberColumn,
     choose_format,
+    confirm,
     format_options,
+    pick,
     print_csv,
     print_fields,
     print_json,
     print_line,
     print_table,
     printable,
+    yes_option,
 )
 from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
 from detcore.contract.errors import NotFoundError
@@ -48,6 +51,9 @@ Examples:
   detcore model describe digits
   detcore model register-version digits 6d1c --master http://host:8080
 """
+_metadata_option = click.option(
+    "--metadata", multiple=True, metavar="KEY=VALUE", help="Custom metadata (repeatable)."
+)
 _SORTS = ("id", "name", "description", "created", "updated")
 
 
@@ -99,9 +105,7 @@ def _reject_constant(text: str) -> None:
 @model_group.command()
 @click.argument("name")
 @click.option("--description", default="", metavar="TEXT", help="What it is.")
-@click.option(
-    "--metadata", multiple=True, metavar="KEY=VALUE", help="Your own; may be given again."
-)
+@_metadata_option
 @click.option("--label", "labels", multiple=True, metavar="LABEL", help="May be given again.")
 @format_options
 @master_option
@@ -124,7 +128,7 @@ def create(
     if form == "table":
         click.echo(printable(f"created model {record.name} (id {record.id})"))
     else:
-        _print_records(form, _pick(_MODEL_FIELDS, record))
+        _print_records(form, pick(_MODEL_FIELDS, record))
 
 
 @model_group.command("list")
@@ -172,9 +176,9 @@ def list_command(
             archived=None if show_all else False,
         )[:limit]
     if form == "json":
-        print_json({"models": [_pick(_MODEL_FIELDS, record) for record in records]})
+        print_json({"models": [pick(_MODEL_FIELDS, record) for record in records]})
     elif form == "csv":
-        print_csv([_pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
+        print_csv([pick(_MODEL_FIELDS, record) for record in records], ["id", "name"])
     elif not records:
         click.echo("There are no such models.\nAdd one:  detcore model create NAME", err=True)
     else:
@@ -193,9 +197,9 @@ def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
         record = _find(database, name)
         versions = database.list_versions(record.id)
         short = uuid_shortener(database)
-    plain = [_pick(_VERSION_FIELDS, version) for version in versions]
+    plain = [pick(_VERSION_FIELDS, version) for version in versions]
     if form == "json":
-        print_json({**_pick(_MODEL_FIELDS, record), "versions": plain})
+        print_json({**pick(_MODEL_FIELDS, record), "versions": plain})
     elif form == "csv":
         print_csv(plain, ["number", "checkpoint_uuid"])
     else:
@@ -208,9 +212,7 @@ def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
 @click.option("--name", "version_name", default="", metavar="TEXT", help="What to call it.")
 @click.option("--comment", default="", metavar="TEXT", help="A line about it.")
 @click.option("--notes", default="", metavar="TEXT", help="More about it.")
-@click.option(
-    "--metadata", multiple=True, metavar="KEY=VALUE", help="Your own; may be given again."
-)
+@_metadata_option
 @format_options
 @master_option
 @click.pass_obj
@@ -245,7 +247,7 @@ def register_version(
         return
     for version in versions:
         if version.number == number:
-            _print_records(form, {"model": model.name, **_pick(_VERSION_FIELDS, version)})
+            _print_records(form, {"model": model.name, **pick(_VERSION_FIELDS, version)})
 
 
 @model_group.command("set-description")
@@ -313,7 +315,7 @@ def unarchive(obj: CliContext, name: str) -> None:
 @model_group.command()
 @click.argument("name")
 @click.option("--version", "number", type=click.IntRange(min=1), metavar="N", help="Only this one.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@yes_option
 @master_option
 @click.pass_obj
 def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
@@ -322,21 +324,12 @@ def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
         what = f"model {model.name} and its {model.num_versions} versions"
         if number is not None:
             what = f"version {number} of model {model.name}"
-        if not yes:
-            if not sys.stdin.isatty():
-                raise click.UsageError(
-                    "there is no terminal to ask on; pass --yes to delete without asking"
-                )
-            click.confirm(printable(f"Delete {what}?"), abort=True)
+        confirm(printable(f"Delete {what}?"), yes=yes)
         if number is None:
             model.delete()
         else:
             model.delete_version(number)
     click.echo(printable(f"deleted {what}"))
-
-
-def _pick(names: tuple[str, ...], record: object) -> dict[str, Any]:
-    return {name: getattr(record, name) for name in names}
 
 
 def _print_records(form: str, row: dict[str, Any]) -> None:
@@ -353,9 +346,9 @@ def _metadata_text(metadata: Any) -> str:
 def _print_models(records: list[ModelRecord]) -> None:
     print_table(
         [
-            Column("ID", align="right", style="bold"),
+            NumberColumn("ID", style="bold"),
             Column("NAME", wrap=True),
-            Column("VERSIONS", align="right"),
+            NumberColumn("VERSIONS"),
             Column("LABELS", wrap=True),
             Column("DESCRIPTION", wrap=True),
             Column("UPDATED"),
@@ -394,7 +387,7 @@ def _print_model(
         return
     print_table(
         [
-            Column("VERSION", align="right", style="bold"),
+            NumberColumn("VERSION", style="bold"),
             Column("CHECKPOINT"),
             Column("NAME", wrap=True),
             Column("COMMENT", wrap=True),

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import dataclasses
 import datetime
+import functools
 import io
 import json
 import math
@@ -77,6 +78,9 @@ class Column:
     wrap: bool = False
     style: str = ""
     is_state: bool = False
+
+
+NumberColumn = functools.partial(Column, align="right")
 
 
 def make_console(*, stderr: bool = False) -> Console:
@@ -261,14 +265,17 @@ def _guarded(text: str) -> str:
     return f"'{text}" if is_formula else text
 
 
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON on stdout.")
+yes_option = click.option("--yes", is_flag=True, help="Do not ask.")
+dry_run_option = click.option(
+    "--dry-run", is_flag=True, help="Say what would be deleted, and delete nothing."
+)
+
+
 def format_options(command: _Command) -> _Command:
     """Add ``--json`` and ``--csv`` to a command; `choose_format` says which was given."""
-    for option in (
-        click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets."),
-        click.option("--json", "as_json", is_flag=True, help="Print one JSON object on stdout."),
-    ):
-        command = option(command)
-    return command
+    csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets.")
+    return json_option(csv_option(command))
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -309,9 +316,7 @@ def plain_value(value: object) -> Any:
     if isinstance(value, str):
         return str(getattr(value, "value", value))  # also members of str enums
     if isinstance(value, float):
-        if math.isfinite(value):
-            return value
-        return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
+        return value if math.isfinite(value) else json.dumps(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         fields = dataclasses.fields(value)
         return {field.name: plain_value(getattr(value, field.name)) for field in fields}

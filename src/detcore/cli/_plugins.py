@@ -10,6 +10,7 @@ import click
 
 from detcore.cli._completion import PLUGIN_NAME
 from detcore.cli._groups import CommandGroup, Lazy
+from detcore.cli._output import Column, count_of, json_option, print_table
 from detcore.contract.values import Framework
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def plugins_group() -> None:
 
 
 @plugins_group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="Print a JSON list.")
+@json_option
 @click.pass_obj
 def list_plugins(obj: CliContext, as_json: bool) -> None:
     """List the installed plugins."""
@@ -41,8 +42,6 @@ def list_plugins(obj: CliContext, as_json: bool) -> None:
     if as_json:
         click.echo(json.dumps(rows, indent=2))
         return
-    from detcore.cli._output import Column, count_of, print_table
-
     titles = ("name", "distribution", "version", "state", "provides")
     print_table(
         [Column(title, wrap=title == "provides") for title in titles],
@@ -74,7 +73,6 @@ def find_faults(ctx: click.Context) -> None:
 
     The exit code is 1 if there are faults, and 0 otherwise.
     """
-    from detcore.cli._output import count_of
     from detcore.hooks import diagnose
 
     obj: CliContext = ctx.obj

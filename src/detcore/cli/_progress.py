@@ -25,6 +25,39 @@ _SEARCH_WINDOW_S = 120.0
 _RATE_SPAN_S = 0.1
 
 
+class _Speedometer:
+    """Speed of a growing number over the last seconds.
+
+    Args:
+        window_s: How long a value counts.
+        min_span_s: For how long values are needed before the speed is known.
+    """
+
+    def __init__(self, window_s: float, min_span_s: float) -> None:
+        self._window_s = window_s
+        self._min_span_s = min_span_s
+        self.history: deque[tuple[float, float]] = deque()
+
+    def add(self, value: float) -> None:
+        now = time.monotonic()
+        if self.history and now - self.history[-1][0] < _RATE_SPAN_S:
+            self.history[-1] = (self.history[-1][0], value)
+        else:
+            self.history.append((now, value))
+        while len(self.history) > 2 and now - self.history[0][0] > self._window_s:
+            self.history.popleft()
+
+    @property
+    def per_second(self) -> float | None:
+        """The speed, or None while unknown."""
+        if not self.history:
+            return None
+        (first_at, first), (last_at, last) = self.history[0], self.history[-1]
+        if last_at - first_at < self._min_span_s or last <= first:
+            return None
+        return (last - first) / (last_at - first_at)
+
+
 @dataclasses.dataclass
 class TrialProgress:
     """Progress of a trial so far.
@@ -46,13 +79,15 @@ class TrialProgress:
     checkpoint: str = ""
     phase: str = "starting"
     best: float | None = None
-    history: deque[tuple[float, int]] = dataclasses.field(default_factory=deque)
+    speed: _Speedometer = dataclasses.field(
+        default_factory=lambda: _Speedometer(_RATE_WINDOW_S, _RATE_SPAN_S)
+    )
 
     def started(self, info: TrialInfo) -> None:
         """Record the start of new workers."""
         self.info, self.phase = info, "starting"
         self.steps = info.steps_completed
-        self.history.clear()
+        self.speed.history.clear()
 
     def update(self, event: WorkerEvent) -> None:
         """Update the progress from an event of the workers."""
@@ -61,7 +96,9 @@ class TrialProgress:
             self.length, self.phase = int(fields["length"]), "training"
         # A checkpoint may be reported after training has moved far beyond it.
         if "steps_completed" in fields and event.type != "checkpoint":
-            self._moved(int(fields["steps_completed"]))
+            steps = int(fields["steps_completed"])
+            self.steps = max(self.steps, steps)
+            self.speed.add(steps)
         if event.type == "training":
             self.phase = "training"  # a script reports no start
             self.training = format_metrics(fields["metrics"])
@@ -74,22 +111,10 @@ class TrialProgress:
         elif event.type == "finished":
             self.phase = str(fields["state"]).lower()
 
-    def _moved(self, steps: int) -> None:
-        now = time.monotonic()
-        self.steps = max(self.steps, steps)
-        self.history.append((now, steps))
-        while len(self.history) > 2 and now - self.history[0][0] > _RATE_WINDOW_S:
-            self.history.popleft()
-
     @property
     def rate(self) -> float | None:
         """Batches per second lately, or None while unknown."""
-        if len(self.history) < 2:
-            return None
-        (first_at, first), (last_at, last) = self.history[0], self.history[-1]
-        if last_at - first_at < _RATE_SPAN_S or last <= first:
-            return None
-        return (last - first) / (last_at - first_at)
+        return self.speed.per_second
 
     @property
     def seconds_left(self) -> float | None:
@@ -123,8 +148,8 @@ class RunProgress:
         self.unit = "batches"
         self.max_length = 0
         self.varied: list[tuple[Any, ...]] = []
-        self._history: deque[tuple[float, float]] = deque()
         self._names: dict[tuple[Any, ...], str] = {}
+        self._speed = _Speedometer(_SEARCH_WINDOW_S, 1.0)
 
     def search_started(self, config: Mapping[str, Any]) -> None:
         """Record the experiment's configuration."""
@@ -166,23 +191,14 @@ class RunProgress:
 
     def advanced(self, done: float, planned_length: int) -> None:
         """Record how much of the search is done."""
-        now = time.monotonic()
         self.done, self.planned_length = done, planned_length
-        if self._history and now - self._history[-1][0] < _RATE_SPAN_S:
-            self._history.pop()
-        self._history.append((now, done))
-        while len(self._history) > 2 and now - self._history[0][0] > _SEARCH_WINDOW_S:
-            self._history.popleft()
+        self._speed.add(done)
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds until the search ends, at the speed of the last minutes; None if unknown."""
-        if len(self._history) < 2:
-            return None
-        (first_at, first), (last_at, last) = self._history[0], self._history[-1]
-        if last_at - first_at < 1.0 or last <= first:
-            return None
-        return (1.0 - last) / (last - first) * (last_at - first_at)
+        speed = self._speed.per_second
+        return None if speed is None else (1.0 - self.done) / speed
 
     @property
     def amount(self) -> str:

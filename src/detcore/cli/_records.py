@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
@@ -15,22 +15,10 @@ from detcore.cli._completion import MASTER_TYPED
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
     from detcore.database import Database, LogLine, TrialRecord
-    from detcore.experimental import Determined
-    from detcore.storage import StorageBackend
+    from detcore.experimental import Determined, Transport
 
 
 _Command = TypeVar("_Command")
-
-
-@runtime_checkable
-class ServerRecords(Protocol):
-    """The records of a server, beyond the reading methods of a database."""
-
-    def read_log(self, trial_id: int, position: int) -> tuple[list[LogLine], int]:
-        """Return lines of a trial's log from a position on, and the position after them."""
-
-    def open_checkpoint(self, uuid: str) -> StorageBackend:
-        """Return the files of a checkpoint, as a storage that can be read."""
 
 
 def master_option(command: _Command) -> _Command:
@@ -63,33 +51,29 @@ def open_records(obj: CliContext, *, is_again: bool = False) -> Iterator[Databas
         obj: Selects the records.
         is_again: Whether the command has already printed which records it shows.
     """
-    if obj.master is None:
-        from detcore.database import ingest_spools
-
-        with obj.open_database() as database:
-            ingest_spools(database, obj.environment.home)
-            yield database
-        return
-    from detcore.experimental import http
-
-    session = http.open_session(obj.master, environment=obj.environment)
-    with contextlib.closing(session):
-        if not is_again:
-            click.echo(f"records of {session.url}", err=True)
-        yield cast("Database", http.ServerRecords(session))
+    with contextlib.closing(_connect(obj)) as transport:
+        if obj.master is not None and not is_again:
+            click.echo(f"records of {transport.records().url}", err=True)
+        yield transport.records()
 
 
 @contextlib.contextmanager
 def open_client(obj: CliContext) -> Iterator[Determined]:
     """Open the client on the records that `open_records` shows, to change them."""
-    from detcore.experimental import Determined, EmbeddedTransport
+    from detcore.experimental import Determined
+
+    with Determined(transport=_connect(obj)) as client:
+        yield client
+
+
+def _connect(obj: CliContext) -> Transport:
+    from detcore.experimental import EmbeddedTransport
 
     if obj.master is None:
-        client = Determined(transport=EmbeddedTransport(obj.environment))
-    else:
-        client = Determined(obj.master)
-    with client:
-        yield client
+        return EmbeddedTransport(obj.environment)
+    from detcore.experimental.http import connect
+
+    return connect(obj.master, None, None, obj.environment)
 
 
 def uuid_shortener(database: Database) -> Callable[[str], str]:
@@ -115,6 +99,7 @@ def shorten_checkpoints(database: Database, trials: list[dict[str, Any]]) -> Non
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:
     """Return lines of a trial's log from a position on, and the position behind them."""
     from detcore.database import read_log_page
+    from detcore.experimental.http import ServerRecords
 
     if isinstance(database, ServerRecords):
         return database.read_log(trial.id, position)

@@ -157,11 +157,10 @@ def run(
         )
         return
     plugins = obj.plugin_manager()
-    with contextlib.ExitStack() as stack:
-        from detcore.runner import RunSettings, resume_experiment, start_experiment
+    from detcore.runner import RunSettings, resume_experiment, start_experiment
 
-        display = _make_display(as_json, quiet=quiet, verbose=verbose)
-        stack.callback(display.close)
+    display = _make_display(as_json, quiet=quiet, verbose=verbose)
+    with contextlib.closing(display):
         run_settings = RunSettings(
             environment=obj.environment,
             plugins=plugins,
@@ -231,39 +230,35 @@ def _run_at(
     environment, overrides = obj.environment, parse_set_flags(settings)
     display = _make_display(as_json, quiet=quiet)
     try:
-        if config is not None:
-            variables = environment.config_overrides
-            given = HandIn.from_file(
-                config, overrides=overrides, environment=variables, test_mode=test_mode
-            )
-            folder = model_dir or config.absolute().parent
-            session, number = submit(
-                master, given, folder, environment=environment, notice=display.notice
-            )
-            for line in notices_of_code(
-                given.text,
-                name=given.name,
-                code_dir=folder,
-                overrides=overrides,
-                environment=variables,
-            ):
-                display.notice(line)
-        else:
-            number = resume or 0
-            session = activate(master, number, environment=environment)
-        if detach:
-            raise Detached(number, session.url)
-        result = follow(session, number, display)
+        with contextlib.closing(display):
+            if config is not None:
+                variables = environment.config_overrides
+                given = HandIn.from_file(
+                    config, overrides=overrides, environment=variables, test_mode=test_mode
+                )
+                folder = model_dir or config.absolute().parent
+                session, number = submit(
+                    master, given, folder, environment=environment, notice=display.notice
+                )
+                for line in notices_of_code(
+                    given.text,
+                    name=given.name,
+                    code_dir=folder,
+                    overrides=overrides,
+                    environment=variables,
+                ):
+                    display.notice(line)
+            else:
+                number = resume or 0
+                session = activate(master, number, environment=environment)
+            if detach:
+                raise Detached(number, session.url)
+            result = follow(session, number, display)
     except Detached as detached:
-        display.close()
         click.echo(str(detached), err=as_json)
         if as_json:
             click.echo(json.dumps({"experiment_id": number, "state": "RUNNING"}))
         raise SystemExit(0 if detach else _EXIT_INTERRUPTED) from None
-    except BaseException:
-        display.close()
-        raise
-    display.close()
     _conclude(result, display, as_json=as_json, at=f" --master {session.url}")
     raise SystemExit(_exit_code(result))
 

@@ -7,16 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
-from detcore.cli._completion import TRIAL_ID
+from detcore.cli._completion import trial_argument
 from detcore.cli._groups import CommandGroup, Lazy
-from detcore.cli._output import printable
+from detcore.cli._output import json_option, printable
 from detcore.cli._records import master_option, open_client, open_records
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-
-
-_id = click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
 
 
 @click.group(
@@ -26,24 +23,20 @@ _id = click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
         "describe": Lazy(
             "detcore.cli._trial_view:describe_trial", "Show metrics, plot, checkpoints."
         ),
-        "cancel": Lazy("detcore.cli._trial:cancel", "Checkpoint and end one trial."),
-        "kill": Lazy("detcore.cli._trial:kill", "End one trial at once."),
         "logs": Lazy("detcore.cli._logs:trial_logs", "Show what a trial printed."),
         "plot": Lazy("detcore.cli._trial_view:plot_trial", "Plot a metric on the terminal."),
-        "label": Lazy("detcore.cli._trial:label", "Add labels to a trial, or remove them."),
-        "set-notes": Lazy("detcore.cli._trial:set_notes", "Replace the notes of a trial."),
     },
 )
 def trial_group() -> None:
     """Show the metrics, plots and logs of a trial, label it, or end it."""
 
 
-def _command(what: str, summary: str) -> click.Command:
-    """Return the command that asks the runner of a trial for something."""
+def _add_command(what: str, summary: str) -> None:
+    """Add a command that asks the runner of a trial for something."""
 
-    @click.command(what, help=f"{summary}; the others of its search continue.")
-    @_id
-    @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+    @trial_group.command(what, help=f"{summary}; the others of its search continue.")
+    @trial_argument
+    @json_option
     @master_option
     @click.pass_obj
     def command(obj: CliContext, trial_id: int, as_json: bool) -> None:
@@ -61,15 +54,13 @@ def _command(what: str, summary: str) -> click.Command:
         else:
             click.echo(f"trial {trial_id} ends: experiment {number} continues without it")
 
-    return command
+
+_add_command("cancel", "Let a trial checkpoint and end, for good")
+_add_command("kill", "End a trial at once, without a checkpoint")
 
 
-cancel = _command("cancel", "Let a trial checkpoint and end, for good")
-kill = _command("kill", "End a trial at once, without a checkpoint")
-
-
-@click.command("label")
-@_id
+@trial_group.command()
+@trial_argument
 @click.argument("labels", nargs=-1, required=True, metavar="LABEL...")
 @click.option("--remove", is_flag=True, help="Remove them; those that are not there are skipped.")
 @master_option
@@ -84,8 +75,8 @@ def label(obj: CliContext, trial_id: int, labels: tuple[str, ...], remove: bool)
     click.echo(printable(f"trial {trial_id}: {', '.join(left) or 'no labels'}"))
 
 
-@click.command("set-notes")
-@_id
+@trial_group.command()
+@trial_argument
 @click.argument("text")
 @master_option
 @click.pass_obj

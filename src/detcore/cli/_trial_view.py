@@ -15,9 +15,10 @@ from detcore._distributions import (
     import_distribution,
     install_command,
 )
-from detcore.cli._completion import TRIAL_ID
+from detcore.cli._completion import trial_argument
 from detcore.cli._output import (
     Column,
+    NumberColumn,
     choose_format,
     format_options,
     make_console,
@@ -74,7 +75,7 @@ Examples:
 
 
 @click.command("describe", epilog=_EXAMPLES)
-@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
+@trial_argument
 @click.option("--metric", metavar="NAME", help="Plot this metric; default: the searcher's.")
 @click.option(
     "--all",
@@ -121,7 +122,7 @@ def describe_trial(
 
 
 @click.command("plot")
-@click.argument("trial_id", type=TRIAL_ID, metavar="TRIAL_ID")
+@trial_argument
 @click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
 @master_option
 @click.pass_obj
@@ -219,9 +220,9 @@ def _print_validations(facts: TrialFacts, *, show_all: bool) -> None:
         shown.insert(0, facts.best)
     counts = any(row.n_records is not None for row in shown)
     columns = [
-        Column("STEP", align="right"),
-        *([Column("RECORDS", align="right")] if counts else []),
-        *[Column(n, align="right") for n in names],
+        NumberColumn("STEP"),
+        *([NumberColumn("RECORDS")] if counts else []),
+        *[NumberColumn(n) for n in names],
         Column(""),
     ]
     print_table(
@@ -307,9 +308,9 @@ def _print_checkpoint_table(
     print_table(
         [
             Column("UUID"),
-            Column("STEP", align="right"),
+            NumberColumn("STEP"),
             Column("STATE", is_state=True),
-            Column("SIZE", align="right"),
+            NumberColumn("SIZE"),
             Column("SAVED"),
         ],
         [

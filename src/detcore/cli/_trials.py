@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore.cli._completion import EXPERIMENT_ID
+from detcore.cli._completion import experiment_argument
 from detcore.cli._output import (
     Column,
+    NumberColumn,
     choose_format,
     format_options,
     make_console,
@@ -64,7 +67,7 @@ _REDRAW_S = 1.0
 
 
 @click.command(epilog=_EXAMPLES)
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@experiment_argument
 @click.option(
     "--sort",
     type=click.Choice(["id", "metric", "steps", "state"]),
@@ -96,9 +99,12 @@ def trials(
     if follow and (form != "table" or not make_console().is_terminal):
         raise click.UsageError("--follow redraws a table on a terminal; leave it out here")
     with open_records(obj) as database:
-        metric, rows = read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
+        read = functools.partial(
+            read_trials, database, experiment_id, sort=sort, metric=metric, limit=limit
+        )
+        metric, rows = read()
         if follow:
-            _follow(obj, database, experiment_id, sort=sort, metric=metric, limit=limit)
+            _follow(obj, database, experiment_id, read)
             return
         if form == "table":
             shorten_checkpoints(database, rows)
@@ -170,12 +176,12 @@ def _table(
     has_rungs = any(row["rung"] is not None for row in rows)
     has_labels = any(row["labels"] for row in rows)
     columns = [
-        Column("ID", align="right", style="bold"),
+        NumberColumn("ID", style="bold"),
         Column("STATE", wrap=True, is_state=True),
-        Column("STEPS", align="right"),
-        *([Column("RUNG", align="right")] if has_rungs else []),
+        NumberColumn("STEPS"),
+        *([NumberColumn("RUNG")] if has_rungs else []),
         Column("BEST", wrap=True),
-        *([] if is_narrow else [Column("RUNS", align="right"), Column("CHECKPOINT")]),
+        *([] if is_narrow else [NumberColumn("RUNS"), Column("CHECKPOINT")]),
         *([Column("LABELS", wrap=True)] if has_labels else []),
         Column("HYPERPARAMETERS" if varied else "", wrap=True),
     ]
@@ -195,29 +201,26 @@ def _table(
     return columns, cells
 
 
-def split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, str], list[str]]:
+def split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """Return the hyperparameters that all trials share, and the names of the others."""
-    flat = [_flat(row) for row in rows]
-    shared = set(flat[0].items()).intersection(*[tree.items() for tree in flat])
-    same = {name: value for name, value in flat[0].items() if (name, value) in shared}
-    varied = {name: None for tree in flat for name in tree if name not in same}
-    return same, list(varied)
-
-
-def _flat(row: dict[str, Any]) -> dict[str, str]:
-    return {name: str(value) for name, value in flatten(row["hparams"]).items()}
+    flat = [flatten(row["hparams"]) for row in rows]
+    same, varied = {}, []
+    for name in dict.fromkeys(name for hparams in flat for name in hparams):
+        # As text: values may be lists, and True equals 1.
+        if len({str(hparams[name]) if name in hparams else None for hparams in flat}) == 1:
+            same[name] = flat[0][name]
+        else:
+            varied.append(name)
+    return same, varied
 
 
 def _hparams_text(row: dict[str, Any], names: list[str]) -> str:
-    flat = _flat(row)
-    short = {name: flat[name] for name in names if name in flat}
-    for name, text in short.items():
-        try:
-            is_float = "." in text or "e" in text
-            short[name] = format_number(float(text)) if is_float else format_hparam(text)
-        except ValueError:
-            short[name] = format_hparam(text)
-    return " ".join(f"{name}={text}" for name, text in short.items())
+    flat = flatten(row["hparams"])
+    return " ".join(f"{name}={_format_value(flat[name])}" for name in names if name in flat)
+
+
+def _format_value(value: object) -> str:
+    return format_number(value) if isinstance(value, float) else format_hparam(value)
 
 
 def _best_at(row: dict[str, Any], metric: str | None) -> str:
@@ -231,10 +234,7 @@ def _follow(
     obj: CliContext,
     database: Database,
     experiment_id: int,
-    *,
-    sort: str,
-    metric: str | None,
-    limit: int | None,
+    read: Callable[[], tuple[str | None, list[dict[str, Any]]]],
 ) -> None:
     """Redraw the table until the experiment is not running any more."""
     from rich.live import Live
@@ -247,7 +247,7 @@ def _follow(
             # Before the trials: none is missed.
             record, is_alive = database.observe_experiment(experiment_id)
             ingest_spools(database, obj.environment.home)
-            _, rows = read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
+            metric, rows = read()
             shorten_checkpoints(database, rows)
             live.update(_frame(rows, metric, height=console.height, progress=record.progress))
             live.refresh()
@@ -265,9 +265,7 @@ def _frame(
     if not rows:
         return Text("no trials yet", style="dim")
     _, varied = split_hparams(rows)
-    counts: dict[str, int] = {}
-    for row in rows:
-        counts[trial_state(row)] = counts.get(trial_state(row), 0) + 1
+    counts = Counter(map(trial_state, rows))
     head = ", ".join(f"{number} {state}" for state, number in counts.items())
     if progress is not None:
         head += f"; search {progress:.0%} done"
@@ -283,7 +281,7 @@ def _frame(
 
 
 @click.command(epilog=_BEST_EXAMPLES)
-@click.argument("experiment_id", type=EXPERIMENT_ID, metavar="EXPERIMENT_ID")
+@experiment_argument
 @click.option(
     "-n", "number", type=click.IntRange(min=1), default=1, show_default=True, metavar="N",
     help="How many, the best first.",
@@ -387,10 +385,10 @@ def _print_best(rows: list[dict[str, Any]], metric: str, short: Callable[[str], 
     print_table(
         [
             Column("UUID"),
-            Column(metric, align="right", wrap=True),
-            Column("TRIAL", align="right"),
-            Column("STEP", align="right"),
-            Column("SIZE", align="right"),
+            NumberColumn(metric, wrap=True),
+            NumberColumn("TRIAL"),
+            NumberColumn("STEP"),
+            NumberColumn("SIZE"),
         ],
         [
             [

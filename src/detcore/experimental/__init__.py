@@ -13,16 +13,10 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore._records import Field, document_of, make_document
+    from detcore._records import document_of
     from detcore.contract.values import ModelOrderBy, ModelSortBy
     from detcore.experimental import estimator, keras
-    from detcore.experimental._arguments import (
-        check_id,
-        check_keys,
-        check_metadata,
-        check_text,
-        load_given,
-    )
+    from detcore.experimental._arguments import load_given
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
     from detcore.experimental._create import create, create_trial_instance
@@ -30,15 +24,7 @@ if TYPE_CHECKING:
     from detcore.experimental._experiment import ExperimentReference, TrialSortBy
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
     from detcore.experimental._model import Model
-    from detcore.experimental._model_transport import ModelQuery, VersionTexts
-    from detcore.experimental._transport import (
-        Connected,
-        Document,
-        ExperimentQuery,
-        Transport,
-        TrialChanges,
-        all_pages,
-    )
+    from detcore.experimental._transport import Document, Transport
     from detcore.experimental._trial import (
         CheckpointOrderBy,
         CheckpointSortBy,
@@ -53,31 +39,20 @@ __all__ = [
     "CheckpointOrderBy",
     "CheckpointSortBy",
     "CheckpointTrainingMetadata",
-    "Connected",
     "Determined",
     "Document",
     "EmbeddedTransport",
-    "ExperimentQuery",
     "ExperimentReference",
-    "Field",
     "Model",
     "ModelOrderBy",
-    "ModelQuery",
     "ModelSortBy",
     "OrderBy",
     "TrainingMetrics",
     "Transport",
-    "TrialChanges",
     "TrialOrderBy",
     "TrialReference",
     "TrialSortBy",
     "ValidationMetrics",
-    "VersionTexts",
-    "all_pages",
-    "check_id",
-    "check_keys",
-    "check_metadata",
-    "check_text",
     "create",
     "create_trial_instance",
     "document_of",
@@ -85,16 +60,15 @@ __all__ = [
     "find_class",
     "keras",
     "load_given",
-    "make_document",
 ]
 
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "": "estimator keras",
-        "detcore._records": "Field document_of make_document",
+        "detcore._records": "document_of",
         "detcore.contract.values": "ModelOrderBy ModelSortBy",
-        "_arguments": "check_id check_keys check_metadata check_text load_given",
+        "_arguments": "load_given",
         "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
         "_client": "Determined",
         "_create": "create create_trial_instance",
@@ -102,8 +76,7 @@ __getattr__, __dir__ = lazy_names(
         "_experiment": "ExperimentReference TrialSortBy",
         "_metrics": "TrainingMetrics ValidationMetrics",
         "_model": "Model",
-        "_model_transport": "ModelQuery VersionTexts",
-        "_transport": "Connected Document ExperimentQuery Transport TrialChanges all_pages",
+        "_transport": "Document Transport",
         "_trial": "CheckpointOrderBy CheckpointSortBy OrderBy TrialOrderBy TrialReference",
         "_where": "find_class",
     },

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from detcore.database import CheckpointRecord, Database, RetentionPlan, RetentionPolicy
     from detcore.environment import Environment
-    from detcore.storage import RecordedPlace, StorageBackend
+    from detcore.storage import StorageBackend
 
 
 READABLE = ("COMPLETED", "PARTIALLY_DELETED")
@@ -59,11 +59,11 @@ class CheckpointFiles:
     ) -> None:
         self.database = database
         self._environment = environment
-        self._make_plugins = make_plugins or functools.partial(PluginManager, environment)
-        self._plugins: PluginManager | None = None
+        self._find_plugins = functools.cache(
+            make_plugins or functools.partial(PluginManager, environment)
+        )
         self._observer = None if progress_to is None else watch_transfers(progress_to, lines=True)
         self._stack = contextlib.ExitStack()
-        self._places: dict[tuple[int, str], RecordedPlace] = {}
         self._opened: dict[str, StorageBackend] = {}
 
     def __enter__(self) -> Self:
@@ -74,15 +74,8 @@ class CheckpointFiles:
 
     def storage(self, record: CheckpointRecord) -> StorageBackend:
         """Return the storage that a checkpoint is in."""
-        key = (record.experiment_id, record.storage_url)
-        if key not in self._places:
-            if self._plugins is None:
-                self._plugins = self._make_plugins()
-            home = self._environment.home
-            self._places[key] = find_place(
-                record, database=self.database, home=home, plugins=self._plugins
-            )
-        place = self._places[key]
+        home = self._environment.home
+        place = find_place(record, database=self.database, home=home, plugins=self._find_plugins())
         spec = repr(place.spec)  # two experiments may mean different servers by one URL
         if spec not in self._opened:
             self._opened[spec] = place.open()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import types
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from detcore._records import experiment_state
 from detcore.contract.values import ExperimentState, ModelOrderBy, ModelSortBy
@@ -18,15 +18,13 @@ from detcore.experimental._arguments import (
     check_text,
 )
 from detcore.experimental._checkpoint import Checkpoint
-from detcore.experimental._connect import connect
 from detcore.experimental._experiment import ExperimentReference
 from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
 from detcore.experimental._model import Model
-from detcore.experimental._transport import all_pages
+from detcore.experimental._transport import connect
 from detcore.experimental._trial import TrialReference
 
 if TYPE_CHECKING:
-    from detcore.experimental._model_transport import ModelTransport
     from detcore.experimental._transport import Document, Transport
 
 
@@ -75,7 +73,6 @@ class Determined:
             ConfigError: If the address cannot be used, or there is no file `certificate`.
         """
         self._master = master
-        self._user = user
         trusted = None if certificate is None else Path(certificate)
         self._transport = (
             connect(master, user, password, certificate=trusted) if transport is None else transport
@@ -88,12 +85,7 @@ class Determined:
     def __enter__(self) -> Determined:
         return self
 
-    def __exit__(
-        self,
-        exc_type: type[BaseException] | None,
-        exc: BaseException | None,
-        traceback: types.TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc: object) -> None:
         self.close()
 
     def get_experiment(self, experiment_id: int) -> ExperimentReference:
@@ -127,29 +119,22 @@ class Determined:
         Raises:
             InvalidArgumentError: If there is no such state, or the limit is less than 1.
         """
-        transport = self._transport
         wanted = None if states is None else [experiment_state(state).value for state in states]
         if wanted == []:
             return []
         if limit is not None:
             check_count("limit", limit)
-        with_all = check_keys("labels", labels)
-
-        def fetch(size: int | None, offset: int) -> list[dict[str, Any]]:
-            return transport.list_experiments(
-                states=wanted,
-                labels=with_all,
-                name=name,
-                archived=archived,
-                newest_first=newest_first,
-                limit=size if limit is None else limit,
-                offset=offset,
-            )
-
-        found = all_pages(transport, fetch) if limit is None else fetch(limit, 0)
+        documents = self._transport.list_experiments(
+            states=wanted,
+            labels=check_keys("labels", labels),
+            name=name,
+            archived=archived,
+            newest_first=newest_first,
+            limit=limit,
+        )
         return [
-            ExperimentReference(document["id"], self._master, transport=transport)
-            for document in found
+            ExperimentReference(document["id"], self._master, transport=self._transport)
+            for document in documents
         ]
 
     def get_trial(self, trial_id: int) -> TrialReference:
@@ -192,7 +177,7 @@ class Determined:
             DatabaseError: If there is a model of that name.
             InvalidArgumentError: If an argument is of the wrong kind.
         """
-        document = self._ask_registry().create_model(
+        document = self._transport.create_model(
             check_text("name", name),
             description or "",
             check_metadata(metadata or {}),
@@ -210,8 +195,7 @@ class Determined:
             NotFoundError: If there is no such model; the message lists the known ones.
         """
         model = name if isinstance(name, int) else check_text("name", name)
-        document = self._ask_registry().get_model(model)
-        return self._model(document)
+        return self._model(self._transport.get_model(model))
 
     def get_models(
         self,
@@ -232,34 +216,20 @@ class Determined:
             labels: Only those that have all of these.
             archived: Only those that are archived, or that are not; None = all.
         """
-        asked = self._ask_registry()
-        wanted = check_keys("labels", labels or ())
-        sort, order = ModelSortBy(sort_by).value, ModelOrderBy(order_by).value
-
-        def fetch(limit: int | None, offset: int) -> list[dict[str, Any]]:
-            return asked.list_models(
-                sort_by=sort,
-                order_by=order,
-                name=name,
-                description=description,
-                labels=wanted,
-                archived=archived,
-                limit=limit,
-                offset=offset,
-            )
-
-        return [self._model(document) for document in all_pages(self._transport, fetch)]
+        documents = self._transport.list_models(
+            sort_by=ModelSortBy(sort_by).value,
+            order_by=ModelOrderBy(order_by).value,
+            name=name,
+            description=description,
+            labels=check_keys("labels", labels or ()),
+            archived=archived,
+        )
+        return [self._model(document) for document in documents]
 
     def get_model_labels(self) -> list[str]:
         """Return the labels that models have, the most frequent first."""
-        counts: dict[str, int] = {}
-        for model in self.get_models():
-            for label in model.labels:
-                counts[label] = counts.get(label, 0) + 1
+        counts = Counter(label for model in self.get_models() for label in model.labels)
         return sorted(counts, key=lambda label: (-counts[label], label))
-
-    def _ask_registry(self) -> ModelTransport:
-        return cast("ModelTransport", self._transport)
 
     def _model(self, document: Document) -> Model:
         return Model.from_document(document, self._transport, master=self._master)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore._log.events import CheckpointDeleting
-from detcore.contract.errors import CheckpointStateError, InvalidArgumentError, RunError
+from detcore.contract.errors import CheckpointStateError, RunError
 from detcore.contract.values import Control, ExperimentState
 from detcore.environment import child_environment
 from detcore.experimental._checkpoint_files import CheckpointFiles
@@ -60,14 +60,12 @@ def control(database: Database, environment: Environment, experiment_id: int, ac
         _activate(database, environment, experiment_id)
     elif action == "delete":
         _delete(database, environment, experiment_id)
-    elif action in {known.value for known in Control}:
+    else:
         from detcore.runner import control_experiment
 
         control_experiment(
             experiment_id, Control(action), database=database, environment=environment
         )
-    else:
-        raise InvalidArgumentError(f"{action!r} is nothing that can be done with an experiment")
 
 
 def _activate(database: Database, environment: Environment, experiment_id: int) -> None:

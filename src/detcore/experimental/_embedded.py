@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import json
+import copy
 import os
 import shutil
 import stat
@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._records import make_document
-from detcore.contract.values import ExperimentState, searcher_metric
-from detcore.experimental._model_transport import ModelTransport
+from detcore.contract.values import ExperimentState, ModelOrderBy, searcher_metric
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         CheckpointRecord,
         Database,
         MetricRecord,
+        ModelVersionRecord,
         TrialRecord,
         TrialSummary,
     )
@@ -39,13 +39,29 @@ _COMPLETED = "COMPLETED"
 _EVENTS = "tfevents"
 
 
-class EmbeddedTransport(ModelTransport):
-    """Asks a `Database`, and the storages that its records name; see `Transport`.
+class EmbeddedTransport:
+    """Asks a `Database`, and the storages that its records name. `HttpTransport` asks a server.
 
-    The database is opened at the first question.
+    Both have the methods of one contract. Arguments and results are what JSON can express; times
+    are ISO 8601 strings in UTC. Metrics may be NaN or infinite. Each method that changes something
+    returns when the store has accepted the change, and raises what the method of
+    `detcore.database.Database` of the same purpose raises. The database is opened at the first
+    question.
+
+    Documents:
+
+    - experiment: ``id, name, state, error, config, archived, progress, created_at, ended_at`` and
+      ``is_alive``: whether its process is there, None where that cannot be determined;
+    - trial: ``id, experiment_id, state, error, hparams, num_restarts, created_at, ended_at,
+      labels, notes``;
+    - report: ``trial_id, run_id, steps_completed, metrics, batch_metrics, n_records, reported_at``;
+    - checkpoint: ``uuid, experiment_id, trial_id, state, steps_completed, metadata, resources,
+      experiment_config, hparams, started_at, committed_at`` and ``validation``: ``metrics,
+      n_records`` of the validation at its step, or None;
+    - model: ``id, name, description, metadata, labels, archived, num_versions, created_at,
+      updated_at``;
+    - version: ``model_id, model_name, number, checkpoint`` (a document), ``created_at``.
     """
-
-    page_size: int | None = None
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -88,7 +104,9 @@ class EmbeddedTransport(ModelTransport):
 
         _control.control(self.database(), self._environment, experiment_id, action)
 
-    def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
+    def list_trials(
+        self, experiment_id: int, *, limit: int | None = None, offset: int = 0
+    ) -> list[Document]:
         """Return the trials of an experiment by id."""
         database = self.database()
         found = database.list_trials(experiment_id, limit=limit, offset=offset)
@@ -118,15 +136,20 @@ class EmbeddedTransport(ModelTransport):
         return make_document(self.database().update_trial(trial_id, **changes))
 
     def list_metrics(
-        self, trial_id: int, kind: str, *, limit: int | None, offset: int
+        self, trial_id: int, kind: str, *, limit: int | None = None, offset: int = 0
     ) -> list[Document]:
         """Return the reports of a trial by steps."""
         database = self._with_reports(trial_id)
         records = _part(database.metrics(trial_id, kind), limit, offset)
         return [make_document(record) for record in records]
 
-    def read_log(self, trial_id: int, *, position: int, limit: int | None) -> Document:
-        """Return lines of a trial's log from a position on."""
+    def read_log(self, trial_id: int, *, position: int, limit: int) -> Document:
+        """Return lines of a trial's log from a position on.
+
+        Returns:
+            ``lines`` (each ``at, run, rank, stream, text``), the ``position`` behind them, and
+            ``is_over``: whether nothing more will come.
+        """
         from detcore.database import read_log_page
 
         database = self.database()
@@ -185,11 +208,13 @@ class EmbeddedTransport(ModelTransport):
         self._take_in(database, experiment_id=record.experiment_id, trial_id=record.trial_id)
         return self._one(database, record)
 
-    def list_checkpoints(self, trial_id: int, *, limit: int | None, offset: int) -> list[Document]:
+    def list_checkpoints(
+        self, trial_id: int, *, limit: int | None = None, offset: int = 0
+    ) -> list[Document]:
         """Return the COMPLETED checkpoints of a trial, oldest first."""
         database = self._with_reports(trial_id)
         records = database.list_checkpoints(trial_id=trial_id, states=[_COMPLETED])
-        return self.checkpoint_documents(database, _part(records, limit, offset))
+        return self._with_validations(database, _part(records, limit, offset))
 
     def latest_checkpoint(self, trial_id: int) -> Document | None:
         """Return the COMPLETED checkpoint of a trial with the most steps."""
@@ -207,7 +232,20 @@ class EmbeddedTransport(ModelTransport):
         limit: int | None,
         distinct_trials: bool,
     ) -> Document:
-        """Return COMPLETED checkpoints, the best first."""
+        """Return COMPLETED checkpoints, the best first, those without the metric (or NaN) last.
+
+        Args:
+            experiment_id: Of this experiment, or
+            trial_id: of this trial.
+            metric: A validation metric; None: the searcher's.
+            smaller_is_better: None: as the experiment's searcher is configured.
+            limit: How many at most; None: all.
+            distinct_trials: Whether to return only the best one of each trial.
+
+        Returns:
+            ``metric``, ``smaller_is_better``, and ``checkpoints``: documents with ``value``, a
+            number or None.
+        """
         database = self.database()
         owner = experiment_id
         if owner is None:
@@ -275,6 +313,76 @@ class EmbeddedTransport(ModelTransport):
 
         return CheckpointFiles(self.database(), self._environment)
 
+    # -- models -----------------------------------------------------------------------------------
+
+    def create_model(
+        self, name: str, description: str, metadata: Document, labels: list[str]
+    ) -> Document:
+        """Add a model."""
+        return make_document(
+            self.database().create_model(
+                name, description=description, metadata=metadata, labels=labels
+            )
+        )
+
+    def get_model(self, model: str | int) -> Document:
+        """Return a model by its name or its id."""
+        return make_document(self.database().get_model(model))
+
+    def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
+        """Return models."""
+        return [make_document(record) for record in self.database().list_models(**query)]
+
+    def update_model(
+        self, model: str | int, *, description: str | None, labels: list[str] | None
+    ) -> Document:
+        """Change a model's description or labels; None keeps a value."""
+        return make_document(
+            self.database().update_model(model, description=description, labels=labels)
+        )
+
+    def set_model_archived(self, model: str | int, archived: bool) -> Document:
+        """Put a model away, or bring it back."""
+        return make_document(self.database().set_model_archived(model, archived))
+
+    def add_model_metadata(self, model: str | int, metadata: Document) -> Document:
+        """Add to a model's metadata."""
+        return make_document(self.database().add_model_metadata(model, metadata))
+
+    def remove_model_metadata(self, model: str | int, keys: list[str]) -> Document:
+        """Remove keys from a model's metadata."""
+        return make_document(self.database().remove_model_metadata(model, keys))
+
+    def delete_model(self, model: str | int) -> None:
+        """Delete a model and its versions; checkpoints stay."""
+        self.database().delete_model(model)
+
+    def register_version(
+        self, model: str | int, checkpoint_uuid: str, **given: Unpack[_transport.VersionTexts]
+    ) -> Document:
+        """Make a checkpoint the next version of a model, and return the version."""
+        database = self.database()
+        record = database.register_version(model, checkpoint_uuid, **given)
+        return self._versions(database, model, [record])[0]
+
+    def get_version(self, model: str | int, number: int) -> Document | None:
+        """Return a version of a model, 0 for the latest; None if it does not exist."""
+        database = self.database()
+        record = database.get_version(model, number)
+        return None if record is None else self._versions(database, model, [record])[0]
+
+    def list_versions(
+        self, model: str | int, *, order_by: int, limit: int | None = None, offset: int = 0
+    ) -> list[Document]:
+        """Return the versions of a model by number."""
+        database = self.database()
+        records = database.list_versions(model, order_by=ModelOrderBy(order_by))
+        return self._versions(database, model, _part(records, limit, offset))
+
+    def delete_version(self, model: str | int, number: int) -> None:
+        """Delete a version of a model; its checkpoint stays."""
+        self.database().delete_version(model, number)
+
     # -- shared -----------------------------------------------------------------------------------
 
     def records(self) -> Database:
@@ -309,9 +417,9 @@ class EmbeddedTransport(ModelTransport):
         return database
 
     def _one(self, database: Database, record: CheckpointRecord) -> Document:
-        return self.checkpoint_documents(database, [record])[0]
+        return self._with_validations(database, [record])[0]
 
-    def checkpoint_documents(
+    def _with_validations(
         self, database: Database, records: Sequence[CheckpointRecord]
     ) -> list[Document]:
         """Return checkpoints with the validations at their steps."""
@@ -320,23 +428,31 @@ class EmbeddedTransport(ModelTransport):
             database, [(record, validations.get(record.uuid)) for record in records]
         )
 
+    def _versions(
+        self, database: Database, model: str | int, records: Sequence[ModelVersionRecord]
+    ) -> list[Document]:
+        name = database.get_model(model).name
+        checkpoints = self._with_validations(
+            database, [database.get_checkpoint(record.checkpoint_uuid) for record in records]
+        )
+        return [
+            make_document(record, model_name=name, checkpoint=checkpoint)
+            for record, checkpoint in zip(records, checkpoints, strict=True)
+        ]
+
     def _documents(
         self, database: Database, pairs: Sequence[tuple[CheckpointRecord, MetricRecord | None]]
     ) -> list[Document]:
         """Return checkpoints with data of their experiments and trials."""
         # Trials first: they are deleted with their experiment, and reading that one raises then.
         owners = database.get_trials({record.trial_id for record, _ in pairs})
-        hparams = {number: json.dumps(owner.hparams) for number, owner in owners.items()}
-        configs: dict[int, str] = {}
-        for record, _ in pairs:
-            if record.experiment_id not in configs:
-                config = database.get_experiment(record.experiment_id).config
-                configs[record.experiment_id] = json.dumps(config)
+        numbers = {record.experiment_id for record, _ in pairs}
+        configs = {number: database.get_experiment(number).config for number in numbers}
         return [
             make_document(
                 record,
-                experiment_config=json.loads(configs[record.experiment_id]),
-                hparams=json.loads(hparams[record.trial_id]),
+                experiment_config=copy.deepcopy(configs[record.experiment_id]),
+                hparams=copy.deepcopy(owners[record.trial_id].hparams),
                 validation=validation
                 and {"metrics": dict(validation.metrics), "n_records": validation.n_records},
             )
@@ -344,7 +460,7 @@ class EmbeddedTransport(ModelTransport):
         ]
 
 
-def _part(records: list[Any], limit: int | None, offset: int) -> list[Any]:
+def _part(records: list[Any], limit: int | None = None, offset: int = 0) -> list[Any]:
     return records[offset : None if limit is None else offset + limit]
 
 

@@ -10,7 +10,6 @@ from detcore.contract.errors import ExperimentPausedError, InvalidArgumentError,
 from detcore.contract.values import ExperimentState
 from detcore.experimental._arguments import check_count, check_id
 from detcore.experimental._metrics import Ranked, frame
-from detcore.experimental._transport import all_pages
 from detcore.experimental._trial import OrderBy, TrialReference
 
 if TYPE_CHECKING:
@@ -100,14 +99,14 @@ class ExperimentReference(Ranked):
             sort_by: The sort key; trials without a value (no end yet) come last.
             order_by: In which direction.
         """
-        transport, key = self._transport, _SORT_KEYS[TrialSortBy(sort_by)]
+        key = _SORT_KEYS[TrialSortBy(sort_by)]
         descending = OrderBy(order_by) is OrderBy.DESCENDING
-        found = self._trials()
+        found = self._transport.list_trials(self.id)
         having = [document for document in found if document[key] is not None]
         having.sort(key=lambda document: (document[key], document["id"]), reverse=descending)
         having += [document for document in found if document[key] is None]
         return [
-            TrialReference(document["id"], self.master, transport=transport, known=document)
+            TrialReference(document["id"], self.master, transport=self._transport, known=document)
             for document in having
         ]
 
@@ -125,7 +124,7 @@ class ExperimentReference(Ranked):
         """
         from detcore.describe import flatten
 
-        found = self._trials()
+        found = self._transport.list_trials(self.id)
         rows = [
             {
                 **{key: document[key] for key in ("state", "num_restarts", "error")},
@@ -151,7 +150,7 @@ class ExperimentReference(Ranked):
         _check_interval(interval)
         while True:
             document = self._document()  # before the trials, to see all that it made
-            trials = self._transport.list_trials(self.id, limit=1, offset=0)
+            trials = self._transport.list_trials(self.id, limit=1)
             if trials:
                 first = trials[0]
                 return TrialReference(
@@ -270,15 +269,6 @@ class ExperimentReference(Ranked):
                 deleted.
         """
         self._control("delete")
-
-    def _trials(self) -> list[Document]:
-        transport = self._transport
-        return list(
-            all_pages(
-                transport,
-                lambda limit, offset: transport.list_trials(self.id, limit=limit, offset=offset),
-            )
-        )
 
     def _control(self, action: str) -> None:
         self._transport.control_experiment(self.id, action)

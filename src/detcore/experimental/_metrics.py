@@ -20,15 +20,14 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TrainingMetrics:
-    """A report of training metrics.
+class _Report:
+    """A report of metrics.
 
     Attributes:
         trial_run_id: Which start of the trial reported it, from 1.
         steps_completed: Batches completed since the trial first started.
         end_time: When it was reported.
         metrics: Values by name.
-        batch_metrics: Values of each batch since the last report, oldest first, or None.
     """
 
     trial_id: int
@@ -36,18 +35,23 @@ class TrainingMetrics:
     steps_completed: int
     end_time: datetime.datetime
     metrics: Mapping[str, Any]
-    batch_metrics: list[Mapping[str, Any]] | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class ValidationMetrics:
-    """A report of validation metrics; see `TrainingMetrics`."""
+class TrainingMetrics(_Report):
+    """A report of training metrics.
 
-    trial_id: int
-    trial_run_id: int
-    steps_completed: int
-    end_time: datetime.datetime
-    metrics: Mapping[str, Any]
+    Attributes:
+        batch_metrics: Values of each batch since the last report, oldest first, or None.
+    """
+
+    batch_metrics: list[Mapping[str, Any]] | None = None
+
+
+class ValidationMetrics(_Report):
+    """A report of validation metrics."""
+
+    __slots__ = ()
 
 
 def frame(rows: Sequence[Mapping[str, Any]], *, index: tuple[str, Sequence[int]]) -> Any:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import InvalidArgumentError, describe
 from detcore.contract.values import ModelOrderBy
 from detcore.experimental._arguments import check_id, check_keys, check_metadata, check_text
 from detcore.experimental._checkpoint import Checkpoint
-from detcore.experimental._transport import Connected, all_pages
+from detcore.experimental._transport import Connected
 
 if TYPE_CHECKING:
-    from detcore.experimental._model_transport import ModelTransport
     from detcore.experimental._transport import Document, Transport
 
 _LATEST = (0, -1)
@@ -120,18 +119,13 @@ class Model(Connected):
                 "latest"
             )
         wanted = 0 if number in _LATEST else number
-        document = self._asked.get_version(self._key, wanted)
+        document = self._transport.get_version(self._key, wanted)
         return None if document is None else self._version(document)
 
     def get_versions(self, order_by: ModelOrderBy = ModelOrderBy.DESCENDING) -> list[Checkpoint]:
         """Return all versions, sorted by number, the newest first unless told otherwise."""
-        asked, order = self._asked, ModelOrderBy(order_by).value
-        documents = all_pages(
-            self._transport,
-            lambda limit, offset: asked.list_versions(
-                self._key, order_by=order, limit=limit, offset=offset
-            ),
-        )
+        order = ModelOrderBy(order_by).value
+        documents = self._transport.list_versions(self._key, order_by=order)
         return [self._version(document) for document in documents]
 
     def register_version(
@@ -170,8 +164,8 @@ class Model(Connected):
                 raise InvalidArgumentError(f"{what} is {describe(text)}; expected a text")
         if metadata:
             given["metadata"] = check_metadata(metadata)
-        version = self._version(self._asked.register_version(self._key, uuid, **given))
-        self._take(self._asked.get_model(self._key))
+        version = self._version(self._transport.register_version(self._key, uuid, **given))
+        self._take(self._transport.get_model(self._key))
         return version
 
     def delete_version(self, version: int) -> None:
@@ -181,8 +175,8 @@ class Model(Connected):
             NotFoundError: If there is no such version.
             DatabaseError: If the model is archived.
         """
-        self._asked.delete_version(self._key, check_id("version", version))
-        self._take(self._asked.get_model(self._key))
+        self._transport.delete_version(self._key, check_id("version", version))
+        self._take(self._transport.get_model(self._key))
 
     # -- metadata, description and labels ---------------------------------------------------------
 
@@ -196,7 +190,7 @@ class Model(Connected):
             InvalidArgumentError: If it cannot.
             DatabaseError: If the model is archived.
         """
-        self._take(self._asked.add_model_metadata(self._key, check_metadata(metadata)))
+        self._take(self._transport.add_model_metadata(self._key, check_metadata(metadata)))
 
     def remove_metadata(self, keys: Iterable[str]) -> None:
         """Remove top-level keys from its metadata; those that are not there are skipped.
@@ -205,7 +199,7 @@ class Model(Connected):
             InvalidArgumentError: If `keys` is not a list of texts (a ValueError, too).
             DatabaseError: If the model is archived.
         """
-        self._take(self._asked.remove_model_metadata(self._key, check_keys("keys", keys)))
+        self._take(self._transport.remove_model_metadata(self._key, check_keys("keys", keys)))
 
     def set_description(self, description: str) -> None:
         """Replace its description.
@@ -215,7 +209,7 @@ class Model(Connected):
         """
         if not isinstance(description, str):
             raise InvalidArgumentError(f"description is {describe(description)}; expected a text")
-        self._take(self._asked.update_model(self._key, description=description, labels=None))
+        self._take(self._transport.update_model(self._key, description=description, labels=None))
 
     def set_labels(self, labels: Iterable[str]) -> None:
         """Replace its labels.
@@ -225,23 +219,19 @@ class Model(Connected):
             DatabaseError: If the model is archived.
         """
         texts = check_keys("labels", labels)
-        self._take(self._asked.update_model(self._key, description=None, labels=texts))
+        self._take(self._transport.update_model(self._key, description=None, labels=texts))
 
     def archive(self) -> None:
         """Put it away: it is shown, but not changed any more."""
-        self._take(self._asked.set_model_archived(self._key, True))
+        self._take(self._transport.set_model_archived(self._key, True))
 
     def unarchive(self) -> None:
         """Bring it back."""
-        self._take(self._asked.set_model_archived(self._key, False))
+        self._take(self._transport.set_model_archived(self._key, False))
 
     def delete(self) -> None:
         """Delete it and its versions. Checkpoints stay, and retention may delete them then."""
-        self._asked.delete_model(self._key)
-
-    @property
-    def _asked(self) -> ModelTransport:
-        return cast("ModelTransport", self._transport)
+        self._transport.delete_model(self._key)
 
     @property
     def _key(self) -> str | int:

@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import RunError
+from detcore.describe import format_number
 from detcore.experimental._where import is_interactive
+from detcore.runner import RunListener
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
@@ -17,8 +19,8 @@ if TYPE_CHECKING:
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 
 
-class PrintingListener:
-    """A `detcore.runner.RunListener` that prints starts, validations, checkpoints and output."""
+class PrintingListener(RunListener):
+    """A listener that prints starts, validations, checkpoints and output."""
 
     def __init__(self) -> None:
         self._is_search = False
@@ -31,9 +33,6 @@ class PrintingListener:
         """Print what went wrong, if something did."""
         if status.error:
             _say(f"trial {status.trial_id}: {status.error.splitlines()[0]}")
-
-    def search_progress(self, progress: float, planned_length: int = 0) -> None:
-        """Not shown: the lines of the trials tell."""
 
     def trial_started(self, info: TrialInfo, *, pid: int) -> None:
         """Print where the trial starts, and with which hyperparameters."""
@@ -57,9 +56,6 @@ class PrintingListener:
     def notice(self, text: str) -> None:
         """Print it."""
         _say(text)
-
-    def tick(self) -> None:
-        """Nothing is redrawn."""
 
 
 def raise_unless_complete(
@@ -96,7 +92,4 @@ def _say(text: str) -> None:
 
 
 def _metrics(metrics: Mapping[str, Any]) -> str:
-    return "  ".join(
-        f"{name} {value:.4g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in metrics.items()
-    )
+    return "  ".join(f"{name} {format_number(value)}" for name, value in metrics.items())

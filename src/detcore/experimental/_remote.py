@@ -102,8 +102,7 @@ def _entrypoint(
     listener: PrintingListener,
 ) -> str | list[str]:
     """Return the entrypoint that the trials run on the server."""
-    is_notebook = bool(command) and command is not None and command[0].endswith(_NOTEBOOK)
-    if command is not None and not is_notebook:
+    if command is not None and not (command and command[0].endswith(_NOTEBOOK)):
         return ["python3", *_checked(command, folder)]
     script = script_of(trial_def)
     if script is not None:

@@ -1,19 +1,28 @@
-"""Record-store interface used by the client. Values are JSON, so the store may be remote."""
+"""The record store that the client asks: this machine's records, or a server.
+
+Values are JSON, so the store may be remote.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypedDict
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+
+from detcore.environment import read_environment, read_variables
 
 if TYPE_CHECKING:
-    from typing_extensions import Unpack
+    from detcore.experimental._embedded import EmbeddedTransport
+    from detcore.experimental.http import HttpTransport
 
 
 Document: TypeAlias = "dict[str, Any]"
+Transport: TypeAlias = "EmbeddedTransport | HttpTransport"
+_PORT = "DET_MASTER_PORT"
 
 
-class ExperimentQuery(TypedDict):
-    """Which experiments `Transport.list_experiments` returns, and in which order.
+class ExperimentQuery(TypedDict, total=False):
+    """Which experiments `list_experiments` of a transport returns, and in which order.
 
     See the parameters of `detcore.database.Database.list_experiments`.
     """
@@ -28,7 +37,7 @@ class ExperimentQuery(TypedDict):
 
 
 class TrialChanges(TypedDict, total=False):
-    """Changes of `Transport.update_trial`; see `detcore.database.Database.update_trial`."""
+    """Changes of a transport's `update_trial`; see `detcore.database.Database.update_trial`."""
 
     notes: str | None
     labels: list[str] | None
@@ -36,129 +45,30 @@ class TrialChanges(TypedDict, total=False):
     remove_labels: list[str]
 
 
-class Transport(Protocol):
-    """Asks a store. Arguments and results are what JSON can say; times are ISO 8601 texts in UTC.
+class ModelQuery(TypedDict, total=False):
+    """Which models `list_models` of a transport returns, and in which order.
 
-    Numbers of metrics may be NaN or infinite: a transport whose wire has no such numbers spells
-    them on its own. Each method that changes something returns when the store has accepted it, and
-    raises a `DetcoreError` when it has not: `NotFoundError` where there is no such record, and what
-    the method of `detcore.database.Database` of the same purpose raises.
-
-    Documents:
-
-    - experiment: ``id, name, state, error, config, archived, progress, created_at, ended_at`` and
-      ``is_alive``: whether its process is there, None where that cannot be determined;
-    - trial: ``id, experiment_id, state, error, hparams, num_restarts, created_at, ended_at,
-      labels, notes``;
-    - report: ``trial_id, run_id, steps_completed, metrics, batch_metrics, n_records, reported_at``;
-    - checkpoint: ``uuid, experiment_id, trial_id, state, steps_completed, metadata, resources,
-      experiment_config, hparams, started_at, committed_at`` and ``validation``: ``metrics,
-      n_records`` of the validation at its step, or None.
-
-    A transport of the model registry has the methods of `EmbeddedTransport` about models, too. It
-    may have one more method: ``records()`` returns a `detcore.database.Database`, or
-    an object that answers the questions of one. Notebooks draw experiments and trials from it, and
-    show their ``repr`` without it.
-
-    Attributes:
-        page_size: Maximum number of entries to request of a list at once; None: all of them. With
-            `limit` None a list is complete; otherwise it begins after `offset` entries, in the
-            same order each time.
+    ``sort_by`` is a `ModelSortBy`, ``order_by`` an `OrderBy`; for the others see the parameters of
+    `Database.list_models`.
     """
 
-    page_size: int | None
+    sort_by: int
+    order_by: int
+    name: str
+    description: str
+    labels: list[str]
+    archived: bool | None
+    limit: int | None
+    offset: int
 
-    def close(self) -> None:
-        """Release the held resources; the next call takes them again."""
 
-    # -- experiments ------------------------------------------------------------------------------
+class VersionTexts(TypedDict, total=False):
+    """Texts and metadata of a new version of a model; empty by default."""
 
-    def get_experiment(self, experiment_id: int) -> Document:
-        """Return an experiment."""
-
-    def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
-        """Return experiments by id."""
-
-    def control_experiment(self, experiment_id: int, action: str) -> None:
-        """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
-
-    def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
-        """Return the trials of an experiment by id."""
-
-    # -- trials -----------------------------------------------------------------------------------
-
-    def control_trial(self, trial_id: int, action: str) -> None:
-        """Do one of: cancel, kill."""
-
-    def get_trial(self, trial_id: int) -> Document:
-        """Return a trial."""
-
-    def update_trial(self, trial_id: int, **changes: Unpack[TrialChanges]) -> Document:
-        """Change a trial's notes or labels, and return it; None keeps a value."""
-
-    def list_metrics(
-        self, trial_id: int, kind: str, *, limit: int | None, offset: int
-    ) -> list[Document]:
-        """Return the reports of a trial by steps; `kind` is "training" or "validation"."""
-
-    def read_log(self, trial_id: int, *, position: int, limit: int | None) -> Document:
-        """Return lines of a trial's log from a position on.
-
-        Returns:
-            ``lines`` (each ``at, run, rank, stream, text``), the ``position`` behind them, and
-            ``is_over``: whether nothing more will come.
-        """
-
-    def download_event_files(self, trial_id: int, folder: str) -> int:
-        """Bring the event files in a folder of this machine up to date, and return how many."""
-
-    # -- checkpoints ------------------------------------------------------------------------------
-
-    def get_checkpoint(self, uuid: str) -> Document:
-        """Return a checkpoint by its UUID, or by a beginning of it that no other one has."""
-
-    def list_checkpoints(self, trial_id: int, *, limit: int | None, offset: int) -> list[Document]:
-        """Return the COMPLETED checkpoints of a trial, oldest first."""
-
-    def latest_checkpoint(self, trial_id: int) -> Document | None:
-        """Return the COMPLETED checkpoint of a trial with the most steps."""
-
-    def top_checkpoints(
-        self,
-        *,
-        experiment_id: int | None,
-        trial_id: int | None,
-        metric: str | None,
-        smaller_is_better: bool | None,
-        limit: int | None,
-        distinct_trials: bool,
-    ) -> Document:
-        """Return COMPLETED checkpoints, the best first, those without the metric (or NaN) last.
-
-        Args:
-            experiment_id: Of this experiment, or
-            trial_id: of this trial.
-            metric: A validation metric; None: the searcher's.
-            smaller_is_better: None: as the experiment's searcher is configured.
-            limit: How many at most; None: all.
-            distinct_trials: Whether to return only the best one of each trial.
-
-        Returns:
-            ``metric``, ``smaller_is_better``, and ``checkpoints``: documents with ``value``, a
-            number or None.
-        """
-
-    def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
-        """Add to a checkpoint's metadata, and return the checkpoint."""
-
-    def remove_checkpoint_metadata(self, uuid: str, keys: list[str]) -> Document:
-        """Remove keys from a checkpoint's metadata, and return the checkpoint."""
-
-    def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
-        """Delete a checkpoint's files, or those that match, and return the checkpoint."""
-
-    def download_checkpoint(self, uuid: str, folder: str) -> None:
-        """Put a checkpoint's files into a folder of this machine, unless they are there."""
+    name: str
+    comment: str
+    notes: str
+    metadata: Document | None
 
 
 class Connected:
@@ -175,8 +85,6 @@ class Connected:
     @property
     def _transport(self) -> Transport:
         if self._given_transport is None:
-            from detcore.experimental._connect import connect
-
             self._given_transport = connect(self.master)
         return self._given_transport
 
@@ -199,20 +107,44 @@ class Connected:
         return shown
 
 
-def all_pages(
-    transport: Transport, fetch: Callable[[int | None, int], list[Document]]
-) -> Iterator[Document]:
-    """Yield a whole list, page by page.
+def connect(
+    master: str | None,
+    user: str | None = None,
+    password: str | None = None,
+    *,
+    certificate: Path | None = None,
+) -> Transport:
+    """Return the transport for a master; it opens and logs in only when it is used.
 
     Args:
-        transport: Whose pages.
-        fetch: Called with limit and offset.
+        master: Its address; None or "": the environment's, and where that names none, the records
+            of this machine (``DETCORE_DB``, or SQLite in ``DETCORE_HOME``).
+        user: User name on the server.
+        password: The user's password; default: see `detcore.experimental.http.find_credentials`.
+        certificate: File of the authorities to trust (PEM); default: the environment's.
+
+    Raises:
+        ConfigError: If the address cannot be used, or the file is not there.
     """
-    size = transport.page_size
-    offset = 0
-    while True:
-        page = fetch(size, offset)
-        yield from page
-        if size is None or len(page) < size:
-            return
-        offset += len(page)
+    environment = read_environment()
+    address = master or environment.master
+    if not address:
+        from detcore.experimental._embedded import EmbeddedTransport
+
+        return EmbeddedTransport(environment)
+    if certificate is not None:
+        environment = dataclasses.replace(environment, master_certificate=certificate)
+    from detcore.experimental.http import connect as connect_to_server
+
+    return connect_to_server(
+        address if master else _with_port(address), user, password, environment
+    )
+
+
+def _with_port(address: str) -> str:
+    """Return the environment's master with its port: one of the variables names a host alone."""
+    said = read_variables([_PORT]).get(_PORT)
+    host = address.rpartition("]")[2] if address.startswith("[") else address
+    if said is None or "://" in address or ":" in host:
+        return address
+    return f"{address}:{said}"

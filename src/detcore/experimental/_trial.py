@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import datetime
 import enum
+import itertools
 import os
 import time
 from collections.abc import Collection, Iterable, Iterator
@@ -14,7 +15,6 @@ from detcore.contract.errors import InvalidArgumentError, NoCheckpointError, Not
 from detcore.contract.values import ModelOrderBy, TrialState
 from detcore.experimental._arguments import check_id, check_keys, check_text
 from detcore.experimental._metrics import Ranked, TrainingMetrics, ValidationMetrics, frame
-from detcore.experimental._transport import all_pages
 
 if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint
@@ -39,6 +39,7 @@ class CheckpointSortBy(enum.IntEnum):
 
 
 _POLL_S = 0.3
+_PAGE_LINES = 1000
 _SORT_KEYS = {
     CheckpointSortBy.UUID: "uuid",
     CheckpointSortBy.BATCH_NUMBER: "steps_completed",
@@ -200,7 +201,7 @@ class TrialReference(Ranked):
         if sort_by is None and order_by is not None:
             raise InvalidArgumentError("order_by is given without sort_by; give both, or neither")
         if isinstance(sort_by, CheckpointSortBy) and sort_by in _SORT_KEYS:
-            documents = self._all_checkpoints()
+            documents = self._transport.list_checkpoints(self.id)
             key = _SORT_KEYS[sort_by]
             descending = order_by is not None and OrderBy(order_by) is OrderBy.DESCENDING
             documents.sort(key=lambda found: (found[key], found["uuid"]), reverse=descending)
@@ -217,12 +218,12 @@ class TrialReference(Ranked):
 
         Where several runs of the trial reported a step, the last one's is yielded.
         """
-        for document in self._reports("training"):
+        for document in self._transport.list_metrics(self.id, "training"):
             yield TrainingMetrics(**_report(document), batch_metrics=document["batch_metrics"])
 
     def stream_validation_metrics(self) -> Iterator[ValidationMetrics]:
         """Yield its validation reports in the order of steps; see `stream_training_metrics`."""
-        for document in self._reports("validation"):
+        for document in self._transport.list_metrics(self.id, "validation"):
             yield ValidationMetrics(**_report(document))
 
     def metrics_frame(self, kind: str = "validation") -> Any:
@@ -241,7 +242,7 @@ class TrialReference(Ranked):
         """
         if kind not in ("training", "validation"):
             raise InvalidArgumentError(f"{kind!r} is no kind of reports; training or validation is")
-        reports = list(self._reports(kind))
+        reports = self._transport.list_metrics(self.id, kind)
         return frame(
             [report["metrics"] for report in reports],
             index=("steps_completed", [report["steps_completed"] for report in reports]),
@@ -276,7 +277,8 @@ class TrialReference(Ranked):
         if head is not None and check_id("head", head) < 0:
             raise InvalidArgumentError(f"head is {head}; expected 0 or more")
         self._transport.get_trial(self.id)  # one that is not there is said now, not at first use
-        return self._lines(follow, head, tail, rank_ids, stdtypes)
+        lines = self._read_lines(follow, tail, rank_ids, stdtypes)
+        return itertools.islice(lines, head)
 
     def download_event_files(self, path: str | os.PathLike[str] | None = None) -> str:
         """Copy its event files to a folder, for TensorBoard.
@@ -317,63 +319,45 @@ class TrialReference(Ranked):
         """
         self._transport.control_trial(self.id, "kill")
 
-    def _lines(
+    def _read_lines(
         self,
         follow: bool,
-        head: int | None,
         tail: int | None,
         rank_ids: Collection[int] | None,
         stdtypes: Collection[str] | None,
     ) -> Iterator[str]:
-        position, left = 0, head
-        last: collections.deque[str] | None = (
-            None if tail is None else collections.deque(maxlen=tail)
-        )
-        while left is None or left > 0:
-            page = self._transport.read_log(
-                self.id, position=position, limit=self._transport.page_size
-            )
+        def choose(lines: list[Document]) -> list[str]:
+            return [
+                line["text"]
+                for line in lines
+                if (rank_ids is None or line["rank"] in rank_ids)
+                and (stdtypes is None or line["stream"] in stdtypes)
+            ]
+
+        pages = self._read_pages(follow)
+        if tail is not None:
+            last: collections.deque[str] = collections.deque(maxlen=tail)
+            for lines in pages:
+                last += choose(lines)
+                if not lines:
+                    break
+            yield from last
+        for lines in pages:
+            yield from choose(lines)
+
+    def _read_pages(self, follow: bool) -> Iterator[list[Document]]:
+        """Yield parts of its log; an empty one where nothing more was printed so far."""
+        position = 0
+        while True:
+            page = self._transport.read_log(self.id, position=position, limit=_PAGE_LINES)
             is_end = page["position"] == position
             position = page["position"]
-            for line in page["lines"]:
-                if (rank_ids is not None and line["rank"] not in rank_ids) or (
-                    stdtypes is not None and line["stream"] not in stdtypes
-                ):
-                    continue
-                if last is not None:
-                    last.append(line["text"])
-                    continue
-                yield line["text"]
-                if left is not None:
-                    left -= 1
-                    if left == 0:
-                        return
-            if not is_end:
-                continue
-            if last is not None:
-                yield from last
-                last = None
-            if not follow or page["is_over"]:
-                return
-            time.sleep(_POLL_S)
-
-    def _reports(self, kind: str) -> Iterator[Document]:
-        ask = self._transport.list_metrics
-        return all_pages(
-            self._transport,
-            lambda limit, offset: ask(self.id, kind, limit=limit, offset=offset),
-        )
-
-    def _all_checkpoints(self) -> list[Document]:
-        transport = self._transport
-        return list(
-            all_pages(
-                transport,
-                lambda limit, offset: transport.list_checkpoints(
-                    self.id, limit=limit, offset=offset
-                ),
-            )
-        )
+            if page["lines"] or is_end:
+                yield page["lines"]
+            if is_end:
+                if not follow or page["is_over"]:
+                    return
+                time.sleep(_POLL_S)
 
     def _latest(self) -> Document:
         document = self._transport.latest_checkpoint(self.id)

@@ -37,8 +37,7 @@ def notebook_html(shown: object) -> str | None:
             learning curves, a checkpoint with the fields of its object, a model with its versions.
 
     Returns:
-        None for other objects, and for experiments and trials of a transport that has no records to
-        read: these have a ``repr`` alone.
+        None for other objects.
     """
     if isinstance(shown, ExperimentReference):
         return _experiment_html(shown)
@@ -49,14 +48,14 @@ def notebook_html(shown: object) -> str | None:
     return _model_html(shown) if hasattr(shown, "get_versions") else None
 
 
-def _experiment_html(experiment: ExperimentReference) -> str | None:
+def _experiment_html(experiment: ExperimentReference) -> str:
     def show(database: Database) -> str:
         return experiment_part(read_view(database, experiment.id, parts=_PARTS))
 
     return _from_records(experiment, show)
 
 
-def _trial_html(trial: TrialReference) -> str | None:
+def _trial_html(trial: TrialReference) -> str:
     def show(database: Database) -> str:
         number = database.get_trial(trial.id).experiment_id
         view = read_view(
@@ -93,9 +92,8 @@ def _checkpoint_html(checkpoint: Checkpoint) -> str:
 def _model_html(model: Any) -> str:
     """Return a model with its latest versions."""
     try:
-        versions = model._asked.list_versions(
-            model._key, order_by=ModelOrderBy.DESCENDING.value, limit=_MOST_ROWS, offset=0
-        )
+        order = ModelOrderBy.DESCENDING.value
+        versions = model._transport.list_versions(model._key, order_by=order)[:_MOST_ROWS]
     except DetcoreError as error:
         return _explain(model, error)
     fields = {
@@ -124,10 +122,9 @@ def _model_html(model: Any) -> str:
     )
 
 
-def _from_records(shown: Any, show: Callable[[Database], str]) -> str | None:
+def _from_records(shown: Any, show: Callable[[Database], str]) -> str:
     try:
-        records: Callable[[], Database] | None = getattr(shown._transport, "records", None)
-        return None if records is None else show(records())
+        return show(shown._transport.records())
     except DetcoreError as error:
         return _explain(shown, error)
 

@@ -19,8 +19,6 @@ if TYPE_CHECKING:
         forget_token,
         keep_token,
         log_in_at,
-        newest_experiments,
-        normal_url,
         open_session,
     )
     from detcore.experimental.http._documents import (
@@ -31,7 +29,7 @@ if TYPE_CHECKING:
         unspell_metrics,
     )
     from detcore.experimental.http._reads import answer_read
-    from detcore.experimental.http._session import ServerAway, ServerRefused, Session
+    from detcore.experimental.http._session import ServerAway, ServerRefused, Session, normal_url
     from detcore.experimental.http._submit import (
         Detached,
         HandIn,
@@ -65,7 +63,6 @@ __all__ = [
     "hand_in",
     "keep_token",
     "log_in_at",
-    "newest_experiments",
     "normal_url",
     "open_session",
     "pack",
@@ -82,12 +79,11 @@ __getattr__, __dir__ = lazy_names(
     {
         "_context": "MOST_CONTEXT_BYTES MOST_CONTEXT_ENTRIES PackedContext pack",
         "_credentials": (
-            "KeptToken find_credentials forget_token keep_token log_in_at "
-            "newest_experiments normal_url open_session"
+            "KeptToken find_credentials forget_token keep_token log_in_at open_session"
         ),
         "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
         "_reads": "answer_read",
-        "_session": "ServerAway ServerRefused Session",
+        "_session": "ServerAway ServerRefused Session normal_url",
         "_submit": "Detached HandIn activate follow hand_in read_events submit",
         "_transport": "HttpTransport ServerRecords connect",
     },

@@ -9,11 +9,13 @@ import os
 import stat
 import tarfile
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 from detcore.contract.errors import ConfigError
+from detcore.describe import format_bytes
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
@@ -25,8 +27,6 @@ MOST_CONTEXT_ENTRIES = 20_000
 # Never of use elsewhere; a line such as "!.git" in the ignore file takes them in.
 _LEFT_OUT = (".git", "__pycache__", ".ipynb_checkpoints")
 _LISTED = 10
-# A child that makes up this share of its folder is listed instead of the folder.
-_MOST_OF_IT = 0.6
 # Any would do, as long as it is the same one each time; ZIP knows none before 1980.
 _TIME = 315_619_200
 _CHUNK_BYTES = 1 << 20
@@ -219,42 +219,17 @@ def _check_size(folder: Path, entries: Sequence[_Entry]) -> None:
     total = sum(entry.size_bytes for entry in entries)
     if total <= MOST_CONTEXT_BYTES:
         return
-    listed = "\n".join(f"  {_shown(size):>9}  {name}" for name, size in _largest(entries)[:_LISTED])
+    sizes: Counter[str] = Counter()
+    for entry in entries:
+        sizes[entry.name.partition("/")[0]] += entry.size_bytes
+    largest = sizes.most_common(_LISTED)
+    listed = "\n".join(f"  {format_bytes(size):>9}  {name}" for name, size in largest)
     raise ConfigError(
-        f"{folder} is too big to be handed in: its files have {_shown(total)}, and at most "
-        f"{_shown(MOST_CONTEXT_BYTES)} are taken. The largest:\n{listed}\n"
+        f"{folder} is too big to be handed in: its files have {format_bytes(total)}, and at most "
+        f"{format_bytes(MOST_CONTEXT_BYTES)} are taken. The largest:\n{listed}\n"
         f"Leave out what is no code, such as data and results, with lines in "
         f"{folder / IGNORE_FILE} (as in .gitignore)."
     )
-
-
-def _largest(entries: Sequence[_Entry]) -> list[tuple[str, int]]:
-    """Return the names and sizes of files, and of folders of several, the largest first."""
-    sizes: dict[str, int] = {}
-    children: dict[str, list[str]] = {}
-    folders = {entry.name for entry in entries if entry.is_folder}
-    for entry in entries:
-        children.setdefault(entry.name.rpartition("/")[0], []).append(entry.name)
-        name = entry.name
-        while name:
-            sizes[name] = sizes.get(name, 0) + entry.size_bytes
-            name = name.rpartition("/")[0]
-    found = [
-        name
-        for name in sizes
-        # A folder that is one file, more or less, says nothing that the file does not.
-        if max((sizes[child] for child in children.get(name, ())), default=0)
-        < _MOST_OF_IT * sizes[name]
-    ]
-    found.sort(key=lambda name: (-sizes[name], name))
-    return [(f"{name}/" if name in folders else name, sizes[name]) for name in found]
-
-
-def _shown(size: int) -> str:
-    for unit, step in (("MB", 1000**2), ("KB", 1000)):
-        if size >= step:
-            return f"{size / step:.1f} {unit}"
-    return f"{size} bytes"
 
 
 def _add(archive: tarfile.TarFile, entry: _Entry) -> None:

@@ -9,18 +9,14 @@ import json
 import os
 import tempfile
 import time
-import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from detcore.contract.errors import ConfigError, StorageError, UnauthenticatedError
-from detcore.environment import Environment, read_environment
-from detcore.experimental.http._session import Session
+from detcore.environment import Environment
+from detcore.experimental.http._session import Session, normal_url
 
-# A shell waits for the answer at each press of the tab key.
-_COMPLETION_WAIT_S = 1.0
-_DEFAULT_PORT = 8080
 _FILE = "credentials.json"
 # A token that expires this soon is not used: it could expire during its use.
 _MARGIN_S = 60.0
@@ -28,12 +24,12 @@ _MARGIN_S = 60.0
 
 def find_credentials(
     url: str,
-    user: str | None = None,
-    environment: Environment | None = None,
+    user: str | None,
+    environment: Environment,
     *,
     password: str | None = None,
-) -> tuple[str, Path | None]:
-    """Return a token for a server, and the file of the authorities to trust (None: the system's).
+) -> str:
+    """Return a token for a server.
 
     Uses the first of these that exists: a `password` given here, ``DETCORE_TOKEN`` (of any user),
     the token that ``detcore user login`` kept, a log-in with the environment's password.
@@ -41,7 +37,7 @@ def find_credentials(
     Args:
         url: The server; see `normal_url`.
         user: The user; None: the environment's user, or else the one who logged in last.
-        environment: The settings of this process; default: read now.
+        environment: The settings of this process.
         password: Password to log in with; takes precedence over the other sources.
 
     Raises:
@@ -51,19 +47,18 @@ def find_credentials(
         ServerAway: If a log-in is needed and the server does not answer.
     """
     url = normal_url(url)
-    environment = environment or read_environment()
     certificate = trusted_authorities(environment)
     name = user or environment.user
     if password is None:
         if environment.token:
-            return environment.token, certificate
+            return environment.token
         kept = kept_token(environment.home, url, name)
         if kept is not None:
-            return kept.token, certificate
+            return kept.token
         if environment.user in (None, name):
             password = environment.password
     if name and password is not None:
-        return log_in_at(url, name, password, certificate=certificate).token, certificate
+        return log_in_at(url, name, password, certificate=certificate).token
     whose = f" of {name!r}" if name else ""
     option = f" --user {name}" if name else ""
     raise UnauthenticatedError(
@@ -74,12 +69,10 @@ def find_credentials(
     )
 
 
-def open_session(
-    url: str, user: str | None = None, environment: Environment | None = None
-) -> Session:
+def open_session(url: str, user: str | None = None, *, environment: Environment) -> Session:
     """Return a session with a server; see `find_credentials`."""
-    token, certificate = find_credentials(url, user, environment)
-    return Session(normal_url(url), token, certificate=certificate)
+    token = find_credentials(url, user, environment)
+    return Session(url, token, certificate=trusted_authorities(environment))
 
 
 def log_in_at(url: str, user: str, password: str, *, certificate: Path | None = None) -> KeptToken:
@@ -89,55 +82,10 @@ def log_in_at(url: str, user: str, password: str, *, certificate: Path | None = 
         ForbiddenError: If the server refuses user and password.
         ServerAway: If it does not answer.
     """
-    session = Session(url, certificate=certificate)
-    try:
-        said = session.ask(
-            "POST",
-            "/api/detcore/v1/login",
-            json_body={"username": user, "password": password},
-        )
-    finally:
-        session.close()
+    with contextlib.closing(Session(url, certificate=certificate)) as session:
+        body = {"username": user, "password": password}
+        said = session.ask("POST", "/api/detcore/v1/login", json_body=body)
     return KeptToken(user=user, token=said["token"], expires_at=said["expires_at"])
-
-
-def normal_url(url: str) -> str:
-    """Return the URL of a server as it is compared and kept.
-
-    ``host`` and ``host:port`` mean plain HTTP, and the port 8080 unless they name one.
-
-    Raises:
-        ConfigError: If it is no URL of a server.
-
-    Example::
-
-        >>> normal_url("Example.org/")
-        'http://example.org:8080'
-        >>> normal_url("https://example.org/detcore/")
-        'https://example.org/detcore'
-    """
-    text = url.strip()
-    has_scheme = "://" in text
-    try:
-        parts = urllib.parse.urlsplit(text if has_scheme else f"http://{text}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host, port, parts = None, None, urllib.parse.urlsplit("")
-    if parts.username is not None or parts.password is not None:
-        # Not shown: there is a password in it.
-        raise ConfigError(
-            f"the address of the server at {host} holds a user or a password.\n"
-            "Leave them out, and log in: detcore user login URL --user NAME"
-        )
-    if not host or parts.scheme not in ("http", "https") or parts.query or parts.fragment:
-        raise ConfigError(
-            f"{url!r} is not the address of a server.\nIt looks like http://host:8080"
-        )
-    if port is None and not has_scheme:
-        port = _DEFAULT_PORT
-    shown = f"[{host}]" if ":" in host else host
-    suffix = "" if port is None else f":{port}"
-    return f"{parts.scheme}://{shown}{suffix}{parts.path.rstrip('/')}"
 
 
 def trusted_authorities(environment: Environment) -> Path | None:
@@ -278,25 +226,3 @@ def _replace(path: Path, text: str) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
-
-
-def newest_experiments(environment: Environment, master: str) -> list[tuple[int, str, str]]:
-    """Return id, state and name of a server's newest experiments, for a shell that completes ids.
-
-    Nothing is asked without a token that is kept, and the server has one second to answer.
-    """
-    url = normal_url(master)
-    kept = kept_token(environment.home, url, environment.user)
-    token = environment.token or (kept.token if kept else "")
-    if not token:
-        return []
-    certificate = trusted_authorities(environment)
-    with contextlib.closing(Session(url, token, certificate=certificate)) as session:
-        told = session.ask(
-            "GET",
-            "/api/detcore/v1/experiments",
-            params={"newest_first": "true", "limit": 1000},
-            timeout_s=_COMPLETION_WAIT_S,
-            num_tries=1,
-        )
-    return [(row["id"], row["state"], row["name"]) for row in told]

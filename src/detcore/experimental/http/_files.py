@@ -53,6 +53,7 @@ class HttpStorage:
 
     Attributes:
         uuid: The checkpoint.
+        url: Where the server has it.
 
     Raises:
         DetcoreError: If there is no such checkpoint, or it cannot be read; as the server says.
@@ -61,15 +62,7 @@ class HttpStorage:
     def __init__(self, session: Session, uuid: str) -> None:
         self._session = session
         self._path = f"{_ROOT}{checkpoint_path(uuid)}/files"
-        self._url = ""
-        self.uuid = ""
-        self._known: dict[str, int] = {}
         self._look()
-
-    @property
-    def url(self) -> str:
-        """Where the server has it."""
-        return self._url
 
     @property
     def capabilities(self) -> Capabilities:
@@ -113,13 +106,8 @@ class HttpStorage:
                 return self._get(key, file, algorithm, progress)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
-            jobs = [pool.submit(get, pair) for pair in pairs]
-            try:
-                digests = [job.result() for job in jobs]
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
-        return {key: digest for (_, key), digest in zip(pairs, digests, strict=True)}
+            # A failure cancels the copies that were not started.
+            return dict(zip((key for _, key in pairs), pool.map(get, pairs), strict=True))
 
     def close(self) -> None:
         """Do nothing: the session is the caller's."""
@@ -150,8 +138,8 @@ class HttpStorage:
     def _look(self) -> None:
         """Ask for the current list of files."""
         answer = checked("files", self._session.ask("GET", self._path))
-        self.uuid, self._url = answer["uuid"], answer["storage_url"]
-        self._known = {file["name"]: file["size"] for file in answer["files"]}
+        self.uuid, self.url = answer["uuid"], answer["storage_url"]
+        self._known: dict[str, int] = {file["name"]: file["size"] for file in answer["files"]}
 
     def _get(
         self, key: str, file: BinaryIO, algorithm: str, progress: Progress | None

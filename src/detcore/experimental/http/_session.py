@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger("detcore.experimental.http")
 
+_DEFAULT_PORT = 8080
+_TIMEOUT_S = 60.0
 _CONNECT_TIMEOUT_S = 5.0
 # The tries take up to 6 seconds; a server that restarts is back by then.
 _TRIES = 6
@@ -57,15 +59,48 @@ class ServerAway(errors.UnavailableError):
 
 
 class ServerRefused(errors.DatabaseError):
-    """A server refused a request with no more than a status, or gave no valid answer.
+    """A server refused a request with no more than a status, or gave no valid answer."""
 
-    Attributes:
-        status: The status of its answer, or 0.
+
+def normal_url(url: str) -> str:
+    """Return the URL of a server as it is compared and kept.
+
+    ``host`` and ``host:port`` mean plain HTTP, and the port 8080 unless they name one.
+
+    Raises:
+        ConfigError: If it is no URL of a server.
+
+    Example::
+
+        >>> normal_url("Example.org/")
+        'http://example.org:8080'
+        >>> normal_url("https://example.org/detcore/")
+        'https://example.org/detcore'
     """
-
-    def __init__(self, message: str, *, status: int = 0) -> None:
-        super().__init__(message)
-        self.status = status
+    text = url.strip()
+    has_scheme = "://" in text
+    try:
+        parts = urllib.parse.urlsplit(text if has_scheme else f"http://{text}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port, parts = None, None, urllib.parse.urlsplit("")
+    if "@" in parts.netloc:
+        # The part before it is not shown: there is a password in it.
+        raise errors.ConfigError(
+            f"the address of the server at {host} holds a user or a password.\n"
+            "Addresses are shown in messages and logs. Leave them out, and log in: "
+            "detcore user login URL --user NAME"
+        )
+    is_plain = not parts.query and not parts.fragment and text.isascii() and text.isprintable()
+    if not host or parts.scheme not in ("http", "https") or port == 0 or not is_plain:
+        raise errors.ConfigError(
+            f"{url!r} is not the address of a server.\nIt looks like http://host:8080"
+        )
+    if port is None and not has_scheme:
+        port = _DEFAULT_PORT
+    shown = f"[{host}]" if ":" in host else host
+    suffix = "" if port is None else f":{port}"
+    return f"{parts.scheme}://{shown}{suffix}{parts.path.rstrip('/')}"
 
 
 class Session:
@@ -75,11 +110,10 @@ class Session:
     request. A redirect is refused, so that the token goes to no other server.
 
     Args:
-        url: URL of the server, such as ``http://host:8080``; a path after it is kept.
+        url: Address of the server; see `normal_url`.
         token: The user's token, or a function that returns it: called before the first request, and
             again if the server does not accept the token. "" for requests that need no token.
         certificate: File of the authorities to trust (PEM); None: the system's.
-        timeout_s: How long to wait for an answer, its last byte included.
 
     Raises:
         ConfigError: If the URL or the token cannot be used.
@@ -91,20 +125,15 @@ class Session:
         token: str | Callable[[], str] = "",
         *,
         certificate: Path | None = None,
-        timeout_s: float = 60.0,
     ) -> None:
-        self.url = _checked_url(url)
+        self.url = normal_url(url)
         self._log_in = token if callable(token) else None
         self._token = _checked_token(token) if isinstance(token, str) else None
         self._certificate = certificate
-        self._timeout_s = timeout_s
         # With the process that made it: replaced as a whole, so that no lock is needed, which a
         # thread might hold at the moment of a fork.
         self._opened: tuple[int, urllib3.PoolManager] | None = None
         self._used_at = time.monotonic()
-
-    def __repr__(self) -> str:
-        return f"Session({self.url!r})"
 
     def ask(
         self,
@@ -117,7 +146,6 @@ class Session:
         timeout_s: float | None = None,
         num_tries: int = _TRIES,
         is_repeatable: bool | None = None,
-        most_bytes: int = _MOST_BYTES,
     ) -> Any:
         """Send a request, and return the answer's JSON value; None if the answer is empty.
 
@@ -130,11 +158,10 @@ class Session:
             json_body: Body to send, as JSON.
             body: Body to send, as it is; ignored if `json_body` is given.
             params: The query; values that are None are left out.
-            timeout_s: How long to wait for the answer; default: the session's.
+            timeout_s: How long to wait for the answer; its last byte included.
             num_tries: How often the request is sent at most.
             is_repeatable: Whether sending it twice has the effect of sending it once; default: for
                 GET.
-            most_bytes: Size of the largest answer.
 
         Raises:
             ServerAway: If the server did not answer.
@@ -146,14 +173,14 @@ class Session:
         if json_body is not None:
             headers["Content-Type"] = "application/json"
             body = json.dumps(json_body).encode()
-        deadline = time.monotonic() + (timeout_s or self._timeout_s)
+        deadline = time.monotonic() + (timeout_s or _TIMEOUT_S)
         repeatable = method == "GET" if is_repeatable is None else is_repeatable
         where = self._where(path, params)
         data = b""
         for attempt in range(num_tries):
             try:
                 with self._answer(method, where, body, headers, deadline) as answer:
-                    data = _read(answer, most_bytes, deadline, self.url)
+                    data = _read(answer, _MOST_BYTES, deadline, self.url)
                 break
             except ServerAway as error:
                 wait_s = _BACKOFF_S * 2**attempt * random.uniform(0.5, 1.0)
@@ -212,7 +239,7 @@ class Session:
             answer = self._send(method, where, body, headers, deadline)
         try:
             if answer.status >= 300:
-                soon = time.monotonic() + self._timeout_s
+                soon = time.monotonic() + _TIMEOUT_S
                 data = _read(answer, _MOST_ERROR_BYTES, deadline or soon, self.url, cut=True)
                 said = _refusal(answer.status, data, f"{method} {where.partition('?')[0]}")
                 if answer.status in _GATEWAY and isinstance(said, ServerRefused):
@@ -237,7 +264,7 @@ class Session:
         token = self._current_token()
         if token:
             sent["Authorization"] = f"Bearer {token}"
-        left = self._timeout_s if deadline is None else max(deadline - time.monotonic(), 0.001)
+        left = _TIMEOUT_S if deadline is None else max(deadline - time.monotonic(), 0.001)
         try:
             return self._pool().request(
                 method,
@@ -319,27 +346,6 @@ def _give_back(answer: urllib3.BaseHTTPResponse) -> None:
         answer.close()
 
 
-def _checked_url(url: str) -> str:
-    try:
-        parts = urllib.parse.urlsplit(url)
-        port = parts.port
-    except ValueError:
-        parts, port = urllib.parse.SplitResult("", "", "", "", ""), None
-    if "@" in parts.netloc:  # the part before it is not shown
-        raise errors.ConfigError(
-            f"the address of the server holds a user or a password: "
-            f"{parts.scheme}://***@{parts.netloc.rpartition('@')[2]}\n"
-            "Addresses are shown in messages and logs. Give the user by user= or DETCORE_USER."
-        )
-    is_plain = not parts.query and not parts.fragment and url.isascii() and url.isprintable()
-    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0 or not is_plain:
-        raise errors.ConfigError(
-            f"the address of the server is {url!r}, which is none.\n"
-            "Give one like http://host:8080 or https://host"
-        )
-    return url.rstrip("/")
-
-
 def _checked_token(token: str) -> str:
     if not token.isascii() or not token.isprintable() or " " in token:
         raise errors.ConfigError(
@@ -395,20 +401,18 @@ def _refusal(status: int, data: bytes, what: str) -> errors.DetcoreError:
     if 300 <= status < 400:
         return ServerRefused(
             f"{what} is redirected ({status}), which is not followed: the token is for this "
-            "server alone.\nGive the address that it leads to, https:// included.",
-            status=status,
+            "server alone.\nGive the address that it leads to, https:// included."
         )
-    detail = told if told else said.get("detail", said) if isinstance(said, dict) else said
+    detail = told or (said.get("detail", said) if isinstance(said, dict) else said)
     if isinstance(detail, dict) and isinstance(detail.get("message"), str):
         detail = detail["message"]
     text = detail if isinstance(detail, str) else json.dumps(detail) if detail else ""
-    if not text:
-        text = data[:_SHOWN].decode(errors="replace")
+    text = text or data[:_SHOWN].decode(errors="replace")
     shown = errors.in_one_line(text)[:_SHOWN]
     plain = _BY_STATUS.get(status)
     if plain is not None:
         return plain(f"the server refused {what}: {shown}")
-    return ServerRefused(f"the server refused {what} with {status}: {shown}", status=status)
+    return ServerRefused(f"the server refused {what} with {status}: {shown}")
 
 
 def _named(told: dict[str, Any]) -> errors.DetcoreError | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
+import functools
+import math
 import time
 import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import ConfigError, DatabaseError, DetcoreError, in_one_line
+from detcore.describe import format_bytes
 from detcore.experimental.http._context import pack
 from detcore.experimental.http._credentials import open_session
 from detcore.experimental.http._documents import unspell_document
@@ -22,7 +24,6 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.experimental.http._context import PackedContext
     from detcore.experimental.http._session import Session
-    from detcore.experimental.http.journal import Replayer
     from detcore.runner import ExperimentResult, RunListener
 
 
@@ -161,7 +162,7 @@ def hand_in(
                 notice(line)
             return int(said["experiment_id"])
         if int(said["uploaded"]) == 0:
-            notice(f"uploading {context.num_files} files ({_shown(context.size_bytes)})")
+            notice(f"uploading {context.num_files} files ({format_bytes(context.size_bytes)})")
         _upload(session, context, int(said["uploaded"]), notice)
     raise DatabaseError(
         f"the server {session.url} asks for the code again and again, although it was uploaded.\n"
@@ -172,17 +173,14 @@ def hand_in(
 def _upload(
     session: Session, context: PackedContext, offset: int, notice: Callable[[str], None]
 ) -> None:
-    for _ in range(_MOST_STEPS):
-        if offset >= context.size_bytes:
-            return
+    while offset < context.size_bytes:
         context.file.seek(offset)
-        part = context.file.read(_PART_BYTES)
         said = _patiently(
             session,
             notice,
             "PUT",
             f"{_API}/uploads/{context.digest}",
-            body=part,
+            body=context.file.read(_PART_BYTES),
             params={"offset": offset},
         )
         offset = int(said["size"])
@@ -192,19 +190,53 @@ def _patiently(
     session: Session, notice: Callable[[str], None], method: str, path: str, **request: Any
 ) -> Any:
     """Retry while the server is unreachable; both requests may be sent twice without harm."""
-    deadline = time.monotonic() + _PATIENCE_S
+    return _ask_until_back(
+        lambda: session.ask(method, path, is_repeatable=True, **request),
+        notice,
+        f"Trying again for {_PATIENCE_S:.0f} s",
+        timeout_s=_PATIENCE_S,
+    )
+
+
+def _ask_until_back(
+    ask: Callable[[], Any],
+    notice: Callable[[str], None],
+    consequence: str,
+    *,
+    notice_after_s: float = 0.0,
+    timeout_s: float = math.inf,
+    wait: Callable[[], None] = lambda: time.sleep(_PAUSE_S),
+) -> Any:
+    """Ask a server, again and again while it is unreachable, and tell the user about that.
+
+    Args:
+        ask: Sends the request.
+        notice: Called when the server has been unreachable for a while, and when it is back.
+        consequence: What happens meanwhile, for the user.
+        notice_after_s: The length of that while.
+        timeout_s: For how long the server may be unreachable.
+        wait: Called between two requests.
+
+    Raises:
+        ServerAway: If it is unreachable for longer.
+    """
+    away_since = time.monotonic()
     is_told = False
     while True:
         try:
-            return session.ask(method, path, is_repeatable=True, **request)
+            answer = ask()
         except ServerAway as error:
-            if time.monotonic() >= deadline:
+            away_s = time.monotonic() - away_since
+            if away_s >= timeout_s:
                 raise
-            if not is_told:
-                first = str(error).splitlines()[0]
-                notice(in_one_line(first, f"Trying again for {_PATIENCE_S:.0f} s"))
+            if not is_told and away_s >= notice_after_s:
+                notice(in_one_line(str(error).splitlines()[0], consequence))
                 is_told = True
-        time.sleep(_PAUSE_S)
+            wait()
+        else:
+            if is_told:
+                notice("the server is back")
+            return answer
 
 
 def read_events(session: Session, experiment_id: int, position: int) -> dict[str, Any]:
@@ -222,16 +254,8 @@ def read_events(session: Session, experiment_id: int, position: int) -> dict[str
     return said
 
 
-def _shown(size: int) -> str:
-    return f"{size / 1e6:.1f} MB" if size >= 1e6 else f"{max(1, round(size / 1e3))} KB"
-
-
 class Detached(DetcoreError):
-    """An experiment is no longer followed, because of Ctrl-C; it keeps running.
-
-    Attributes:
-        experiment_id: Which one.
-    """
+    """An experiment is no longer followed, because of Ctrl-C; it keeps running."""
 
     def __init__(self, experiment_id: int, url: str) -> None:
         super().__init__(
@@ -239,7 +263,6 @@ class Detached(DetcoreError):
             f"Follow it again:  detcore run --resume {experiment_id} --master {url}\n"
             f"End it:           detcore experiment cancel {experiment_id} --master {url}"
         )
-        self.experiment_id = experiment_id
 
 
 def follow(session: Session, experiment_id: int, listener: RunListener) -> ExperimentResult:
@@ -259,86 +282,46 @@ def follow(session: Session, experiment_id: int, listener: RunListener) -> Exper
     """
     from detcore.experimental.http.journal import Replayer
 
+    def wait() -> None:
+        deadline = time.monotonic() + _LOOK_S
+        while time.monotonic() < deadline:
+            listener.tick()
+            time.sleep(_TICK_S)
+
+    def ask_patiently(ask: Callable[[], dict[str, Any]]) -> Any:
+        return _ask_until_back(
+            ask,
+            listener.notice,
+            "The experiment continues; trying to reach the server again (Ctrl-C: stop following)",
+            notice_after_s=_SAID_AFTER_S,
+            wait=wait,
+        )
+
+    replay, position, num_before = Replayer(listener), 0, None
     try:
-        _Following(session, experiment_id, listener, Replayer(listener)).run()
-        return _result(_outcome(session, experiment_id, listener))
+        while True:
+            said = ask_patiently(functools.partial(read_events, session, experiment_id, position))
+            for line in said["lines"]:
+                replay(line)
+            position = said["position"]
+            if said["num_before"] not in (None, num_before):
+                listener.notice(_describe_place(experiment_id, said["num_before"]))
+            num_before = said["num_before"]
+            if said["is_over"]:
+                break
+            if not said["lines"]:
+                wait()
+        path = f"{_API}/experiments/{experiment_id}/outcome"
+        return _result(unspell_document(ask_patiently(lambda: session.ask("GET", path))))
     except KeyboardInterrupt:
         raise Detached(experiment_id, session.url) from None
 
 
-class _Following:
-    """One experiment that is followed."""
-
-    def __init__(
-        self, session: Session, experiment_id: int, listener: RunListener, replayer: Replayer
-    ) -> None:
-        self._session = session
-        self._id = experiment_id
-        self._listener = listener
-        self._tell = replayer
-        self._position = 0
-        self._away_since: float | None = None
-        self._is_away_told = False
-        self._num_before: int | None = None
-
-    def run(self) -> None:
-        while True:
-            said = self._read()
-            if said is not None:
-                for line in said["lines"]:
-                    self._tell(line)
-                self._position = said["position"]
-                self._tell_place(said["num_before"])
-                if said["is_over"]:
-                    return
-                if said["lines"]:
-                    continue
-            self._wait()
-
-    def _read(self) -> dict[str, Any] | None:
-        """Return the new events; None while the server is unreachable."""
-        try:
-            said = read_events(self._session, self._id, self._position)
-        except ServerAway as error:
-            now = time.monotonic()
-            self._away_since = self._away_since or now
-            if not self._is_away_told and now - self._away_since >= _SAID_AFTER_S:
-                self._is_away_told = True
-                self._listener.notice(
-                    f"{str(error).splitlines()[0]}\nThe experiment continues; trying to reach the "
-                    "server again (Ctrl-C: stop following)"
-                )
-            return None
-        if self._is_away_told:
-            self._listener.notice("the server is back")
-        self._away_since, self._is_away_told = None, False
-        return said
-
-    def _tell_place(self, num_before: int | None) -> None:
-        if num_before is not None and num_before != self._num_before:
-            others = "experiment" if num_before == 1 else "experiments"
-            self._listener.notice(
-                f"experiment {self._id} waits for its turn: {num_before} {others} before it"
-                if num_before
-                else f"experiment {self._id} is about to start"
-            )
-        self._num_before = num_before
-
-    def _wait(self) -> None:
-        deadline = time.monotonic() + _LOOK_S
-        while time.monotonic() < deadline:
-            self._listener.tick()
-            time.sleep(_TICK_S)
-
-
-def _outcome(session: Session, experiment_id: int, listener: RunListener) -> dict[str, Any]:
-    while True:
-        with contextlib.suppress(ServerAway):
-            said = session.ask("GET", f"{_API}/experiments/{experiment_id}/outcome")
-            found: dict[str, Any] = unspell_document(said)
-            return found
-        listener.tick()
-        time.sleep(_LOOK_S)
+def _describe_place(experiment_id: int, num_before: int) -> str:
+    if not num_before:
+        return f"experiment {experiment_id} is about to start"
+    others = "1 experiment" if num_before == 1 else f"{num_before} experiments"
+    return f"experiment {experiment_id} waits for its turn: {others} before it"
 
 
 def _result(said: dict[str, Any]) -> ExperimentResult:

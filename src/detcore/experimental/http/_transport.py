@@ -1,4 +1,4 @@
-"""The records behind a server, as a `Transport`."""
+"""The records behind a server, as the client asks for them."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from detcore.contract.errors import InvalidArgumentError
-from detcore.experimental.http._credentials import find_credentials, normal_url, trusted_authorities
+from detcore.experimental.http._credentials import find_credentials, trusted_authorities
 from detcore.experimental.http._documents import checked, checked_list, unspell_document
 from detcore.experimental.http._files import HttpStorage, checkpoint_path, fetch_growth
-from detcore.experimental.http._session import ServerRefused, Session
+from detcore.experimental.http._session import ServerRefused, Session, normal_url
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
     from detcore.database import Database, LogLine
     from detcore.environment import Environment
-    from detcore.experimental import (
+    from detcore.experimental._transport import (
         Document,
         ExperimentQuery,
         ModelQuery,
@@ -27,15 +27,11 @@ if TYPE_CHECKING:
 
 
 _ROOT = "/api/detcore/v1"
-_PAGE_SIZE = 500
 # Timeout of slow requests: deleting an experiment's or a checkpoint's files, starting a runner.
 _LONG_S = 1800.0
-_ACTIONS = ("activate", "pause", "cancel", "kill", "archive", "unarchive", "delete")
-_KINDS = ("training", "validation")
 _PARAMETERS = {"states": "state", "labels": "label"}
 PARTS = 1000
 """Entries that a server answers at most."""
-_LINES = 1000
 
 
 def connect(
@@ -55,25 +51,20 @@ def connect(
     url = normal_url(address)
 
     def token() -> str:
-        return find_credentials(url, user, environment=environment, password=password)[0]
+        return find_credentials(url, user, environment, password=password)
 
     return HttpTransport(Session(url, token, certificate=trusted_authorities(environment)))
 
 
 class HttpTransport:
-    """Asks a server; see `Transport`, `ModelTransport`. Raises the errors that it raised.
+    """Asks a server; see `EmbeddedTransport`. Raises the errors that it raised.
 
     Args:
         session: The connection to it.
     """
 
-    page_size: int | None = _PAGE_SIZE
-
     def __init__(self, session: Session) -> None:
         self._session = session
-
-    def __repr__(self) -> str:
-        return f"HttpTransport({self._session!r})"
 
     def close(self) -> None:
         """Close the connections; the next question makes new ones."""
@@ -92,24 +83,20 @@ class HttpTransport:
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
         path = f"/experiments/{experiment_id}"
-        if action not in _ACTIONS:
-            raise InvalidArgumentError(f"{action!r} is nothing that can be done with an experiment")
         if action == "delete":
             self._change("DELETE", path, timeout_s=_LONG_S)
         else:
             self._change("POST", f"{path}/control", {"action": action}, timeout_s=_LONG_S)
 
-    def list_trials(self, experiment_id: int, *, limit: int | None, offset: int) -> list[Document]:
+    def list_trials(self, experiment_id: int, *, limit: int | None = None) -> list[Document]:
         """Return the trials of an experiment by id."""
         path = f"/experiments/{experiment_id}/trials"
-        return self._list("listed", path, limit=limit, offset=offset)
+        return self._list("listed", path, limit=limit)
 
     # -- trials -----------------------------------------------------------------------------------
 
     def control_trial(self, trial_id: int, action: str) -> None:
         """Do one of: cancel, kill."""
-        if action not in ("cancel", "kill"):
-            raise InvalidArgumentError(f"{action!r} is nothing that can be done with a trial")
         self._change("POST", f"/trials/{trial_id}/control", {"action": action})
 
     def get_trial(self, trial_id: int) -> Document:
@@ -121,17 +108,11 @@ class HttpTransport:
         answer = self._change("PATCH", f"/trials/{trial_id}", {**changes}, is_repeatable=True)
         return checked("trial", answer)
 
-    def list_metrics(
-        self, trial_id: int, kind: str, *, limit: int | None, offset: int
-    ) -> list[Document]:
+    def list_metrics(self, trial_id: int, kind: str) -> list[Document]:
         """Return the reports of a trial by steps."""
-        if kind not in _KINDS:
-            raise InvalidArgumentError(f"{kind!r} is no kind of reports; {' or '.join(_KINDS)} is")
-        return self._list(
-            "report", f"/trials/{trial_id}/metrics/{kind}", limit=limit, offset=offset
-        )
+        return self._list("report", f"/trials/{trial_id}/metrics/{kind}")
 
-    def read_log(self, trial_id: int, *, position: int, limit: int | None) -> Document:
+    def read_log(self, trial_id: int, *, position: int, limit: int) -> Document:
         """Return lines of a trial's log from a position on."""
         params = {"position": position, "limit": limit}
         return checked("log", self._get(f"/trials/{trial_id}/log", params))
@@ -139,7 +120,7 @@ class HttpTransport:
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
         path = f"/trials/{trial_id}/event-files"
-        files = self._list("file", path, limit=None, offset=0)
+        files = self._list("file", path)
         for file in files:
             fetch_growth(self._session, f"{_ROOT}{path}/content", file, Path(folder))
         return len(files)
@@ -150,10 +131,9 @@ class HttpTransport:
         """Return a checkpoint by its UUID, or by a beginning of it."""
         return checked("checkpoint", self._get("/checkpoints", {"uuid": uuid}))
 
-    def list_checkpoints(self, trial_id: int, *, limit: int | None, offset: int) -> list[Document]:
+    def list_checkpoints(self, trial_id: int) -> list[Document]:
         """Return the COMPLETED checkpoints of a trial, oldest first."""
-        path = f"/trials/{trial_id}/checkpoints"
-        return self._list("checkpoint", path, limit=limit, offset=offset)
+        return self._list("checkpoint", f"/trials/{trial_id}/checkpoints")
 
     def latest_checkpoint(self, trial_id: int) -> Document | None:
         """Return the COMPLETED checkpoint of a trial with the most steps."""
@@ -171,21 +151,21 @@ class HttpTransport:
         distinct_trials: bool,
     ) -> Document:
         """Return COMPLETED checkpoints, the best first."""
-        params: dict[str, Any] = {"metric": metric, "smaller_is_better": _word(smaller_is_better)}
+        params: dict[str, Any] = {"metric": metric, "smaller_is_better": smaller_is_better}
         if experiment_id is None:
             path = f"/trials/{trial_id or 0}/top-checkpoints"
         else:
             path = f"/experiments/{experiment_id}/top-checkpoints"
-            params["distinct_trials"] = _word(distinct_trials)
-        found: list[Document] = []
-        while True:
-            size = PARTS if limit is None else min(limit - len(found), PARTS)
-            asked = {**params, "limit": size, "offset": len(found)}
-            answer = checked("top", self._get(path, asked))
-            part = answer["checkpoints"]
-            found += part
-            if len(part) < size or len(found) == limit:
-                return {**answer, "checkpoints": found}
+            params["distinct_trials"] = distinct_trials
+        answer: Document = {}
+
+        def ask(asked: dict[str, Any]) -> list[Document]:
+            answer.update(checked("top", self._get(path, {**params, **asked})))
+            found: list[Document] = answer["checkpoints"]
+            return found
+
+        found = _read_parts(ask, limit)
+        return {**answer, "checkpoints": found}
 
     def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
         """Add to a checkpoint's metadata, and return the checkpoint."""
@@ -269,12 +249,9 @@ class HttpTransport:
         found = self._get(f"{self._model(model)}/versions/{number}")
         return None if found is None else checked("version", found)
 
-    def list_versions(
-        self, model: str | int, *, order_by: int, limit: int | None, offset: int
-    ) -> list[Document]:
+    def list_versions(self, model: str | int, *, order_by: int) -> list[Document]:
         """Return the versions of a model by number."""
-        path = f"{self._model(model)}/versions"
-        return self._list("version", path, order_by=order_by, limit=limit, offset=offset)
+        return self._list("version", f"{self._model(model)}/versions", order_by=order_by)
 
     def delete_version(self, model: str | int, number: int) -> None:
         """Delete a version of a model; its checkpoint stays."""
@@ -290,17 +267,14 @@ class HttpTransport:
         return self._session.ask("GET", f"{_ROOT}{path}", params=params)
 
     def _list(
-        self, kind: str, path: str, *, limit: int | None, offset: int, **params: Any
+        self, kind: str, path: str, *, limit: int | None = None, **params: Any
     ) -> list[Document]:
-        """Return a part of a list, or with limit None all of it, in as many parts as it takes."""
-        found: list[Document] = []
-        while True:
-            size = PARTS if limit is None else min(limit - len(found), PARTS)
-            asked = {**params, "limit": size, "offset": offset + len(found)}
-            part = checked_list(kind, self._get(path, asked))
-            found += part
-            if len(part) < size or len(found) == limit:
-                return found
+        """Return a list, or its beginning."""
+
+        def ask(asked: dict[str, Any]) -> list[Document]:
+            return checked_list(kind, self._get(path, {**params, **asked}))
+
+        return _read_parts(ask, limit)
 
     def _change(
         self,
@@ -338,11 +312,7 @@ class ServerRecords:
 
     def __init__(self, session: Session) -> None:
         self.session = session
-
-    @property
-    def url(self) -> str:
-        """URL of the server."""
-        return self.session.url
+        self.url = session.url
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """Return a method that asks the server.
@@ -389,30 +359,28 @@ class ServerRecords:
         """Return lines of a trial's log from a position on, and the position after them."""
         from detcore.database import LogLine
 
-        lines: list[LogLine] = []
+        transport, lines = HttpTransport(self.session), []
         while True:
-            page = self.session.ask(
-                "GET",
-                f"{_ROOT}/trials/{trial_id}/log",
-                params={"position": position, "limit": _LINES},
-            )
-            try:
-                found = [LogLine(**line) for line in page["lines"]]
-                position = int(page["position"])
-            except (KeyError, TypeError, ValueError) as error:
-                raise ServerRefused(f"{self.url} answered with no page of a log") from error
-            lines += found
-            if len(found) < _LINES:
+            page = transport.read_log(trial_id, position=position, limit=PARTS)
+            lines += [LogLine(**line) for line in page["lines"]]
+            position = page["position"]
+            if len(page["lines"]) < PARTS:
                 return lines, position
+
+
+def _read_parts(
+    ask: Callable[[dict[str, Any]], list[Document]], limit: int | None
+) -> list[Document]:
+    """Return entries of a list, in as many parts as the server needs."""
+    found: list[Document] = []
+    while True:
+        size = PARTS if limit is None else min(limit - len(found), PARTS)
+        part = ask({"limit": size, "offset": len(found)})
+        found += part
+        if len(part) < size or len(found) == limit:
+            return found
 
 
 def _params(query: ExperimentQuery | ModelQuery) -> dict[str, Any]:
     """Return a query in the words of the server's routes."""
-    return {
-        _PARAMETERS.get(name, name): _word(value) if isinstance(value, bool) else value
-        for name, value in query.items()
-    }
-
-
-def _word(value: bool | None) -> str | None:
-    return None if value is None else "true" if value else "false"
+    return {_PARAMETERS.get(name, name): value for name, value in query.items()}

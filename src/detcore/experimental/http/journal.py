@@ -7,20 +7,19 @@ import json
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from detcore.database import LineFile
 from detcore.describe import visible_config
 from detcore.launch import WorkerEvent
-from detcore.runner import TrialStatus
+from detcore.runner import RunListener, TrialStatus
 from detcore.types import TrialInfo, TrialState
-
-if TYPE_CHECKING:
-    from detcore.runner import RunListener
 
 __all__ = ["JournalListener", "Replayer", "journal_path", "read_journal"]
 
 _NAME = "journal.jsonl"
+# Methods of listeners whose arguments are JSON.
+_FORWARDED = ("search_started", "search_progress", "notice")
 # The trial's log has the whole line.
 _MOST_CHARACTERS = 1 << 14
 
@@ -30,8 +29,8 @@ def journal_path(folder: Path) -> Path:
     return folder / _NAME
 
 
-class JournalListener:
-    """A `RunListener` that appends everything it receives to a file, a JSON object per line.
+class JournalListener(RunListener):
+    """A listener that appends everything it receives to a file, a JSON object per line.
 
     Each line is written to the system at once, so it survives the death of this process. On a full
     disk lines are lost, but the run continues. Secrets of the configuration are starred out.
@@ -95,9 +94,6 @@ class JournalListener:
         """Write it."""
         self._write("notice", text=text)
 
-    def tick(self) -> None:
-        """Nothing is redrawn."""
-
     def _write(self, type: str, **fields: Any) -> None:
         line = json.dumps({"type": type, **fields}, default=str).encode()
         with self._lock, contextlib.suppress(OSError):
@@ -136,22 +132,18 @@ class Replayer:
         """Call the method of the listener that a line tells of."""
         try:
             said = json.loads(line)
-            tell = getattr(self, f"_{said.pop('type')}", None)
+            kind = said.pop("type")
         except (ValueError, KeyError, AttributeError, TypeError):
             return  # cut by a crash of the machine
-        if tell is not None:  # None: of a newer release
-            tell(**said)
-
-    def _search_started(self, config: dict[str, Any]) -> None:
-        self._listener.search_started(config)
+        if kind in _FORWARDED:
+            getattr(self._listener, kind)(**said)
+        else:
+            getattr(self, f"_{kind}")(**said)
 
     def _trial_changed(self, **fields: Any) -> None:
         self._listener.trial_changed(
             TrialStatus(**{**fields, "state": TrialState(fields["state"])})
         )
-
-    def _search_progress(self, progress: float, planned_length: int = 0) -> None:
-        self._listener.search_progress(progress, planned_length)
 
     def _trial_started(self, info: dict[str, Any], pid: int) -> None:
         slots = info.pop("slots_per_trial")
@@ -174,6 +166,3 @@ class Replayer:
         info = self._infos.get(trial_id)
         if info is not None:
             self._listener.output(info, stream, line, rank=rank)
-
-    def _notice(self, text: str) -> None:
-        self._listener.notice(text)
