@@ -13,7 +13,7 @@ from running_server import PASSWORD, USER
 
 __all__ = ["Answer", "PageClient", "ServedPage"]
 
-_SCRIPTS = tuple(f"/ui/static/{name}.js" for name in ("uplot", "charts", "page"))
+_SCRIPTS = tuple(f"/ui/static/{name}.js" for name in ("uplot/uPlot.iife.min", "charts", "page"))
 _VOID = {"meta", "link", "input", "br"}
 _HEADING = re.compile(r"h[1-6]")
 

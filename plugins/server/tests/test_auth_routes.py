@@ -25,7 +25,8 @@ OPEN = {
     # A browser needs these to show the log-in form.
     ("GET", "/ui/login"),
     ("POST", "/ui/login"),
-    ("GET", "/ui/static/{name}"),
+    ("GET", "/ui/static/{name:path}"),
+    ("GET", "/ui/report.css"),
 }
 
 

@@ -21,6 +21,7 @@ from detcore.types import ModelOrderBy, ModelSortBy
 MOST_ENTRIES = 1000
 MOST_DEPTH = 100
 
+Action: TypeAlias = Literal["activate", "pause", "cancel", "kill", "archive", "unarchive"]
 Kind: TypeAlias = Literal["training", "validation"]
 Metric: TypeAlias = float | Literal["NaN", "Infinity", "-Infinity"]
 Metrics = Annotated[
@@ -91,7 +92,7 @@ class _Request(BaseModel):
 class ControlRequest(_Request):
     """An action on an experiment."""
 
-    action: Literal["activate", "pause", "cancel", "kill", "archive", "unarchive"]
+    action: Action
 
 
 class TrialControlRequest(_Request):

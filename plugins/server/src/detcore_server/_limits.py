@@ -9,19 +9,21 @@ from fastapi import HTTPException, Request
 from detcore_server._auth import find_token
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
     from detcore_server._state import ServerState
 
 
-_BODY = "detcore.body"
+_LIMIT = "detcore.limit"
 # Enough for a name and a password.
 _STRANGERS_BYTES = 64 * 2**10
 
 
 def allow_body(request: Request, size_bytes: int) -> None:
     """Allow a larger body than others; call it before any part of the body is read."""
-    request.scope[_BODY].limit = size_bytes
+    request.scope[_LIMIT]["size_bytes"] = size_bytes
 
 
 class BodyLimits:
@@ -37,47 +39,32 @@ class BodyLimits:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request on."""
-        if scope["type"] == "http":
-            scope[_BODY] = body = _Body(self._state, scope, receive)
-            receive = body.receive
-        await self._app(scope, receive, send)
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+        limit: dict[str, int] = {}
+        scope[_LIMIT] = limit
+        declared = headers.get(b"content-length", b"0")
+        size = 0
 
+        async def receive_part() -> Message:
+            nonlocal size
+            if not limit:
+                limit["size_bytes"] = await self._find_limit(headers)
+            message: Message = {}
+            if not declared.isdigit() or int(declared) <= limit["size_bytes"]:
+                message = await receive()
+                size += len(message.get("body", b""))
+            if not message or size > limit["size_bytes"]:
+                raise HTTPException(
+                    413, f"the body is too large: at most {limit['size_bytes']} bytes are taken in"
+                )
+            return message
 
-class _Body:
-    """The body of one request, as it comes in."""
+        await self._app(scope, receive_part, send)
 
-    __slots__ = ("_is_begun", "_receive", "_received", "_scope", "_state", "limit")
-
-    def __init__(self, state: ServerState, scope: Scope, receive: Receive) -> None:
-        self._state = state
-        self._scope = scope
-        self._receive = receive
-        self._received = 0
-        self._is_begun = False
-        self.limit: int | None = None
-
-    async def receive(self) -> Message:
-        """Return the next message."""
-        if not self._is_begun:
-            self._is_begun = True
-            await self._begin()
-        assert self.limit is not None
-        message = await self._receive()
-        self._received += len(message.get("body", b""))
-        if self._received > self.limit:
-            raise _too_large(self.limit)
-        return message
-
-    async def _begin(self) -> None:
-        given: dict[bytes, bytes] = dict(self._scope["headers"])
-        if self.limit is None:
-            scheme, _, token = given.get(b"authorization", b"").decode("latin-1").partition(" ")
-            is_known = scheme.lower() == "bearer" and await find_token(self._state, token.strip())
-            self.limit = self._state.settings.max_body_bytes if is_known else _STRANGERS_BYTES
-        declared = given.get(b"content-length", b"0")
-        if declared.isdigit() and int(declared) > self.limit:
-            raise _too_large(self.limit)
-
-
-def _too_large(limit: int) -> HTTPException:
-    return HTTPException(413, f"the body is too large: at most {limit} bytes are taken in")
+    async def _find_limit(self, headers: Mapping[bytes, bytes]) -> int:
+        scheme, _, token = headers.get(b"authorization", b"").decode("latin-1").partition(" ")
+        is_known = scheme.lower() == "bearer" and await find_token(self._state, token.strip())
+        return self._state.settings.max_body_bytes if is_known else _STRANGERS_BYTES

@@ -9,7 +9,6 @@ import click
 
 from detcore.cli import (
     Column,
-    choose_format,
     format_options,
     password_option,
     print_csv,
@@ -66,9 +65,8 @@ def set_password(obj: CliContext, name: str, password_stdin: bool) -> None:
 @user_group.command("list")
 @format_options
 @click.pass_obj
-def list_users(obj: CliContext, as_json: bool, as_csv: bool) -> None:
+def list_users(obj: CliContext, form: str) -> None:
     """List the users."""
-    form = choose_format(as_json, as_csv)
     with _open(obj) as database:
         users = database.list_users()
     rows = [{name: getattr(user, name) for name in _COLUMNS} for user in users]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated
 from urllib.parse import quote
 
-from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi import APIRouter, Form, Request, Response
 from fastapi.responses import RedirectResponse, StreamingResponse
 
 from detcore.database import ingest_reports
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 _FILES_SHOWN = 500
 _BLOCK_BYTES = 512
 _CHUNK_BYTES = 1 << 20
-_Text = Annotated[str, Form(max_length=10_000)]
+_Text = Annotated[str, Form()]
 
 router = APIRouter()
 
 
 # Before the page, whose path takes everything.
 @router.get("/ui/checkpoints/{uuid:path}/file")
-def get_file(state: State, uuid: str, name: Annotated[str, Query(max_length=10_000)]) -> Response:
+def get_file(state: State, uuid: str, name: str) -> Response:
     return _download_file(state, uuid, name)
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 MAX_SIDE_BY_SIDE = 8
 _PARTS = 250
-Numbers = Annotated[list[int], Query(max_length=1000)]
+Numbers = Annotated[list[int], Query()]
 
 router = APIRouter()
 
@@ -34,7 +34,7 @@ router = APIRouter()
 def show_across(
     request: Request,
     state: State,
-    trials: Annotated[str, Query(max_length=2000)] = "",
+    trials: str = "",
     trial: Numbers = [],  # noqa: B006  (FastAPI copies it)
     experiment: Numbers = [],  # noqa: B006  (FastAPI copies it)
 ) -> Response:

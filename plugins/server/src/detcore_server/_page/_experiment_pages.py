@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 from detcore.database import ingest_reports
 from detcore.describe import (
@@ -32,6 +32,7 @@ from detcore_report import (
     trial_classes,
 )
 from detcore_server._auth import Id, PageUser, State
+from detcore_server._client_models import Action
 from detcore_server._page._charts import page_charts
 from detcore_server._page._compare_pages import MAX_SIDE_BY_SIDE, Numbers, compare_trials
 from detcore_server._page._groups import group_choices, group_trials
@@ -56,33 +57,26 @@ _MAX_ROWS = 200
 # Parts that curves are cut into, so that a page with many stays small.
 _POINTS_ON_A_PAGE = 8000
 _MIN_PARTS, _MAX_PARTS = 40, 250
-_Metric = Annotated[str, Field(max_length=1000)]
-_Kind = Literal["", "training", "validation"]
-_Better = Literal["", "smaller", "larger"]
-_Where = Annotated[str, Field(max_length=2000)]
-_Sort = Annotated[str, Field(max_length=1000)]
-_Columns = Annotated[list[str], Field(max_length=200)]
 _Page = Annotated[int, Query(ge=1, le=10**6)]
 
 
 class _MetricQuery(BaseModel):
     """The metric that ranks the trials; "": as the searcher does."""
 
-    metric: _Metric = ""
-    kind: _Kind = ""
-    better: _Better = ""
+    metric: str = ""
+    better: Literal["", "smaller", "larger"] = ""
 
 
 class _FilterQuery(_MetricQuery):
     """Which trials are shown, too."""
 
-    where: _Where = ""
+    where: str = ""
 
 
 class _MarkQuery(_FilterQuery):
     """A part of an axis, which was marked with the pointer."""
 
-    axis: _Metric
+    axis: str
     low: float
     high: float
 
@@ -90,14 +84,13 @@ class _MarkQuery(_FilterQuery):
 class _TableQuery(_FilterQuery):
     """How the table of trials is shown, too."""
 
-    sort: _Sort = ""
-    column: _Columns = []
-    group: _Metric = ""
+    sort: str = ""
+    column: list[str] = []
+    group: str = ""
 
 
 _AS_SEARCHED = _MetricQuery()
 _Table = Annotated[_TableQuery, Query()]
-_Action = Literal["pause", "activate", "cancel", "kill", "archive", "unarchive"]
 
 
 router = APIRouter(prefix="/ui/experiments/{experiment_id}")
@@ -183,7 +176,7 @@ def mark_axis(
     view = _read_filtered(state, experiment_id, asked)[2]
     added = _filter_axis(view, asked.axis, asked.low, asked.high)
     where = f"({asked.where}) and {added}" if asked.where and added else added or asked.where
-    query = {**asked.model_dump(include={"metric", "kind", "better"}), "where": where}
+    query = {**asked.model_dump(include={"metric", "better"}), "where": where}
     encoded = urllib.parse.urlencode({key: text for key, text in query.items() if text})
     return RedirectResponse(f"/ui/experiments/{experiment_id}/hyperparameters?{encoded}", 303)
 
@@ -247,7 +240,7 @@ def control(
     state: State,
     user: PageUser,
     experiment_id: Id,
-    action: Annotated[_Action, Form()],
+    action: Annotated[Action, Form()],
 ) -> Response:
     state.jobs.control(user, experiment_id, action)
     return RedirectResponse(f"/ui/experiments/{experiment_id}", 303)
@@ -280,7 +273,7 @@ def _read(
     num_trials = database.count_trials().get(experiment_id, 1)
     parts = max(_MIN_PARTS, min(_MAX_PARTS, _POINTS_ON_A_PAGE // num_trials))
     return read_view(
-        database, experiment_id, metric=asked.metric or None, kind=asked.kind or None,
+        database, experiment_id, metric=asked.metric or None,
         smaller_is_better={"smaller": True, "larger": False}.get(asked.better), parts=parts,
         max_rows=max_rows,
     )  # fmt: skip
@@ -399,9 +392,7 @@ def _filter_axis(view: ExperimentView, name: str, low: float, high: float) -> st
 
 
 def _literal(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
     if isinstance(value, (int, float)):
-        return repr(value)
+        return str(value).lower()
     quote = next((quote for quote in _QUOTES if quote not in str(value)), None)
     return "" if quote is None or not isinstance(value, str) else f"{quote}{value}{quote}"

@@ -15,7 +15,6 @@ from detcore_server._page._render import render
 
 _PAGE_SIZE = 50
 _ARCHIVED = {"": False, "only": True, "all": None}
-_Text = Annotated[str, Query(max_length=500)]
 _Page = Annotated[int, Query(ge=1, le=10**6)]
 
 router = APIRouter()
@@ -25,9 +24,9 @@ router = APIRouter()
 def show_experiments(
     request: Request,
     state: State,
-    name: _Text = "",
-    label: _Text = "",
-    submitted_by: Annotated[_Text, Query(alias="user")] = "",
+    name: str = "",
+    label: str = "",
+    submitted_by: Annotated[str, Query(alias="user")] = "",
     in_state: Annotated[ExperimentState | Literal[""], Query(alias="state")] = "",
     archived: Literal["", "only", "all"] = "",
     sort: Literal["", "oldest", "name"] = "",
@@ -78,8 +77,8 @@ def show_experiments(
 def show_models(
     request: Request,
     state: State,
-    name: _Text = "",
-    label: _Text = "",
+    name: str = "",
+    label: str = "",
     archived: Literal["", "only", "all"] = "",
     page: _Page = 1,
 ) -> Response:

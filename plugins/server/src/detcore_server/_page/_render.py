@@ -1,11 +1,10 @@
-"""Web pages as answers: templates, files, and errors."""
+"""Web pages as answers: templates and errors."""
 
 from __future__ import annotations
 
 import datetime
 import functools
 import hashlib
-import importlib.resources
 import shlex
 import urllib.parse
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,27 +15,15 @@ from markupsafe import Markup
 from pydantic import BaseModel, Field
 
 from detcore.describe import format_bytes, format_duration, format_number
-from detcore.errors import NotFoundError
-from detcore_report import STYLE, cut, escape
+from detcore_report import cut, escape
 from detcore_server._page._trial_table import sort_query, table_query
 
 if TYPE_CHECKING:
     pass
 
 
-_FOLDER = importlib.resources.files("detcore_server._page")
 # The first page.
 HOME = "/ui/experiments"
-# uPlot and its licence come unchanged from npm, as package uplot.
-_STATIC = {
-    "charts.js": "static/charts.js",
-    "icon.svg": "static/icon.svg",
-    "page.css": "static/page.css",
-    "page.js": "static/page.js",
-    "uplot.css": "static/uplot/uPlot.min.css",
-    "uplot.js": "static/uplot/uPlot.iife.min.js",
-}
-_TYPES = {"css": "text/css", "js": "text/javascript", "svg": "image/svg+xml"}
 
 
 def svg(html: str) -> Markup:
@@ -111,23 +98,10 @@ def render(
         user=getattr(request.state, "user", None), path=request.url.path,
         is_personal=request.app.state.detcore.visit is not None, **values,
     )  # fmt: skip
-    return _answer(request, text.encode(), status, "text/html")
+    return answer_bytes(request, text.encode(), "text/html", status)
 
 
-def static_file(request: Request, name: str) -> Response:
-    """Return a stylesheet, a script or the icon.
-
-    Raises:
-        NotFoundError: If there is no such file.
-    """
-    if name not in _STATIC:
-        raise NotFoundError(f"there is no file {cut(name)!r}")
-    text = _FOLDER.joinpath(_STATIC[name]).read_text(encoding="utf-8")
-    body = (STYLE + text if name == "page.css" else text).encode()
-    return _answer(request, body, 200, _TYPES[name.rpartition(".")[2]])
-
-
-def _answer(request: Request, body: bytes, status: int, media_type: str) -> Response:
+def answer_bytes(request: Request, body: bytes, media_type: str, status: int = 200) -> Response:
     """Return a body, or 304 if the browser has it."""
     headers = {"ETag": f'"{hashlib.sha256(body).hexdigest()[:32]}"'}
     if status == 200 and request.headers.get("if-none-match") == headers["ETag"]:

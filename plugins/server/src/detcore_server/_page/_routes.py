@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import RedirectResponse
+from fastapi.staticfiles import StaticFiles
 
 from detcore.errors import NotFoundError
-from detcore_report import cut
+from detcore_report import STYLE, cut
 from detcore_server._auth import require_page_user
 from detcore_server._page import (
     _checkpoint_pages,
@@ -17,7 +18,7 @@ from detcore_server._page import (
     _session_pages,
     _trial_pages,
 )
-from detcore_server._page._render import HOME, static_file
+from detcore_server._page._render import HOME, answer_bytes
 
 _PARTS = (_list_pages, _experiment_pages, _compare_pages, _trial_pages, _checkpoint_pages, _series)
 
@@ -34,9 +35,16 @@ def make_router(*, is_personal: bool) -> APIRouter:
     for part in _PARTS:
         router.include_router(part.router, dependencies=guards)
 
-    @router.get("/ui/static/{name}")
-    def get_static(request: Request, name: str) -> Response:
-        return static_file(request, name)
+    # uPlot and its licence come unchanged from npm, as package uplot.
+    files = StaticFiles(packages=[("detcore_server._page", "static")])
+
+    @router.get("/ui/static/{name:path}")
+    async def get_static(request: Request, name: str) -> Response:
+        return await files.get_response(name, request.scope)
+
+    @router.get("/ui/report.css")
+    def get_style(request: Request) -> Response:
+        return answer_bytes(request, STYLE.encode(), "text/css")
 
     @router.get("/", dependencies=guards)
     @router.get("/ui", dependencies=guards)

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from detcore.database import Database, MetricCurve, TrialRecord
-    from detcore_server._state import ServerState
 
 
 _MAX_TRIALS = 200
@@ -31,52 +30,33 @@ router = APIRouter()
 @router.get("/ui/series")
 def get_series(
     state: State,
-    metric: Annotated[str, Query(max_length=1000)],
+    metric: str,
     kind: Literal["training", "validation"],
-    trials: Annotated[str, Query(max_length=4000)],
+    trials: str,
     first: _Step = 0,
     last: _Step = 2**63 - 1,
     width: Annotated[int, Query(ge=1, le=10_000)] = 1000,
 ) -> Response:
-    chosen = _ids(trials)
-    parts = max(_MIN_PARTS, min(width, _MAX_POINTS // (2 * len(chosen))))
-    found = []
-    for experiment_id, ids in _by_experiment(state.database, chosen).items():
-        found += _read(state, experiment_id, ids, kind, metric, parts, (first, last))
-    return JSONResponse({"trials": found})
-
-
-def _by_experiment(database: Database, trial_ids: Sequence[int]) -> dict[int, list[int]]:
-    experiments: dict[int, list[int]] = {}
-    for number, trial in database.get_trials(trial_ids).items():
-        experiments.setdefault(trial.experiment_id, []).append(number)
-    return experiments
-
-
-def _read(
-    state: ServerState,
-    experiment_id: int,
-    trial_ids: Sequence[int],
-    kind: str,
-    metric: str,
-    parts: int,
-    steps: tuple[int, int],
-) -> list[dict[str, object]]:
     database = state.database
-    ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
-    config = database.get_experiment(experiment_id).config
-    curves = database.metric_curves(
-        experiment_id, kind, metric, parts=parts, trial_ids=trial_ids, steps=steps
-    )
-    known = database.get_trials(curves)
-    saved = _saved_steps(database, experiment_id, *steps)
-    return [
-        _answer(known[number], curve, config, saved.get(number, ()))
-        for number, curve in curves.items()
-    ]
+    trial_ids = _parse_ids(trials)
+    parts = max(_MIN_PARTS, min(width, _MAX_POINTS // (2 * len(trial_ids))))
+    records = database.get_trials(trial_ids)
+    answers = []
+    for experiment_id in dict.fromkeys(record.experiment_id for record in records.values()):
+        ingest_reports(database, state.settings.environment.home, experiment_id=experiment_id)
+        config = database.get_experiment(experiment_id).config
+        curves = database.metric_curves(
+            experiment_id, kind, metric, parts=parts, trial_ids=trial_ids, steps=(first, last)
+        )
+        saved = _saved_steps(database, experiment_id, first, last)
+        answers += [
+            _answer(records[number], curve, config, saved.get(number, ()))
+            for number, curve in curves.items()
+        ]
+    return JSONResponse({"trials": answers})
 
 
-def _ids(text: str) -> list[int]:
+def _parse_ids(text: str) -> list[int]:
     numbers = text.split(",")
     if not all(number.isascii() and number.isdigit() for number in numbers):
         raise HTTPException(

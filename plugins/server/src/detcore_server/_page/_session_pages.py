@@ -30,8 +30,8 @@ def show_login(request: Request, next_page: Annotated[str, Query(alias="next")] 
 async def do_login(
     request: Request,
     state: State,
-    name: Annotated[str, Form(max_length=1000)] = "",
-    password: Annotated[str, Form(max_length=10_000)] = "",
+    name: Annotated[str, Form()] = "",
+    password: Annotated[str, Form()] = "",
     next_page: Annotated[str, Form(alias="next")] = "",
 ) -> Response:
     next_page = _checked(next_page)
@@ -64,9 +64,7 @@ def do_logout(request: Request, state: State, _: PageUser) -> Response:
 
 
 @personal_router.get("/ui/open")
-def open_page(
-    request: Request, state: State, link: Annotated[str, Query(max_length=200)] = ""
-) -> Response:
+def open_page(request: Request, state: State, link: str = "") -> Response:
     token = None if state.visit is None else state.visit.open(link)
     if token is None:
         return error_page(request, 403, _USED)

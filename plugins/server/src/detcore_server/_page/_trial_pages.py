@@ -68,7 +68,7 @@ def show_log(
     request: Request,
     state: State,
     trial_id: Id,
-    find: Annotated[str, Query(max_length=500)] = "",
+    find: str = "",
     level: Literal["", "info", "warning", "error"] = "",
     before: Annotated[int | None, Query(ge=0, le=2**62)] = None,
 ) -> Response:
