@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from detcore.cli._logs import last_lines
     from detcore.cli._output import (
         Column,
-        choose_format,
         format_csv_cell,
         format_options,
         make_console,
@@ -44,7 +43,6 @@ __all__ = [
     "CliContext",
     "Column",
     "CommandGroup",
-    "choose_format",
     "format_csv_cell",
     "format_options",
     "last_lines",
@@ -74,7 +72,7 @@ __getattr__, __dir__ = lazy_names(
         "_groups": "CommandGroup",
         "_logs": "last_lines",
         "_output": (
-            "Column choose_format format_csv_cell format_options make_console make_table "
+            "Column format_csv_cell format_options make_console make_table "
             "print_csv print_fields print_json print_line print_table printable"
         ),
         "_records": "master_option open_client open_records uuid_shortener",

@@ -10,7 +10,7 @@ import click
 
 from detcore.cli._completion import experiment_argument
 from detcore.cli._output import (
-    choose_format,
+    Format,
     confirm,
     count_of,
     dry_run_option,
@@ -197,12 +197,10 @@ def wait(
     context: click.Context,
     experiment_id: int,
     timeout_s: float | None,
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
     """Wait until an experiment no longer runs; the exit code says how it ended."""
     obj: CliContext = context.obj
-    form = choose_format(as_json, as_csv)
     until = None if timeout_s is None else time.monotonic() + timeout_s
     with open_records(obj) as database:
         while True:

@@ -11,8 +11,8 @@ from detcore.cli._completion import experiment_argument
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import (
     Column,
+    Format,
     NumberColumn,
-    choose_format,
     format_options,
     print_csv,
     print_fields,
@@ -110,11 +110,9 @@ def list_command(
     states: tuple[str, ...],
     sort: str,
     limit: int | None,
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
     """List experiments, with their state and best validation."""
-    form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         wanted = [ExperimentState(state.upper()) for state in states] or None
         records = database.list_experiments(
@@ -161,14 +159,13 @@ def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 @format_options
 @master_option
 @click.pass_obj
-def describe_command(obj: CliContext, experiment_id: int, as_json: bool, as_csv: bool) -> None:
+def describe_command(obj: CliContext, experiment_id: int, form: Format) -> None:
     """Show an experiment: its configuration, trials and best validation.
 
     With --csv only its trials.
     """
     from detcore._secrets import mask_config
 
-    form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         record = database.get_experiment(experiment_id)
         overview = describe_experiment(

@@ -15,7 +15,6 @@ import click
 
 from detcore.cli._completion import experiment_argument, trial_argument
 from detcore.cli._output import (
-    choose_format,
     format_options,
     pick,
     plain_value,
@@ -174,10 +173,8 @@ def _show(
     rank: int | None,
     timestamps: bool,
     raw: bool,
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
-    form = choose_format(as_json, as_csv)
     show = _Printer(form, timestamps=timestamps, with_trial=with_trial, raw=raw)
     positions: dict[int, int] = {}
 

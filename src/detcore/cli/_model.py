@@ -12,8 +12,8 @@ import click
 from detcore.cli._groups import CommandGroup
 from detcore.cli._output import (
     Column,
+    Format,
     NumberColumn,
-    choose_format,
     confirm,
     format_options,
     pick,
@@ -116,11 +116,9 @@ def create(
     description: str,
     metadata: tuple[str, ...],
     labels: tuple[str, ...],
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
     """Add a model. Its name is unique."""
-    form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
     with open_records(obj) as database, open_client(obj) as client:
         model = client.create_model(name, description, given, labels)
@@ -152,13 +150,11 @@ def list_command(
     sort: str,
     descending: bool,
     limit: int | None,
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
     """List models."""
     from detcore.types import ModelOrderBy, ModelSortBy
 
-    form = choose_format(as_json, as_csv)
     by = {
         "id": ModelSortBy.UNSPECIFIED,
         "name": ModelSortBy.NAME,
@@ -190,9 +186,8 @@ def list_command(
 @format_options
 @master_option
 @click.pass_obj
-def describe(obj: CliContext, name: str, as_json: bool, as_csv: bool) -> None:
+def describe(obj: CliContext, name: str, form: Format) -> None:
     """Show a model and its versions, the latest first. With --csv its versions."""
-    form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         record = _find(database, name)
         versions = database.list_versions(record.id)
@@ -225,14 +220,12 @@ def register_version(
     comment: str,
     notes: str,
     metadata: tuple[str, ...],
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
     """Make a checkpoint the next version of a model.
 
     UUID may be the beginning of one that no other checkpoint has.
     """
-    form = choose_format(as_json, as_csv)
     given = _read_metadata(metadata)
     with open_records(obj) as database, open_client(obj) as client:
         model = _find(database, name)

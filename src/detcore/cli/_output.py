@@ -17,7 +17,7 @@ import math
 import re
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
@@ -273,9 +273,17 @@ dry_run_option = click.option(
 
 
 def format_options(command: _Command) -> _Command:
-    """Add ``--json`` and ``--csv`` to a command; `choose_format` says which was given."""
+    """Add ``--json`` and ``--csv`` to a command, which gets the choice as argument `form`."""
+
+    @functools.wraps(command)
+    def call(*args: Any, as_json: bool, as_csv: bool, **kwargs: Any) -> Any:
+        if as_json and as_csv:
+            raise click.UsageError("give --json or --csv, not both")
+        form: Format = "json" if as_json else "csv" if as_csv else "table"
+        return command(*args, form=form, **kwargs)
+
     csv_option = click.option("--csv", "as_csv", is_flag=True, help="Print CSV, for spreadsheets.")
-    return json_option(csv_option(command))
+    return cast("_Command", json_option(csv_option(call)))
 
 
 def confirm(question: str, *, yes: bool) -> None:
@@ -296,17 +304,6 @@ def confirm(question: str, *, yes: bool) -> None:
 def count_of(number: int, noun: str) -> str:
     """Return ``"1 file"``, ``"2 files"``."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def choose_format(as_json: bool, as_csv: bool) -> Format:
-    """Return how to print.
-
-    Raises:
-        click.UsageError: If both are wanted.
-    """
-    if as_json and as_csv:
-        raise click.UsageError("give --json or --csv, not both")
-    return "json" if as_json else "csv" if as_csv else "table"
 
 
 def plain_value(value: object) -> Any:

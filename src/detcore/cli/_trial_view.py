@@ -18,8 +18,8 @@ from detcore._distributions import (
 from detcore.cli._completion import trial_argument
 from detcore.cli._output import (
     Column,
+    Format,
     NumberColumn,
-    choose_format,
     format_options,
     make_console,
     pick,
@@ -91,14 +91,12 @@ def describe_trial(
     trial_id: int,
     metric: str | None,
     show_all: bool,
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
     """Show a trial: validations, training, checkpoints, and a plot of a metric over steps.
 
     With --csv all reports of metrics.
     """
-    form = choose_format(as_json, as_csv)
     whole = {"json": KINDS[:1], "csv": KINDS}.get(form, KINDS[:1] if show_all else ())
     with open_records(obj) as database:
         facts, series = read_trial(database, trial_id, metric, whole)

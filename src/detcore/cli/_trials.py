@@ -13,8 +13,8 @@ import click
 from detcore.cli._completion import experiment_argument
 from detcore.cli._output import (
     Column,
+    Format,
     NumberColumn,
-    choose_format,
     format_options,
     make_console,
     make_table,
@@ -88,14 +88,12 @@ def trials(
     metric: str | None,
     limit: int | None,
     follow: bool,
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
     """List trials: state, steps, rung, best validation, hyperparameters.
 
     Whether a smaller metric is better is the experiment's setting, also for --metric.
     """
-    form = choose_format(as_json, as_csv)
     if follow and (form != "table" or not make_console().is_terminal):
         raise click.UsageError("--follow redraws a table on a terminal; leave it out here")
     with open_records(obj) as database:
@@ -303,8 +301,7 @@ def best(
     metric: str | None,
     smaller_is_better: bool | None,
     only_uuids: bool,
-    as_json: bool,
-    as_csv: bool,
+    form: Format,
 ) -> None:
     """List the best checkpoints of an experiment, by the validation at their step.
 
@@ -312,7 +309,6 @@ def best(
     validation, else its latest one, stands in. Checkpoints without the metric, or with NaN, come
     last.
     """
-    form = choose_format(as_json, as_csv)
     if only_uuids and form != "table":
         raise click.UsageError("give --uuid, --json or --csv, not two of them")
     with open_records(obj) as database:

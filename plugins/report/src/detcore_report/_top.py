@@ -10,7 +10,6 @@ import click
 from detcore.cli import (
     EXPERIMENT_ID,
     Column,
-    choose_format,
     format_options,
     make_console,
     make_table,
@@ -62,14 +61,12 @@ def top(
     once: bool,
     only: int | None,
     interval: float,
-    as_json: bool,
-    as_csv: bool,
+    form: str,
 ) -> None:
     """Follow the trials that run: steps, speed, last metrics. Ctrl-C ends it.
 
     The last lines show how much CPU and memory the processes of each experiment use.
     """
-    form = choose_format(as_json, as_csv)
     with open_records(obj) as database:
         if only is not None:
             database.get_experiment(only)  # an unknown id is an error, not an idle experiment
