@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+import urllib.parse
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -131,7 +132,9 @@ def assert_refused(
         own = {"Sec-Fetch-Site": "same-origin", **(headers or {})}
         answer = http.ask(method, asked, token=token, headers=own)
         if is_page(path):
-            is_right = answer.status == 303 and answer.headers["location"].startswith("/ui/login")
+            # Only a page that is shown is shown again after the log-in.
+            back = f"?next={urllib.parse.quote(asked, safe='')}" if method == "GET" else ""
+            is_right = (answer.status, answer.headers.get("location")) == (303, f"/ui/login{back}")
         else:
             is_right = answer.status == status
             is_right &= (status == 401) == ("www-authenticate" in answer.headers)

@@ -302,19 +302,6 @@ def write_config(jobs: JobServer, **changes: Any) -> Path:
     return path
 
 
-def test_97_megabytes_are_refused_with_what_takes_them(jobs: JobServer) -> None:
-    folder = jobs.client.folder / "big"
-    (folder / "data").mkdir(parents=True)
-    for name, size in (("data/train.bin", 60), ("data/test.bin", 37)):
-        with (folder / name).open("wb") as file:
-            file.truncate(size * 1_000_000)
-    finished = jobs.client("run", write_config(jobs), folder, "--master", jobs.url)
-    assert finished.code == 2
-    assert "too big to be handed in: its files have 97" in finished.stderr
-    assert "  97 MB  data\n" in finished.stderr
-    assert str(folder / ".detignore") in finished.stderr
-
-
 def test_following_ends_with_ctrl_c_and_the_experiment_goes_on(jobs: JobServer) -> None:
     following = jobs.client.start("run", "--resume", 1, "--master", jobs.url, "--json")
     assert following.stderr is not None

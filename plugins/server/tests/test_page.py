@@ -104,25 +104,6 @@ def test_log_in_leads_to_no_other_site(site: Site, path: str) -> None:
     assert site.stranger.ask("POST", "/ui/login", form).headers["location"] == "/ui/experiments"
 
 
-def test_every_page_is_refused_to_strangers(site: Site) -> None:
-    for path in (
-        "/", "/ui", "/ui/experiments", "/ui/experiments/1", "/ui/experiments/1/hyperparameters",
-        "/ui/experiments/1/compare", "/ui/experiments/1/checkpoints",
-        "/ui/experiments/1/configuration", "/ui/trials/1", "/ui/checkpoints/a", "/ui/models",
-        "/ui/models/1", "/ui/anything", "/ui/compare", "/ui/trials/1/log",
-        "/ui/experiments/1/hyperparameters/mark", "/ui/checkpoints/a/files.tar",
-    ):  # fmt: skip
-        answer = site.stranger.ask("GET", path)
-        assert (answer.status, answer.text) == (303, ""), path
-        assert answer.headers["location"].startswith("/ui/login"), path
-    for path in (
-        "/ui/experiments/1/control", "/ui/experiments/1/describe", "/ui/trials/1/control",
-        "/ui/checkpoints/a/verify", "/ui/checkpoints/a/register", "/ui/logout",
-        "/ui/trials/1/describe",
-    ):  # fmt: skip
-        assert site.stranger.ask("POST", path).headers["location"] == "/ui/login", path
-
-
 def test_other_sites_can_change_nothing(site: Site) -> None:
     experiment = add_search(site.database, 1, 2)
     path = f"/ui/experiments/{experiment}/control"
@@ -157,10 +138,6 @@ def test_headers_and_files(site: Site) -> None:
     assert "Permission is hereby granted" in folder.joinpath("LICENSE").read_text()
     for name in ("..%2Ftemplates%2Fbase.html", "../templates/base.html", "base.html"):
         assert site.client.ask("GET", f"/ui/static/{name}").status == 404, name
-    headers = site.client.ask("GET", "/ui/models").headers
-    assert headers["x-content-type-options"] == "nosniff"
-    assert "frame-ancestors 'none'" in headers["content-security-policy"]
-    assert "no-cache" in headers["cache-control"]
 
 
 def test_too_many_attempts_to_log_in_have_to_wait(site: Site) -> None:
