@@ -109,7 +109,7 @@ def test_describe_shows_tensors(run: Any, home: Path) -> None:
     assert plain[99] == {"name": "layer-99", "shape": [99], "dtype": "float32", "file": "w"}
     shown = run("describe", uuids[2]).stdout
     assert "\x1b" not in shown
-    assert r"'\x1b[2Jw'  (1, 1, 1, 1, 1, 1, 1, 1, ...)" in shown
+    assert r"\x1b[2Jw  (1, 1, 1, 1, 1, 1, 1, 1, ...)" in shown
 
 
 @pytest.mark.parametrize("uuid", ["../../etc", "/etc/passwd", "%", "_", "*", "..", "\x1b[2J"])

@@ -23,7 +23,8 @@ from storage_servers import (
     s3_settings,
 )
 
-from detcore.storage import StorageBackend, open_folder
+from detcore.storage import StorageBackend
+from detcore.storage._folders import SharedFsSettings, open_shared_fs
 from detcore_storage import GcsStorage, S3Storage
 from detcore_testing import FolderAccess, StorageSuite
 
@@ -170,11 +171,11 @@ class TestSharedFs(FolderAccess, StorageSuite):
     def make_storage(self, tmp_path: Path) -> StorageBackend:
         self.root = tmp_path / "shared" / "runs"
         self.root.parent.mkdir(exist_ok=True)
-        return open_folder(str(self.root.parent), "runs")
+        return open_shared_fs(SharedFsSettings(**self.make_settings(tmp_path)))
 
     def make_settings(self, tmp_path: Path) -> dict[str, Any]:
         return {"host_path": str(self.root.parent), "storage_path": "runs"}
 
     def make_unusable(self, tmp_path: Path) -> StorageBackend:
         (tmp_path / "file").write_text("in the way")
-        return open_folder(str(tmp_path), "file/below")
+        return open_shared_fs(SharedFsSettings(host_path=str(tmp_path), storage_path="file/below"))
