@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import os
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -74,9 +75,19 @@ class GcsStorage(FsspecStorage):
             project=settings.project or "",
             use_listings_cache=False,
             requests_timeout=settings.deadline_s,
+            skip_instance_cache=True,  # fsspec would keep it, and its connections, for ever
             **options,
         )
         return fs, settings.root()
+
+    def close(self) -> None:
+        """Close the connections; not those of a parent process, whose loop does not run here."""
+        opened = self._opened
+        super().close()
+        if opened is not None and opened[0] == os.getpid() and opened[1]._session is not None:
+            import fsspec.asyn
+
+            fsspec.asyn.sync(opened[1].loop, opened[1]._session.close)
 
     async def _renew(self) -> None:
         """Read the credentials again, and get a new token."""

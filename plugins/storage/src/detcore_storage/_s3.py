@@ -192,7 +192,9 @@ class S3Storage(RemoteStorage):
         return len(uploads)
 
     def close(self) -> None:
-        """Forget the connections; the next request makes new ones, with the credentials of then."""
+        """Close the connections; the next request opens new ones, with the credentials of then."""
+        if self._opened is not None:
+            self._opened.close()
         self._opened = None
 
     def _fetch(

@@ -40,6 +40,13 @@ class S3Clients:
         self._timeout_s = settings.deadline_s / 4
         self._connect_timeout_s = min(10.0, self._timeout_s)
 
+    def close(self) -> None:
+        """Let go of the store, which holds this object by its credential provider.
+
+        Python's garbage collector does not see that reference, so neither would ever be freed.
+        """
+        vars(self).pop("store", None)
+
     @functools.cached_property
     def store(self) -> S3Store:
         """The bucket for obstore."""
