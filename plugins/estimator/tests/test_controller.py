@@ -48,15 +48,6 @@ def test_reports_the_loss_of_each_batch_and_its_mean(tmp_path: Path) -> None:
     assert clock.training[1][1] == {"loss": pytest.approx(np.mean(losses[5:10]), rel=1e-12)}
 
 
-def test_learns(tmp_path: Path) -> None:
-    _, clock = run(Classifier, tmp_path, until=300, unit=100, validate_every=100)
-
-    first, last = clock.validations[0][1], clock.validations[-1][1]
-    assert last["loss"] < first["loss"]
-    assert last["accuracy"] > 0.9
-    assert last["global_step"] == 300
-
-
 def test_each_graph_is_built_once(tmp_path: Path) -> None:
     calls: list[str] = []
 
@@ -553,17 +544,6 @@ def test_a_validation_set_that_was_not_wrapped_is_found_before_the_first_step(
 
     with pytest.raises(InvalidExperimentError, match=r"validation input_fn .* not wrapped"):
         run(Unwrapped, tmp_path, until=5)
-
-
-def test_a_tuple_of_tensors_is_refused(tmp_path: Path) -> None:
-    class Tensors(Classifier):
-        def train_data(self) -> Any:
-            self.context.wrap_dataset(super().train_data())
-            return tf.constant(FEATURES), tf.constant(LABELS)
-
-    context = make_context(tmp_path)
-    with pytest.raises(InvalidExperimentError, match="Return the dataset itself"):
-        EstimatorController(Tensors(context), context)
 
 
 def test_an_empty_validation_set_is_an_error(tmp_path: Path) -> None:

@@ -331,9 +331,9 @@ def test_check_dataset() -> None:
         with pytest.raises(InvalidExperimentError, match=r"training input_fn .* was not wrapped"):
             check_dataset(other.batch(2), [known], "training", is_managed=True)
         pair = (tf.zeros([2]), tf.zeros([2]))
-        with pytest.raises(InvalidDataTypeError, match=r"the tensors \(features, labels\)"):
+        with pytest.raises(InvalidDataTypeError, match=r"not a tf\.data\.Dataset"):
             check_dataset(pair, [], "validation", is_managed=True)
-        with pytest.raises(InvalidDataTypeError, match="returned NoneType, not a"):
+        with pytest.raises(InvalidDataTypeError, match=r"returned None \(NoneType\), not a"):
             check_dataset(None, [], "validation", is_managed=True)
         triple = tf.data.Dataset.zip((known, known, known))
         with pytest.raises(InvalidDataTypeError, match="tuples of 3 parts"):

@@ -180,21 +180,6 @@ def test_a_saver_of_the_user(trained: de.Estimator) -> None:
     assert results["loss"] == pytest.approx(np.mean((value - LABELS) ** 2), rel=1e-5)
 
 
-@pytest.mark.parametrize("steps", [0, -3])
-def test_steps_below_one(trained: de.Estimator, steps: int) -> None:
-    with pytest.raises(ValueError, match="greater than 0"):
-        trained.evaluate(eval_input, steps=steps)
-
-
-def test_metrics_that_are_no_dict(trained: de.Estimator) -> None:
-    def function(features: Any, labels: Any, mode: str) -> Any:
-        spec = model_fn(features, labels, mode, {})
-        return spec._replace(eval_metric_ops=[tf1.metrics.mean(spec.loss)])
-
-    with pytest.raises(ValueError, match="eval_metric_ops must be a dict"):
-        make(trained.model_dir, function).evaluate(eval_input)
-
-
 # -- predict --------------------------------------------------------------------------------------
 
 
@@ -289,14 +274,6 @@ def test_plain_tensors_never_end(trained: de.Estimator, caplog: pytest.LogCaptur
     assert "never end" in caplog.text
 
 
-def test_strings_come_as_bytes(trained: de.Estimator) -> None:
-    def names(features: Any, mode: str) -> Any:
-        return de.EstimatorSpec(mode, predictions={"name": tf.as_string(features["x"][:, 0])})
-
-    row = next(make(trained.model_dir, names).predict(eval_input))
-    assert isinstance(row["name"], bytes)
-
-
 # -- variables ------------------------------------------------------------------------------------
 
 
@@ -323,10 +300,6 @@ def test_variables_of_nothing(tmp_path: Path) -> None:
 # -- specs ----------------------------------------------------------------------------------------
 
 
-def spec_in_graph(**fields: Any) -> Any:
-    return de.EstimatorSpec(**fields)
-
-
 def test_what_a_mode_needs() -> None:
     with tf.Graph().as_default():
         one = tf.constant(1.0)
@@ -349,6 +322,7 @@ def test_what_a_mode_needs() -> None:
         {"train_op": "op"},
         {"predictions": [1]},
         {"predictions": {"a": 1}},
+        {"eval_metric_ops": [1]},
         {"eval_metric_ops": {"a": 3}},
         {"eval_metric_ops": {"a": (1, 2)}},
         {"training_hooks": [1]},
@@ -389,13 +363,8 @@ def test_replace_checks_again() -> None:
         spec = de.EstimatorSpec("eval", loss=tf.constant(1.0))
         changed = spec._replace(loss=tf.constant(2.0))
         assert isinstance(changed, de.EstimatorSpec)
-        for changes, message in (
-            ({"loss": None}, "has no loss"),
-            ({"mode": "train"}, "cannot be changed"),
-            ({"lost": 1}, "no field lost"),
-        ):
-            with pytest.raises(InvalidModelError, match=message):
-                spec._replace(**changes)
+        with pytest.raises(InvalidModelError, match="has no loss"):
+            spec._replace(loss=None)
 
 
 def keras_model_fn(features: Any, labels: Any, mode: str) -> Any:
@@ -447,8 +416,6 @@ def test_a_metric_of_keras(trained: de.Estimator) -> None:
     [
         ({"steps": 0}, "greater than 0"),
         ({"name": 3}, "name must be a string"),
-        ({"throttle_secs": -1}, "throttle_secs must be 0 or more"),
-        ({"start_delay_secs": "a"}, "start_delay_secs must be a number"),
         ({"hooks": [1]}, "SessionRunHook"),
         ({"exporters": [1]}, "an Exporter"),
         ({"exporters": 1}, "list or None"),

@@ -118,8 +118,6 @@ def test_initial_values_stay_as_they_are() -> None:
     plain, rewired = Model(build, rewire=False), Model(build)
     for value, other in zip(plain.step()[:2], rewired.step()[:2], strict=True):
         np.testing.assert_array_equal(value, other)
-    assert rewired.random_ops is not None
-    assert "dropout/random_uniform/RandomUniform" in rewired.random_ops.rewired[-1]
 
 
 def test_without_random_operations() -> None:
@@ -142,7 +140,6 @@ def test_what_cannot_be_rewired_is_named() -> None:
 
     random_ops = Model(build).random_ops
     assert random_ops is not None
-    assert len(random_ops.rewired) == 1
     named = " ".join(random_ops.unsupported)
     assert len(random_ops.unsupported) == 3
     assert "PartitionedCall" in named
@@ -189,6 +186,5 @@ def test_layers() -> None:
     assert model.random_ops is not None
     assert not model.random_ops.unsupported
     expected = model.steps(4)
-    assert len(model.random_ops.rewired) == 3
     for value, other in zip(Model(build).at(3).step(), expected[3], strict=True):
         np.testing.assert_array_equal(value, other)

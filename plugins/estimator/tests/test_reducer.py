@@ -126,14 +126,14 @@ def test_structures_arrive_as_they_were_given() -> None:
     assert [float(v) for v in values_seen(lambda batch: tf.reduce_sum(batch))] == [3, 7, 11, 7]
 
 
-def test_constants_operations_variables_and_strings() -> None:
+def test_nested_structures_constants_and_strings() -> None:
     build = metric_of(lambda batches: len(batches) * batches[0], take=lambda batch: 3.5)
     assert Evaluation(build).run(most=4) == 14.0
     mixed = values_seen(lambda batch: [batch, np.array([[1, 2]]), 7])[0]
     assert mixed[1].tolist() == [[1, 2]]
     assert mixed[2] == 7
-    operation = values_seen(lambda batch: (batch + 1).op)
-    assert operation[0].tolist() == [2, 3]
+    nested = values_seen(lambda batch: {"a": {1: batch}, "b": (batch, 2)})[-1]
+    assert (nested["a"][1].tolist(), nested["b"][0].tolist(), nested["b"][1]) == ([7], [7], 2)
     words = values_seen(lambda batch: batch, np.array(["a", "é", "c"]))
     assert [word for batch in words for word in batch] == [b"a", "é".encode(), b"c"]
 
@@ -141,25 +141,17 @@ def test_constants_operations_variables_and_strings() -> None:
 @pytest.mark.parametrize(
     ("take", "match"),
     [
-        (lambda b: [b, [b]], r"(?s)metric\[1\] is a list.*Nested metrics"),
-        (lambda b: {"a": {"b": b}}, r"(?s)metric\['a'\] is a dict.*Nested"),
-        (lambda b: {1: b}, r"(?s)the key 1 \(int\).*must be strings"),
         (lambda b: {}, "empty dict"),
         (lambda b: [], "empty list"),
-        (lambda b: (), "empty tuple"),
-        (lambda b: None, r"metric is None \(NoneType\)"),
-        (lambda b: [b, None], r"metric\[1\] is None"),
+        (lambda b: None, r"metric has None \(NoneType\)"),
+        (lambda b: [b, None], "metric has None"),
         (lambda b: object(), "cannot be made a tensor"),
         (lambda b: tf.sparse.from_dense(b), "(?s)SparseTensor.*to_dense"),
-        (lambda b: [tf.ragged.constant([[1], [2, 3]])], r"(?s)metric\[0\].*RaggedTensor"),
-        (lambda b: tf.no_op(), "with 0 outputs"),
-        (lambda b: tf.zeros(()), None),
+        (lambda b: [tf.ragged.constant([[1], [2, 3]])], "RaggedTensor"),
+        (lambda b: tf.no_op(), "cannot be made a tensor"),
     ],
 )
-def test_metrics_that_are_none(take: Any, match: str | None) -> None:
-    if match is None:
-        Evaluation(metric_of(mean, take=take))
-        return
+def test_metrics_that_are_none(take: Any, match: str) -> None:
     with pytest.raises(MetricTypeError, match=match) as caught:
         Evaluation(metric_of(mean, take=take))
     assert isinstance(caught.value, TypeError)

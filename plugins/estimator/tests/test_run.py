@@ -145,19 +145,6 @@ def test_hooks_are_called_in_order_and_their_files_travel(detcore: Detcore) -> N
         assert (manifest.parent / "first.txt").read_text() == "from a hook"
         assert "second.txt" in json.loads(manifest.read_text())["files"]
 
-    journal.unlink()
-    process = detcore.start("run", "--resume", 1)
-    detcore.wait_for(lambda: journal.exists() and "after_run" in journal.read_text(), 120)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    lines = journal.read_text().splitlines()
-    assert lines[:4] == [
-        f"{name}: {event}"
-        for event in ("on_checkpoint_load", "begin")
-        for name in ("first", "second")
-    ]
-    assert lines.count("first: on_checkpoint_load") == 1
-
 
 def test_what_the_specs_ask_for_is_done_or_named_in_one_warning(detcore: Detcore) -> None:
     journal = detcore.tmp_path / "journal.txt"

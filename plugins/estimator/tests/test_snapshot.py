@@ -36,7 +36,7 @@ class Model:
             tf1.set_random_seed(4)
             step, saver = build()
             self.saver = saver or tf1.train.Saver(sharded=True)
-            self.files = ModelFiles(self.graph, self.saver, None, None)
+            self.files = ModelFiles(self.graph, self.saver, None, None, None, session_config=config)
             first = tf1.variables_initializer(tf1.trainable_variables())
             init = [tf1.global_variables_initializer(), tf1.tables_initializer()]
         self.graph.finalize()

@@ -449,8 +449,8 @@ def check_dropout_differs(workers: Workers, folder: Path) -> None:
     context = workers.context()
     controller = EstimatorController(Linear(context, train_op=sgd, batch=4, dropout=0.5), context)
     graph = controller._graph.graph
-    (draw,) = (op for op in graph.get_operations() if op.type == "StatelessRandomUniformV2")
-    key = int(tf.get_static_value(draw.inputs[1])[0])
+    (draw,) = (op for op in graph.get_operations() if op.type == "StatelessRandomUniform")
+    key = int(tf.get_static_value(draw.inputs[1].op.inputs[0]))
     controller.close()
     assert len(set(workers.distributed.allgather(key))) == workers.size
 

@@ -12,10 +12,13 @@ from detcore.lazy import lazy_names
 if TYPE_CHECKING:
     from detcore.metrics import MetricReducer
     from detcore_estimator import export
-    from detcore_estimator._context import EstimatorContext, EstimatorTrialContext
+    from detcore_estimator._context import (
+        EstimatorContext,
+        EstimatorExperimentalContext,
+        EstimatorTrialContext,
+    )
     from detcore_estimator._engine._estimator import Estimator
-    from detcore_estimator._errors import NanLossDuringTrainingError
-    from detcore_estimator._experimental import EstimatorExperimentalContext
+    from detcore_estimator._engine._train import NanLossDuringTrainingError
     from detcore_estimator._exporters import BestExporter, Exporter, FinalExporter, LatestExporter
     from detcore_estimator._hooks import RunHook
     from detcore_estimator._load import load_estimator_from_checkpoint_path
@@ -59,7 +62,7 @@ __getattr__, __dir__ = lazy_names(
         "": "export",
         "_context": "EstimatorContext EstimatorExperimentalContext EstimatorTrialContext",
         "_engine._estimator": "Estimator",
-        "_errors": "NanLossDuringTrainingError",
+        "_engine._train": "NanLossDuringTrainingError",
         "_exporters": "BestExporter Exporter FinalExporter LatestExporter",
         "_hooks": "RunHook",
         "_load": "load_estimator_from_checkpoint_path",

@@ -39,15 +39,6 @@ def checked_count(name: str, value: Any) -> int | None:
     return count
 
 
-def checked_seconds(name: str, value: Any) -> float:
-    """Return a duration in seconds, >= 0."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise wrong_type(name, value, "a number of seconds")
-    if not value >= 0:
-        raise InvalidExperimentError(f"{name} must be 0 or more seconds, but it is {value}")
-    return value
-
-
 def checked_input_fn(input_fn: Any) -> Callable[..., Any]:
     """Return an input function."""
     if not callable(input_fn):
@@ -63,20 +54,12 @@ def checked_hooks(hooks: Any, name: str = "hooks") -> tuple[Any, ...]:
         hooks: An iterable of them, or None.
         name: Name of the argument, for the error.
     """
-    found = _as_tuple(hooks, name)
-    for hook in found:
-        if not isinstance(hook, tf1.train.SessionRunHook):
-            raise wrong_type(f"each of {name}", hook, "a SessionRunHook")
-    return found
+    return _check_each(hooks, name, tf1.train.SessionRunHook)
 
 
 def checked_listeners(listeners: Any) -> tuple[Any, ...]:
     """Return ``CheckpointSaverListener`` objects as a tuple."""
-    found = _as_tuple(listeners, "saving_listeners")
-    for listener in found:
-        if not isinstance(listener, tf1.train.CheckpointSaverListener):
-            raise wrong_type("each of saving_listeners", listener, "a CheckpointSaverListener")
-    return found
+    return _check_each(listeners, "saving_listeners", tf1.train.CheckpointSaverListener)
 
 
 def checked_exporters(exporters: Any) -> tuple[Any, ...]:
@@ -97,6 +80,14 @@ def checked_exporters(exporters: Any) -> tuple[Any, ...]:
 
 def _is_exporter(value: Any) -> bool:
     return hasattr(value, "name") and callable(getattr(value, "export", None))
+
+
+def _check_each(values: Any, name: str, kind: type) -> tuple[Any, ...]:
+    checked = _as_tuple(values, name)
+    for value in checked:
+        if not isinstance(value, kind):
+            raise wrong_type(f"each of {name}", value, f"a {kind.__name__}")
+    return checked
 
 
 def _as_tuple(values: Iterable[Any] | None, name: str) -> tuple[Any, ...]:

@@ -44,8 +44,6 @@ class TrialParts:
             trial.build_validation_spec(), eval_specs, "build_validation_spec"
         )
         self.serving = _checked_serving(trial.build_serving_input_receiver_fns())
-        for spec, name in ((self.train_spec, "TrainSpec"), (self.eval_spec, "EvalSpec")):
-            _check_hooks(spec.hooks, f"{name}.hooks")
 
 
 def _kinds(name: str, ours: type) -> tuple[type, ...]:
@@ -101,12 +99,3 @@ def _checked_serving(functions: Any) -> dict[str, Callable[..., Any]]:
                 "detcore_estimator.export.build_raw_serving_input_receiver_fn(...) returns."
             )
     return dict(functions)
-
-
-def _check_hooks(hooks: Any, where: str) -> None:
-    for hook in hooks or ():
-        if not isinstance(hook, tf1.train.SessionRunHook):
-            raise InvalidModelError(
-                f"{where} has {describe(hook)}, which is not a SessionRunHook.\n"
-                "Subclass detcore_estimator.RunHook or tf.compat.v1.train.SessionRunHook."
-            )

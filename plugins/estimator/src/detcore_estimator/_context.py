@@ -7,16 +7,17 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from detcore import TrialContext
+from detcore.data import CachingContext
 from detcore.errors import (
     CheckFailedError,
     InvalidExperimentError,
     describe,
 )
-from detcore_estimator._experimental import EstimatorExperimentalContext
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
+    from detcore.data import CacheKey
     from detcore.metrics import MetricReducer
     from detcore.trial import TrialSetup
     from detcore_estimator._reducer import Reducers
@@ -60,17 +61,10 @@ class EstimatorContext(TrialContext):
     def gradients(self) -> GradientExchange:
         """How gradients travel between workers, and are added up over batches."""
         if self._gradients is None:
-            from detcore_estimator._workers._exchange import GradientExchange, GradientOptions
+            from detcore_estimator._workers._exchange import GradientExchange
 
             size = self.distributed.get_size() if self.is_managed else 1
-            wanted = self.setup.gradients
-            options = GradientOptions(
-                num_workers=size,
-                frequency=wanted.aggregation_frequency,
-                is_mean=wanted.average_aggregated_gradients,
-                is_compressed=wanted.gradient_compression,
-            )
-            self._gradients = GradientExchange(options)
+            self._gradients = GradientExchange(size, self.setup)
         return self._gradients
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
@@ -102,25 +96,18 @@ class EstimatorContext(TrialContext):
             )
         from detcore_estimator._workers._optimizers import exchanging, is_self_ordering
 
-        options = self.gradients.options
-        if optimizer is None and not options.is_plain:
+        gradients = self.gradients
+        if (optimizer is None or isinstance(optimizer, str)) and not gradients.is_plain:
             raise CheckFailedError(
-                f"context.wrap_optimizer was given None, with {options.num_workers} worker(s) and "
-                f"optimizations.aggregation_frequency {options.frequency}.\n"
-                "Without an optimizer, gradients are neither averaged nor summed: each worker "
-                "would train a different model.\n"
-                "Set resources.slots_per_trial: 1 and optimizations.aggregation_frequency: 1."
+                f"context.wrap_optimizer was given {describe(optimizer)}, with "
+                f"{gradients.num_workers} worker(s) and optimizations.aggregation_frequency "
+                f"{gradients.frequency}.\n"
+                "Only an optimizer object can average gradients, or add them up.\n"
+                "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3), or set "
+                "resources.slots_per_trial: 1 and optimizations.aggregation_frequency: 1."
             )
-        if optimizer is not None and not (options.is_plain and is_self_ordering(optimizer)):
-            if isinstance(optimizer, str):
-                raise CheckFailedError(
-                    f"context.wrap_optimizer was given the name {optimizer!r}, with "
-                    f"{options.num_workers} worker(s) and optimizations.aggregation_frequency "
-                    f"{options.frequency}.\n"
-                    "Only an optimizer object can average gradients, or add them up.\n"
-                    "Pass the object, such as tf.compat.v1.train.AdamOptimizer(1e-3)."
-                )
-            optimizer = exchanging(optimizer, self.gradients)
+        if optimizer is not None and not (gradients.is_plain and is_self_ordering(optimizer)):
+            optimizer = exchanging(optimizer, gradients)
         self._register(optimizer)
         if callable(optimizer) and not hasattr(optimizer, "apply_gradients"):
             return self._registering(optimizer)
@@ -209,6 +196,56 @@ class EstimatorContext(TrialContext):
             ContextStateError: If it is called outside of a graph.
         """
         return self.reducers.make_metric(metric, reducer, numpy_dtype)
+
+
+class EstimatorExperimentalContext(CachingContext):
+    """Features that may still change; `EstimatorContext` has one as ``experimental``."""
+
+    may_repeat = True
+
+    def __init__(self, context: EstimatorContext) -> None:
+        super().__init__(context)
+        self._context = context
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the object itself, as `EstimatorContext` does."""
+        return self
+
+    def make_metric(
+        self,
+        metric: Any,
+        reducer: Callable[[list[Any]], Any] | MetricReducer,
+        numpy_dtype: Any,
+    ) -> tuple[Any, Any]:
+        """See `EstimatorContext.make_metric`."""
+        return self._context.make_metric(metric, reducer, numpy_dtype)
+
+    def _decorator(
+        self, key: CacheKey, shuffle: bool, *, reshuffle: bool, train: bool
+    ) -> Callable[[Callable[[], Any]], Callable[[], Any]]:
+        context = self._context
+
+        def decorate(make_dataset: Callable[[], Any]) -> Callable[[], Any]:
+            def read() -> Any:
+                from detcore_estimator._cache import CachedDataset
+
+                cached = CachedDataset(
+                    key=key,
+                    make_dataset=make_dataset,
+                    root=context.setup.cache_dir,
+                    seed=context.get_trial_seed(),
+                    shuffle=shuffle,
+                    reshuffle=reshuffle,
+                    shard=(context.distributed.get_rank(), context.distributed.get_size()),
+                    drop_remainder=train,
+                )
+                dataset = cached.open(context.session_config)
+                context.wrapped_datasets.append(dataset)
+                return dataset
+
+            return read
+
+        return decorate
 
 
 class EstimatorTrialContext(EstimatorContext):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidCheckpointError
+from detcore.errors import DataError, InvalidCheckpointError
 from detcore.trial import (
     ValidationResult,
     capture_random_state,
@@ -19,9 +19,11 @@ from detcore.trial import (
     restore_random_state,
 )
 from detcore_estimator._checks import TrialParts
+from detcore_estimator._engine._event_files import EventFile
 from detcore_estimator._evaluation import Evaluation, scalar_metrics
 from detcore_estimator._exports import Exporters, ServingExports
 from detcore_estimator._hooks import RunHook
+from detcore_estimator._model_fn import warm_start
 from detcore_estimator._saving import (
     ModelFiles,
     model_prefix,
@@ -36,16 +38,13 @@ from detcore_estimator._settings import (
     size_thread_pools,
     warn_of_unused,
 )
-from detcore_estimator._spec import ModeKeys
-from detcore_estimator._state_tensors import name_state
-from detcore_estimator._summaries import SummaryWriter
 from detcore_estimator._tf import tf1
-from detcore_estimator._training import TrainingGraph, TrainingSession, mean_metrics
-from detcore_estimator._workers._epochs import agreed_epoch
+from detcore_estimator._training import TrainingGraph, TrainingSession, mean_metrics, name_state
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from detcore.distributed import DistributedContext
     from detcore.trial import Clock
     from detcore.types import TensorInfo
     from detcore_estimator._context import EstimatorContext
@@ -89,29 +88,16 @@ class EstimatorController:
         self._config = config
         self._estimator = estimator
         self._graph = TrainingGraph(
-            model_fn=estimator.model_fn,
-            input_fn=parts.train_spec.input_fn,
-            params=estimator.params,
-            config=config,
-            context=context,
-            mode=ModeKeys.TRAIN,
+            estimator, parts.train_spec.input_fn, config=config, context=context
         )
         if self._is_chief:
             self._graph.warn_of_unsaved_random_state()
-        self._hooks = tuple(parts.train_spec.hooks or ())
+        self._hooks = tuple(parts.train_spec.hooks)
         self._run_hooks = [hook for hook in self._hooks if isinstance(hook, RunHook)]
         # As in TensorFlow, listeners belong to the saving, which is the chief's.
         listeners = parts.train_spec.saving_listeners if self._is_chief else None
         self._listeners = tuple(listeners or ())
-        self._evaluation = Evaluation(
-            model_fn=estimator.model_fn,
-            eval_spec=parts.eval_spec,
-            params=estimator.params,
-            config=config,
-            session_config=context.session_config,
-            context=context,
-            mode=ModeKeys.EVAL,
-        )
+        self._evaluation = Evaluation(estimator, parts.eval_spec, config=config, context=context)
         self._serving = ServingExports(estimator.model_fn, parts.serving, config)
         self._exporters = Exporters(
             parts.eval_spec.exporters,
@@ -119,7 +105,7 @@ class EstimatorController:
             config=config,
             eval_name=parts.eval_spec.name,
         )
-        self._summaries = SummaryWriter(context.get_tensorboard_path(), self._graph.graph)
+        self._summaries = EventFile(str(context.get_tensorboard_path()), self._graph.graph)
         self._training: TrainingSession | None = None
         self._files: ModelFiles | None = None
         # Hooks that begin, and any other code before the first step, may draw numbers that an
@@ -133,7 +119,7 @@ class EstimatorController:
 
         With several workers it is the longest pass of any of them.
         """
-        return agreed_epoch(self._context.distributed, self._own_batches_per_epoch)
+        return _agree_on_epoch(self._context.distributed, self._own_batches_per_epoch)
 
     def _own_batches_per_epoch(self) -> int | None:
         feed = self._graph.feed
@@ -170,17 +156,17 @@ class EstimatorController:
         with self._graph.graph.as_default(), preserved_random_state():
             training = self._open()
             training.take_from_chief()
-            result = self._evaluation.run(training)
+            values, num_records = self._evaluation.run(training)
             if self._is_chief:
                 self._exporters.run(
                     training,
-                    result.values,
+                    values,
                     save=lambda folder: self._own_files().snapshot(
                         training.session, folder, training.global_step()
                     )(),
                     is_final=self._is_at_end(),
                 )
-        return ValidationResult(scalar_metrics(result.values), result.num_records)
+        return ValidationResult(scalar_metrics(values), num_records)
 
     def save(self, directory: Path) -> None:
         """Write variables, data position, random states, exported models and the hooks' files.
@@ -342,7 +328,8 @@ class EstimatorController:
     def _open(self) -> TrainingSession:
         """Return the training session; a new one has fresh or warm-started variables."""
         if self._training is None:
-            self._warm_start()
+            with self._graph.graph.as_default():
+                warm_start(self._estimator)
             self._start(None)
         assert self._training is not None
         return self._training
@@ -371,12 +358,14 @@ class EstimatorController:
             counter = None if random_ops is None else random_ops.counter
             local = saver_of_local(graph, without=counter)
             own = None if self._is_chief else saver_of(self._graph.worker_variables, "own")
-        hooks = [*self._hooks, *(spec.training_hooks or ())]
+        hooks = [*self._hooks, *spec.training_hooks]
         if self._is_chief:
-            hooks += spec.training_chief_hooks or ()
+            hooks += spec.training_chief_hooks
 
         def make_files(saver: Any) -> None:
-            self._files = ModelFiles(graph, saver, rest, local, own)
+            self._files = ModelFiles(
+                graph, saver, rest, local, own, session_config=self._context.session_config
+            )
 
         def restore(session: Any) -> None:
             assert directory is not None
@@ -389,7 +378,7 @@ class EstimatorController:
             session_config=self._context.session_config,
             restore=None if directory is None else restore,
             make_files=make_files,
-            on_summary=self._summaries.add if self._is_chief else None,
+            on_summary=self._summaries.write_summary if self._is_chief else None,
             summary_steps=self._config.save_summary_steps or 0,
             distributed=self._context.distributed,
         )
@@ -398,13 +387,6 @@ class EstimatorController:
         if self._context.ledger is not None:
             self._graph.feed.describe(training.session, self._context.ledger)
         return training
-
-    def _warm_start(self) -> None:
-        # tf.estimator has no public name for it; ours has the same one.
-        settings = getattr(self._estimator, "_warm_start_settings", None)
-        if settings is not None:
-            with self._graph.graph.as_default():
-                tf1.train.warm_start(*settings)
 
     def _copy_model(self, training: TrainingSession, directory: Path) -> Callable[[], None]:
         """Copy the variables, and return what writes them, the graph and the exported models."""
@@ -455,6 +437,55 @@ class EstimatorController:
         # Called back in reverse order.
         for hook in reversed(self._run_hooks):
             self._resources.callback(hook.on_trial_close)
+
+
+def _agree_on_epoch(
+    distributed: DistributedContext, own_length: Callable[[], int | None]
+) -> int | None:
+    """Return the batches of an epoch, the same on all workers.
+
+    It is the longest of all workers' passes over their shards: after that many steps every record
+    has been trained on. Workers with a shorter one begin their next pass in the meantime.
+
+    Args:
+        distributed: The workers; all call this together.
+        own_length: Returns the batches of this worker's pass, None if that is unknown.
+
+    Returns:
+        The number, or None if a worker does not know its own.
+
+    Raises:
+        DataError: If a worker has no data; on all of them.
+    """
+    if distributed.get_size() == 1:
+        return own_length()
+    length: int | None = None
+    problem: DataError | None = None
+    try:
+        length = own_length()
+    except DataError as error:
+        problem = error
+    answers = distributed.allgather((length, None if problem is None else str(problem)))
+    empty = [rank for rank, (_, told) in enumerate(answers) if told is not None]
+    if empty:
+        raise DataError(
+            f"{len(empty)} of {len(answers)} workers cannot train: rank {empty[0]} says: "
+            f"{answers[empty[0]][1]}\n"
+            "Workers read records in turns, so there must be at least one batch for each.\n"
+            "Train with fewer workers, or with a smaller batch."
+        ) from problem
+    lengths = [number for number, _ in answers if number is not None]
+    if len(lengths) < len(answers):
+        return None
+    if distributed.get_rank() == 0 and len(set(lengths)) > 1:
+        _logger.info(
+            "the workers' shards have %d to %d batches: an epoch has %d, and workers with fewer "
+            "begin their next pass earlier",
+            min(lengths),
+            max(lengths),
+            max(lengths),
+        )
+    return max(lengths)
 
 
 def _is_told_of_files(hook: RunHook) -> bool:

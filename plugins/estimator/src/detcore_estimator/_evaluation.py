@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,12 +12,11 @@ import numpy as np
 from detcore.errors import DataError
 from detcore_estimator._feed._data import check_dataset
 from detcore_estimator._feed._records import count_records
-from detcore_estimator._inputs import call_input_fn
-from detcore_estimator._model_fn import model_graph
+from detcore_estimator._model_fn import call_input_fn, model_graph
 from detcore_estimator._random_ops import make_random_ops_resumable
 from detcore_estimator._scaffolds import own_saver, scaffold_with_saver, with_local_variables
 from detcore_estimator._session import HookList, OpenSession
-from detcore_estimator._spec import check_model_fn_spec
+from detcore_estimator._spec import ModeKeys, check_model_fn_spec
 from detcore_estimator._tf import tf, tf1
 from detcore_estimator._transfer import VariableTransfer
 from detcore_estimator._workers._metric_sums import MetricSums, mean_loss
@@ -34,19 +32,6 @@ _logger = logging.getLogger("detcore.estimator")
 _MOST_ELEMENTS = 100
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class EvaluationResult:
-    """Result of an evaluation.
-
-    Attributes:
-        values: The value of each metric, ``loss`` and ``global_step`` among them.
-        num_records: Records that were evaluated, on all workers.
-    """
-
-    values: dict[str, Any]
-    num_records: int
-
-
 class Evaluation:
     """Evaluates the model as it is in the training session.
 
@@ -55,33 +40,19 @@ class Evaluation:
     does not grow.
 
     Args:
-        model_fn: Called as ``(features, labels, mode, config)``.
+        estimator: The user's estimator.
         eval_spec: The user's ``EvalSpec``.
-        params: The estimator's hyperparameters, for the input function.
         config: The run configuration.
-        session_config: ``ConfigProto`` of the session.
         context: The trial's context.
-        mode: The mode key for evaluation.
     """
 
     def __init__(
-        self,
-        *,
-        model_fn: Callable[..., Any],
-        eval_spec: Any,
-        params: Mapping[str, Any],
-        config: Any,
-        session_config: Any,
-        context: EstimatorContext,
-        mode: str,
+        self, estimator: Any, eval_spec: Any, *, config: Any, context: EstimatorContext
     ) -> None:
-        self._model_fn = model_fn
+        self._estimator = estimator
         self._eval_spec = eval_spec
-        self._params = params
         self._config = config
-        self._session_config = session_config
         self._context = context
-        self._mode = mode
         self._steps = 1 if context.test_mode else eval_spec.steps
         self._graph: _EvaluationGraph | None = None
 
@@ -90,8 +61,11 @@ class Evaluation:
         if self._graph is None:
             self._build(training)
 
-    def run(self, training: TrainingSession) -> EvaluationResult:
+    def run(self, training: TrainingSession) -> tuple[dict[str, Any], int]:
         """Evaluate this worker's part of the data; return the result over that of all workers.
+
+        The result is the value of each metric, ``loss`` and ``global_step`` among them, and the
+        number of records.
 
         Nothing is exchanged between workers before all batches are done. A hook that requests a
         stop ends the evaluation after the batch, as in TensorFlow, and requests the trial's end.
@@ -100,15 +74,15 @@ class Evaluation:
             DataError: If there was no batch to evaluate on any worker.
         """
         graph = self._graph or self._build(training)
-        hooks = HookList([*(self._eval_spec.hooks or ()), *(graph.spec.evaluation_hooks or ())])
-        size = graph.version()
+        hooks = HookList([*(self._eval_spec.hooks or ()), *graph.spec.evaluation_hooks])
+        size = graph.graph.version
         self._context.reducers.begin_evaluation()
         try:
             hooks.begin(graph.graph)
-            grows = graph.version() != size
+            grows = graph.graph.version != size
             result = graph.evaluate(training, hooks, self._steps)
         except BaseException:
-            self._drop()
+            self.close()
             cause = self._context.reducers.take_error()
             if cause is not None:
                 raise cause from None  # TensorFlow wraps it in pages of text
@@ -117,32 +91,24 @@ class Evaluation:
             self._context.set_stop_requested(True)
         if grows:
             _logger.info("an evaluation hook adds to the graph: it is built for each validation")
-            self._drop()
+            self.close()
         return result
 
     def close(self) -> None:
-        """Close the session."""
-        self._drop()
-
-    def _build(self, training: TrainingSession) -> _EvaluationGraph:
-        graph = _EvaluationGraph(
-            model_fn=self._model_fn,
-            input_fn=self._eval_spec.input_fn,
-            steps=self._steps,
-            params=self._params,
-            config=self._config,
-            session_config=self._session_config,
-            context=self._context,
-            mode=self._mode,
-            training=training,
-        )
-        self._graph = graph
-        return graph
-
-    def _drop(self) -> None:
+        """Close the session, if there is one."""
         graph, self._graph = self._graph, None
         if graph is not None:
             graph.close()
+
+    def _build(self, training: TrainingSession) -> _EvaluationGraph:
+        self._graph = _EvaluationGraph(
+            self._estimator,
+            self._eval_spec.input_fn,
+            config=self._config,
+            context=self._context,
+            training=training,
+        )
+        return self._graph
 
 
 class _EvaluationGraph:
@@ -150,22 +116,20 @@ class _EvaluationGraph:
 
     def __init__(
         self,
-        *,
-        model_fn: Callable[..., Any],
+        estimator: Any,
         input_fn: Callable[..., Any],
-        steps: int | None,
-        params: Mapping[str, Any],
+        *,
         config: Any,
-        session_config: Any,
         context: EstimatorContext,
-        mode: str,
         training: TrainingSession,
     ) -> None:
-        self._session_config = session_config
+        self._session_config = context.session_config
         self._opened: OpenSession | None = None
         with model_graph(config) as self.graph:
             global_step = tf1.train.get_global_step()
-            dataset = call_input_fn(input_fn, mode=mode, params=params, config=config)
+            dataset = call_input_fn(
+                input_fn, mode=ModeKeys.EVAL, params=estimator.params, config=config
+            )
             check_dataset(
                 dataset, context.wrapped_datasets, "validation", is_managed=context.is_managed
             )
@@ -174,8 +138,8 @@ class _EvaluationGraph:
                 iterator = tf1.data.make_initializable_iterator(dataset)
                 batch = iterator.get_next()
             features, labels = batch if _is_pair(batch) else (batch, None)
-            self.spec = model_fn(features, labels, mode, config)
-            check_model_fn_spec(self.spec, mode)
+            self.spec = estimator.model_fn(features, labels, ModeKeys.EVAL, config)
+            check_model_fn_spec(self.spec, ModeKeys.EVAL)
             self._begin_data = iterator.initializer
             self._num_records = count_records(batch)
             self._values, updates = _metric_ops(self.spec, global_step, self._num_records)
@@ -197,35 +161,25 @@ class _EvaluationGraph:
             self._has_own_local_init = self._scaffold.local_init_op is not None
             self._reset_local = tf1.local_variables_initializer()
 
-    def version(self) -> int:
-        """Return a number that changes when operations are added."""
-        return int(self.graph.version)
-
     def evaluate(
         self, training: TrainingSession, hooks: HookList, steps: int | None
-    ) -> EvaluationResult:
+    ) -> tuple[dict[str, Any], int]:
         """Copy the trained values in and evaluate."""
         opened = self._begin(training)
         if steps is None:
             _check_has_end(opened.session.run(self._num_batches))
         hooks.after_create_session(opened)
         opened.session.run(self._begin_data)
-        step = (
-            (lambda: hooks.run(self._step))
-            if hooks.hooks
-            else opened.session.make_callable(self._step)
-        )
+        step = hooks.make_step(self._step)
         done = num_records = 0
         with contextlib.suppress(tf.errors.OutOfRangeError):
             while (steps is None or done < steps) and not hooks.should_stop:
                 num_records += int(step()[0])
                 done += 1
         if self._distributed.get_size() > 1:
-            result = EvaluationResult(
-                *self._sums.merge(opened.session, num_records, self._distributed)
-            )
+            result = self._sums.merge(opened.session, num_records, self._distributed)
         elif done:
-            result = EvaluationResult(opened.session.run(self._values), num_records)
+            result = (opened.session.run(self._values), num_records)
         else:
             raise DataError(
                 "the validation dataset gave no batch.\n"

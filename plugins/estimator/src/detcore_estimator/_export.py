@@ -18,7 +18,7 @@ from detcore.errors import (
 )
 from detcore_estimator._arguments import wrong_type
 from detcore_estimator._model_fn import model_graph
-from detcore_estimator._scaffolds import own_saver
+from detcore_estimator._scaffolds import build_saver, own_saver
 from detcore_estimator._spec import ModeKeys, check_model_fn_spec
 from detcore_estimator._tf import quiet_deprecations, tf, tf1
 
@@ -56,24 +56,21 @@ class ServingGraph:
         *,
         config: Any,
     ) -> None:
-        if not callable(serving_input_receiver_fn):
-            raise wrong_type(
-                "serving_input_receiver_fn",
-                serving_input_receiver_fn,
-                "a function that returns a ServingInputReceiver",
-            )
         self._session_config = config.session_config
         with model_graph(config) as self.graph:
             receiver = checked_receiver(serving_input_receiver_fn())
             spec = model_fn(receiver.features, None, ModeKeys.PREDICT, config)
             check_model_fn_spec(spec, ModeKeys.PREDICT)
             self._signatures = signature_map(receiver, spec.export_outputs)
-            scaffold = spec.scaffold or tf1.train.Scaffold()
+            scaffold = spec.scaffold
             self.has_own_saver = own_saver(self.graph, scaffold) is not None
             self._init_op = scaffold.local_init_op
             if self._init_op is None:
                 self._init_op = tf1.train.Scaffold.default_local_init_op()
-            self._saver = built_saver(scaffold)
+            if isinstance(scaffold.saver, tf.train.Checkpoint):
+                self._saver: Any = _ObjectSaver(scaffold.saver)
+            else:
+                self._saver = build_saver(self.graph, scaffold)
 
     def write(
         self,
@@ -184,7 +181,7 @@ def _checked_assets(assets: Mapping[str, str] | None) -> dict[str, str]:
     return dict(assets)
 
 
-class ObjectSaver:
+class _ObjectSaver:
     """Reads object-based checkpoints into a graph, and writes by the variables' names.
 
     For a scaffold whose saver is a ``tf.train.Checkpoint``: training's checkpoints have the names
@@ -209,25 +206,6 @@ class ObjectSaver:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._by_name, name)
-
-
-def built_saver(scaffold: Any) -> Any:
-    """Return a scaffold's saver, or one of all variables; call it with the graph as default.
-
-    Args:
-        scaffold: ``tf.compat.v1.train.Scaffold``, not finalized.
-
-    Returns:
-        A ``tf.compat.v1.train.Saver`` that needs no further operations, or an `ObjectSaver`.
-    """
-    saver = scaffold.saver
-    if isinstance(saver, tf.train.Checkpoint):
-        return ObjectSaver(saver)
-    if saver is None:
-        return tf1.train.Saver(sharded=True)
-    if saver.saver_def is None:
-        saver.build()
-    return saver
 
 
 def signature_map(receiver: Any, export_outputs: Any) -> dict[str, Any]:

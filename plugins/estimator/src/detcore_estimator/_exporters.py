@@ -58,8 +58,8 @@ class _SavedModelExporter(Exporter):
         self,
         name: str,
         serving_input_receiver_fn: Callable[[], Any] | None,
-        assets_extra: Mapping[str, str] | None,
-        as_text: bool,
+        assets_extra: Mapping[str, str] | None = None,
+        as_text: bool = False,
     ) -> None:
         if not isinstance(name, str) or not name:
             raise wrong_type("the exporter's name", name, "a string")
@@ -94,15 +94,6 @@ class FinalExporter(_SavedModelExporter):
         assets_extra: Files to add; see `Estimator.export_saved_model`.
         as_text: Whether to write ``saved_model.pbtxt``.
     """
-
-    def __init__(
-        self,
-        name: str,
-        serving_input_receiver_fn: Callable[[], Any],
-        assets_extra: Mapping[str, str] | None = None,
-        as_text: bool = False,
-    ) -> None:
-        super().__init__(name, serving_input_receiver_fn, assets_extra, as_text)
 
     def export(
         self,

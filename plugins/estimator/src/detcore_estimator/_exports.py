@@ -38,18 +38,16 @@ class ServingExports:
             name: ServingGraph(model_fn, function, config=config)
             for name, function in functions.items()
         }
-        self._is_checked = False
 
     def check(self, training: TrainingSession) -> None:
-        """Compare the models with the training graph, once.
+        """Compare the models with the training graph.
 
         Raises:
             InvalidModelError: If one has variables that are not trained.
         """
-        for graph in () if self._is_checked else self._graphs.values():
+        for graph in self._graphs.values():
             if not (training.has_own_saver or graph.has_own_saver):
                 check_variables(training.session.graph, graph.graph)
-        self._is_checked = True
 
     def write(self, directory: Path, prefix: Path) -> None:
         """Write ``<directory>/<name>/<unix seconds>/saved_model.pb`` for each function.
@@ -76,7 +74,7 @@ class Exporters:
     use earlier results (``BestExporter``) continue in a resumed trial.
 
     Args:
-        exporters: The exporters; may be empty.
+        exporters: A tuple of exporters.
         estimator: The user's estimator.
         config: The run configuration.
         eval_name: ``EvalSpec.name``.
@@ -85,9 +83,7 @@ class Exporters:
     def __init__(
         self, exporters: Any, *, estimator: Any, config: Any, eval_name: str | None
     ) -> None:
-        if exporters is None:
-            exporters = ()
-        self._exporters = tuple(exporters) if isinstance(exporters, list | tuple) else (exporters,)
+        self._exporters = tuple(exporters)
         self._estimator = estimator
         self._config = config
         self._model_dir = Path(config.model_dir)
@@ -132,12 +128,7 @@ class Exporters:
 
     def _own_estimator(self) -> Any:
         """Return an estimator with the user's model and the trial's folder."""
-        user = self._estimator
-
-        def model_fn(features: Any, labels: Any, mode: str, config: Any) -> Any:
-            return user.model_fn(features, labels, mode, config)
-
-        module = tf_estimator()
+        user, module = self._estimator, tf_estimator()
         if module is not None and not isinstance(user, Estimator):
-            return module.Estimator(model_fn=model_fn, config=self._config)
-        return Estimator(model_fn, config=self._config)
+            return module.Estimator(model_fn=user.model_fn, config=self._config)
+        return Estimator(user.model_fn, config=self._config)

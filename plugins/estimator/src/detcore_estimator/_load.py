@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -155,7 +155,7 @@ def _check_saved_model(export: Path, tags: list[str]) -> None:
     if sorted(set(tags)) not in known:
         raise InvalidCheckpointError(
             f"the SavedModel {export} has no graph with the tags {tags}; it has graphs with: "
-            f"{_listed(known)}.\nPass one of these as tags."
+            f"{' or '.join(map(str, known)) or 'none'}.\nPass one of these as tags."
         )
 
 
@@ -183,10 +183,6 @@ def _read_saved_model(export: Path) -> Any:
             f"{path} is damaged: {error}.\nIf the copy was cut off, download the checkpoint again."
         ) from error
     return saved_model
-
-
-def _listed(known: Iterable[list[str]]) -> str:
-    return " or ".join(str(tags) for tags in known) or "none"
 
 
 def check_is_estimator_checkpoint(folder: Path) -> None:

@@ -1,11 +1,10 @@
-"""Call model functions: build their graph, and pass the arguments that they take."""
+"""Call model and input functions: build their graph, and pass the arguments that they take."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import inspect
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -17,8 +16,6 @@ from detcore_estimator._tf import (
     tf,
     tf1,
 )
-
-_logger = logging.getLogger("detcore.estimator")
 
 _ALLOWED = ("features", "labels", "mode", "params", "config", "model_dir")
 
@@ -106,8 +103,6 @@ def check_model_fn(model_fn: Any, params: Mapping[str, Any] | None) -> None:
             "takes no argument params.\n"
             "Add params to its arguments, or leave params out."
         )
-    if params is None and "params" in names:
-        _logger.info("model_fn %s takes params, which are empty: none given", _name(model_fn))
 
 
 def call_model_fn(
@@ -145,6 +140,32 @@ def call_model_fn(
     spec = model_fn(**{name: value for name, value in arguments.items() if name in names})
     check_model_fn_spec(spec, mode)
     return spec
+
+
+def call_input_fn(
+    input_fn: Callable[..., Any], *, mode: str, params: Mapping[str, Any], config: Any
+) -> Any:
+    """Call an input function with those of the arguments that it takes, on the CPU.
+
+    Args:
+        input_fn: The user's function; it may take ``mode``, ``params`` and ``config``.
+        mode: One of `ModeKeys`.
+        params: The estimator's hyperparameters.
+        config: The run configuration.
+    """
+    parameters = parameter_names(input_fn)
+    arguments = {"mode": mode, "params": params, "config": config}
+    taken = {name: value for name, value in arguments.items() if name in parameters}
+    with tf.device("/cpu:0"):
+        return input_fn(**taken)
+
+
+def warm_start(estimator: Any) -> None:
+    """Let the variables of the default graph begin as the estimator's ``warm_start_from`` says."""
+    # tf.estimator has no public name for it; ours has the same one.
+    settings = getattr(estimator, "_warm_start_settings", None)
+    if settings is not None:
+        tf1.train.warm_start(*settings)
 
 
 def _name(function: Any) -> str:

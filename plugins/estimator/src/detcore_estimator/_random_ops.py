@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,6 @@ import numpy as np
 from detcore_estimator._tf import tf, tf1
 
 _NO_SEED = (0, 0)
-_PHILOX = 1
 
 
 class RandomOps:
@@ -27,14 +25,12 @@ class RandomOps:
     Attributes:
         counter: Steps done, ``(), int64``; a local variable, so no checkpoint of the model has it.
         increment: Operation to run with each step; it is ordered after the reading of `counter`.
-        rewired: Names of the operations that were replaced.
         unsupported: Names of random operations that still keep their own state.
     """
 
     def __init__(self, counter: Any, reading: Any) -> None:
         self.counter = counter
         self.reading = reading
-        self.rewired: list[str] = []
         self.unsupported: list[str] = []
         with tf1.control_dependencies([reading]):
             self.increment = counter.assign_add(1, read_value=False)
@@ -81,20 +77,17 @@ def make_random_ops_resumable(
         )
         step = counter.read_value()
         random_ops = RandomOps(counter, step)
-        position = tf.stack([tf.zeros([], tf.uint64), tf.bitcast(step, tf.uint64)])
         for op in found:
-            draw = Draw(position=position, step=step, key=_key(op, seed_offset))
-            if op not in fetched and _rewire(graph, op, draw, kept):
-                random_ops.rewired.append(op.name)
-            else:
+            seed = tf.stack([_key(op, seed_offset), step])
+            if op in fetched or not _rewire(graph, op, seed, kept):
                 random_ops.unsupported.append(op.name)
     random_ops.unsupported.extend(inside)
     return random_ops
 
 
-def _rewire(graph: Any, op: Any, draw: Draw, kept: set[Any]) -> bool:
+def _rewire(graph: Any, op: Any, seed: Any, kept: set[Any]) -> bool:
     """Let the readers of an operation read its stateless sibling; return whether there is one."""
-    replace = REPLACEMENTS.get(op.type)
+    replace = _REPLACEMENTS.get(op.type)
     context = op._get_control_flow_context()
     if replace is None or not _is_drawn_once(context):
         return False
@@ -106,7 +99,7 @@ def _rewire(graph: Any, op: Any, draw: Draw, kept: set[Any]) -> bool:
     graph._set_control_flow_context(context)
     try:
         with tf1.device(op.device):
-            values = replace(op, draw)
+            values = replace(op, seed)
     finally:
         graph._set_control_flow_context(outer)
     values.set_shape(op.outputs[0].shape)
@@ -126,13 +119,13 @@ def _is_drawn_once(context: Any) -> bool:
     return True
 
 
-def _key(op: Any, seed_offset: int) -> int:
+def _key(op: Any, seed_offset: int) -> Any:
     """Return the 64 bits that tell an operation's numbers from those of others."""
     seeds = op.get_attr("seed"), op.get_attr("seed2")
     name = op.name if seeds == _NO_SEED else ""
     text = f"{seeds[0]},{seeds[1]},{name},{seed_offset}"
     digest = hashlib.sha256(text.encode()).digest()
-    return int(np.frombuffer(digest[:8], "<u8")[0])
+    return np.frombuffer(digest[:8], "<i8")[0]
 
 
 def _is_random(op: Any) -> bool:
@@ -205,89 +198,43 @@ def called_functions(attributes: Any) -> list[str]:
     return names
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Draw:
-    """Inputs that determine the numbers of one operation.
-
-    Attributes:
-        position: Where Philox begins, ``(2,), uint64``: block 0 of the step.
-        step: Steps done, ``(), int64``.
-        key: Distinguishes operations; 64 bits.
-    """
-
-    position: Any
-    step: Any
-    key: int
-
-    def philox(self) -> dict[str, Any]:
-        """Return the arguments of operations that take a key and a counter.
-
-        A step has 2**64 blocks, so no two steps of an operation overlap.
-        """
-        key = tf.constant(np.array([self.key], np.uint64))
-        return {"key": key, "counter": self.position, "alg": _PHILOX}
-
-    def seed(self) -> Any:
-        """Return the ``(2,), int64`` seed of operations that take one."""
-        key = tf.constant(np.array([self.key], np.uint64).view(np.int64)[0])
-        return tf.stack([key, self.step])
+def _draw_with(draw: Callable[..., Any]) -> Callable[[Any, Any], Any]:
+    return lambda op, seed: draw(shape=op.inputs[0], seed=seed, dtype=op.outputs[0].dtype)
 
 
-def _uniform(op: Any, draw: Draw) -> Any:
-    return tf.raw_ops.StatelessRandomUniformV2(
-        shape=op.inputs[0], dtype=op.outputs[0].dtype, **draw.philox()
-    )
-
-
-def _normal(op: Any, draw: Draw) -> Any:
-    return tf.raw_ops.StatelessRandomNormalV2(
-        shape=op.inputs[0], dtype=op.outputs[0].dtype, **draw.philox()
-    )
-
-
-def _truncated_normal(op: Any, draw: Draw) -> Any:
-    return tf.raw_ops.StatelessTruncatedNormalV2(
-        shape=op.inputs[0], dtype=op.outputs[0].dtype, **draw.philox()
-    )
-
-
-def _uniform_int(op: Any, draw: Draw) -> Any:
+def _uniform_int(op: Any, seed: Any) -> Any:
     shape, minval, maxval = op.inputs
-    return tf.raw_ops.StatelessRandomUniformIntV2(
-        shape=shape, minval=minval, maxval=maxval, **draw.philox()
+    return tf.raw_ops.StatelessRandomUniformInt(
+        shape=shape, seed=seed, minval=minval, maxval=maxval
     )
 
 
-def _multinomial(op: Any, draw: Draw) -> Any:
+def _multinomial(op: Any, seed: Any) -> Any:
     logits, num_samples = op.inputs
     return tf.raw_ops.StatelessMultinomial(
         logits=logits,
         num_samples=num_samples,
-        seed=draw.seed(),
+        seed=seed,
         output_dtype=op.get_attr("output_dtype"),
     )
 
 
-def _gamma(op: Any, draw: Draw) -> Any:
+def _gamma(op: Any, seed: Any) -> Any:
     shape, alpha = op.inputs
     return tf.raw_ops.StatelessRandomGammaV2(
-        shape=_with_parameters(shape, alpha), seed=draw.seed(), alpha=alpha
+        shape=_with_parameters(shape, alpha), seed=seed, alpha=alpha
     )
 
 
-def _poisson(op: Any, draw: Draw) -> Any:
+def _poisson(op: Any, seed: Any) -> Any:
     shape, rate = op.inputs
     return tf.raw_ops.StatelessRandomPoisson(
-        shape=_with_parameters(shape, rate),
-        seed=draw.seed(),
-        lam=rate,
-        dtype=op.outputs[0].dtype,
+        shape=_with_parameters(shape, rate), seed=seed, lam=rate, dtype=op.outputs[0].dtype
     )
 
 
-def _shuffle(op: Any, draw: Draw) -> Any:
-    (value,) = op.inputs
-    return tf.random.experimental.stateless_shuffle(value, seed=draw.seed())
+def _shuffle(op: Any, seed: Any) -> Any:
+    return tf.random.experimental.stateless_shuffle(op.inputs[0], seed=seed)
 
 
 def _with_parameters(shape: Any, parameters: Any) -> Any:
@@ -295,13 +242,14 @@ def _with_parameters(shape: Any, parameters: Any) -> Any:
     return tf.concat([shape, tf.shape(parameters, out_type=shape.dtype)], axis=0)
 
 
-REPLACEMENTS: dict[str, Callable[[Any, Draw], Any]] = {
+# Each is called with the operation and a ``(2,), int64`` seed: its key and the step.
+_REPLACEMENTS: dict[str, Callable[[Any, Any], Any]] = {
     "Multinomial": _multinomial,
     "RandomGamma": _gamma,
     "RandomPoissonV2": _poisson,
     "RandomShuffle": _shuffle,
-    "RandomStandardNormal": _normal,
-    "RandomUniform": _uniform,
+    "RandomStandardNormal": _draw_with(tf.raw_ops.StatelessRandomNormal),
+    "RandomUniform": _draw_with(tf.raw_ops.StatelessRandomUniform),
     "RandomUniformInt": _uniform_int,
-    "TruncatedNormal": _truncated_normal,
+    "TruncatedNormal": _draw_with(tf.raw_ops.StatelessTruncatedNormal),
 }

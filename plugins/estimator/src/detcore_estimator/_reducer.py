@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -24,159 +23,78 @@ _METHODS = ("accumulate", "cross_slot_reduce")
 Array: TypeAlias = npt.NDArray[Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class MetricParts:
-    """The tensors of a metric, and how to put their values back together.
-
-    Attributes:
-        tensors: The parts, in order.
-        rebuild: Makes the value of one batch out of the parts' values.
-    """
-
-    tensors: list[Any]
-    rebuild: Callable[[Sequence[Any]], Any]
-
-
-def metric_parts(metric: Any) -> MetricParts:
-    """Take a metric apart: a tensor, or a list, tuple or dict of tensors.
-
-    Everything that is not a tensor becomes a constant.
+def _convert_part(part: Any) -> Any:
+    """Return a part of a metric as a tensor; values that are no tensors become constants.
 
     Raises:
-        MetricTypeError: If the structure is nested or empty, a key is no string, or a part cannot
-            be a dense tensor.
+        MetricTypeError: If it cannot be a dense tensor that NumPy has a type for.
     """
-    if isinstance(metric, Mapping):
-        wrong = [key for key in metric if not isinstance(key, str)]
-        if wrong:
-            raise MetricTypeError(
-                f"the metric is a dict with the key {describe(wrong[0])}.\n"
-                "The keys of a metric must be strings."
-            )
-        keys = list(metric)
-        return MetricParts(
-            _tensors([(f"metric[{key!r}]", metric[key]) for key in keys], "dict"),
-            lambda values: dict(zip(keys, values, strict=True)),
-        )
-    if isinstance(metric, list | tuple) and not _is_composite(metric):
-        parts = [(f"metric[{index}]", part) for index, part in enumerate(metric)]
-        return MetricParts(_tensors(parts, type(metric).__name__), _rebuild_sequence(type(metric)))
-    return MetricParts([_tensor("metric", metric)], lambda values: values[0])
-
-
-def _rebuild_sequence(kind: Any) -> Callable[[Sequence[Any]], Any]:
-    if hasattr(kind, "_make"):
-        make: Callable[[Sequence[Any]], Any] = kind._make  # a namedtuple
-        return make
-    return tuple if issubclass(kind, tuple) else list
-
-
-def _tensors(parts: Sequence[tuple[str, Any]], kind: str) -> list[Any]:
-    if not parts:
-        raise MetricTypeError(
-            f"the metric is an empty {kind}, so there is nothing to reduce.\n"
-            "Pass a tensor, or a list or dict with at least one."
-        )
-    for where, part in parts:
-        if isinstance(part, Mapping | list | tuple) and not _is_composite(part):
-            raise MetricTypeError(
-                f"{where} is a {type(part).__name__}: {describe(part)}.\n"
-                "Nested metrics are not supported.\n"
-                "Pass a tensor, a list of tensors or a dict of tensors."
-            )
-    return [_tensor(where, part) for where, part in parts]
-
-
-def _is_composite(value: Any) -> bool:
-    return isinstance(value, (tf.SparseTensor, tf.RaggedTensor, tf.IndexedSlices))
-
-
-def _tensor(where: str, part: Any) -> Any:
     if part is None or isinstance(part, (tf.SparseTensor, tf.RaggedTensor)):
         raise MetricTypeError(
-            f"{where} is {describe(part)}; a part of a metric must be a dense tensor.\n"
+            f"the metric has {describe(part)}; a part of a metric must be a dense tensor.\n"
             "tf.sparse.to_dense and RaggedTensor.to_tensor make one."
         )
-    if isinstance(part, tf.Operation):
-        if len(part.outputs) != 1:
-            raise MetricTypeError(
-                f"{where} is the operation {part.name!r} with {len(part.outputs)} outputs.\n"
-                "Pass the tensor that is meant, such as operation.outputs[0]."
-            )
-        part = part.outputs[0]
     try:
         tensor = tf.convert_to_tensor(part)
     except (TypeError, ValueError, NotImplementedError) as error:
         raise MetricTypeError(
-            f"{where} is {describe(part)}, which cannot be made a tensor: {error}"
+            f"the metric has {describe(part)}, which cannot be made a tensor: {error}"
         ) from error
     if not tensor.dtype.base_dtype.is_numpy_compatible:
         raise MetricTypeError(
-            f"{where} is a tensor of type {tensor.dtype.name}, which NumPy has no type for.\n"
+            f"the metric has a tensor of type {tensor.dtype.name}, which NumPy has no type for.\n"
             "Pass a tensor of numbers or strings."
         )
     return tensor
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ResultType:
-    """The type of a metric's value, known to both NumPy and TensorFlow.
+def _check_type(numpy_dtype: Any) -> Any:
+    """Return the ``tf.DType`` for anything that ``np.dtype`` accepts, or for a ``tf.DType``.
 
-    Attributes:
-        numpy: Type of results; ``object`` for strings.
-        graph: The ``tf.DType``.
+    Raises:
+        MetricTypeError: If NumPy or TensorFlow does not know the type.
     """
+    try:
+        if numpy_dtype is None:
+            raise TypeError("None is no type")  # np.dtype would take it for float64
+        if isinstance(numpy_dtype, tf.DType):
+            dtype = numpy_dtype.base_dtype
+        else:
+            # tf.as_dtype(float) would be float32, where NumPy says float64.
+            dtype = tf.as_dtype(np.dtype(numpy_dtype))
+        if not dtype.is_numpy_compatible:
+            raise TypeError(f"NumPy has no type for {dtype.name}")
+    except (TypeError, ValueError) as error:
+        raise MetricTypeError(
+            f"numpy_dtype is {describe(numpy_dtype)}, which cannot be the type of a metric: "
+            f"{error}\nPass a type that NumPy and TensorFlow both know, such as np.float32."
+        ) from error
+    return dtype
 
-    numpy: np.dtype[Any]
-    graph: Any
 
-    @classmethod
-    def checked(cls, numpy_dtype: Any) -> ResultType:
-        """Take anything that ``np.dtype`` accepts, or a ``tf.DType``.
+def _cast_result(result: Any, dtype: Any) -> Array:
+    """Return the result of a reducer as an array.
 
-        Raises:
-            MetricTypeError: If NumPy or TensorFlow does not know the type.
-        """
-        try:
-            if numpy_dtype is None:
-                raise TypeError("None is no type")  # np.dtype would take it for float64
-            if isinstance(numpy_dtype, tf.DType):
-                graph = numpy_dtype.base_dtype
-            else:
-                # tf.as_dtype(float) would be float32, where NumPy says float64.
-                graph = tf.as_dtype(np.dtype(numpy_dtype))
-            if not graph.is_numpy_compatible:
-                raise TypeError(f"NumPy has no type for {graph.name}")
-        except (TypeError, ValueError) as error:
-            raise MetricTypeError(
-                f"numpy_dtype is {describe(numpy_dtype)}, which cannot be the type of a metric: "
-                f"{error}\nPass a type that NumPy and TensorFlow both know, such as np.float32."
-            ) from error
-        return cls(np.dtype(graph.as_numpy_dtype), graph)
-
-    def cast(self, result: Any) -> Array:
-        """Return the result of a reducer as an array of this type.
-
-        Raises:
-            MetricError: If it is None, or no array of this type can be made from it.
-        """
-        if result is None:
-            raise MetricError(
-                "the reducer returned None instead of the value of the metric.\n"
-                "A function that ends without a return statement does that."
-            )
-        try:
-            if self.numpy.hasobject:
-                return _as_bytes(np.asarray(result))
-            array = np.asarray(result)
-            if array.dtype == object and any(item is None for item in array.flat):
-                raise ValueError("a part of it is None")  # NumPy would make NaN of it
-            return np.asarray(array.astype(self.numpy), order="C")
-        except (TypeError, ValueError) as error:
-            raise MetricError(
-                f"the reducer returned {describe(result)}, which cannot be made an array of type "
-                f"{self.graph.name}: {error}"
-            ) from error
+    Raises:
+        MetricError: If it is None, or no array of this ``tf.DType`` can be made from it.
+    """
+    if result is None:
+        raise MetricError(
+            "the reducer returned None instead of the value of the metric.\n"
+            "A function that ends without a return statement does that."
+        )
+    try:
+        array = np.asarray(result)
+        if dtype == tf.string:
+            return _as_bytes(array)
+        if array.dtype == object and any(item is None for item in array.flat):
+            raise ValueError("a part of it is None")  # NumPy would make NaN of it
+        return np.asarray(array.astype(dtype.as_numpy_dtype), order="C")
+    except (TypeError, ValueError) as error:
+        raise MetricError(
+            f"the reducer returned {describe(result)}, which cannot be made an array of type "
+            f"{dtype.name}: {error}"
+        ) from error
 
 
 def _as_bytes(array: Array) -> Array:
@@ -202,9 +120,8 @@ class Reducers:
     def __init__(self, distributed: DistributedContext) -> None:
         self._distributed = distributed
         self._error: BaseException | None = None
-        # A metric lives as long as its graph. Names, because an operation would keep the graph.
+        # A metric lives as long as its graph.
         self._metrics: weakref.WeakKeyDictionary[Any, list[_Metric]] = weakref.WeakKeyDictionary()
-        self._values: weakref.WeakKeyDictionary[Any, list[str]] = weakref.WeakKeyDictionary()
 
     def make_metric(self, metric: Any, reducer: Any, numpy_dtype: Any) -> tuple[Any, Any]:
         """Add a metric to the default graph; see `EstimatorContext.make_metric`.
@@ -218,24 +135,29 @@ class Reducers:
                 "context.make_metric was called outside of a graph.\n"
                 "Call it in model_fn, where eval_metric_ops are made."
             )
-        result_type = ResultType.checked(numpy_dtype)
+        dtype = _check_type(numpy_dtype)
         source = _ReducerSource(reducer)
         # Built on the CPU wherever the model is: Python code runs nowhere else.
         with tf1.name_scope("make_metric"), tf.device("/CPU:0"):
-            parts = metric_parts(metric)
+            tensors = [_convert_part(part) for part in tf.nest.flatten(metric)]
+            if not tensors:
+                raise MetricTypeError(
+                    f"the metric is an empty {type(metric).__name__}, so there is nothing to "
+                    "reduce.\nPass a tensor, or a list or dict with at least one."
+                )
             graph = tf1.get_default_graph()
-            state = _Metric(source, parts, result_type, self._distributed)
+            state = _Metric(source, metric, dtype, self._distributed)
             known = self._metrics.setdefault(graph, [])
             source.check_not_shared(other.source for other in known)
             count = _count_variable()
-            update = self._add_update(state, count, parts)
-            value = self._add_value(state, count, graph)
+            update = self._add_update(state, count, tensors)
+            value = self._add_value(state, count, [each.operation_name for each in known[-1:]])
         known.append(state)
         return value, update
 
     def value_operations(self, graph: Any) -> list[str]:
         """Return the names of the operations that have the metrics' values, over all workers."""
-        return list(self._values.get(graph, ()))
+        return [metric.operation_name for metric in self._metrics.get(graph, ())]
 
     def begin_evaluation(self) -> None:
         """Start an evaluation: all metrics have seen no batch."""
@@ -252,25 +174,24 @@ class Reducers:
         error, self._error = self._error, None
         return error
 
-    def _add_update(self, state: _Metric, count: Any, parts: MetricParts) -> Any:
+    def _add_update(self, state: _Metric, count: Any, tensors: Iterable[Any]) -> Any:
         took = tf.numpy_function(
-            self._guarded(state.update), [count.read_value(), *parts.tensors], tf.int64
+            self._guarded(state.update), [count.read_value(), *tensors], tf.int64
         )
         with tf.control_dependencies([took]):
             return tf1.assign_add(count, np.int64(1), name="update")
 
-    def _add_value(self, state: _Metric, count: Any, graph: Any) -> Any:
+    def _add_value(self, state: _Metric, count: Any, previous: Iterable[str]) -> Any:
         """Add the value: on all ranks after that of the metric before, for they meet in it."""
-        known = self._values.setdefault(graph, [])
-        waits = [graph.get_operation_by_name(name) for name in known[-1:]]
-        with tf.control_dependencies(waits):
+        waits = map(tf1.get_default_graph().get_operation_by_name, previous)
+        with tf.control_dependencies(list(waits)):
             value = tf.numpy_function(
                 self._guarded(state.value),
                 [count.read_value()],
-                state.result_type.graph,
+                state.dtype,
                 name="value",
             )
-        known.append(value.op.name)
+        state.operation_name = value.op.name
         return value
 
     def _guarded(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -307,13 +228,14 @@ class _Metric:
     def __init__(
         self,
         source: _ReducerSource,
-        parts: MetricParts,
-        result_type: ResultType,
+        metric: Any,
+        dtype: Any,
         distributed: DistributedContext,
     ) -> None:
         self.source = source
-        self.result_type = result_type
-        self._rebuild = parts.rebuild
+        self.dtype = dtype
+        self.operation_name = ""  # the operation itself would keep the graph
+        self._structure = tf.nest.map_structure(lambda part: None, metric)
         self._distributed = distributed
         self._reducer: Any = None
         self._state: Any = None
@@ -328,7 +250,7 @@ class _Metric:
             self._reducer = self.source.fresh()
         # Copies: TensorFlow may reuse the memory, and reducers keep their arguments.
         batch = [value.copy() if isinstance(value, np.ndarray) else value for value in values]
-        self._state = self._reducer.accumulate(self._rebuild(batch))
+        self._state = self._reducer.accumulate(tf.nest.pack_sequence_as(self._structure, batch))
         return np.int64(int(num_batches) + 1)
 
     def value(self, num_batches: Any) -> Array:
@@ -355,7 +277,7 @@ class _Metric:
                 "Check that the validation data is not empty."
             )
         reducer = self.source.fresh() if self._reducer is None else self._reducer
-        return self.result_type.cast(reducer.cross_slot_reduce(states))
+        return _cast_result(reducer.cross_slot_reduce(states), self.dtype)
 
 
 class _ReducerSource:

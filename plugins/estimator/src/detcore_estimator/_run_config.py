@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
+import itertools
 import json
 import os
 from collections.abc import Callable
@@ -12,19 +13,14 @@ from detcore.errors import ConfigError
 from detcore_estimator._tf import tf, tf1
 
 _DEFAULT_SAVE_SECS = 600
-_STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")
+_SAVES = ("save_checkpoints_steps", "save_checkpoints_secs")
+STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")
 
 
-class _NotGiven:
-    """Tells an argument that was left out from None, which switches saving off."""
-
-    def __repr__(self) -> str:
-        return "not given"
+_NOT_GIVEN: Any = object()  # None switches saving off
 
 
-_NOT_GIVEN = _NotGiven()
-
-
+@dataclasses.dataclass(frozen=True, eq=False)
 class RunConfig:
     """Settings of a run; the fields and defaults of ``tf.estimator.RunConfig``.
 
@@ -56,73 +52,49 @@ class RunConfig:
         ConfigError: If a value breaks its rule. It is a ``ValueError``.
     """
 
-    def __init__(
-        self,
-        model_dir: str | os.PathLike[str] | None = None,
-        tf_random_seed: int | None = None,
-        save_summary_steps: int | None = 100,
-        save_checkpoints_steps: Any = _NOT_GIVEN,
-        save_checkpoints_secs: Any = _NOT_GIVEN,
-        session_config: Any = None,
-        keep_checkpoint_max: int | None = 5,
-        keep_checkpoint_every_n_hours: float | None = 10000,
-        log_step_count_steps: int | None = 100,
-        train_distribute: Any = None,
-        device_fn: Callable[[Any], Any] | None = None,
-        protocol: str | None = None,
-        eval_distribute: Any = None,
-        experimental_distribute: Any = None,
-        experimental_max_worker_delay_secs: int | None = None,
-        session_creation_timeout_secs: float | None = 7200,
-        checkpoint_save_graph_def: bool = True,
-    ) -> None:
-        is_steps_given = save_checkpoints_steps is not _NOT_GIVEN
-        if save_checkpoints_secs is _NOT_GIVEN:
-            save_checkpoints_secs = None if is_steps_given else _DEFAULT_SAVE_SECS
-        self._values: dict[str, Any] = {
-            "model_dir": None if model_dir is None else os.fspath(model_dir),
-            "tf_random_seed": tf_random_seed,
-            "save_summary_steps": save_summary_steps,
-            "save_checkpoints_steps": save_checkpoints_steps if is_steps_given else None,
-            "save_checkpoints_secs": save_checkpoints_secs,
-            "session_config": session_config,
-            "keep_checkpoint_max": keep_checkpoint_max,
-            "keep_checkpoint_every_n_hours": keep_checkpoint_every_n_hours,
-            "log_step_count_steps": log_step_count_steps,
-            "train_distribute": train_distribute,
-            "device_fn": device_fn,
-            "protocol": protocol,
-            "eval_distribute": eval_distribute,
-            "experimental_distribute": experimental_distribute,
-            "experimental_max_worker_delay_secs": experimental_max_worker_delay_secs,
-            "session_creation_timeout_secs": session_creation_timeout_secs,
-            "checkpoint_save_graph_def": checkpoint_save_graph_def,
-        }
-        _check(self._values)
+    model_dir: str | os.PathLike[str] | None = None
+    tf_random_seed: int | None = None
+    save_summary_steps: int | None = 100
+    save_checkpoints_steps: Any = _NOT_GIVEN
+    save_checkpoints_secs: Any = _NOT_GIVEN
+    session_config: Any = None
+    keep_checkpoint_max: int | None = 5
+    keep_checkpoint_every_n_hours: float | None = 10000
+    log_step_count_steps: int | None = 100
+    train_distribute: Any = None
+    device_fn: Callable[[Any], Any] | None = None
+    protocol: str | None = None
+    eval_distribute: Any = None
+    experimental_distribute: Any = None
+    experimental_max_worker_delay_secs: int | None = None
+    session_creation_timeout_secs: float | None = 7200
+    checkpoint_save_graph_def: bool = True
 
-    def __getattr__(self, name: str) -> Any:
-        values = self.__dict__.get("_values", {})
-        if name in values:
-            return values[name]
-        if name in _SINGLE_PROCESS:
-            return _SINGLE_PROCESS[name]
-        if name == "cluster_spec":
-            return tf.train.ClusterSpec({})
-        raise AttributeError(f"RunConfig has no setting {name!r}")
+    # The cluster of a single process.
+    cluster_spec = tf.train.ClusterSpec({})
+    evaluation_master = ""
+    global_id_in_cluster = 0
+    is_chief = True
+    master = ""
+    num_ps_replicas = 0
+    num_worker_replicas = 1
+    service = None
+    task_id = 0
+    task_type = "worker"
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name != "_values":
-            raise AttributeError(
-                f"a RunConfig does not change; config.replace({name}=...) makes a changed copy"
-            )
-        super().__setattr__(name, value)
-
-    def __dir__(self) -> list[str]:
-        return sorted({*super().__dir__(), *self._values, *_SINGLE_PROCESS, "cluster_spec"})
-
-    def __repr__(self) -> str:
-        shown = ", ".join(f"{k}={v!r}" for k, v in self._values.items() if v is not None)
-        return f"RunConfig({shown})"
+    def __post_init__(self) -> None:
+        """Fill in the defaults of saving, and check the values."""
+        is_steps_given = self.save_checkpoints_steps is not _NOT_GIVEN
+        changes: dict[str, Any] = {}
+        if self.model_dir is not None:
+            changes["model_dir"] = os.fspath(self.model_dir)
+        if not is_steps_given:
+            changes["save_checkpoints_steps"] = None
+        if self.save_checkpoints_secs is _NOT_GIVEN:
+            changes["save_checkpoints_secs"] = None if is_steps_given else _DEFAULT_SAVE_SECS
+        for name, value in changes.items():
+            object.__setattr__(self, name, value)
+        _check(self)
 
     def replace(self, **changes: Any) -> RunConfig:
         """Return a copy with other values of some settings.
@@ -131,32 +103,12 @@ class RunConfig:
         becomes None.
 
         Raises:
-            ConfigError: If there is no such setting, or a value breaks its rule.
+            ConfigError: If a value breaks its rule.
         """
-        unknown = sorted(set(changes) - set(self._values))
-        if unknown:
-            raise ConfigError(
-                f"RunConfig has no setting {', '.join(unknown)} that could be replaced; it has "
-                f"{', '.join(self._values)}"
-            )
-        given = {"save_checkpoints_steps", "save_checkpoints_secs"} & set(changes)
-        if len(given) == 1 and changes[next(iter(given))] is not None:
-            other = ({"save_checkpoints_steps", "save_checkpoints_secs"} - given).pop()
-            changes[other] = None
-        return RunConfig(**{**copy.copy(self._values), **changes})
-
-
-_SINGLE_PROCESS: dict[str, Any] = {
-    "evaluation_master": "",
-    "global_id_in_cluster": 0,
-    "is_chief": True,
-    "master": "",
-    "num_ps_replicas": 0,
-    "num_worker_replicas": 1,
-    "service": None,
-    "task_id": 0,
-    "task_type": "worker",
-}
+        for name, other in itertools.permutations(_SAVES):
+            if changes.get(name) is not None:
+                changes.setdefault(other, None)
+        return dataclasses.replace(self, **changes)
 
 
 def default_session_config() -> Any:
@@ -177,7 +129,7 @@ def refuse_cluster(config: Any) -> None:
         ConfigError: If the configuration or the environment variable ``TF_CONFIG`` names a
             distribution strategy or a cluster.
     """
-    for name in _STRATEGIES:
+    for name in STRATEGIES:
         value = getattr(config, name, None)
         if value is not None:
             raise ConfigError(
@@ -195,29 +147,19 @@ def refuse_cluster(config: Any) -> None:
         )
 
 
-def _check(values: dict[str, Any]) -> None:
-    if values["model_dir"] == "":
+def _check(config: RunConfig) -> None:
+    if config.model_dir == "":
         raise ConfigError("model_dir is an empty string; leave it out for a new folder")
-    if values["save_checkpoints_steps"] is not None and values["save_checkpoints_secs"] is not None:
+    if config.save_checkpoints_steps is not None and config.save_checkpoints_secs is not None:
         raise ConfigError(
-            f"save_checkpoints_steps={values['save_checkpoints_steps']!r} and "
-            f"save_checkpoints_secs={values['save_checkpoints_secs']!r} cannot both be set"
+            f"save_checkpoints_steps={config.save_checkpoints_steps!r} and "
+            f"save_checkpoints_secs={config.save_checkpoints_secs!r} cannot both be set"
         )
     for name, is_zero_allowed in _NUMBERS.items():
-        _check_number(name, values[name], is_zero_allowed)
-    seed = values["tf_random_seed"]
+        _check_number(name, getattr(config, name), is_zero_allowed)
+    seed = config.tf_random_seed
     if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
         raise ConfigError(f"tf_random_seed must be an integer or None, but it is {seed!r}")
-    session_config = values["session_config"]
-    if session_config is not None and not isinstance(session_config, tf1.ConfigProto):
-        raise ConfigError(
-            "session_config must be a tf.compat.v1.ConfigProto or None, but it is "
-            f"{session_config!r}"
-        )
-    if values["device_fn"] is not None and not callable(values["device_fn"]):
-        raise ConfigError(
-            f"device_fn must be a function of an operation, but it is {values['device_fn']!r}"
-        )
 
 
 # Settings that are numbers, and whether they may be 0.

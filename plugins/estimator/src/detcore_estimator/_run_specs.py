@@ -11,7 +11,6 @@ from detcore_estimator._arguments import (
     checked_hooks,
     checked_input_fn,
     checked_listeners,
-    checked_seconds,
     wrong_type,
 )
 
@@ -75,8 +74,8 @@ class EvalSpec(_EvalFields):
         name: Name of this evaluation, part of the folder of its event files.
         hooks: ``SessionRunHook`` objects.
         exporters: One `Exporter`, or several with different names.
-        start_delay_secs: Seconds before the first evaluation, >= 0.
-        throttle_secs: Least number of seconds between two evaluations, >= 0.
+        start_delay_secs: Without effect: the experiment file says when to validate.
+        throttle_secs: Without effect.
 
     Raises:
         InvalidExperimentError: If a value breaks its rule. It is a ``ValueError``.
@@ -105,8 +104,8 @@ class EvalSpec(_EvalFields):
             name=name,
             hooks=checked_hooks(hooks),
             exporters=checked_exporters(exporters),
-            start_delay_secs=checked_seconds("start_delay_secs", start_delay_secs),
-            throttle_secs=checked_seconds("throttle_secs", throttle_secs),
+            start_delay_secs=start_delay_secs,
+            throttle_secs=throttle_secs,
         )
 
 

@@ -65,7 +65,7 @@ def read_saver(graph: Any, saver: Any) -> SavePlan | None:
             inputs = op.inputs[:3]
             names, slices = (tf.get_static_value(tensor) for tensor in inputs[1:])
             tensors = op.inputs[3:]
-            if names is None or slices is None or not all(map(_is_numeric, tensors)):
+            if names is None or slices is None or not all(map(_has_numpy_type, tensors)):
                 return None
             plan.names.extend(name.decode() for name in names)
             plan.slices.extend(text.decode() for text in slices)
@@ -76,7 +76,7 @@ def read_saver(graph: Any, saver: Any) -> SavePlan | None:
     return plan
 
 
-def _is_numeric(tensor: Any) -> bool:
-    """Whether NumPy has the type of a tensor; strings count, too."""
+def _has_numpy_type(tensor: Any) -> bool:
+    """Whether NumPy has the type of a tensor; it has none for quantized numbers."""
     dtype = tensor.dtype.base_dtype
     return bool(dtype.is_numpy_compatible) and not dtype.is_quantized

@@ -34,14 +34,18 @@ class ModelFiles:
         rest: A saver of the variables that `saver` leaves out, or None.
         local: A saver of local variables, or None.
         own: A saver of global variables that are not the chief's on this worker, or None.
+        session_config: ``ConfigProto`` of the sessions that write.
     """
 
-    def __init__(self, graph: Any, saver: Any, rest: Any, local: Any, own: Any = None) -> None:
+    def __init__(
+        self, graph: Any, saver: Any, rest: Any, local: Any, own: Any, *, session_config: Any
+    ) -> None:
         self._saver, self._rest = saver, rest
         self._local_saver, self._own_saver = local, own
         self._graph = graph
-        self._chiefs = _SaverSet(graph, {_MODEL: saver, _REST: rest, _LOCAL: local})
-        self._own = _SaverSet(graph, {_LOCAL: local, _OWN: own})
+        chiefs = {_MODEL: saver, _REST: rest, _LOCAL: local}
+        self._chiefs = _SaverSet(graph, chiefs, session_config)
+        self._own = _SaverSet(graph, {_LOCAL: local, _OWN: own}, session_config)
         # The graph does not change any more: described once, written into every checkpoint.
         self._description: tuple[bytes, str] | None = None
 
@@ -112,12 +116,14 @@ class _SaverSet:
     Args:
         graph: Their graph.
         savers: The savers by the names of their files; those that are None are left out.
+        session_config: ``ConfigProto`` of the sessions that write.
 
     Attributes:
         tensors: Tensors in the files that were written last, or will be.
     """
 
-    def __init__(self, graph: Any, savers: Mapping[str, Any]) -> None:
+    def __init__(self, graph: Any, savers: Mapping[str, Any], session_config: Any) -> None:
+        self._session_config = session_config
         self.tensors: list[TensorInfo] = []
         self._plans: dict[str, SavePlan] = {}
         self._others: dict[str, Any] = {}
@@ -157,7 +163,7 @@ class _SaverSet:
 
         def write() -> None:
             for arguments in writes:
-                _write_tensors(*arguments)
+                _write_tensors(*arguments, self._session_config)
 
         return write
 
@@ -181,8 +187,10 @@ def _describe_tensors(
     return list(infos.values())
 
 
-def _write_tensors(prefix: str, plan: SavePlan, values: Sequence[npt.NDArray[Any]]) -> None:
-    with tf.Graph().as_default() as graph:
+def _write_tensors(
+    prefix: str, plan: SavePlan, values: Sequence[npt.NDArray[Any]], session_config: Any
+) -> None:
+    with tf.Graph().as_default() as graph, tf.device("/cpu:0"):
         feeds = {
             tf1.placeholder(tensor.dtype.base_dtype, value.shape): value
             for tensor, value in zip(plan.tensors, values, strict=True)
@@ -193,7 +201,7 @@ def _write_tensors(prefix: str, plan: SavePlan, values: Sequence[npt.NDArray[Any
             shape_and_slices=plan.slices,
             tensors=list(feeds),
         )
-    with tf1.Session(graph=graph, config=tf1.ConfigProto(device_count={"GPU": 0})) as session:
+    with tf1.Session(graph=graph, config=session_config) as session:
         # On this thread: TensorFlow's own may be few, and training needs them.
         session.run(save, feeds, options=tf1.RunOptions(inter_op_thread_pool=-1))
 

@@ -15,9 +15,9 @@ def own_saver(graph: Any, scaffold: Any) -> Any:
 
     Args:
         graph: The graph, before its scaffold is finalized.
-        scaffold: The scaffold of the user's ``EstimatorSpec``, or None.
+        scaffold: The scaffold of the user's ``EstimatorSpec``.
     """
-    if scaffold is not None and isinstance(scaffold.saver, tf1.train.Saver):
+    if isinstance(scaffold.saver, tf1.train.Saver):
         return scaffold.saver
     return next(iter(graph.get_collection(tf1.GraphKeys.SAVERS)), None)
 
@@ -48,23 +48,12 @@ def scaffold_with_saver(scaffold: Any) -> Any:
     Keras models that were turned into Estimators have a ``tf.train.Checkpoint`` as their saver.
 
     Args:
-        scaffold: The scaffold of the user's ``EstimatorSpec``, or None.
+        scaffold: The scaffold of the user's ``EstimatorSpec``.
     """
-    if scaffold is None:
-        return tf1.train.Scaffold()
     if scaffold.saver is None or isinstance(scaffold.saver, tf1.train.Saver):
         return scaffold
-    init_fn = scaffold.init_fn
-    return tf1.train.Scaffold(
-        init_op=scaffold.init_op,
-        init_feed_dict=scaffold.init_feed_dict,
-        init_fn=None if init_fn is None else lambda _, session: init_fn(session),
-        ready_op=scaffold.ready_op,
-        ready_for_local_init_op=scaffold.ready_for_local_init_op,
-        local_init_op=scaffold.local_init_op,
-        local_init_feed_dict=scaffold.local_init_feed_dict,
-        summary_op=scaffold.summary_op,
-    )
+    saver = tf1.train.Saver(sharded=True, allow_empty=True, defer_build=True)
+    return tf1.train.Scaffold(saver=saver, copy_from_scaffold=scaffold)
 
 
 def with_local_variables(scaffold: Any) -> Any:

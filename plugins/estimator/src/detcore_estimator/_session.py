@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from detcore_estimator._tf import quiet_deprecations, tf1
 
 _logger = logging.getLogger("detcore.estimator")
 
-# More distinct fetches than this, and a hook makes new tensors at each step: nothing to gain.
-_MOST_CALLABLES = 64
 _JOIN_S = 120
-_NODE = re.compile(r"\{\{node ([^\s}]+)\}\}")
 
 
 class OpenSession:
@@ -97,7 +93,6 @@ class HookList:
         self.should_stop = False
         if self.hooks:
             _use_hook_classes_once()
-        self._callables: dict[Any, tuple[Any, Callable[[], Any]]] = {}
         self._session: Any = None
 
     def begin(self, graph: Any) -> None:
@@ -109,32 +104,35 @@ class HookList:
 
     def after_create_session(self, opened: OpenSession) -> None:
         """Notify the hooks of a new session."""
-        if self._session is not opened.session:
-            self._session = opened.session
-            self._callables.clear()
+        self._session = opened.session
         with opened.graph.as_default():
             for hook in self.hooks:
                 hook.after_create_session(opened.session, opened.coordinator)
 
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+    def make_step(self, fetches: Any) -> Callable[[], Any]:
+        """Return the fastest function that runs fetches and leaves no hook out."""
+        if any(map(_is_called_per_step, self.hooks)):
+            return functools.partial(self.run, fetches)
+        function: Callable[[], Any] = self._session.make_callable(fetches)
+        return function
+
+    def run(self, fetches: Any) -> Any:
         """Run fetches, and the additions of the hooks, in one call of the session.
 
         Raises:
-            RuntimeError: If two hooks, or a hook and the caller, feed the same tensor.
+            RuntimeError: If two hooks feed the same tensor.
         """
-        if not self.hooks:
-            return self._call((fetches,), (), feed_dict, None)[0][0]
         with self._session.graph.as_default():
-            return self._run_with_hooks(fetches, feed_dict)
+            return self._run(fetches)
 
-    def _run_with_hooks(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Any:
+    def _run(self, fetches: Any) -> Any:
         context = tf1.train.SessionRunContext(
-            original_args=tf1.train.SessionRunArgs(fetches, feed_dict), session=self._session
+            original_args=tf1.train.SessionRunArgs(fetches), session=self._session
         )
         asked: list[int] = []
         extra: list[Any] = []
-        feeds = dict(feed_dict) if feed_dict else None
-        options = None
+        feeds: dict[Any, Any] = {}
+        options = tf1.RunOptions()
         for index, hook in enumerate(self.hooks):
             request = hook.before_run(context)
             if request is None:
@@ -143,10 +141,13 @@ class HookList:
                 asked.append(index)
                 extra.append(request.fetches)
             if request.feed_dict:
-                feeds = _merged_feeds(feeds, request.feed_dict, hook)
+                _merge_feeds(feeds, request.feed_dict, hook)
             if request.options is not None:
-                options = _merged_options(options, request.options)
-        values, metadata = self._call((fetches, *extra), tuple(asked), feeds, options)
+                options.MergeFrom(request.options)
+        metadata = tf1.RunMetadata()
+        values = self._session.run(
+            (fetches, *extra), feed_dict=feeds, options=options, run_metadata=metadata
+        )
         results = dict(zip(asked, values[1:], strict=True))
         for index, hook in enumerate(self.hooks):
             hook.after_run(
@@ -164,46 +165,13 @@ class HookList:
             for hook in self.hooks:
                 hook.end(opened.session)
 
-    def _call(
-        self,
-        fetches: tuple[Any, ...],
-        asked: tuple[int, ...],
-        feeds: Mapping[Any, Any] | None,
-        options: Any,
-    ) -> tuple[Any, Any]:
-        metadata = tf1.RunMetadata()
-        if feeds or options is not None:
-            values = self._session.run(
-                fetches, feed_dict=feeds, options=options, run_metadata=metadata
-            )
-            return values, metadata
-        key = (asked, *map(_identity, fetches))
-        known = self._callables.get(key)
-        if known is None and len(self._callables) >= _MOST_CALLABLES:
-            return self._session.run(fetches), metadata
-        if known is None:
-            # The fetches are kept: their identities are the key.
-            known = self._callables[key] = (fetches, self._session.make_callable(fetches))
-        try:
-            return known[1](), metadata
-        except tf1.errors.OutOfRangeError:  # the end of the data
-            raise
-        except tf1.errors.OpError as error:
-            # With the operation, the text of the error has the lines that defined it. Session.run
-            # gives it one; a callable does not. It may be in a function, such as a dataset's.
-            for name in _NODE.findall(error.message):
-                with contextlib.suppress(KeyError, ValueError):
-                    operation = self._session.graph.get_operation_by_name(name)
-                    raise type(error)(operation.node_def, operation, error.message) from None
-            raise
-
 
 class HookedSession:
     """A session and its hooks, from ``begin`` to ``end``.
 
     Args:
         graph: A graph that is complete but for what hooks and the scaffold add; it is finalized.
-        scaffold: ``tf.compat.v1.train.Scaffold``; None = a default one.
+        scaffold: ``tf.compat.v1.train.Scaffold``.
         hooks: ``SessionRunHook`` objects.
         config: ``ConfigProto``; None = TensorFlow's default.
         restore: See `OpenSession`.
@@ -214,7 +182,7 @@ class HookedSession:
         self,
         graph: Any,
         *,
-        scaffold: Any = None,
+        scaffold: Any,
         hooks: Iterable[Any] = (),
         config: Any = None,
         restore: Callable[[Any], None] | None = None,
@@ -225,8 +193,8 @@ class HookedSession:
         with graph.as_default():
             if complete is not None:
                 complete()
-            self.scaffold = (scaffold or tf1.train.Scaffold()).finalize()
-        self._opened = OpenSession(graph, scaffold=self.scaffold, config=config, restore=restore)
+            scaffold.finalize()
+        self._opened = OpenSession(graph, scaffold=scaffold, config=config, restore=restore)
         try:
             self._hooks.after_create_session(self._opened)
         except BaseException:
@@ -239,11 +207,6 @@ class HookedSession:
         return self._opened.session
 
     @property
-    def has_hooks(self) -> bool:
-        """Whether any hook is called."""
-        return bool(self._hooks.hooks)
-
-    @property
     def should_stop(self) -> bool:
         """Whether a hook has asked to stop."""
         return self._hooks.should_stop
@@ -252,9 +215,9 @@ class HookedSession:
         """Forget that a hook has asked to stop."""
         self._hooks.should_stop = False
 
-    def run(self, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
-        """Run fetches through the hooks."""
-        return self._hooks.run(fetches, feed_dict)
+    def make_step(self, fetches: Any) -> Callable[[], Any]:
+        """Return the fastest function that runs fetches and leaves no hook out."""
+        return self._hooks.make_step(fetches)
 
     def end(self) -> None:
         """Notify the hooks that the loop ended without an error; call it once."""
@@ -264,17 +227,6 @@ class HookedSession:
         """Close the session; may be called again."""
         self._opened.close()
 
-    def __enter__(self) -> HookedSession:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
 
 def _use_hook_classes_once() -> None:
     with quiet_deprecations():
@@ -283,39 +235,21 @@ def _use_hook_classes_once() -> None:
         tf1.train.SessionRunValues(results=None, options=None, run_metadata=None)
 
 
-def _identity(fetches: Any) -> Any:
-    """Return a key that identifies a structure of fetches, without comparing tensors."""
-    if isinstance(fetches, Mapping):
-        return (type(fetches), *((key, _identity(value)) for key, value in fetches.items()))
-    if isinstance(fetches, str):
-        return fetches
-    if isinstance(fetches, Sequence):
-        return (type(fetches), *map(_identity, fetches))
-    return id(fetches)
+def _is_called_per_step(hook: Any) -> bool:
+    """Whether a hook has anything to do before or after a run of the session."""
+    base = tf1.train.SessionRunHook
+    return any(
+        getattr(getattr(hook, name), "__func__", None) is not getattr(base, name)
+        for name in ("before_run", "after_run")
+    )
 
 
-def _merged_feeds(feeds: dict[Any, Any] | None, more: Mapping[Any, Any], hook: Any) -> Any:
-    merged = dict(feeds or {})
-    known = {id(tensor): tensor for tensor in merged}
+def _merge_feeds(feeds: dict[Any, Any], more: Mapping[Any, Any], hook: Any) -> None:
+    identities = set(map(id, feeds))
     for tensor, value in more.items():
-        if id(tensor) in known:
+        if id(tensor) in identities:
             raise RuntimeError(
-                f"the hook {type(hook).__name__} feeds {tensor!r}, which another hook or the "
-                "caller feeds already in the same step"
+                f"the hook {type(hook).__name__} feeds {tensor!r}, which another hook feeds "
+                "already in the same step"
             )
-        merged[tensor] = value
-    return merged
-
-
-def _merged_options(options: Any, more: Any) -> Any:
-    """Combine what several hooks ask of one run: the widest trace, the longest timeout."""
-    merged = tf1.RunOptions()
-    merged.CopyFrom(more)
-    if options is not None:
-        merged.trace_level = max(options.trace_level, more.trace_level)
-        merged.timeout_in_ms = max(options.timeout_in_ms, more.timeout_in_ms)
-        merged.inter_op_thread_pool = max(options.inter_op_thread_pool, more.inter_op_thread_pool)
-        merged.output_partition_graphs |= options.output_partition_graphs
-        merged.report_tensor_allocations_upon_oom |= options.report_tensor_allocations_upon_oom
-        merged.debug_options.MergeFrom(options.debug_options)
-    return merged
+        feeds[tensor] = value

@@ -6,12 +6,11 @@ import logging
 from typing import Any
 
 from detcore.errors import InvalidExperimentError
-from detcore_estimator._run_config import default_session_config
+from detcore_estimator._run_config import STRATEGIES, default_session_config
 from detcore_estimator._tf import tf, tf1
 
 _logger = logging.getLogger("detcore.estimator")
 
-_STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")
 # Settings that belong to the trial, with the values that mean "not set by the user".
 _OWNED_BY_TRIAL: dict[str, tuple[Any, ...]] = {
     "save_checkpoints_steps": (None,),
@@ -34,19 +33,18 @@ def own_run_config(user_config: Any, *, model_dir: str, seed: int) -> Any:
     Raises:
         InvalidExperimentError: If it names a distribution strategy.
     """
-    for name in _STRATEGIES:
+    for name in STRATEGIES:
         strategy = getattr(user_config, name, None)
-        if strategy is not None and _is_set(strategy):
+        if strategy is not None:
             raise InvalidExperimentError(
                 f"the estimator's RunConfig has {name}={strategy!r}.\n"
                 "A trial brings its workers itself, so a strategy inside one would place "
                 "variables twice.\n"
                 "Leave it out, and set resources.slots_per_trial in the experiment file."
             )
-    changes = {"model_dir": model_dir}
-    if getattr(user_config, "tf_random_seed", None) is None:
-        changes["tf_random_seed"] = seed  # type: ignore[assignment]
-    return user_config.replace(**changes)
+    if user_config.tf_random_seed is None:
+        user_config = user_config.replace(tf_random_seed=seed)
+    return user_config.replace(model_dir=model_dir)
 
 
 def own_session_config(config: Any, *, local_rank: int) -> Any:
@@ -110,9 +108,3 @@ def warn_of_unused(user_config: Any, train_spec: Any, eval_spec: Any) -> None:
             "min_checkpoint_period, checkpoint_policy)",
             ", ".join(unused),
         )
-
-
-def _is_set(strategy: Any) -> bool:
-    """Whether a strategy is more than an empty ``DistributeConfig``."""
-    fields = getattr(strategy, "_asdict", None)
-    return True if fields is None else any(value is not None for value in fields().values())

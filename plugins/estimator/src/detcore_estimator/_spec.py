@@ -8,15 +8,15 @@ from typing import Any, NamedTuple
 from detcore.errors import InvalidModelError, describe
 from detcore_estimator._arguments import checked_hooks
 from detcore_estimator._spec_checks import (
+    check_default_graph,
     checked_export_outputs,
     checked_loss,
     checked_metrics,
     checked_predictions,
     checked_scaffold,
     checked_train_op,
-    is_of_graph,
 )
-from detcore_estimator._tf import tf1
+from detcore_estimator._tf import tf
 
 
 class ModeKeys:
@@ -125,19 +125,8 @@ class EstimatorSpec(_Fields):
         """Return a spec with some fields changed and all of them checked again.
 
         Raises:
-            InvalidModelError: If ``mode`` would change, or a change breaks a rule.
+            InvalidModelError: If a change breaks a rule.
         """
-        unknown = sorted(set(changes) - set(self._fields))
-        if unknown:
-            raise InvalidModelError(
-                f"EstimatorSpec has no field {', '.join(unknown)}; its fields are "
-                f"{', '.join(self._fields)}"
-            )
-        if changes.get("mode", self.mode) != self.mode:
-            raise InvalidModelError(
-                f"the mode of an EstimatorSpec cannot be changed ({self.mode!r} to "
-                f"{changes['mode']!r}): its operations were built for the first"
-            )
         return EstimatorSpec(**{**self._asdict(), **changes})
 
 
@@ -177,15 +166,5 @@ def check_model_fn_spec(spec: Any, mode: str) -> None:
                 f"{spec.mode!r} without {field}.\n"
                 "Pass the mode on: EstimatorSpec(mode=mode, ...)."
             )
-        _check_graph(field, value)
-
-
-def _check_graph(field: str, value: Any) -> None:
-    graph = tf1.get_default_graph()
-    values = value.values() if isinstance(value, Mapping) else [value]
-    if not all(is_of_graph(each, graph) for each in values):
-        raise InvalidModelError(
-            f"the {field} of the EstimatorSpec that model_fn returned belongs to another graph.\n"
-            "Each call of model_fn gets a new graph.\n"
-            "Build the model inside model_fn, and keep nothing of an earlier call."
-        )
+        for part in tf.nest.flatten(value):
+            check_default_graph(f"the {field} that model_fn returned", part)

@@ -13,11 +13,6 @@ from detcore_estimator._tf import tf, tf1
 _DEFAULT_SIGNATURE = "serving_default"
 
 
-def is_of_graph(value: Any, graph: Any) -> bool:
-    """Whether a tensor, variable or operation belongs to a graph; an eager one to none."""
-    return tf.executing_eagerly() or getattr(value, "graph", None) is graph
-
-
 def checked_train_op(train_op: Any, *, is_needed: bool) -> Any:
     """Return the training operation."""
     if train_op is None:
@@ -28,7 +23,7 @@ def checked_train_op(train_op: Any, *, is_needed: bool) -> Any:
     if isinstance(train_op, tf.Variable):
         # The result of assign_add and similar; fetching it would not run the assignment.
         train_op = train_op.op
-    _check_default_graph("train_op", train_op)
+    check_default_graph("train_op", train_op)
     return train_op
 
 
@@ -37,9 +32,7 @@ def checked_loss(loss: Any, *, is_needed: bool) -> Any:
     if loss is None:
         _refuse_missing("loss", is_needed, "the mean of the batch's losses")
         return None
-    if not isinstance(loss, (tf.Tensor, tf.Variable)):
-        raise wrong_type("loss", loss, "a tensor")
-    _check_default_graph("loss", loss)
+    _check_tensor("loss", loss, "a tensor")
     if loss.shape.num_elements() not in (None, 1):
         raise InvalidModelError(
             f"the loss has the shape {loss.shape}, which is not one number: {loss}.\n"
@@ -54,14 +47,10 @@ def checked_predictions(predictions: Any, *, is_needed: bool) -> Any:
         _refuse_missing("predictions", is_needed, "a tensor or a dict of tensors")
         return {}
     if not isinstance(predictions, Mapping):
-        if not isinstance(predictions, (tf.Tensor, tf.Variable)):
-            raise wrong_type("predictions", predictions, "a tensor or a dict of tensors")
-        _check_default_graph("predictions", predictions)
+        _check_tensor("predictions", predictions, "a tensor or a dict of tensors")
         return predictions
     for key, value in predictions.items():
-        if not isinstance(value, (tf.Tensor, tf.Variable)):
-            raise wrong_type(f"predictions[{key!r}]", value, "a tensor")
-        _check_default_graph(f"predictions[{key!r}]", value)
+        _check_tensor(f"predictions[{key!r}]", value, "a tensor")
     return dict(predictions)
 
 
@@ -117,7 +106,7 @@ def _checked_metric(name: str, metric: Any) -> tuple[Any, Any]:
     for part in tf.nest.flatten(metric):
         if not isinstance(part, (tf.Operation, tf.Tensor, tf.Variable)):
             raise wrong_type(what, part, "made of tensors and operations")
-        _check_default_graph(what, part)
+        check_default_graph(what, part)
     return metric
 
 
@@ -143,8 +132,16 @@ def _of_keras_metric(what: str, metric: Any) -> tuple[Any, Any]:
     return metric.result(), tf.group(*updates)
 
 
-def _check_default_graph(what: str, value: Any) -> None:
-    if not is_of_graph(value, tf1.get_default_graph()):
+def _check_tensor(what: str, value: Any, wanted: str) -> None:
+    if not isinstance(value, (tf.Tensor, tf.Variable)):
+        raise wrong_type(what, value, wanted)
+    check_default_graph(what, value)
+
+
+def check_default_graph(what: str, value: Any) -> None:
+    """Check that a tensor, variable or operation belongs to the graph that is being built."""
+    # An eager tensor belongs to no graph.
+    if not tf.executing_eagerly() and value.graph is not tf1.get_default_graph():
         raise InvalidModelError(
             f"{what} is {value.name!r}, which is not part of the graph that is being built.\n"
             "It was made outside of model_fn or input_fn, or in an earlier call of them.\n"

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
+import json
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
+
 from detcore.errors import InvalidExperimentError
+from detcore.trial import capture_random_state
 from detcore_estimator._feed._data import GraphFeed, check_dataset
 from detcore_estimator._feed._records import count_records
-from detcore_estimator._inputs import call_input_fn
-from detcore_estimator._model_fn import model_graph
+from detcore_estimator._model_fn import call_input_fn, model_graph
 from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
 from detcore_estimator._scaffolds import build_saver, own_saver, scaffold_with_saver
 from detcore_estimator._session import HookedSession
-from detcore_estimator._spec import check_model_fn_spec
+from detcore_estimator._spec import ModeKeys, check_model_fn_spec
 from detcore_estimator._tf import tf, tf1
-from detcore_estimator._workers._broadcast import broadcast_variables
+from detcore_estimator._transfer import broadcast_variables
 from detcore_estimator._workers._dataflow import check_trainable, worker_variables
 
 if TYPE_CHECKING:
@@ -29,8 +32,7 @@ if TYPE_CHECKING:
 
 
 _logger = logging.getLogger("detcore.estimator")
-
-ModelFn = Callable[..., Any]
+_NO_VALUES = (tf.resource, tf.variant)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,12 +57,10 @@ class TrainingGraph:
     """The graph of data, model and training step, built once for the life of the process.
 
     Args:
-        model_fn: Called as ``(features, labels, mode, config)``.
+        estimator: The user's estimator.
         input_fn: The training input function.
-        params: The estimator's hyperparameters, for `input_fn`.
         config: The run configuration.
         context: The trial's context.
-        mode: The mode key for training.
 
     Attributes:
         worker_variables: Global variables whose values differ between workers.
@@ -72,25 +72,25 @@ class TrainingGraph:
 
     def __init__(
         self,
-        *,
-        model_fn: ModelFn,
+        estimator: Any,
         input_fn: Callable[..., Any],
-        params: Mapping[str, Any],
+        *,
         config: Any,
         context: EstimatorContext,
-        mode: str,
     ) -> None:
         with model_graph(config) as self.graph:
             self.global_step = tf1.train.get_global_step()
-            dataset = call_input_fn(input_fn, mode=mode, params=params, config=config)
+            dataset = call_input_fn(
+                input_fn, mode=ModeKeys.TRAIN, params=estimator.params, config=config
+            )
             check_dataset(
                 dataset, context.wrapped_datasets, "training", is_managed=context.is_managed
             )
             self.feed = GraphFeed(dataset, with_ledger=context.ledger is not None)
             batch = (self.feed.features, self.feed.labels)
             context.gradients.wait_for(batch)
-            self.spec = model_fn(self.feed.features, self.feed.labels, mode, config)
-            check_model_fn_spec(self.spec, mode)
+            self.spec = estimator.model_fn(*batch, ModeKeys.TRAIN, config)
+            check_model_fn_spec(self.spec, ModeKeys.TRAIN)
             _check_optimizer(context)
             self._scalars = _scalar_summaries(self.graph)
             self.metric_names = ("loss", *self._scalars)
@@ -170,7 +170,7 @@ class TrainingSession:
         self._summary_steps = summary_steps
         self._distributed = distributed
         scaffold = scaffold_with_saver(training.spec.scaffold)
-        self.has_own_saver = own_saver(training.graph, scaffold) is not None
+        self.has_own_saver = own_saver(training.graph, training.spec.scaffold) is not None
         self.hooked = HookedSession(
             training.graph,
             scaffold=scaffold,
@@ -184,14 +184,11 @@ class TrainingSession:
         self.take_variables()
         training.feed.begin(self.session)
         self.set_random_counter(0)
-        self._fetches = training.fetches
-        self._summary_fetches = {**training.fetches, "summary": training.summary}
         self._get_step = self.session.make_callable(training.global_step)
-        self._step: Callable[[], dict[str, Any]]
-        if self.hooked.has_hooks:
-            self._step = functools.partial(self.hooked.run, self._fetches)
-        else:
-            self._step = self.session.make_callable(self._fetches)
+        self._step = self.hooked.make_step(training.fetches)
+        self._summary_step = self.hooked.make_step(
+            {**training.fetches, "summary": training.summary}
+        )
 
     def take_variables(self) -> None:
         """Let all workers have the chief's variables; all call it together."""
@@ -254,10 +251,42 @@ class TrainingSession:
         return StepValues(rows=rows, record_ids=ids, num_records=num_records, is_end_of_data=is_end)
 
     def _step_with_summary(self) -> dict[str, Any]:
-        values: dict[str, Any] = self.hooked.run(self._summary_fetches)
+        values: dict[str, Any] = self._summary_step()
         if self._on_summary is not None:
             self._on_summary(self.global_step(), values["summary"])
         return values
+
+
+def name_state(graph: Any, training: TrainingSession) -> dict[str, npt.NDArray[Any]]:
+    """Return Python's and NumPy's generators, and the graph's global variables.
+
+    Args:
+        graph: The training graph; nothing is added to it.
+        training: Its session.
+    """
+    found = {
+        f"random.{name}": np.frombuffer(json.dumps(state).encode(), np.uint8)
+        for name, state in capture_random_state().items()
+    }
+    trainable = {id(each) for each in graph.get_collection(tf1.GraphKeys.TRAINABLE_VARIABLES)}
+    variables = {
+        variable.op.name: variable
+        for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
+        if variable.dtype.base_dtype not in _NO_VALUES
+    }
+    values = training.session.run(variables)
+    # A stable sort: the order of their creation is that of the computation.
+    for name in sorted(variables, key=lambda name: id(variables[name]) not in trainable):
+        group = "model" if id(variables[name]) in trainable else "optimizer"
+        found[f"{group}.{name}"] = _as_numbers(values[name])
+    return found
+
+
+def _as_numbers(value: Any) -> npt.NDArray[Any]:
+    array = np.asarray(value)
+    return (
+        np.frombuffer(repr(array.tolist()).encode(), np.uint8) if array.dtype.hasobject else array
+    )
 
 
 def mean_metrics(names: Sequence[str], rows: Sequence[Sequence[float]]) -> dict[str, float]:

@@ -1,13 +1,17 @@
-"""Transfer the values of one graph's variables to another graph's variables of the same names."""
+"""Copy values of variables to another graph, and to other workers."""
 
 from __future__ import annotations
 
 import tempfile
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidModelError
 from detcore_estimator._checkpoint_files import ASSIGNMENTS
-from detcore_estimator._tf import tf1
+from detcore_estimator._tf import tf, tf1
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
 
 
 class VariableTransfer:
@@ -30,13 +34,14 @@ class VariableTransfer:
         self._through_files = through_files or any(
             graph.get_collection(tf1.GraphKeys.SAVEABLE_OBJECTS) for graph in (source, target)
         )
-        wanted = _variables(target)
-        self._through_files = self._through_files or not _can_be_fed(wanted)
+        self._targets = _variables(target)
+        if any(each.initializer.type not in ASSIGNMENTS for each in self._targets):
+            self._through_files = True
         if self._through_files:
             return
         check_variables(source, target)
-        known = {variable.op.name: variable for variable in _variables(source)}
-        self._pairs = [(known[v.op.name], v) for v in wanted]
+        variables = {variable.op.name: variable for variable in _variables(source)}
+        self._sources = [variables[variable.op.name] for variable in self._targets]
 
     def copy(self, source_session: Any, source_saver: Any, target_session: Any, saver: Any) -> None:
         """Copy all values.
@@ -57,12 +62,7 @@ class VariableTransfer:
                 )
                 saver.restore(target_session, prefix)
             return
-        values = source_session.run([source for source, _ in self._pairs])
-        feeds = {
-            target.initializer.inputs[1]: value
-            for (_, target), value in zip(self._pairs, values, strict=True)
-        }
-        target_session.run([target.initializer for _, target in self._pairs], feed_dict=feeds)
+        assign(target_session, self._targets, source_session.run(self._sources))
 
 
 def check_variables(source: Any, target: Any) -> None:
@@ -85,17 +85,55 @@ def check_variables(source: Any, target: Any) -> None:
         )
 
 
+def broadcast_variables(
+    session: Any, variables: Sequence[Any], distributed: DistributedContext
+) -> None:
+    """Give variables the chief's values; all workers call it together.
+
+    Args:
+        session: A session in which they are initialized.
+        variables: The variables, the same ones in the same order on all workers.
+        distributed: The workers.
+    """
+    wanted = [variable for variable in variables if variable.dtype.base_dtype != tf.variant]
+    if distributed.get_size() == 1 or not wanted:
+        return
+    is_chief = distributed.get_rank() == 0
+    values: Any = distributed.broadcast(session.run(wanted) if is_chief else None)
+    if not is_chief:
+        assign(session, wanted, values)
+
+
+def assign(session: Any, variables: Sequence[Any], values: Sequence[Any]) -> None:
+    """Put values into variables of a graph that is finalized.
+
+    Args:
+        session: The session.
+        variables: The variables.
+        values: A value for each.
+    """
+    feeds: dict[Any, Any] = {}
+    initializers: list[Any] = []
+
+    def run() -> None:
+        session.run(initializers, feed_dict=feeds)
+        feeds.clear()
+        initializers.clear()
+
+    for variable, value in zip(variables, values, strict=True):
+        source = variable.initializer.inputs[1]
+        # Variables may share the tensor that they are initialized with.
+        if source in feeds:
+            run()
+        feeds[source] = value
+        initializers.append(variable.initializer)
+    if initializers:
+        run()
+
+
 def _variables(graph: Any) -> list[Any]:
     """Return the variables that the default saver saves, each once."""
     found: dict[str, Any] = {}
     for variable in graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES):
         found.setdefault(variable.op.name, variable)
     return list(found.values())
-
-
-def _can_be_fed(variables: list[Any]) -> bool:
-    """Whether each variable has an initializer with a separate value, to be fed instead."""
-    if any(variable.initializer.type not in ASSIGNMENTS for variable in variables):
-        return False
-    values = {variable.initializer.inputs[1].name for variable in variables}
-    return len(values) == len(variables)

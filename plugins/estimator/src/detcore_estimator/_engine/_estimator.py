@@ -19,7 +19,6 @@ from detcore_estimator._arguments import (
     wrong_type,
 )
 from detcore_estimator._engine._evaluate import evaluate_model
-from detcore_estimator._engine._model import Model
 from detcore_estimator._engine._model_dir import (
     global_step_of,
     latest_checkpoint,
@@ -95,11 +94,6 @@ class Estimator:
         return copy.deepcopy(self._params)
 
     @property
-    def warm_start_settings(self) -> WarmStartSettings | None:
-        """Where variables begin when there is no checkpoint."""
-        return self._warm_start_settings
-
-    @property
     def model_fn(self) -> Callable[..., Any]:
         """The model function with the hyperparameters set: ``(features, labels, mode, config)``."""
 
@@ -149,10 +143,6 @@ class Estimator:
             InvalidCheckpointError: If the latest checkpoint does not fit the model.
             NanLossDuringTrainingError: If the loss is not a number.
         """
-        if isinstance(steps, (list, tuple)):
-            raise wrong_type(
-                "steps", steps, "an integer (hooks come third here, unlike in tf.estimator)"
-            )
         if steps is not None and max_steps is not None:
             raise InvalidExperimentError(
                 f"steps={steps} and max_steps={max_steps} cannot both be given.\n"
@@ -168,8 +158,9 @@ class Estimator:
             if latest is not None and global_step_of(latest) >= max_steps:
                 _logger.info("nothing to train: %s has %d steps already", latest, max_steps)
                 return self
+        make_temporary_folder(self._config)
         train_model(
-            self._model(),
+            self,
             input_fn,
             hooks=checked,
             listeners=listeners,
@@ -214,8 +205,9 @@ class Estimator:
             _logger.warning(
                 "%s has no checkpoint: the model is evaluated as it is initialized", self.model_dir
             )
+        make_temporary_folder(self._config)
         return evaluate_model(
-            self._model(),
+            self,
             input_fn,
             steps=checked_count("steps", steps),
             hooks=checked_hooks(hooks),
@@ -258,8 +250,9 @@ class Estimator:
             checkpoint: str | None = require_checkpoint(self.model_dir, checkpoint_path)
         else:
             checkpoint = resolve_checkpoint(self.model_dir, checkpoint_path)
+        make_temporary_folder(self._config)
         return predict_with_model(
-            self._model(),
+            self,
             input_fn,
             keys=predict_keys,
             hooks=checked,
@@ -341,16 +334,6 @@ class Estimator:
                 raise InvalidCheckpointError(f"{path} has no variable {name!r}; it has {known}")
             return reader.get_tensor(key)
 
-    def _model(self) -> Model:
-        make_temporary_folder(self._config)
-        return Model(
-            model_fn=self.model_fn,
-            model_dir=self.model_dir,
-            params=self.params,
-            config=self._config,
-            warm_start=self._warm_start_settings,
-        )
-
 
 def own_config(config: Any, model_dir: str | os.PathLike[str] | None) -> Any:
     """Return an estimator's run configuration, with a folder and session settings.
@@ -371,8 +354,6 @@ def own_config(config: Any, model_dir: str | os.PathLike[str] | None) -> Any:
     if config.session_config is None:
         changes["session_config"] = default_session_config()
     folder = None if model_dir is None else os.fspath(model_dir)
-    if folder == "":
-        raise ConfigError("model_dir is an empty string; leave it out for a temporary folder")
     if folder is not None and config.model_dir not in (None, folder):
         raise ConfigError(
             f"the Estimator has model_dir={folder!r} and its RunConfig {config.model_dir!r}.\n"
@@ -401,8 +382,8 @@ def make_temporary_folder(config: Any) -> None:
 
 def checked_warm_start(value: Any) -> WarmStartSettings | None:
     """Return the source of initial values for the user's ``warm_start_from``."""
-    if value is None or isinstance(value, WarmStartSettings):
-        return value
+    if value is None:
+        return None
     if hasattr(value, "ckpt_to_initialize_from"):
         return WarmStartSettings(*(getattr(value, field) for field in WarmStartSettings._fields))
     if not isinstance(value, (str, os.PathLike)):

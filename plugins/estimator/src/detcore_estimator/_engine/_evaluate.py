@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detcore.errors import DataError, InvalidModelError
 from detcore_estimator._engine._event_files import EventFile, result_summary
-from detcore_estimator._engine._hook_kinds import is_called_per_step
-from detcore_estimator._engine._input_pipeline import read_inputs
-from detcore_estimator._engine._model import Model
-from detcore_estimator._engine._model_dir import restore
+from detcore_estimator._engine._input_pipeline import build_model
+from detcore_estimator._engine._model_dir import make_restorer
 from detcore_estimator._model_fn import model_graph
 from detcore_estimator._scaffolds import with_local_variables
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
+
+if TYPE_CHECKING:
+    from detcore_estimator._engine._estimator import Estimator
+
 
 _logger = logging.getLogger("detcore.estimator")
 
@@ -25,7 +28,7 @@ _STEP = tf1.GraphKeys.GLOBAL_STEP
 
 
 def evaluate_model(
-    model: Model,
+    estimator: Estimator,
     input_fn: Callable[..., Any],
     *,
     steps: int | None,
@@ -36,7 +39,7 @@ def evaluate_model(
     """Evaluate a model with the values of a checkpoint.
 
     Args:
-        model: The model.
+        estimator: The estimator.
         input_fn: Returns the data.
         steps: Batches at most; None = until the data end.
         hooks: ``SessionRunHook`` objects.
@@ -46,31 +49,32 @@ def evaluate_model(
     Returns:
         The metrics by name, ``loss`` (the mean over the batches) and ``global_step``.
     """
-    with model_graph(model.config) as graph:
-        inputs = read_inputs(input_fn, ModeKeys.EVAL, params=model.params, config=model.config)
+    config = estimator.config
+    with model_graph(config) as graph:
+        inputs, spec = build_model(
+            estimator, input_fn, ModeKeys.EVAL, config=config, checkpoint=checkpoint
+        )
         if steps is None and not inputs.has_end:
             _logger.warning(
                 "input_fn returns plain tensors, which never end, and steps is not given: the "
                 "evaluation ends only when a hook asks for it"
             )
-        spec = model.model_fn(inputs.features, inputs.labels, ModeKeys.EVAL, model.config)
-        if checkpoint is None:
-            model.warm_start_variables()
         update, values = _metrics(spec)
-        all_hooks = (*inputs.hooks, *hooks, *(spec.evaluation_hooks or ()))
-        scaffold = with_local_variables(spec.scaffold or tf1.train.Scaffold())
+        all_hooks = (*inputs.hooks, *hooks, *spec.evaluation_hooks)
+        scaffold = with_local_variables(spec.scaffold)
     events = EventFile(eval_dir)
     with graph.as_default():
         try:
-            with HookedSession(
-                graph,
-                scaffold=scaffold,
-                hooks=all_hooks,
-                config=model.config.session_config,
-                restore=_restorer(scaffold, checkpoint),
+            with contextlib.closing(
+                HookedSession(
+                    graph,
+                    scaffold=scaffold,
+                    hooks=all_hooks,
+                    config=config.session_config,
+                    restore=make_restorer(scaffold, checkpoint),
+                )
             ) as hooked:
-                is_hooked = any(map(is_called_per_step, all_hooks))
-                _run(hooked, update, steps, is_hooked=is_hooked)
+                _run(hooked, update, steps)
                 hooked.end()
                 results: dict[str, Any] = hooked.session.run(values)
             step = int(results[_STEP])
@@ -105,17 +109,8 @@ def _metrics(spec: Any) -> tuple[Any, dict[str, Any]]:
     return update, values
 
 
-def _restorer(scaffold: Any, checkpoint: str | None) -> Callable[[Any], None] | None:
-    if checkpoint is None:
-        return None
-    return lambda session: restore(scaffold.saver, session, checkpoint)
-
-
-def _run(hooked: HookedSession, update: Any, steps: int | None, *, is_hooked: bool) -> None:
-    if is_hooked:
-        run: Callable[[], Any] = lambda: hooked.run(update)  # noqa: E731
-    else:
-        run = hooked.session.make_callable(update)
+def _run(hooked: HookedSession, update: Any, steps: int | None) -> None:
+    run = hooked.make_step(update)
     done = 0
     try:
         while (steps is None or done < steps) and not hooked.should_stop:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import uuid
 from collections.abc import Mapping
 from typing import Any
@@ -26,20 +25,13 @@ class EventFile:
 
     Args:
         folder: The folder; made if missing.
+        graph: A graph to write first, or None.
     """
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, graph: Any = None) -> None:
         self._folder = folder
+        self._graph = graph
         self._writer: Any = None
-
-    def write(self, event: Any) -> None:
-        """Write a ``tf.compat.v1.Event``."""
-        if self._writer is None:
-            # TensorFlow names the file after the second; two writers of one second must not share
-            # it.
-            suffix = f".{os.getpid()}.{uuid.uuid4().hex[:8]}"
-            self._writer = tf1.summary.FileWriter(self._folder, filename_suffix=suffix)
-        self._writer.add_event(event)
 
     def write_summary(self, step: int, summary: Any) -> None:
         """Write a summary of a step.
@@ -48,23 +40,31 @@ class EventFile:
             step: The global step.
             summary: ``tf.compat.v1.Summary``, or the bytes of one.
         """
-        if isinstance(summary, bytes):
-            summary = tf1.Summary.FromString(summary)
-        self.write(_event(step=step, summary=summary))
+        self._open_writer().add_summary(summary, step)
 
     def write_session_log(self, step: int, **fields: Any) -> None:
         """Write a note on the session: its start, or a checkpoint."""
-        self.write(_event(step=step, session_log=tf1.SessionLog(**fields)))
+        self._open_writer().add_session_log(tf1.SessionLog(**fields), step)
+
+    def flush(self) -> None:
+        """Pass all written data to the operating system."""
+        if self._writer is not None:
+            self._writer.flush()
 
     def close(self) -> None:
-        """Flush and close the file; idempotent."""
+        """Flush and close the file, if there is one."""
         if self._writer is not None:
             self._writer.close()
-            self._writer = None
 
-
-def _event(**fields: Any) -> Any:
-    return tf1.Event(wall_time=time.time(), **fields)
+    def _open_writer(self) -> Any:
+        if self._writer is None:
+            # TensorFlow names the file after the second; two writers of one second must not share
+            # it.
+            suffix = f".{os.getpid()}.{uuid.uuid4().hex[:8]}"
+            self._writer = tf1.summary.FileWriter(
+                self._folder, graph=self._graph, filename_suffix=suffix
+            )
+        return self._writer
 
 
 def result_summary(results: Mapping[str, Any]) -> Any:

@@ -1,50 +1,56 @@
-"""Convert the result of an input function to tensors of a graph."""
+"""Build the graph of an input function and a model function."""
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from detcore.errors import DataError, describe
-from detcore_estimator._inputs import call_input_fn
+from detcore_estimator._model_fn import call_input_fn, warm_start
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
 
-_logger = logging.getLogger("detcore.estimator")
+if TYPE_CHECKING:
+    from detcore_estimator._engine._estimator import Estimator
 
 
 class Inputs(NamedTuple):
-    """The tensors of a batch.
+    """How the data of a graph is started.
 
     Attributes:
-        features: Features for ``model_fn``; a tensor or a structure of them.
-        labels: The same, or None.
         hooks: ``SessionRunHook`` objects that start the data; they are not called per step.
         has_end: Whether the data come from a dataset or a queue. Plain tensors never end.
     """
 
-    features: Any
-    labels: Any
     hooks: tuple[Any, ...]
     has_end: bool
 
 
-def read_inputs(
-    input_fn: Callable[..., Any], mode: str, *, params: Mapping[str, Any], config: Any
-) -> Inputs:
-    """Call an input function in the graph that is being built.
+def build_model(
+    estimator: Estimator,
+    input_fn: Callable[..., Any],
+    mode: str,
+    *,
+    config: Any,
+    checkpoint: str | None,
+) -> tuple[Inputs, Any]:
+    """Call an input function and the model function in the graph that is being built.
 
     Args:
+        estimator: The estimator.
         input_fn: Returns a ``tf.data.Dataset``, ``(features, labels)`` or ``features``.
         mode: One of `ModeKeys`. For PREDICT, labels are dropped.
-        params: The estimator's hyperparameters.
         config: The run configuration.
+        checkpoint: The checkpoint to restore; without one, variables may be warm-started.
+
+    Returns:
+        The inputs, and the checked ``EstimatorSpec``.
 
     Raises:
-        DataError: If it returns nothing, or a tuple of another length. It is a ``ValueError``.
+        DataError: If `input_fn` returns nothing, or a tuple of another length. It is a
+            ``ValueError``.
     """
-    result = call_input_fn(input_fn, mode=mode, params=params, config=config)
+    result = call_input_fn(input_fn, mode=mode, params=estimator.params, config=config)
     hooks: tuple[Any, ...] = ()
     is_dataset = isinstance(result, tf.data.Dataset)
     if is_dataset:
@@ -57,7 +63,10 @@ def read_inputs(
         getattr(getattr(part, "op", None), "type", "").startswith("IteratorGetNext")
         for part in tf.nest.flatten(features)
     )
-    return Inputs(features, labels, hooks, has_end)
+    spec = estimator.model_fn(features, labels, mode, config)
+    if checkpoint is None:
+        warm_start(estimator)
+    return Inputs(hooks, has_end), spec
 
 
 def _iterator(dataset: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,11 +95,17 @@ def restore(saver: Any, session: Any, path: str) -> None:
     Raises:
         InvalidCheckpointError: If they do not fit.
     """
-    is_remote = "://" in path
-    if is_remote or not _exists_as_tensors(path) or not isinstance(saver, tf1.train.Saver):
+    if "://" in path or not isinstance(saver, tf1.train.Saver):
         saver.restore(session, path)
     else:
         restore_variables(saver, session, Path(path))
+
+
+def make_restorer(scaffold: Any, path: str | None) -> Callable[[Any], None] | None:
+    """Return what puts the values of a checkpoint into a session's variables; None without one."""
+    if path is None:
+        return None
+    return lambda session: restore(scaffold.saver, session, path)
 
 
 def global_step_of(path: str) -> int:
@@ -122,8 +128,4 @@ def open_reader(path: str) -> Iterator[Any]:
 
 def _exists(path: str) -> bool:
     # TensorFlow's own checks take the path as a pattern.
-    return _exists_as_tensors(path) or (tf.io.gfile.exists(path) and not tf.io.gfile.isdir(path))
-
-
-def _exists_as_tensors(path: str) -> bool:
     return bool(tf.io.gfile.exists(f"{path}.index"))

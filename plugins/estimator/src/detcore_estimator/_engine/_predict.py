@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from detcore.errors import InvalidModelError
-from detcore_estimator._engine._hook_kinds import is_called_per_step
-from detcore_estimator._engine._input_pipeline import read_inputs
-from detcore_estimator._engine._model import Model
-from detcore_estimator._engine._model_dir import restore
+from detcore_estimator._engine._input_pipeline import build_model
+from detcore_estimator._engine._model_dir import make_restorer
 from detcore_estimator._model_fn import model_graph
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
-from detcore_estimator._tf import tf, tf1
+from detcore_estimator._tf import tf
+
+if TYPE_CHECKING:
+    from detcore_estimator._engine._estimator import Estimator
+
 
 _logger = logging.getLogger("detcore.estimator")
 
 
 def predict_with_model(
-    model: Model,
+    estimator: Estimator,
     input_fn: Callable[..., Any],
     *,
     keys: Iterable[str] | None,
@@ -36,50 +39,44 @@ def predict_with_model(
     generators can take turns and a caller may leave one unfinished.
 
     Args:
-        model: The model.
+        estimator: The estimator.
         input_fn: Returns the features.
         keys: Which of the predictions; None = all.
         hooks: ``SessionRunHook`` objects.
         checkpoint: The checkpoint; None = with warm-started variables.
         is_single: Whether to yield records rather than batches.
     """
-    with model_graph(model.config) as graph:
-        inputs = read_inputs(input_fn, ModeKeys.PREDICT, params=model.params, config=model.config)
+    config = estimator.config
+    with model_graph(config) as graph:
+        inputs, spec = build_model(
+            estimator, input_fn, ModeKeys.PREDICT, config=config, checkpoint=checkpoint
+        )
         if not inputs.has_end:
             _logger.warning("input_fn returns plain tensors, so the predictions never end")
-        spec = model.model_fn(inputs.features, None, ModeKeys.PREDICT, model.config)
-        if checkpoint is None:
-            model.warm_start_variables()
         predictions = _chosen(spec.predictions, keys)
-        scaffold = spec.scaffold or tf1.train.Scaffold()
-        all_hooks = (*inputs.hooks, *hooks, *(spec.prediction_hooks or ()))
-    restorer = None
-    if checkpoint is not None:
-        path = checkpoint
-
-        def restorer(session: Any) -> None:
-            restore(scaffold.saver, session, path)
-
-    with HookedSession(
-        graph,
-        scaffold=scaffold,
-        hooks=all_hooks,
-        config=model.config.session_config,
-        restore=restorer,
+        scaffold = spec.scaffold
+        all_hooks = (*inputs.hooks, *hooks, *spec.prediction_hooks)
+    with contextlib.closing(
+        HookedSession(
+            graph,
+            scaffold=scaffold,
+            hooks=all_hooks,
+            config=config.session_config,
+            restore=make_restorer(scaffold, checkpoint),
+        )
     ) as hooked:
-        is_hooked = any(map(is_called_per_step, all_hooks))
-        for batch in _batches(hooked, predictions, is_hooked=is_hooked):
+        for batch in _batches(hooked, predictions):
             if is_single:
                 yield from _records(batch)
             else:
                 yield batch
 
 
-def _batches(hooked: HookedSession, predictions: Any, *, is_hooked: bool) -> Iterator[Any]:
-    run = None if is_hooked else hooked.session.make_callable(predictions)
+def _batches(hooked: HookedSession, predictions: Any) -> Iterator[Any]:
+    run = hooked.make_step(predictions)
     while not hooked.should_stop:
         try:
-            batch = run() if run is not None else hooked.run(predictions)
+            batch = run()
         except (tf.errors.OutOfRangeError, StopIteration):
             break
         yield batch

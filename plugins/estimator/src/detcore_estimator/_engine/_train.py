@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from detcore.errors import InvalidExperimentError, InvalidModelError
+from detcore.errors import DetcoreError, InvalidExperimentError, InvalidModelError
 from detcore_estimator._engine._checkpoint_writer import CheckpointWriter
 from detcore_estimator._engine._event_files import EventFile
-from detcore_estimator._engine._hook_kinds import is_called_per_step
-from detcore_estimator._engine._input_pipeline import read_inputs
-from detcore_estimator._engine._model import Model
+from detcore_estimator._engine._input_pipeline import build_model
 from detcore_estimator._engine._model_dir import latest_checkpoint, restore
-from detcore_estimator._errors import NanLossDuringTrainingError
 from detcore_estimator._model_fn import model_graph
 from detcore_estimator._session import HookedSession
 from detcore_estimator._spec import ModeKeys
 from detcore_estimator._tf import tf, tf1
+
+if TYPE_CHECKING:
+    from detcore_estimator._engine._estimator import Estimator
+
 
 _logger = logging.getLogger("detcore.estimator")
 
@@ -28,8 +30,35 @@ _MOST_RUNS_WITHOUT_STEP = 10_000
 _KEEP_EVERY_HOURS = 10_000
 
 
+class NanLossDuringTrainingError(
+    DetcoreError,
+    tf1.train.NanLossDuringTrainingError,  # type: ignore[misc]  # TensorFlow has no types
+):
+    """The loss of a training step is not a number.
+
+    The variables are useless from that step on, so no checkpoint of it is written; the ones
+    before are untouched. It is also TensorFlow's error of this name, and a ``RuntimeError``.
+
+    Attributes:
+        step: The global step after which the loss was found.
+    """
+
+    def __init__(self, step: int) -> None:
+        super().__init__(
+            f"the loss is NaN (not a number) at global step {step}.\n"
+            "The step has spoilt the variables; nothing of it was saved.\n"
+            "Lower the learning rate, clip the gradients, or look for log(0), 0/0 and bad records "
+            "in the data."
+        )
+        self.step = step
+
+    def __str__(self) -> str:
+        # TensorFlow's class has a fixed text.
+        return str(self.args[0])
+
+
 def train_model(
-    model: Model,
+    estimator: Estimator,
     input_fn: Callable[..., Any],
     *,
     hooks: Sequence[Any],
@@ -40,27 +69,29 @@ def train_model(
     """Train a model from its latest checkpoint on, or from the beginning.
 
     Args:
-        model: The model and where it is kept.
+        estimator: The estimator.
         input_fn: Returns the training data.
         hooks: ``SessionRunHook`` objects.
         listeners: ``CheckpointSaverListener`` objects.
         steps: How many global steps more; None = as long as there are data.
         max_steps: The global step to stop at; None = no limit.
     """
-    tf.io.gfile.makedirs(model.model_dir)
-    checkpoint = latest_checkpoint(model.model_dir)
-    events = EventFile(model.model_dir)
-    with model_graph(model.config) as graph:
-        inputs = read_inputs(input_fn, ModeKeys.TRAIN, params=model.params, config=model.config)
-        spec = model.model_fn(inputs.features, inputs.labels, ModeKeys.TRAIN, model.config)
-        if checkpoint is None:
-            model.warm_start_variables()
-        scaffold = spec.scaffold or tf1.train.Scaffold()
-        _add_saver(scaffold, model.config)
-        user_hooks = (*hooks, *(spec.training_hooks or ()))
-        chief_hooks = tuple(spec.training_chief_hooks or ())
+    model_dir = estimator.model_dir
+    tf.io.gfile.makedirs(model_dir)
+    checkpoint = latest_checkpoint(model_dir)
+    config = estimator.config
+    with model_graph(config) as graph:
+        events = EventFile(model_dir, graph)
+        inputs, spec = build_model(
+            estimator, input_fn, ModeKeys.TRAIN, config=config, checkpoint=checkpoint
+        )
+        scaffold = spec.scaffold
+        _add_saver(scaffold, config)
+        user_hooks = (*hooks, *spec.training_hooks)
+        chief_hooks = spec.training_chief_hooks
         writer = _writer(
-            model,
+            config,
+            model_dir,
             scaffold,
             hooks=(*user_hooks, *chief_hooks),
             listeners=listeners,
@@ -71,22 +102,22 @@ def train_model(
         own = () if writer is None else (writer,)
         all_hooks = (*own, *chief_hooks, *inputs.hooks, *user_hooks)
         loop = _Loop(
-            graph,
             spec,
             scaffold,
             writer=writer,
             events=events,
-            config=model.config,
-            is_hooked=any(map(is_called_per_step, all_hooks)),
+            config=config,
         )
     with graph.as_default():
         try:
-            with HookedSession(
-                graph,
-                scaffold=scaffold,
-                hooks=all_hooks,
-                config=model.config.session_config,
-                restore=_restorer(scaffold, model.model_dir, checkpoint),
+            with contextlib.closing(
+                HookedSession(
+                    graph,
+                    scaffold=scaffold,
+                    hooks=all_hooks,
+                    config=config.session_config,
+                    restore=_restorer(scaffold, model_dir, checkpoint),
+                )
             ) as hooked:
                 loop.run(hooked, steps=steps, max_steps=max_steps)
                 hooked.end()
@@ -99,31 +130,27 @@ class _Loop:
 
     def __init__(
         self,
-        graph: Any,
         spec: Any,
         scaffold: Any,
         *,
         writer: CheckpointWriter | None,
         events: EventFile,
         config: Any,
-        is_hooked: bool,
     ) -> None:
-        self._graph = graph
-        self._is_hooked = is_hooked
-        self._spec = spec
         self._scaffold = scaffold
         self._writer = writer
         self._events = events
         self._summary_steps: int = config.save_summary_steps or 0
         self._log_steps: int = config.log_step_count_steps or 0
-        self._global_step = tf1.train.get_global_step(graph)
+        self._global_step = tf1.train.get_global_step()
         with tf1.control_dependencies([spec.train_op]):
             # Read after the step; in parallel to it, the value would be old or new by chance.
             step_after = tf.identity(self._global_step.read_value())
         self._fetches = [spec.train_op, spec.loss, step_after]
         tf1.add_to_collection(tf1.GraphKeys.LOSSES, spec.loss)
         summaries = tf1.get_collection(tf1.GraphKeys.SUMMARIES)
-        self._adds_loss = not any(summary.op.name == "loss" for summary in summaries)
+        if not any(summary.op.name == "loss" for summary in summaries):
+            tf1.summary.scalar("loss", spec.loss)
         self._logged: tuple[int, float] | None = None
 
     def run(self, hooked: HookedSession, *, steps: int | None, max_steps: int | None) -> None:
@@ -132,8 +159,6 @@ class _Loop:
         last = max_steps if steps is None else start + steps
         _logger.info("training from global step %d%s", start, f" to {last}" if last else "")
         if self._events_wanted():
-            definition = self._graph.as_graph_def(add_shapes=True).SerializeToString()
-            self._events.write(tf1.Event(wall_time=time.time(), graph_def=definition))
             self._events.write_session_log(start, status=tf1.SessionLog.START)
         done = self._steps(hooked, start, math.inf if last is None else last)
         if done == 0:
@@ -141,23 +166,15 @@ class _Loop:
                 "training made no step: input_fn gave no batch, or a hook stopped it before"
             )
 
-    def _runner(self, hooked: HookedSession, fetches: list[Any]) -> Callable[[], Any]:
-        """Return the fastest way to run fetches that leaves no hook out."""
-        if self._is_hooked:
-            return lambda: hooked.run(fetches)
-        function: Callable[[], Any] = hooked.session.make_callable(fetches)
-        return function
-
     def _events_wanted(self) -> bool:
         return self._writer is not None or bool(self._summary_steps)
 
     def _steps(self, hooked: HookedSession, start: int, last: float) -> int:
         """Return how many times the step was run."""
-        run = self._runner(hooked, self._fetches)
-        summary_op = self._scaffold.summary_op if self._summary_steps else None
+        run = hooked.make_step(self._fetches)
         run_summary = run
-        if summary_op is not None:
-            run_summary = self._runner(hooked, [*self._fetches, summary_op])
+        if self._summary_steps:
+            run_summary = hooked.make_step([*self._fetches, self._scaffold.summary_op])
         writer, log_steps = self._writer, self._log_steps
         next_summary = start if self._summary_steps else math.inf
         next_log = start if log_steps else math.inf
@@ -170,7 +187,7 @@ class _Loop:
                 if loss != loss:
                     raise NanLossDuringTrainingError(new_step)
                 if step >= next_summary:
-                    self._write_summary(new_step, loss, values[3:])
+                    self._events.write_summary(new_step, values[3])
                     next_summary = step + self._summary_steps
                 step = new_step
                 if writer is not None and writer.is_due(step) and writer.save(hooked.session, step):
@@ -192,12 +209,6 @@ class _Loop:
         if loss is not None:
             _logger.info("loss of the last step, %d: %s", step, loss)
         return done
-
-    def _write_summary(self, step: int, loss: Any, summaries: Sequence[bytes]) -> None:
-        summary = tf1.Summary.FromString(summaries[0]) if summaries else tf1.Summary()
-        if self._adds_loss:
-            summary.value.add(tag="loss", simple_value=float(loss))
-        self._events.write_summary(step, summary)
 
     def _log(self, step: int, loss: Any) -> None:
         now = time.perf_counter()
@@ -227,7 +238,8 @@ def _add_saver(scaffold: Any, config: Any) -> None:
 
 
 def _writer(
-    model: Model,
+    config: Any,
+    model_dir: str,
     scaffold: Any,
     *,
     hooks: Sequence[Any],
@@ -236,12 +248,11 @@ def _writer(
     checkpoint: str | None,
 ) -> CheckpointWriter | None:
     """Return what saves; None where the configuration or a hook of the user takes care of it."""
-    config = model.config
     savers = [hook for hook in hooks if isinstance(hook, tf1.train.CheckpointSaverHook)]
     if not savers and (config.save_checkpoints_secs or config.save_checkpoints_steps):
         return CheckpointWriter(
             config=config,
-            model_dir=model.model_dir,
+            model_dir=model_dir,
             scaffold=scaffold,
             listeners=listeners,
             events=events,

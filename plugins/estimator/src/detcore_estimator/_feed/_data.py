@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy.typing as npt
 
 from detcore.data import IdKind
-from detcore.errors import DataError, InvalidDataTypeError, InvalidExperimentError, LedgerError
+from detcore.errors import (
+    DataError,
+    InvalidDataTypeError,
+    InvalidExperimentError,
+    LedgerError,
+    describe,
+)
 from detcore_estimator._feed._iterator import DatasetHolder
 from detcore_estimator._feed._pipeline import derives_from, inspect_pipeline, tuned
 from detcore_estimator._feed._position import EpochReader
@@ -312,7 +318,12 @@ def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed
         InvalidExperimentError: If it does not come from a wrapped dataset.
     """
     if not isinstance(dataset, tf.data.Dataset):
-        raise _not_a_dataset(dataset, role)
+        raise InvalidDataTypeError(
+            f"the {role} input_fn returned {describe(dataset)}, not a tf.data.Dataset.\n"
+            "A trial saves its position in the data, which plain tensors and iterators do not "
+            "have.\n"
+            "Return the dataset itself, with elements (features, labels)."
+        )
     spec = dataset.element_spec
     if isinstance(spec, tuple) and not hasattr(spec, "_fields") and len(spec) != 2:
         raise InvalidDataTypeError(
@@ -325,27 +336,3 @@ def check_dataset(dataset: Any, wrapped: Iterable[Any], role: str, *, is_managed
             "detcore shards datasets between workers, and has to know which ones.\n"
             "Wrap it right after it is created: dataset = self.context.wrap_dataset(dataset)"
         )
-
-
-def _not_a_dataset(value: Any, role: str) -> InvalidDataTypeError:
-    if isinstance(value, tuple | list | dict) or tf.is_tensor(value):
-        return InvalidDataTypeError(
-            f"the {role} input_fn returned {_described(value)}, not a tf.data.Dataset.\n"
-            "The position in a dataset can be saved and continued; that of plain tensors and of "
-            "one-shot iterators cannot.\n"
-            "Return the dataset itself, with elements (features, labels), without making an "
-            "iterator of it."
-        )
-    return InvalidDataTypeError(
-        f"the {role} input_fn returned {type(value).__name__}, not a tf.data.Dataset.\n"
-        "Return a dataset with elements (features, labels)."
-    )
-
-
-def _described(value: Any) -> str:
-    parts = tf.nest.flatten(value)
-    if not any(tf.is_tensor(part) for part in parts):
-        return f"a {type(value).__name__}"
-    if isinstance(value, tuple) and len(value) == 2:
-        return "the tensors (features, labels)"
-    return f"tensors ({type(value).__name__})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import mmap
 import re
 from pathlib import Path
@@ -120,37 +121,28 @@ class GraphIterator:
         """Take over the state that `save` wrote; begin it before."""
         session.run(self._restore, {self._prefix: str(prefix)})
 
+    def read(self, session: Any, limit: float = math.inf) -> int:
+        """Read batches and drop them, up to a limit or to the end; return how many."""
+        has_next = session.make_callable(self._has_next)
+        count = 0
+        while count < limit and has_next():
+            count += 1
+        return count
+
     def skip(self, session: Any, count: int) -> None:
         """Read batches and drop them.
 
         Raises:
             DataError: If there are not so many.
         """
-        has_next = session.make_callable(self._has_next)
-        for done in range(count):
-            if not has_next():
-                raise DataError(
-                    f"the training data ended after {done} batches, where the checkpoint's data "
-                    f"position says that it had {count}.\n"
-                    "Training can only continue with the same data.\n"
-                    "Restore the data, or start a new experiment."
-                )
-
-    def read(self, session: Any, limit: int) -> int:
-        """Read batches and drop them, as many as there are up to a limit; return how many."""
-        has_next = session.make_callable(self._has_next)
-        for done in range(limit):
-            if not has_next():
-                return done
-        return limit
-
-    def finish(self, session: Any) -> int:
-        """Read to the end; return how many batches were left."""
-        has_next = session.make_callable(self._has_next)
-        count = 0
-        while has_next():
-            count += 1
-        return count
+        done = self.read(session, count)
+        if done < count:
+            raise DataError(
+                f"the training data ended after {done} batches, where the checkpoint's data "
+                f"position says that it had {count}.\n"
+                "Training can only continue with the same data.\n"
+                "Restore the data, or start a new experiment."
+            )
 
 
 def count_shuffles(prefix: Path) -> int:

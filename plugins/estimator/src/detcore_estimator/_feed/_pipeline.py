@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
@@ -90,7 +89,7 @@ def tuned(dataset: Any, pipeline: Pipeline) -> Any:
     """Return the dataset without tf.data's autotuning if there is nothing to tune.
 
     Autotuning starts a thread for each iterator and waits for it at the end, 15 ms, which matters
-    if epochs are short. Pipelines with parallel parts keep it, and so do the user's own options.
+    if epochs are short. Pipelines with parallel parts keep it.
     """
     options = tf.data.Options()
     if pipeline.calls_python:
@@ -98,20 +97,13 @@ def tuned(dataset: Any, pipeline: Pipeline) -> Any:
         # drawn from NumPy's random numbers when those are saved. So nothing is read ahead here.
         options.experimental_optimization.inject_prefetch = False
         return dataset.with_options(options)
-    if pipeline.has_parallel_functions or _options(dataset).autotune.enabled is not None:
+    if pipeline.has_parallel_functions:
         return dataset
     options.autotune.enabled = False
     if "Prefetch" not in _kind(dataset):
         # With tuning on, tf.data would add this: batches are prepared in parallel with training.
         dataset = dataset.prefetch(_AHEAD)
     return dataset.with_options(options)
-
-
-def _options(dataset: Any) -> Any:
-    with warnings.catch_warnings():
-        # In a graph, TensorFlow warns that options of a restored dataset would not be seen.
-        warnings.simplefilter("ignore", UserWarning)
-        return dataset.options()
 
 
 def _parts(dataset: Any) -> Iterator[Any]:

@@ -67,7 +67,7 @@ class EpochReader:
         if self._is_at_end:
             # A cache is complete, and a generator is over, only once the end was read.
             self._is_at_end = False
-            left = self._main.finish(session)
+            left = self._main.read(session)
             if left:
                 raise DataError(
                     f"the training data has {left} batches more than TensorFlow says it has.\n"
@@ -132,17 +132,9 @@ class EpochReader:
             self._main.restore(session, prefix)
             self.is_begun = True
         elif not state["iterator"] or not self._restore_incomplete(session, prefix, epoch):
-            self._replay(session, epoch, cursor)
+            self.seek(session, epoch, cursor)
             return True
         return False
-
-    def seek(self, session: Any, epoch: int, cursor: int) -> None:
-        """Go to a position without a saved state; the dataset has just been opened.
-
-        Raises:
-            DataError: If the dataset has fewer batches.
-        """
-        self._replay(session, epoch, cursor)
 
     def count_to(self, session: Any, position: int) -> tuple[int, int]:
         """Read as many batches, over epochs of unknown length; the dataset has just been opened.
@@ -215,17 +207,20 @@ class EpochReader:
             if self._pipeline.seeds_drawn == "at first read":
                 self._spare.skip(session, 1)
 
-    def _replay(self, session: Any, epoch: int, cursor: int) -> None:
-        """Read again as little as possible.
+    def seek(self, session: Any, epoch: int, cursor: int) -> None:
+        """Go to a position without a saved state; the dataset has just been opened.
 
-        All batches if parts of the pipeline have state; the first epoch if it fills a cache;
-        otherwise only the batches of the current epoch.
+        Reads as little as possible: all batches if parts of the pipeline have state; the first
+        epoch if it fills a cache; otherwise only the batches of the current epoch.
+
+        Raises:
+            DataError: If the dataset has fewer batches.
         """
         every = self._must_replay or self._pipeline.seeds_drawn == "later"
         whole = epoch if every else min(epoch, int(self._pipeline.has_cache))
         for _ in range(whole):
             self._main.begin(session)
-            self._main.finish(session)
+            self._main.read(session)
         self._draw_seeds(session, epoch - whole)
         if cursor:
             self._main.begin(session)

@@ -88,10 +88,11 @@ def check_trainable(variables: Iterable[Any], graph: Any) -> None:
 def _handles(graph: Any) -> dict[Any, Any]:
     """Return the global variables by the operation that makes each."""
     variables = graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-    return {_handle(variable): variable for variable in variables}
+    return {find_handle(variable): variable for variable in variables}
 
 
-def _handle(variable: Any) -> Any:
+def find_handle(variable: Any) -> Any:
+    """Return the operation that makes a variable."""
     handle = getattr(variable, "handle", None)
     return variable.op if handle is None else handle.op
 

@@ -2,36 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
-import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detcore_estimator._feed._records import flat_tensors
 from detcore_estimator._tf import tf, tf1
-from detcore_estimator._workers._horovod import horovod
+from detcore_estimator._worker import horovod
+
+if TYPE_CHECKING:
+    from detcore.trial import TrialSetup
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GradientOptions:
-    """The settings for gradients in the section ``optimizations`` of an experiment file.
-
-    Attributes:
-        num_workers: Workers that train together.
-        frequency: Batches whose gradients are added up before each update.
-        is_mean: Whether the sum is divided by `frequency`.
-        is_compressed: Whether gradients travel as half-precision numbers.
-    """
-
-    num_workers: int
-    frequency: int = 1
-    is_mean: bool = True
-    is_compressed: bool = False
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether an optimizer needs no help: one worker, an update for each batch."""
-        return self.num_workers == 1 and self.frequency == 1
+_STATE = "_detcore_gradients"
 
 
 class GradientExchange:
@@ -42,12 +24,23 @@ class GradientExchange:
     a step; `update` skips the others.
 
     Args:
-        options: How.
+        num_workers: Workers that train together.
+        setup: Of the trial; says how gradients are combined.
+
+    Attributes:
+        num_workers: The workers.
+        frequency: Batches whose gradients are added up before each update.
     """
 
-    def __init__(self, options: GradientOptions) -> None:
-        self.options = options
-        self._graphs: weakref.WeakKeyDictionary[Any, _GraphState] = weakref.WeakKeyDictionary()
+    def __init__(self, num_workers: int, setup: TrialSetup) -> None:
+        self.num_workers = num_workers
+        self.frequency = setup.gradients.aggregation_frequency
+        self._settings = setup.gradients
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether an optimizer needs no help: one worker, an update for each batch."""
+        return self.num_workers == 1 and self.frequency == 1
 
     def wait_for(self, batch: Any) -> None:
         """Let no gradient of the default graph count before its batch is there.
@@ -58,12 +51,7 @@ class GradientExchange:
         Args:
             batch: A structure of tensors.
         """
-        self._state().batch = list(dict.fromkeys(part.op.name for part in flat_tensors(batch)))
-
-    def variables(self, graph: Any) -> list[Any]:
-        """Return the local variables in which gradients of a graph are added up."""
-        state = self._graphs.get(graph)
-        return [] if state is None else list(state.variables)
+        self._state().batch = list(dict.fromkeys(part.op for part in flat_tensors(batch)))
 
     def reduced(self, pairs: Iterable[tuple[Any, Any]]) -> list[tuple[Any, Any]]:
         """Return the gradients over all workers and batches; those that are already, as they are.
@@ -99,7 +87,7 @@ class GradientExchange:
             apply: Makes the operation that updates.
             skip: Makes the operation of the steps in between.
         """
-        if self.options.frequency == 1:
+        if self.frequency == 1:
             return apply()
         with tf1.control_dependencies(_operations(gradients)):
             is_due = tf.identity(self._is_due(self._state()))
@@ -113,22 +101,22 @@ class GradientExchange:
         return tf1.cond(is_due, applied, lambda: tf.group(skip()))
 
     def _reduce(self, state: _GraphState, gradients: list[Any], variables: list[Any]) -> list[Any]:
-        graph = tf1.get_default_graph()
-        batch = [graph.get_operation_by_name(name) for name in state.batch]
         with tf1.name_scope("detcore_gradients"):
-            if self.options.frequency == 1:
-                with tf1.control_dependencies(batch):
+            if self.frequency == 1:
+                with tf1.control_dependencies(state.batch):
                     values = self._over_workers(state, gradients)
             else:
-                values = self._over_batches(state, gradients, variables, batch)
-        state.mark(values)
+                values = self._over_batches(state, gradients, variables)
+        state.reduced += _operations(values)
         return values
 
     def _over_workers(self, state: _GraphState, gradients: list[Any]) -> list[Any]:
-        if self.options.num_workers == 1:
+        if self.num_workers == 1:
             return gradients
         hvd = horovod()
-        compression = hvd.Compression.fp16 if self.options.is_compressed else hvd.Compression.none
+        compression = (
+            hvd.Compression.fp16 if self._settings.gradient_compression else hvd.Compression.none
+        )
         values: dict[int, Any] = {}
         by_type: dict[Any, list[int]] = {}
         for index, gradient in enumerate(gradients):
@@ -155,30 +143,26 @@ class GradientExchange:
             horovod().allgather(part, name=state.new_name("sparse"), ignore_name_scope=True)
             for part in (gradient.values, gradient.indices)
         )
-        share = tf.cast(self.options.num_workers, values.dtype)
+        share = tf.cast(self.num_workers, values.dtype)
         return tf.IndexedSlices(values / share, indices, gradient.dense_shape)
 
     def _over_batches(
-        self,
-        state: _GraphState,
-        gradients: list[Any],
-        variables: list[Any],
-        batch: list[Any],
+        self, state: _GraphState, gradients: list[Any], variables: list[Any]
     ) -> list[Any]:
         is_due = self._is_due(state)
         sums = [
-            state.new_variable("sum", gradient.dtype, variable.shape)
+            _new_variable("sum", gradient.dtype, variable.shape)
             for gradient, variable in zip(gradients, variables, strict=True)
         ]
-        with tf1.control_dependencies(batch):
+        with tf1.control_dependencies(state.batch):
             added = [_add(total, part) for total, part in zip(sums, gradients, strict=True)]
         with tf1.control_dependencies(added):
             is_due = tf.identity(is_due)
 
         def over_workers() -> list[Any]:
             values = self._over_workers(state, [total.read_value() for total in sums])
-            if self.options.is_mean:
-                values = [value / tf.cast(self.options.frequency, value.dtype) for value in values]
+            if self._settings.average_aggregated_gradients:
+                values = [value / tf.cast(self.frequency, value.dtype) for value in values]
             with tf1.control_dependencies(values):
                 cleared = [total.assign(tf.zeros_like(total), read_value=False) for total in sums]
             with tf1.control_dependencies(cleared):
@@ -194,63 +178,45 @@ class GradientExchange:
     def _is_due(self, state: _GraphState) -> Any:
         """Return whether this step updates the variables: one answer for a graph and step."""
         if state.is_due is None:
-            batch = [tf1.get_default_graph().get_operation_by_name(name) for name in state.batch]
             with tf1.control_dependencies(None), tf1.name_scope("detcore_gradients"):
-                count = state.new_variable("batches", tf.int64, tf.TensorShape([]))
-                with tf1.control_dependencies(batch):
+                count = _new_variable("batches", tf.int64, tf.TensorShape([]))
+                with tf1.control_dependencies(state.batch):
                     done = count.assign_add(1, read_value=True)
-                state.is_due = tf.equal(done % self.options.frequency, 0).name
-        return tf1.get_default_graph().get_tensor_by_name(state.is_due)
+                state.is_due = tf.equal(done % self.frequency, 0)
+        return state.is_due
 
     def _state(self) -> _GraphState:
-        return self._graphs.setdefault(tf1.get_default_graph(), _GraphState())
+        # Kept by the graph, which nothing else would let go of.
+        graph = tf1.get_default_graph()
+        if not hasattr(graph, _STATE):
+            setattr(graph, _STATE, _GraphState())
+        state: _GraphState = getattr(graph, _STATE)
+        return state
 
 
 class _GraphState:
-    """Operations made in one graph, by name: references would keep the graph alive."""
+    """Operations made in one graph.
+
+    Attributes:
+        batch: Those that read the batch.
+        is_due: Whether a step updates the variables, or None before it is asked for.
+        reduced: Those that make reduced gradients.
+    """
 
     def __init__(self) -> None:
-        self.batch: list[str] = []
-        self.is_due: str | None = None
-        self._made: list[str] = []
-        self._variables: list[str] = []
+        self.batch: list[Any] = []
+        self.is_due: Any = None
+        self.reduced: list[Any] = []
         self._num_names = 0
-
-    @property
-    def variables(self) -> list[Any]:
-        """The variables of the default graph that were made here."""
-        names = set(self._variables)
-        graph = tf1.get_default_graph()
-        local = graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
-        return [variable for variable in local if variable.name in names]
 
     def new_name(self, kind: str) -> str:
         """Return a name that all workers give the same message."""
         self._num_names += 1
         return f"detcore_{kind}_{self._num_names}"
 
-    def new_variable(self, name: str, dtype: Any, shape: Any) -> Any:
-        """Return a new local variable of zeros."""
-        # Outside the user's open contexts, such as tf.control_dependencies.
-        with tf1.control_dependencies(None):
-            variable = tf1.Variable(
-                tf.zeros(shape, dtype),
-                trainable=False,
-                collections=[tf1.GraphKeys.LOCAL_VARIABLES],
-                use_resource=True,
-                name=name,
-            )
-        self._variables.append(variable.name)
-        return variable
-
-    def mark(self, values: Iterable[Any]) -> None:
-        """Remember values as reduced."""
-        self._made += [op.name for op in _operations(values)]
-
     def downstream(self) -> set[Any]:
         """Return the operations that make reduced values, and those that work with them."""
-        graph = tf1.get_default_graph()
-        pending = [graph.get_operation_by_name(name) for name in self._made]
+        pending = list(self.reduced)
         seen = set(pending)
         while pending:
             for tensor in pending.pop().outputs:
@@ -259,6 +225,19 @@ class _GraphState:
                         seen.add(consumer)
                         pending.append(consumer)
         return seen
+
+
+def _new_variable(name: str, dtype: Any, shape: Any) -> Any:
+    """Return a new local variable of zeros."""
+    # Outside the user's open contexts, such as tf.control_dependencies.
+    with tf1.control_dependencies(None):
+        return tf1.Variable(
+            tf.zeros(shape, dtype),
+            trainable=False,
+            collections=[tf1.GraphKeys.LOCAL_VARIABLES],
+            use_resource=True,
+            name=name,
+        )
 
 
 def _operations(values: Iterable[Any]) -> list[Any]:

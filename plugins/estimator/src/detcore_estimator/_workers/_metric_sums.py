@@ -13,7 +13,8 @@ import numpy.typing as npt
 from detcore.errors import DataError, InvalidModelError, MetricError
 from detcore_estimator._random_ops import upstream
 from detcore_estimator._tf import tf, tf1
-from detcore_estimator._workers._broadcast import assign
+from detcore_estimator._transfer import assign
+from detcore_estimator._workers._dataflow import find_handle
 
 if TYPE_CHECKING:
     from detcore.distributed import DistributedContext
@@ -114,10 +115,7 @@ class MetricSums:
 def _by_handle(graph: Any) -> dict[Any, Any]:
     keys = (tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES)
     variables = [variable for key in keys for variable in graph.get_collection(key)]
-    return {
-        (variable.op if getattr(variable, "handle", None) is None else variable.handle.op): variable
-        for variable in variables
-    }
+    return {find_handle(variable): variable for variable in variables}
 
 
 def _data_of(value: Any) -> list[Any]:

@@ -85,7 +85,7 @@ class _ExchangingV1(_Exchanging):
         exchange = self._detcore_exchange
         pairs = exchange.reduced(grads_and_vars)
         parent: Any = super()
-        if exchange.options.frequency == 1:
+        if exchange.frequency == 1:
             return parent.apply_gradients(pairs, global_step=global_step, name=name)
         gradients = [gradient for gradient, _ in pairs]
         train = exchange.update(gradients, lambda: parent.apply_gradients(pairs), tf.no_op)
@@ -113,7 +113,7 @@ class _ExchangingKeras(_Exchanging):
             with tf.init_scope():
                 self.build([variable for _, variable in pairs])  # type: ignore[attr-defined]
             apply = functools.partial(_in_a_function, parent.apply_gradients, pairs, args, kwargs)
-        if exchange.options.frequency == 1:
+        if exchange.frequency == 1:
             return apply()
         with tf.init_scope():
             iterations = self.iterations  # type: ignore[attr-defined]  # a mixin
