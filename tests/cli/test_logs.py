@@ -40,7 +40,7 @@ def test_reading_ends_with_the_trial_if_it_is_followed_and_at_once_if_not(
     monkeypatch.setattr(_logs, "_POLL_S", 0.0)
     written: list[str] = []
 
-    def show(lines: Iterable[str]) -> None:
+    def show(lines: Iterable[Any]) -> None:
         written.append("".join(lines))
 
     source: Any = Pages(*pages)

@@ -100,7 +100,7 @@ class Box:
     def observer(self) -> Observer:
         entry = PluginEntry(
             name="watch", value="m", distribution="detcore-watch", version="1.0", folder="",
-            source=(), api=None, state=PluginState.LOADED,
+            source=(), state=PluginState.LOADED,
         )  # fmt: skip
         callers = {hook: self._caller(hook) for hook in OBSERVER_HOOKS}
         return Observer(entry, cast(Any, callers))

@@ -316,7 +316,8 @@ def test_only_files_of_the_checkpoint_are_sent(
     folder = store.files(uuid)
     (folder / "out").symlink_to(store.home / "detcore.db")
     os.mkfifo(folder / "pipe")
-    session = pair[1]._session  # type: ignore[attr-defined]  # it is an HttpTransport
+    assert isinstance(pair[1], HttpTransport)
+    session = pair[1]._session
     path = f"/api/detcore/v1/checkpoints/{uuid}/files/content"
     for name in ("../beside", "/etc/passwd", "out", "pipe", "code", "gone", "", "a\0b", "."):
         with (

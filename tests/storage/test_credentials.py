@@ -121,7 +121,7 @@ def test_refusal_that_passes_is_retried(
     storage, proxy = open_behind_proxy(kind, 60.0)
     for call in list_calls(storage, tmp_path / "files"):
         codes = iter([code] * 3)
-        proxy.choose = lambda method, target, codes=codes: next(codes, None)  # type: ignore[misc]
+        proxy.choose = lambda method, target, codes=codes: next(codes, None)
         call()
     assert len(proxy.seen) >= 3 * 7
 

@@ -135,7 +135,7 @@ def test_an_acknowledgement_that_is_lost_is_a_file_that_exists(
     for kind in KINDS:
         storage, proxy = open_behind_proxy(kind, 20.0)
         lost = iter([True])
-        proxy.choose = lambda method, target, lost=lost: (  # type: ignore[misc]
+        proxy.choose = lambda method, target, lost=lost: (
             "reset after" if method in ("PUT", "POST") and next(lost, False) else None
         )
         with pytest.raises(FileExistsError):

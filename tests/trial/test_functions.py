@@ -101,7 +101,8 @@ def test_a_variable_that_a_function_creates_is_restored() -> None:
     names["function"]()
     saved = tracker.capture()
     assert saved == {"f/total": 3}
-    exec(code, others := {})
+    others: dict[str, Any] = {}
+    exec(code, others)
     FunctionTracker({"f": others["function"]}).restore(saved)
     assert others["total"] == 3
 
