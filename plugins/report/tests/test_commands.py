@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from page_check import Page
 from recorded import CONFIG, Records
@@ -405,6 +405,8 @@ def test_a_peak_of_one_step_is_kept() -> None:
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
+@example(values=[1.0, 2.2250738585e-313])
+@example(values=[1.7e308, 1.0])
 @given(values=st.lists(FINITE, min_size=1, max_size=5))
 @settings(max_examples=30, deadline=None)
 def test_any_finite_numbers_are_drawn(records: Records, values: list[float]) -> None:

@@ -9,8 +9,8 @@ from typing import Any
 
 # From this ratio of the largest to the smallest value on, positive values get a log scale.
 _LOG_RATIO = 100
-# The span of larger values is not a finite float.
-_MAX_DRAWN = 1e300
+# The margins around smaller and larger values on a logarithmic scale are not finite floats.
+_MIN_DRAWN, _MAX_DRAWN = 1e-150, 1e150
 
 
 def number_of(value: object) -> float | None:
@@ -26,7 +26,8 @@ def number_of(value: object) -> float | None:
 
 def limit_number(number: float) -> float:
     """Return the nearest number that can be drawn."""
-    return max(-_MAX_DRAWN, min(_MAX_DRAWN, number))
+    size = min(_MAX_DRAWN, max(_MIN_DRAWN, abs(number)))
+    return math.copysign(size, number) if number else 0.0
 
 
 def needs_log_scale(values: Iterable[float]) -> bool:
