@@ -402,7 +402,8 @@ def _import(names: Sequence[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for name in names:
-            with contextlib.suppress(ImportError):
+            # FastAPI raises RuntimeError where python-multipart is not installed.
+            with contextlib.suppress(ImportError, RuntimeError):
                 importlib.import_module(name)
         # OpenBLAS ends its idle threads before a fork, and starts them where they are needed.
         pid = os.fork()
