@@ -525,24 +525,18 @@ def test_an_optimizer_that_was_not_wrapped_is_found_before_the_first_step(tmp_pa
         EstimatorController(Unwrapped(context), context)
 
 
-def test_a_training_set_that_was_not_wrapped_is_found(tmp_path: Path) -> None:
-    class Unwrapped(Classifier):
-        def train_data(self) -> Any:
-            return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(8)
-
-    context = make_context(tmp_path)
-    with pytest.raises(InvalidExperimentError, match=r"training input_fn .* not wrapped"):
-        EstimatorController(Unwrapped(context), context)
-
-
-def test_a_validation_set_that_was_not_wrapped_is_found_before_the_first_step(
-    tmp_path: Path,
+@pytest.mark.parametrize("role", ["training", "validation"])
+def test_data_that_was_not_wrapped_is_found_before_the_first_step(
+    tmp_path: Path, role: str
 ) -> None:
     class Unwrapped(Classifier):
-        def validation_data(self) -> Any:
-            return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(8)
+        pass
 
-    with pytest.raises(InvalidExperimentError, match=r"validation input_fn .* not wrapped"):
+    def data(self: Any) -> Any:
+        return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS)).batch(8)
+
+    setattr(Unwrapped, "train_data" if role == "training" else "validation_data", data)
+    with pytest.raises(InvalidExperimentError, match=rf"{role} input_fn .* not wrapped"):
         run(Unwrapped, tmp_path, until=5)
 
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from test_run import detcore, folder_of, validations, variables_of
 from toy_command import Detcore
 
 import detcore_estimator
@@ -20,6 +19,8 @@ from detcore.database import Database
 from detcore.errors import ConfigError, InvalidExperimentError
 from detcore_estimator._load import load_estimator_from_checkpoint_path
 from detcore_estimator._tf import tf
+
+__all__ = ["detcore"]  # a fixture
 
 SCRIPT = """
 import os
@@ -93,12 +94,6 @@ if after:
 """
 
 
-@pytest.fixture
-def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    with Detcore(tmp_path) as command:
-        yield command
-
-
 def write_script(detcore: Detcore, **options: Any) -> Path:
     folder = detcore.tmp_path / "scripts"
     folder.mkdir(exist_ok=True)
@@ -122,12 +117,6 @@ def run_script(detcore: Detcore, **options: Any) -> subprocess.CompletedProcess[
 
 def records(detcore: Detcore) -> Database:
     return Database.open(f"sqlite:///{detcore.home / 'detcore.db'}")
-
-
-def variables_of(folder: Path) -> dict[str, np.ndarray]:
-    (index,) = folder.glob("model.ckpt-*.index")
-    reader = tf.train.load_checkpoint(str(index.with_suffix("")))
-    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
 
 
 def assert_same(left: dict[str, np.ndarray], right: dict[str, np.ndarray]) -> None:
@@ -188,10 +177,6 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "twice": (
         {"init": {"test": True}, "after": "context.train_and_evaluate(None, None, None)"},
         "called twice",
-    ),
-    "no estimator": (
-        {"init": {"test": True}, "before": "detcore_estimator.Estimator = lambda model_fn: 5"},
-        "estimator",
     ),
     "tensorboard too early": (
         {"before": "context.get_tensorboard_path()"},
@@ -254,7 +239,7 @@ def test_as_a_trial_of_a_run_killed_and_interrupted_it_ends_bit_identical(detcor
     straight = detcore("run", run_config(detcore), script.parent, "--json")
     assert straight.code == 0, straight.stdout + straight.stderr
     assert straight.summary["trials"][0]["steps_completed"] == 60
-    expected = variables_of(checkpoint_of(detcore, straight.summary))
+    expected = variables_of(folder_of(detcore, straight.summary))
 
     # The same computation, only slower, so that it can be caught.
     write_script(detcore, max_steps=7, pause_s=0.1)
@@ -271,18 +256,8 @@ def test_as_a_trial_of_a_run_killed_and_interrupted_it_ends_bit_identical(detcor
     assert "rate 0.01" in stdout
     finished = detcore("run", "--resume", 2, "--json")
     assert finished.code == 0, finished.stdout + finished.stderr
-    assert_same(variables_of(checkpoint_of(detcore, finished.summary)), expected)
+    assert_same(variables_of(folder_of(detcore, finished.summary)), expected)
     assert validations(detcore, 2) == validations(detcore, 1)
-
-
-def checkpoint_of(detcore: Detcore, summary: dict[str, Any]) -> Path:
-    return detcore.home / "checkpoints" / str(summary["trials"][0]["latest_checkpoint"])
-
-
-def validations(detcore: Detcore, trial_id: int) -> dict[int, Any]:
-    described = detcore("trial", "describe", trial_id, "--json")
-    rows = json.loads(described.stdout)["validations"]
-    return {row["steps_completed"]: row["metrics"] for row in rows}
 
 
 def test_a_script_starts_from_another_trials_checkpoint(detcore: Detcore) -> None:

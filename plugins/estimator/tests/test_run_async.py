@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_run import MODEL_DIR, config, folder_of, variables_of
+from test_run import MODEL_DIR, config, detcore, folder_of, variables_of
 from toy_command import Detcore
+
+__all__ = ["detcore"]  # a fixture
 
 BATCHES = 30
 _TRIES = 8
@@ -25,12 +26,6 @@ def expected(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarray]:
     straight = detcore("run", heavy(detcore, True), MODEL_DIR, "--json", timeout_s=300)
     assert straight.code == 0, straight.stderr
     return variables_of(folder_of(detcore, straight.summary))
-
-
-@pytest.fixture
-def detcore(tmp_path: Path) -> Iterator[Detcore]:
-    with Detcore(tmp_path) as command:
-        yield command
 
 
 def heavy(detcore: Detcore, is_async: bool) -> Path:
