@@ -250,7 +250,11 @@ class EndingClauses(LauncherAccess):
                 run.finish()
                 waiting = zombies()
             counts.append((num_descriptors(), threading.active_count(), len(waiting)))
-        expect_equal(counts[-1], counts[0], "descriptors, threads and zombies after three trials")
+        # Fewer are no leak: the process may close what an earlier test left to it.
+        growth = [max(last - first, 0) for first, last in zip(counts[0], counts[-1], strict=True)]
+        expect_equal(
+            growth, [0, 0, 0], "the growth of descriptors, threads and zombies over three trials"
+        )
 
     @clause(
         "groups-are-apart", "the workers of two trials at once have nothing to do with each other"
@@ -288,7 +292,8 @@ class EndingClauses(LauncherAccess):
             before = num_descriptors()
             with expect_error(WorkerError, "start in a folder that does not exist"):
                 launcher.start(gone, home=home, on_output=_ignore)
-            expect_equal(num_descriptors(), before, "the descriptors after a start that failed")
+            added = max(num_descriptors() - before, 0)
+            expect_equal(added, 0, "the descriptors that a start that failed has left open")
         finally:
             launcher.close()
 
