@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-import json
 import os
 import re
 import signal
@@ -19,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from detcore.data import FrameKind, IdKind, IndexSampler, LedgerWriter
-from detcore.data._ledger import pack_frame, pack_ids
+from detcore.data._ledger import pack_frame
 from detcore.errors import DataError, LedgerError, StorageFullError
 from detcore_replay import LedgerReport, verify_ledger
 from detcore_replay._frames import scan_frames
@@ -81,9 +79,8 @@ def test_whole_epochs_are_proved(tmp_path: Path) -> None:
 
 
 def test_batches_in_one_frame_are_read_like_frames_of_one(tmp_path: Path) -> None:
-    """Calls of 10 steps that begin and end in the middle of epochs of 7, and a run of format 1."""
-    path = write_run(tmp_path, 1, start=0, stop=12)
-    as_of_format_1(path)
+    """Calls of 10 steps that begin and end in the middle of epochs of 7."""
+    write_run(tmp_path, 1, start=0, stop=12)
     write_run(tmp_path, 2, start=10, stop=33, joined=10)
     for folder, size in ((tmp_path / "one", 0), (tmp_path / "joined", 10)):
         write_run(folder, 1, start=0, stop=12, joined=size)
@@ -134,24 +131,10 @@ def test_steps_logged_one_by_one_are_one_frame(tmp_path: Path) -> None:
     assert batches[-1] == (8, 2, list(range(1 << 17)))
 
 
-def as_of_format_1(path: Path) -> None:
-    """Write a ledger again in the format that had a frame for each batch only."""
-    content = memoryview(path.read_bytes())
-    header, frames = _read_frames(path, content)
-    assert header is not None
-    fields = {"format": 1, **dataclasses.asdict(header), "ids": header.ids.value}
-    first = pack_frame(FrameKind.HEADER, 0, 0, json.dumps(fields).encode())
-    batches = [
-        pack_ids(FrameKind.BATCH, frame.step, frame.epoch, _ids_of(content, frame))
-        for frame in frames
-    ]
-    path.write_bytes(b"".join([first, *batches]))
-
-
 def test_a_ledger_of_a_later_format_is_refused(tmp_path: Path) -> None:
-    header = pack_frame(FrameKind.HEADER, 0, 0, b'{"format": 3}')
+    header = pack_frame(FrameKind.HEADER, 0, 0, b'{"format": 2}')
     (tmp_path / "ledger-1.bin").write_bytes(header)
-    with pytest.raises(LedgerError, match="ledger of format 3; this detcore reads 1 and 2"):
+    with pytest.raises(LedgerError, match="ledger of format 2; this detcore reads 1"):
         verify_ledger(tmp_path)
 
 

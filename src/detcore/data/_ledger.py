@@ -23,7 +23,7 @@ _FLUSH_AT_BYTES = 1 << 20
 _MAGIC = b"DLG1"
 # magic, kind, 3 bytes of padding, body size, step, epoch, CRC of the body, CRC of all this
 _HEAD = struct.Struct("<4sB3xQqqII")
-_FORMAT_VERSION = 2
+_FORMAT_VERSION = 1
 # For large ids all 64 bits: content hashes.
 _ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}
 
@@ -32,12 +32,11 @@ class FrameKind(enum.IntEnum):
     """The content of a frame's body."""
 
     HEADER = 0
-    BATCH = 1
+    BATCHES = 1
     CENSUS = 2
     DIGESTS = 3
     NAMES = 4
     STATE = 5
-    BATCHES = 6
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,7 @@ from detcore.errors import LedgerError
 from detcore_replay._frames import Frame, damaged, scan_frames
 
 _EXAMPLES = 5
-# Ledgers of format 1 have a frame for each batch.
-_FORMAT_VERSIONS = (1, 2)
+_FORMAT_VERSION = 1
 _ID_TYPES = {2: "<u2", 4: "<u4", 8: "<i8"}
 Indices = npt.NDArray[np.int64]
 
@@ -198,7 +197,7 @@ def _split_frame(content: memoryview, frame: Frame) -> Iterator[Frame]:
     offset = frame.offset + sizes.nbytes + table.nbytes
     for index, (epoch, start, end) in enumerate(zip(epochs, [0, *ends[:-1]], ends, strict=True)):
         yield Frame(
-            FrameKind.BATCH,
+            FrameKind.BATCHES,
             frame.step + index,
             epoch,
             offset + id_bytes * start,
@@ -212,10 +211,9 @@ def _parse_header(path: Path, content: memoryview, frame: Frame) -> LedgerHeader
         bytes(content[frame.offset : frame.offset + frame.size_bytes])
     )
     version = fields.pop("format", None)
-    if version not in _FORMAT_VERSIONS:
+    if version != _FORMAT_VERSION:
         raise LedgerError(
-            f"{path} is a ledger of format {version!r}; this detcore reads "
-            f"{' and '.join(map(str, _FORMAT_VERSIONS))}.\n"
+            f"{path} is a ledger of format {version!r}; this detcore reads {_FORMAT_VERSION}.\n"
             "It was written by another version of detcore.\n"
             "Verify it with the version that wrote it."
         )
@@ -306,7 +304,7 @@ def _counted_frames(
         ]
         end = min(later, default=None)
         for frame in file.frames:
-            if frame.kind is FrameKind.BATCH:
+            if frame.kind is FrameKind.BATCHES:
                 counts = end is None or frame.step <= end
                 (counted if counts else superseded).append((file, frame))
     return counted, superseded
