@@ -6,6 +6,7 @@ Its command is run as operators would run it, on the real application with a few
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import subprocess
@@ -18,6 +19,7 @@ import pytest
 from client_store import ClientStore
 from fastapi import FastAPI
 from http_face import make_token, served, served_app
+from plain_http import PlainHttp
 
 from detcore.environment import read_environment
 from detcore.experimental.http import Session
@@ -126,3 +128,15 @@ def test_the_document_is_a_good_one(document: dict[str, Any]) -> None:
         for answer in good:
             for kind in answer.get("content", {}).values():
                 assert kind["schema"], where
+
+
+def test_a_refused_method_is_answered_with_those_of_the_path(
+    running: tuple[str, str], document: dict[str, Any]
+) -> None:
+    url, token = running
+    with contextlib.closing(PlainHttp(url)) as server:
+        for template, operations in document["paths"].items():
+            path = re.sub(r"\{\w+\}", "1", template)
+            answer = server.ask("OPTIONS", path, token=token)
+            allowed = {method.lower() for method in answer.headers["allow"].split(", ")}
+            assert (answer.status, allowed) == (405, set(operations)), path

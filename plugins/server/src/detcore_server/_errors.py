@@ -11,6 +11,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
 
 from detcore import errors
 from detcore_server._answers import AsciiJson
@@ -86,7 +87,11 @@ def install(app: FastAPI) -> None:
     @app.exception_handler(HTTPException)
     async def answer_http(request: Request, error: HTTPException) -> Response:
         kind = _KINDS.get(error.status_code, "InvalidArgumentError")
-        return _answer(request, error.status_code, kind, str(error.detail), error.headers or {})
+        headers = dict(error.headers or {})
+        if error.status_code == 405 and (methods := _documented_methods(app, request.url.path)):
+            # Starlette names the methods of the first matching route only.
+            headers["Allow"] = ", ".join(sorted(methods))
+        return _answer(request, error.status_code, kind, str(error.detail), headers)
 
     @app.exception_handler(RequestValidationError)
     async def answer_invalid(request: Request, error: RequestValidationError) -> Response:
@@ -103,6 +108,15 @@ def install(app: FastAPI) -> None:
             return error_page(request, 403, _WITHOUT_LINK)
         query = f"?{urllib.parse.urlencode({'next': error.path})}" if error.path else ""
         return RedirectResponse(f"/ui/login{query}", 303)
+
+
+def _documented_methods(app: FastAPI, path: str) -> set[str]:
+    return {
+        method.upper()
+        for template, operations in app.openapi()["paths"].items()
+        if compile_path(template)[0].match(path)
+        for method in operations
+    }
 
 
 def _public_name(error: errors.DetcoreError) -> str:
