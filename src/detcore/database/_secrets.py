@@ -9,10 +9,9 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
-import functools
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,10 +37,6 @@ class RestoredConfig:
     config: dict[str, Any]
     missing: tuple[str, ...]
     path: Path
-
-    def code_masker(self) -> Callable[[str], str]:
-        """Return a function that masks these secrets in the text of a file of the user's code."""
-        return functools.partial(mask_code, secrets=secret_values(self.config))
 
 
 def hide_secrets(config: Mapping[str, Any], text: str | None) -> tuple[dict[str, Any], str | None]:

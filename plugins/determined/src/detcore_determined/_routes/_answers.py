@@ -8,8 +8,8 @@ from __future__ import annotations
 import datetime
 import json
 import math
-from collections.abc import Mapping
-from typing import Annotated, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, TypeVar
 
 from fastapi import APIRouter, HTTPException, Query, Response
 from pydantic import AfterValidator, Field
@@ -17,6 +17,7 @@ from pydantic import AfterValidator, Field
 from detcore_server.routes import MOST_DEPTH, ErrorAnswer, is_too_deep
 
 Document = dict[str, Any]
+Entry = TypeVar("Entry")
 # One JSON value per line.
 STREAM_TYPE = "application/x-ndjson"
 _MOST = 2**31 - 1
@@ -75,47 +76,46 @@ def line(document: Document) -> bytes:
     return f'{{"result":{_encode(document)}}}\n'.encode()
 
 
-def moment(given: datetime.datetime | float | None) -> str | None:
+def moment(time: datetime.datetime | float | None) -> str | None:
     """Return a time in the format of RFC 3339, in UTC."""
-    if given is None:
+    if time is None:
         return None
-    if isinstance(given, float | int):
-        given = datetime.datetime.fromtimestamp(given, datetime.timezone.utc)
-    text = given.astimezone(datetime.timezone.utc).isoformat(timespec="microseconds")
+    if isinstance(time, float | int):
+        time = datetime.datetime.fromtimestamp(time, datetime.timezone.utc)
+    text = time.astimezone(datetime.timezone.utc).isoformat(timespec="microseconds")
     return text.replace("+00:00", "Z")
 
 
-def decode_moment(text: str) -> float:
-    """Return the seconds since 1970 of a time in the format of RFC 3339.
+def answer_page(
+    name: str,
+    entries: Sequence[Entry],
+    describe: Callable[[Sequence[Entry]], list[Document]],
+    *,
+    limit: int,
+    offset: int,
+    **more: object,
+) -> Response:
+    """Return the requested part of a list, and its position in the list.
 
-    Raises:
-        HTTPException: If the text is no such time.
+    Args:
+        name: Name of the list in the answer.
+        entries: The whole list.
+        describe: Returns the documents of the part.
+        limit: As the client sends it, see `Limit`.
+        offset: As the client sends it, see `Offset`.
+        **more: Further parts of the answer.
     """
-    try:
-        found = datetime.datetime.fromisoformat(text.replace("Z", "+00:00"))
-        zone = found.tzinfo or datetime.timezone.utc
-        return found.replace(tzinfo=zone).timestamp()
-    except (ValueError, OverflowError):
-        raise refuse(400, f"{text!r} is no time such as 2026-01-31T12:00:00Z") from None
-
-
-def part(total: int, limit: int, offset: int) -> tuple[int, int]:
-    """Return the requested part of a list of `total` entries: start, and end (exclusive)."""
+    total = len(entries)
     start = min(offset, total) if offset >= 0 else max(0, total + offset)
-    if limit == -2:
-        return start, start
-    return start, (total if limit in (0, -1) else min(total, start + limit))
-
-
-def page(total: int, start: int, end: int, *, limit: int, offset: int) -> Document:
-    """Return the position of a part in its list."""
-    return {
+    end = min(total, start + limit) if limit > 0 else start if limit == -2 else total
+    position = {
         "offset": offset,
         "limit": limit,
         "startIndex": start,
         "endIndex": end,
         "total": total,
     }
+    return answer({**more, name: describe(entries[start:end]), "pagination": position})
 
 
 def as_float(value: object) -> float | None:
@@ -140,8 +140,4 @@ def spelled(value: object) -> Any:
 
 
 def _encode(document: Document) -> str:
-    try:
-        # The usual case is one pass in C.
-        return json.dumps(document, allow_nan=False, separators=(",", ":"))
-    except ValueError:
-        return json.dumps(spelled(document), allow_nan=False, separators=(",", ":"))
+    return json.dumps(spelled(document), separators=(",", ":"))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
+import functools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
@@ -21,10 +21,9 @@ from detcore_determined._routes._answers import (
     Offset,
     Text,
     answer,
+    answer_page,
     as_float,
     new_router,
-    page,
-    part,
     refuse,
 )
 from detcore_determined._routes._archive import open_archive
@@ -101,7 +100,7 @@ def make_router() -> APIRouter:
         state.database.get_experiment(experiment_id)
         take_in(state, experiment_id)
         records = state.database.list_checkpoints(experiment_id=experiment_id)
-        return answer(_list(state, experiment_id, records, listed))
+        return _list(state, experiment_id, records, listed)
 
     @router.get("/api/v1/trials/{trial_id}/checkpoints")
     def list_of_trial(
@@ -111,7 +110,7 @@ def make_router() -> APIRouter:
         owner = state.database.get_trial(trial_id).experiment_id
         take_in(state, owner, trial_id)
         records = state.database.list_checkpoints(trial_id=trial_id)
-        return answer(_list(state, owner, records, listed))
+        return _list(state, owner, records, listed)
 
     @router.get("/api/v1/checkpoints/{uuid}")
     def get_checkpoint(state: State, _: Requester, uuid: Text) -> Response:
@@ -184,7 +183,7 @@ def _delete(
 
 def _list(
     state: ServerState, experiment_id: int, records: list[CheckpointRecord], listed: Listed
-) -> Document:
+) -> Response:
     names = {found.value for found in listed.states if found.value != "STATE_UNSPECIFIED"}
     if not names and listed.by_metric:
         names = {"STATE_COMPLETED"}  # only these have files to use
@@ -194,27 +193,23 @@ def _list(
         records = _by_metric(state, experiment_id, records, listed)
     else:
         records = _by_attribute(records, listed)
-    start, end = part(len(records), listed.limit, listed.offset)
-    where = page(len(records), start, end, limit=listed.limit, offset=listed.offset)
-    return {"checkpoints": checkpoint_documents(state, records[start:end]), "pagination": where}
+    describe = functools.partial(checkpoint_documents, state)
+    return answer_page("checkpoints", records, describe, limit=listed.limit, offset=listed.offset)
 
 
 def _by_attribute(records: list[CheckpointRecord], listed: Listed) -> list[CheckpointRecord]:
     sort = _enums.CheckpointSort
     keys: Mapping[_enums.CheckpointSort, Callable[[CheckpointRecord], Any]] = {
+        sort.UNSPECIFIED: lambda record: record.started_at,
         sort.UUID: lambda record: record.uuid,
         sort.TRIAL_ID: lambda record: (record.trial_id, record.steps_completed),
         sort.BATCH_NUMBER: lambda record: (record.steps_completed, record.started_at),
         sort.END_TIME: lambda record: record.committed_at or record.started_at,
         sort.STATE: lambda record: record.state,
     }
-    key = keys.get(listed.sort_by, _age)
+    key = keys.get(listed.sort_by) or keys[sort.UNSPECIFIED]
     is_descending = listed.order_by is _enums.Order.DESC
     return sorted(records, key=lambda record: (key(record), record.uuid), reverse=is_descending)
-
-
-def _age(record: CheckpointRecord) -> datetime.datetime:
-    return record.started_at
 
 
 def _by_metric(

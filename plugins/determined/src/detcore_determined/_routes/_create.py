@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import base64
 import binascii
+import fnmatch
 import functools
 import io
-import shutil
+import itertools
 import tarfile
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 
 import anyio
@@ -20,8 +20,9 @@ from pydantic import BaseModel, Field, ValidationError
 from detcore.database import restore_secrets
 from detcore.errors import NotFoundError
 from detcore.experimental.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
+from detcore.trial import copy_code
 from detcore_determined._routes._answers import Document, answer, new_router, refuse
-from detcore_determined._routes._experiments import one_experiment
+from detcore_determined._routes._experiments import describe_experiment
 from detcore_determined._routes._places import PLACE_ID
 from detcore_server import Requester
 from detcore_server.routes import (
@@ -73,19 +74,6 @@ _SCHEMA = {
                     "required": ["config"],
                     "properties": {
                         "config": {"type": "string", "description": "The experiment file (YAML)."},
-                        "modelDefinition": {
-                            "type": "array",
-                            "items": {
-                                "type": "object",
-                                "required": ["path", "type"],
-                                "properties": {
-                                    "path": {"type": "string", "minLength": 1},
-                                    "type": {"type": "integer", "enum": [_FILE, _FOLDER]},
-                                    "content": {"type": "string", "description": "In base 64."},
-                                    "mode": {"type": "integer"},
-                                },
-                            },
-                        },
                         "validateOnly": {"type": "boolean"},
                     },
                 }
@@ -129,9 +117,12 @@ def make_router() -> APIRouter:
                 f"detcore run from {record.model_dir}."
             )
         home = state.settings.environment.home
-        mask = restore_secrets(home, experiment_id, record.config).code_masker()
+        config = restore_secrets(home, experiment_id, record.config).config
+        source = Path(record.model_dir)
+        names = [name for name in _list_files(source) if not _is_secret(name)]
         with tempfile.TemporaryDirectory(dir=home) as folder:
-            code = _copy_without_secrets(Path(record.model_dir), Path(folder, "code"), mask)
+            code = Path(folder, "code")
+            copy_code(source, map(str, names), code, config=config)
             with pack(code).file as file:
                 file.seek(0)
                 return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
@@ -139,15 +130,14 @@ def make_router() -> APIRouter:
     return router
 
 
-def _copy_without_secrets(source: Path, target: Path, mask: Callable[[str], str]) -> Path:
-    def copy(path: str, to: str) -> None:
-        content = Path(path).read_bytes().decode("utf-8", "surrogateescape")
-        Path(to).write_bytes(mask(content).encode("utf-8", "surrogateescape"))
-        shutil.copymode(path, to)
+def _list_files(folder: Path) -> list[Path]:
+    paths = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [path.relative_to(folder) for path in sorted(paths)]
 
-    left_out = shutil.ignore_patterns(*_SECRET_FILES)
-    shutil.copytree(source, target, symlinks=True, copy_function=copy, ignore=left_out)
-    return target
+
+def _is_secret(path: Path) -> bool:
+    pairs = itertools.product(path.parts, _SECRET_FILES)
+    return any(fnmatch.fnmatch(part, pattern) for part, pattern in pairs)
 
 
 def _read(body: Path, archive: Path) -> Submission:
@@ -170,7 +160,7 @@ def _document(
     if experiment_id is None:
         experiment = _only_judged(requester, plain)
         return {"experiment": experiment, "config": plain, "warnings": []}
-    made = one_experiment(state, requester, experiment_id)
+    made = describe_experiment(state, requester, experiment_id)
     return {"experiment": made, "config": made["config"], "warnings": []}
 
 

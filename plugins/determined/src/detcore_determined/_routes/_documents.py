@@ -85,7 +85,7 @@ def experiment_document(
     searcher = config.get("searcher")
     labels = config.get("labels")
     is_complete = record.state is ExperimentState.COMPLETED
-    document = {
+    return {
         "id": record.id,
         "jobId": f"experiment-{record.id}",
         "name": record.name,
@@ -111,20 +111,16 @@ def experiment_document(
         "workspaceName": PLACE_NAME,
         "resourcePool": "default",
     }
-    if record.ended_at is not None:
-        document["duration"] = int((record.ended_at - record.created_at).total_seconds())
-    return document
 
 
 def trial_document(
-    record: TrialRecord, summary: TrialSummary | None, *, metric: str | None, is_running: bool
+    record: TrialRecord, summary: TrialSummary | None, *, is_running: bool
 ) -> Document:
     """Return a trial.
 
     Args:
         record: The trial.
         summary: The values that lists show.
-        metric: The searcher's metric.
         is_running: Whether its experiment runs.
     """
     document = {
@@ -137,14 +133,9 @@ def trial_document(
         "endTime": moment(record.ended_at),
         "totalBatchesProcessed": summary.steps_completed if summary is not None else 0,
         "taskId": f"trial-{record.id}",
-        "taskIds": [f"trial-{record.id}"],
-        "runnerState": "",
     }
-    if record.ended_at is not None:
-        document["wallClockTime"] = (record.ended_at - record.created_at).total_seconds()
     if summary is not None and summary.best is not None:
         document["bestValidation"] = metrics_workload(summary.best)
-        document["searcherMetricValue"] = summary.best.metrics.get(metric) if metric else None
     return document
 
 
@@ -213,7 +204,6 @@ def checkpoint_document(
             ),
         },
         "hparams": dict(hparams),
-        "trainingMetrics": {"avgMetrics": {}, "batchMetrics": []},
         "validationMetrics": {"avgMetrics": metrics},
     }
     if metric in metrics:
@@ -223,7 +213,6 @@ def checkpoint_document(
         "uuid": record.uuid,
         "state": CHECKPOINT_STATES[record.state],
         "taskId": f"trial-{record.trial_id}",
-        "allocationId": "",
         "reportTime": moment(record.committed_at or record.started_at),
         "metadata": {"steps_completed": record.steps_completed, **record.metadata},
         "resources": _resources(record),

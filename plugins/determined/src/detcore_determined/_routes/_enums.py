@@ -116,15 +116,6 @@ class VersionSort(str, enum.Enum):
     CREATION_TIME = "SORT_BY_CREATION_TIME"
 
 
-class WorkloadFilter(str, enum.Enum):
-    """The kinds of a trial's workloads to list."""
-
-    UNSPECIFIED = "FILTER_OPTION_UNSPECIFIED"
-    CHECKPOINT = "FILTER_OPTION_CHECKPOINT"
-    VALIDATION = "FILTER_OPTION_VALIDATION"
-    CHECKPOINT_OR_VALIDATION = "FILTER_OPTION_CHECKPOINT_OR_VALIDATION"
-
-
 class LogLevel(str, enum.Enum):
     """The severity of a log line."""
 

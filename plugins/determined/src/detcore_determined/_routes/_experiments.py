@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, Field
 
 from detcore.database import ExperimentRecord
-from detcore.types import ExperimentState, searcher_metric
+from detcore.types import ExperimentState
 from detcore_determined._routes import _enums
 from detcore_determined._routes._answers import (
     Document,
@@ -20,15 +20,11 @@ from detcore_determined._routes._answers import (
     Text,
     Texts,
     answer,
+    answer_page,
     new_router,
-    page,
-    part,
     refuse,
 )
-from detcore_determined._routes._documents import (
-    experiment_document,
-    known_states,
-)
+from detcore_determined._routes._documents import experiment_document, known_states
 from detcore_determined._routes._places import PLACE_ID
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State, SubmissionRecord
@@ -40,61 +36,20 @@ _OVER = (ExperimentState.COMPLETED, ExperimentState.CANCELED, ExperimentState.ER
 _PHASES = ("QUEUED", "STARTED", "ENDED")
 
 
-class Filters(BaseModel):
+class Filters(BaseModel, extra="forbid"):
     """Which experiments are listed, in which order, and which part of the list."""
 
     archived: bool | None = None
-    description: Text = ""
-    above: int | None = Field(None, ge=-(2**31), le=2**31 - 1, alias="experimentIdFilter.gt")
-    from_: int | None = Field(None, ge=-(2**31), le=2**31 - 1, alias="experimentIdFilter.gte")
-    among: Numbers = Field([], alias="experimentIdFilter.incl")
-    below: int | None = Field(None, ge=-(2**31), le=2**31 - 1, alias="experimentIdFilter.lt")
-    to: int | None = Field(None, ge=-(2**31), le=2**31 - 1, alias="experimentIdFilter.lte")
-    without: Numbers = Field([], alias="experimentIdFilter.notIn")
+    ids: Numbers = Field([], alias="experimentIdFilter.incl")
     labels: Texts = []
     name: Text = ""
     project_id: int = Field(0, ge=-1, le=2**31 - 1, alias="projectId")
     states: list[_enums.State] = Field([], max_length=100)
-    user_ids: Numbers = Field([], alias="userIds")
     users: Texts = []
     sort_by: _enums.ExperimentSort = Field(_enums.ExperimentSort.UNSPECIFIED, alias="sortBy")
     order_by: _enums.Order = Field(_enums.Order.UNSPECIFIED, alias="orderBy")
     limit: Limit = 0
     offset: Offset = 0
-
-    @property
-    def is_descending(self) -> bool:
-        """Whether the list is in descending order."""
-        return self.order_by is _enums.Order.DESC
-
-    @property
-    def by_id(self) -> bool:
-        """Whether the list is sorted by id."""
-        sort = _enums.ExperimentSort
-        return self.sort_by in (sort.UNSPECIFIED, sort.ID, sort.START_TIME)
-
-    @property
-    def narrow(self) -> bool:
-        """Whether there are filters that the database does not support."""
-        bounds = (self.above, self.from_, self.below, self.to)
-        sets = (self.among, self.without, self.user_ids)
-        return bool(self.description or any(sets)) or any(bound is not None for bound in bounds)
-
-    def let_through(self, record: ExperimentRecord, owner: tuple[int, str]) -> bool:
-        """Return whether an experiment passes the filters that the database does not apply."""
-        number = record.id
-        description = str(record.config.get("description") or "")
-        return (
-            (self.above is None or number > self.above)
-            and (self.from_ is None or number >= self.from_)
-            and (self.below is None or number < self.below)
-            and (self.to is None or number <= self.to)
-            and (not self.among or number in self.among)
-            and number not in self.without
-            and self.description.casefold() in description.casefold()
-            and (not self.user_ids or owner[0] in self.user_ids)
-            and (not self.users or owner[1] in self.users)
-        )
 
 
 class Patch(BaseModel):
@@ -121,12 +76,12 @@ def make_router() -> APIRouter:
         state: State, requester: Requester, filters: Annotated[Filters, Query()]
     ) -> Response:
         """List experiments, by default sorted by id."""
-        return answer(_list(state, requester, filters))
+        return _list(state, requester, filters)
 
     @router.get("/api/v1/experiments/{experiment_id}")
     def get_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
         """Return an experiment."""
-        found = one_experiment(state, requester, experiment_id)
+        found = describe_experiment(state, requester, experiment_id)
         return answer({"experiment": found, "config": found["config"]})
 
     @router.patch("/api/v1/experiments/{experiment_id}")
@@ -148,7 +103,7 @@ def make_router() -> APIRouter:
             notes=body.notes,
             labels=body.labels,
         )
-        return answer({"experiment": one_experiment(state, requester, experiment_id)})
+        return answer({"experiment": describe_experiment(state, requester, experiment_id)})
 
     @router.put("/api/v1/experiments/{experiment_id}/labels/{label:path}")
     def put_label(state: State, requester: Requester, experiment_id: Id, label: _Label) -> Response:
@@ -177,29 +132,18 @@ def make_router() -> APIRouter:
     return router
 
 
-def one_experiment(state: ServerState, requester: Requester, experiment_id: int) -> Document:
-    """Return an experiment with the values that lists do not have: checkpoints and best trial."""
+def describe_experiment(state: ServerState, requester: Requester, experiment_id: int) -> Document:
+    """Return an experiment."""
     database = state.database
     is_alive = database.experiment_is_alive(experiment_id)
-    record = database.get_experiment(experiment_id)
     submission = database.get_submission(experiment_id)
-    document = experiment_document(
-        record,
+    return experiment_document(
+        database.get_experiment(experiment_id),
         owner=_owner(requester, submission),
         num_trials=database.count_trials().get(experiment_id, 0),
         is_alive=is_alive,
         is_queued=_is_queued(submission),
     )
-    checkpoints = database.list_checkpoints(experiment_id=experiment_id)
-    document["checkpointCount"] = len(checkpoints)
-    document["checkpointSize"] = str(sum(found.size_bytes for found in checkpoints))
-    metric, smaller_is_better = searcher_metric(record.config)
-    if metric is not None:
-        best = database.best_validation(experiment_id, metric, smaller_is_better=smaller_is_better)
-        if best is not None:
-            document["bestTrialId"] = best.trial_id
-            document["bestTrialSearcherMetric"] = best.metrics[metric]
-    return document
 
 
 def _add_action(router: APIRouter, action: str) -> None:
@@ -225,66 +169,41 @@ def _is_over(state: ServerState, experiment_id: int) -> bool:
     return is_ended and state.database.get_experiment(experiment_id).state in _OVER
 
 
-def _list(state: ServerState, requester: Requester, filters: Filters) -> Document:
+def _list(state: ServerState, requester: Requester, filters: Filters) -> Response:
     database = state.database
-    submissions = {
-        found.experiment_id: found for found in database.list_submissions(phases=_PHASES)
-    }
+    submissions = {item.experiment_id: item for item in database.list_submissions(phases=_PHASES)}
     num_trials = database.count_trials()
-    limit = filters.limit or _DEFAULT_LIMIT
-    records, total, start, end = _select(state, requester, filters, limit, submissions, num_trials)
-    shown = [
-        experiment_document(
-            record,
-            owner=_owner(requester, submissions.get(record.id)),
-            num_trials=num_trials.get(record.id, 0),
-            is_alive=is_alive,
-            is_queued=_is_queued(submissions.get(record.id)),
-        )
-        for record, is_alive in (_observed(state, record) for record in records)
-    ]
-    where = page(total, start, end, limit=limit, offset=filters.offset)
-    return {"experiments": shown, "pagination": where}
-
-
-def _select(
-    state: ServerState,
-    requester: Requester,
-    filters: Filters,
-    limit: int,
-    submissions: Mapping[int, SubmissionRecord],
-    num_trials: Mapping[int, int],
-) -> tuple[list[ExperimentRecord], int, int, int]:
-    """Return the wanted part of the list, how long it is, and where the part begins and ends."""
-    database = state.database
     states = known_states(filters.states)
-    if filters.project_id not in (0, PLACE_ID) or states == []:
-        return [], 0, 0, 0
-    if (
-        filters.by_id
-        and not filters.narrow
-        and (not filters.users or (requester.user_name in filters.users and not submissions))
-    ):
-        # The database filters and pages where it can: there may be thousands of experiments.
-        total = database.count_experiments(
-            states=states, archived=filters.archived, labels=filters.labels, name=filters.name
-        )
-        start, end = part(total, limit, filters.offset)
-        records = [] if start == end else database.list_experiments(
-            states=states, archived=filters.archived, labels=filters.labels, name=filters.name,
-            newest_first=filters.is_descending, limit=end - start, offset=start,
-        )  # fmt: skip
-        return records, total, start, end
+    is_empty = filters.project_id not in (0, PLACE_ID) or states == []
+    records = [] if is_empty else database.list_experiments(
+        states=states, archived=filters.archived, labels=filters.labels, name=filters.name
+    )  # fmt: skip
+
+    def get_owner(record: ExperimentRecord) -> tuple[int, str]:
+        return _owner(requester, submissions.get(record.id))
+
     records = [
         record
-        for record in database.list_experiments(
-            states=states, archived=filters.archived, labels=filters.labels, name=filters.name
-        )
-        if filters.let_through(record, _owner(requester, submissions.get(record.id)))
+        for record in records
+        if (not filters.ids or record.id in filters.ids)
+        and (not filters.users or get_owner(record)[1] in filters.users)
     ]
     _sort(records, filters, num_trials)
-    start, end = part(len(records), limit, filters.offset)
-    return records[start:end], len(records), start, end
+
+    def describe(records: Sequence[ExperimentRecord]) -> list[Document]:
+        return [
+            experiment_document(
+                record,
+                owner=get_owner(record),
+                num_trials=num_trials.get(record.id, 0),
+                is_alive=is_alive,
+                is_queued=_is_queued(submissions.get(record.id)),
+            )
+            for record, is_alive in (_observed(state, record) for record in records)
+        ]
+
+    limit = filters.limit or _DEFAULT_LIMIT
+    return answer_page("experiments", records, describe, limit=limit, offset=filters.offset)
 
 
 def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentRecord, bool | None]:
@@ -309,6 +228,7 @@ def _sort(records: list[ExperimentRecord], filters: Filters, num_trials: Mapping
     """Sort experiments in place, and equal ones by id."""
     sort = _enums.ExperimentSort
     keys: Mapping[_enums.ExperimentSort, Callable[[ExperimentRecord], Any]] = {
+        sort.ID: lambda record: record.id,
         sort.DESCRIPTION: lambda record: str(record.config.get("description") or "").casefold(),
         sort.START_TIME: lambda record: record.created_at,
         sort.END_TIME: lambda record: record.ended_at or _NEVER,
@@ -317,11 +237,7 @@ def _sort(records: list[ExperimentRecord], filters: Filters, num_trials: Mapping
         sort.PROGRESS: lambda record: record.progress or 0.0,
         sort.NAME: lambda record: record.name.casefold(),
     }
-    key = keys.get(filters.sort_by, _number)
+    key = keys.get(filters.sort_by) or keys[sort.ID]
     records.sort(key=lambda record: (key(record), record.id))
-    if filters.is_descending:
+    if filters.order_by is _enums.Order.DESC:
         records.reverse()
-
-
-def _number(record: ExperimentRecord) -> int:
-    return record.id

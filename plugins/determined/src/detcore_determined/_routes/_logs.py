@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import dataclasses
 import re
 from collections.abc import AsyncIterator
 from typing import Annotated, Any
@@ -12,7 +11,7 @@ from typing import Annotated, Any
 import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, Field
 
 from detcore_determined._routes import _enums
 from detcore_determined._routes._answers import (
@@ -21,7 +20,6 @@ from detcore_determined._routes._answers import (
     Numbers,
     Text,
     Texts,
-    decode_moment,
     line,
     lines_answer,
     moment,
@@ -53,30 +51,21 @@ class Filters(BaseModel):
     container_ids: Texts = Field([], alias="containerIds")
     allocation_ids: Texts = Field([], alias="allocationIds")
     search_text: Text = Field("", alias="searchText")
-    before: Text = Field("", alias="timestampBefore")
-    after: Text = Field("", alias="timestampAfter")
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Wanted:
-    """The filters with parsed times, to check each line."""
-
-    filters: Filters
-    before: float | None
-    after: float | None
+    before: AwareDatetime | None = Field(None, alias="timestampBefore")
+    after: AwareDatetime | None = Field(None, alias="timestampAfter")
 
     def has(self, found: Document) -> bool:
-        filters = self.filters
+        """Whether a line is wanted."""
         is_runner = found["stream"] == _RUNNER
         return (
-            (not filters.levels or _enums.LogLevel.INFO in filters.levels)
-            and (not filters.rank_ids or (found["rank"] in filters.rank_ids and not is_runner))
-            and (not filters.stdtypes or found["stream"] in filters.stdtypes)
-            and (not filters.sources or _source(found) in filters.sources)
-            and not (filters.agent_ids or filters.container_ids or filters.allocation_ids)
-            and filters.search_text in found["text"]
-            and (self.before is None or found["at"] < self.before)
-            and (self.after is None or found["at"] > self.after)
+            (not self.levels or _enums.LogLevel.INFO in self.levels)
+            and (not self.rank_ids or (found["rank"] in self.rank_ids and not is_runner))
+            and (not self.stdtypes or found["stream"] in self.stdtypes)
+            and (not self.sources or _source(found) in self.sources)
+            and not (self.agent_ids or self.container_ids or self.allocation_ids)
+            and self.search_text in found["text"]
+            and (self.before is None or found["at"] < self.before.timestamp())
+            and (self.after is None or found["at"] > self.after.timestamp())
         )
 
 
@@ -114,31 +103,26 @@ def make_router() -> APIRouter:
 
 def _stream(state: ServerState, trial_id: int, filters: Filters) -> Response:
     state.database.get_trial(trial_id)  # refused now, not in the middle of the stream
-    wanted = _Wanted(
-        filters=filters,
-        before=decode_moment(filters.before) if filters.before else None,
-        after=decode_moment(filters.after) if filters.after else None,
-    )
     is_tail = filters.order_by is _enums.Order.DESC
-    lines = _last(state, trial_id, wanted) if is_tail else _all(state, trial_id, wanted)
+    lines = _last(state, trial_id, filters) if is_tail else _all(state, trial_id, filters)
     return StreamingResponse(lines, media_type=STREAM_TYPE)
 
 
-async def _last(state: ServerState, trial_id: int, wanted: _Wanted) -> AsyncIterator[bytes]:
+async def _last(state: ServerState, trial_id: int, filters: Filters) -> AsyncIterator[bytes]:
     """Yield the current last lines, the last one first."""
-    kept: collections.deque[bytes] = collections.deque(maxlen=wanted.filters.limit or _MOST_TAIL)
+    kept: collections.deque[bytes] = collections.deque(maxlen=filters.limit or _MOST_TAIL)
     async for found in _pages(state, trial_id, follow=False):
-        kept.extend(_line(trial_id, number, one) for number, one in found if wanted.has(one))
+        kept.extend(_line(trial_id, number, one) for number, one in found if filters.has(one))
     while kept:
         yield b"".join(kept.pop() for _ in range(min(_PAGE, len(kept))))
 
 
-async def _all(state: ServerState, trial_id: int, wanted: _Wanted) -> AsyncIterator[bytes]:
+async def _all(state: ServerState, trial_id: int, filters: Filters) -> AsyncIterator[bytes]:
     """Yield lines, the first one first."""
-    limit = wanted.filters.limit
+    limit = filters.limit
     left = limit
-    async for found in _pages(state, trial_id, follow=wanted.filters.follow):
-        lines = [_line(trial_id, number, one) for number, one in found if wanted.has(one)]
+    async for found in _pages(state, trial_id, follow=filters.follow):
+        lines = [_line(trial_id, number, one) for number, one in found if filters.has(one)]
         if limit:
             lines = lines[:left]
             left -= len(lines)

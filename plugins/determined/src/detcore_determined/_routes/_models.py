@@ -1,14 +1,16 @@
-"""The model registry."""
+"""The model registry: models and their versions."""
 
 from __future__ import annotations
 
 import collections
+import functools
+from collections.abc import Sequence
 from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, Field, StrictInt
 
-from detcore.database import ModelRecord
+from detcore.database import ModelRecord, ModelVersionRecord
 from detcore.errors import NotFoundError
 from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_determined._routes import _enums
@@ -21,12 +23,12 @@ from detcore_determined._routes._answers import (
     Text,
     Texts,
     answer,
+    answer_page,
     moment,
     new_router,
-    page,
-    part,
     refuse,
 )
+from detcore_determined._routes._documents import checkpoint_documents
 from detcore_determined._routes._places import PLACE_ID, PLACE_NAME
 from detcore_server import Requester
 from detcore_server.routes import ServerState, State
@@ -40,7 +42,7 @@ _SORTS = {
 _Number = Annotated[int, Field(ge=-1, le=2**31 - 1)]
 
 
-class Filters(BaseModel):
+class Filters(BaseModel, extra="forbid"):
     """Which models are listed, in which order, and which part of the list."""
 
     archived: bool | None = None
@@ -48,8 +50,6 @@ class Filters(BaseModel):
     id: int = Field(0, ge=-1, le=2**31 - 1)
     labels: Texts = []
     name: Text = ""
-    user_ids: Numbers = Field([], alias="userIds")
-    users: Texts = []
     workspace_ids: Numbers = Field([], alias="workspaceIds")
     workspace_names: Texts = Field([], alias="workspaceNames")
     sort_by: _enums.ModelSort = Field(_enums.ModelSort.UNSPECIFIED, alias="sortBy")
@@ -81,6 +81,22 @@ class PatchModel(Said):
     name: Text | None = None
 
 
+class VersionSaid(BaseModel):
+    """Fields of a version; one that is missing or null stays as it is."""
+
+    comment: Text | None = None
+    labels: list[Text] | None = None
+    metadata: Nested | None = None
+    name: Text | None = None
+    notes: Text | None = None
+
+
+class PostVersion(VersionSaid):
+    """A new version."""
+
+    checkpointUuid: Text
+
+
 def make_router() -> APIRouter:
     """Return the routes of this part."""
     router = new_router()
@@ -90,7 +106,7 @@ def make_router() -> APIRouter:
         state: State, requester: Requester, filters: Annotated[Filters, Query()]
     ) -> Response:
         """List models."""
-        return answer(_list(state, requester, filters))
+        return _list(state, requester, filters)
 
     @router.post("/api/v1/models")
     def post_model(state: State, requester: Requester, body: PostModel) -> Response:
@@ -108,7 +124,7 @@ def make_router() -> APIRouter:
             metadata=body.metadata or {},
             labels=body.labels or [],
         )
-        return answer({"model": model_document(made, requester)})
+        return answer({"model": _model_document(made, requester)})
 
     @router.get("/api/v1/model/labels")
     def list_labels(state: State, _: Requester) -> Response:
@@ -122,43 +138,122 @@ def make_router() -> APIRouter:
     @router.get("/api/v1/models/{model}")
     def get_model(state: State, requester: Requester, model: Text) -> Response:
         """Return a model by name or id."""
-        return answer({"model": model_document(find_model(state, model), requester)})
+        return answer({"model": _model_document(_find_model(state, model), requester)})
 
     @router.patch("/api/v1/models/{model}")
     def patch_model(state: State, requester: Requester, model: Text, body: PatchModel) -> Response:
         """Change the fields of a model; metadata and labels replace the current ones."""
         _check(body)
         changed = state.database.update_model(
-            find_model(state, model).id,
+            _find_model(state, model).id,
             name=body.name,
             description=body.description,
             labels=body.labels,
             metadata=body.metadata,
         )
-        return answer({"model": model_document(changed, requester)})
+        return answer({"model": _model_document(changed, requester)})
 
     @router.post("/api/v1/models/{model}/archive")
     def archive_model(state: State, _: Requester, model: Text) -> Response:
         """Archive a model."""
-        state.database.set_model_archived(find_model(state, model).id, True)
+        state.database.set_model_archived(_find_model(state, model).id, True)
         return answer({})
 
     @router.post("/api/v1/models/{model}/unarchive")
     def unarchive_model(state: State, _: Requester, model: Text) -> Response:
         """Unarchive a model."""
-        state.database.set_model_archived(find_model(state, model).id, False)
+        state.database.set_model_archived(_find_model(state, model).id, False)
         return answer({})
 
     @router.delete("/api/v1/models/{model}")
     def delete_model(state: State, _: Requester, model: Text) -> Response:
         """Delete a model and its versions; checkpoints stay."""
-        state.database.delete_model(find_model(state, model).id)
+        state.database.delete_model(_find_model(state, model).id)
         return answer({})
+
+    @router.get("/api/v1/models/{model}/versions")
+    def list_versions(
+        state: State,
+        requester: Requester,
+        model: Text,
+        sort_by: Annotated[_enums.VersionSort, Query(alias="sortBy")] = (
+            _enums.VersionSort.UNSPECIFIED
+        ),
+        order_by: Annotated[_enums.Order, Query(alias="orderBy")] = _enums.Order.UNSPECIFIED,
+        limit: Limit = 0,
+        offset: Offset = 0,
+    ) -> Response:
+        """List the versions of a model by number, which is also the order of creation."""
+        found = _find_model(state, model)
+        is_descending = order_by is _enums.Order.DESC
+        records = state.database.list_versions(
+            found.id, order_by=ModelOrderBy.DESC if is_descending else ModelOrderBy.ASC
+        )
+        describe = functools.partial(_describe_versions, state, requester, found)
+        shown = _model_document(found, requester)
+        return answer_page(
+            "modelVersions", records, describe, limit=limit, offset=offset, model=shown
+        )
+
+    @router.post("/api/v1/models/{model}/versions")
+    def post_version(
+        state: State, requester: Requester, model: Text, body: PostVersion
+    ) -> Response:
+        """Make a checkpoint the next version of a model."""
+        _check_version(body)
+        found = _find_model(state, model)
+        record = state.database.register_version(
+            found.id,
+            state.database.get_checkpoint(body.checkpointUuid).uuid,
+            name=body.name or "",
+            comment=body.comment or "",
+            notes=body.notes or "",
+            metadata=body.metadata or {},
+        )
+        return _answer_version(state, requester, found.id, record)
+
+    @router.get("/api/v1/models/{model}/versions/{number}")
+    def get_version(state: State, requester: Requester, model: Text, number: _Number) -> Response:
+        """Return a version of a model."""
+        found = _find_model(state, model)
+        record = state.database.get_version(found.id, number)
+        if record is None:
+            raise NotFoundError(f"the model {found.name!r} has no version {number}")
+        return _answer_version(state, requester, found.id, record)
+
+    @router.patch("/api/v1/models/{model}/versions/{number}")
+    def patch_version(
+        state: State, requester: Requester, model: Text, number: _Number, body: VersionSaid
+    ) -> Response:
+        """Change the name, comment, notes or metadata of a version."""
+        _check_version(body)
+        found = _find_model(state, model)
+        record = state.database.update_version(
+            found.id,
+            number,
+            name=body.name,
+            comment=body.comment,
+            notes=body.notes,
+            metadata=body.metadata,
+        )
+        return _answer_version(state, requester, found.id, record)
+
+    @router.delete("/api/v1/models/{model}/versions/{number}")
+    def delete_version(state: State, _: Requester, model: Text, number: _Number) -> Response:
+        """Delete a version of a model; its checkpoint stays."""
+        state.database.delete_version(_find_model(state, model).id, number)
+        return answer({})
+
+    @router.get("/api/v1/models/{model}/versions/{number}/metrics")
+    def list_version_metrics(state: State, _: Requester, model: Text, number: _Number) -> Response:
+        """List reports of other trials on a version: detcore records none."""
+        _find_model(state, model)
+        return answer({"metrics": []})
 
     return router
 
 
-def find_model(state: ServerState, model: str) -> ModelRecord:
+def _find_model(state: ServerState, model: str) -> ModelRecord:
     """Return a model by id, where it is a number, or by name."""
     if model.isascii() and model.isdigit() and len(model) < 10:
         try:
@@ -177,8 +272,7 @@ def _check(said: Said) -> None:
         raise refuse(404, f"there is one workspace, {PLACE_ID} ({PLACE_NAME})")
 
 
-def _list(state: ServerState, requester: Requester, filters: Filters) -> Document:
-    sort = _enums.ModelSort
+def _list(state: ServerState, requester: Requester, filters: Filters) -> Response:
     is_descending = filters.order_by is _enums.Order.DESC
     records = [
         record
@@ -192,25 +286,20 @@ def _list(state: ServerState, requester: Requester, filters: Filters) -> Documen
         )
         if not filters.id or record.id == filters.id
     ]
-    is_elsewhere = (
-        (filters.users and requester.user_name not in filters.users)
-        or (filters.user_ids and requester.user_id not in filters.user_ids)
-        or (filters.workspace_ids and PLACE_ID not in filters.workspace_ids)
-        or (filters.workspace_names and PLACE_NAME not in filters.workspace_names)
-    )
-    if is_elsewhere:
+    if (filters.workspace_ids and PLACE_ID not in filters.workspace_ids) or (
+        filters.workspace_names and PLACE_NAME not in filters.workspace_names
+    ):
         records = []
-    if filters.sort_by is sort.NUM_VERSIONS:
+    if filters.sort_by is _enums.ModelSort.NUM_VERSIONS:
         records.sort(key=lambda record: record.num_versions, reverse=is_descending)
-    start, end = part(len(records), filters.limit, filters.offset)
-    where = page(len(records), start, end, limit=filters.limit, offset=filters.offset)
-    return {
-        "models": [model_document(record, requester) for record in records[start:end]],
-        "pagination": where,
-    }
+
+    def describe(records: Sequence[ModelRecord]) -> list[Document]:
+        return [_model_document(record, requester) for record in records]
+
+    return answer_page("models", records, describe, limit=filters.limit, offset=filters.offset)
 
 
-def model_document(record: ModelRecord, requester: Requester) -> Document:
+def _model_document(record: ModelRecord, requester: Requester) -> Document:
     return {
         "id": record.id,
         "name": record.name,
@@ -226,3 +315,47 @@ def model_document(record: ModelRecord, requester: Requester) -> Document:
         "username": requester.user_name,
         "workspaceId": PLACE_ID,
     }
+
+
+def _check_version(said: VersionSaid) -> None:
+    if said.labels:
+        raise refuse(400, "detcore keeps no labels of versions; label the model")
+
+
+def _answer_version(
+    state: ServerState, requester: Requester, model_id: int, record: ModelVersionRecord
+) -> Response:
+    # Read again: the number of versions has changed.
+    model = state.database.get_model(model_id)
+    (document,) = _describe_versions(state, requester, model, [record])
+    return answer({"modelVersion": document})
+
+
+def _describe_versions(
+    state: ServerState,
+    requester: Requester,
+    model: ModelRecord,
+    records: Sequence[ModelVersionRecord],
+) -> list[Document]:
+    checkpoints = checkpoint_documents(
+        state, [state.database.get_checkpoint(record.checkpoint_uuid) for record in records]
+    )
+    shown = _model_document(model, requester)
+    return [
+        {
+            "id": record.number,
+            "version": record.number,
+            "model": shown,
+            "checkpoint": checkpoint,
+            "name": record.name,
+            "comment": record.comment,
+            "notes": record.notes,
+            "labels": [],
+            "metadata": dict(record.metadata),
+            "creationTime": moment(record.created_at),
+            "lastUpdatedTime": moment(record.updated_at),
+            "userId": requester.user_id,
+            "username": requester.user_name,
+        }
+        for record, checkpoint in zip(records, checkpoints, strict=True)
+    ]

@@ -1,10 +1,12 @@
-"""The one workspace and its one project, which clients request although detcore has neither."""
+"""Parts of a cluster that clients request although detcore has none.
+
+There is one workspace with one project, and one resource pool, the machine of the server: some
+commands need them to query. Lists of agents, slots and jobs are empty.
+"""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from detcore.types import ExperimentState
 from detcore_determined._routes._answers import (
@@ -13,9 +15,8 @@ from detcore_determined._routes._answers import (
     Offset,
     Text,
     answer,
+    answer_page,
     new_router,
-    page,
-    part,
     refuse,
 )
 from detcore_server import Requester
@@ -24,6 +25,44 @@ from detcore_server.routes import Id, ServerState, State
 PLACE_ID = 1
 PLACE_NAME = "Uncategorized"
 _STATE = "WORKSPACE_STATE_UNSPECIFIED"
+_POOL = {
+    "name": "default",
+    "description": "where the server runs what is handed in",
+    "type": "RESOURCE_POOL_TYPE_STATIC",
+    "schedulerType": "SCHEDULER_TYPE_FAIR_SHARE",
+    "schedulerFittingPolicy": "FITTING_POLICY_BEST",
+    "slotType": "TYPE_UNSPECIFIED",
+    "defaultAuxPool": True,
+    "defaultComputePool": True,
+    "preemptible": False,
+    "details": {},
+    "resourceManagerMetadata": {},
+    **dict.fromkeys(
+        (
+            "agentDockerImage", "agentDockerNetwork", "agentDockerRuntime", "agentFluentImage",
+            "clusterName", "containerStartupScript", "imageId", "instanceType", "location",
+            "masterCertName", "masterUrl", "startupScript",
+        ),
+        "",
+    ),
+    **dict.fromkeys(
+        (
+            "auxContainerCapacity", "auxContainerCapacityPerAgent", "auxContainersRunning",
+            "maxAgentStartingPeriod", "maxAgents", "maxIdleAgentPeriod", "minAgents", "numAgents",
+            "slotsAvailable", "slotsUsed",
+        ),
+        0,
+    ),
+}  # fmt: skip
+_LISTS = (
+    ("/api/v1/agents", "agents"),
+    ("/api/v1/job-queues-v2", "jobs"),
+    ("/api/v1/templates", "templates"),
+    ("/api/v1/notebooks", "notebooks"),
+    ("/api/v1/commands", "commands"),
+    ("/api/v1/shells", "shells"),
+    ("/api/v1/tensorboards", "tensorboards"),
+)
 
 
 def make_router() -> APIRouter:
@@ -35,14 +74,12 @@ def make_router() -> APIRouter:
         state: State,
         requester: Requester,
         name: Text = "",
-        name_case_sensitive: Annotated[Text, Query(alias="nameCaseSensitive")] = "",
         limit: Limit = 0,
         offset: Offset = 0,
     ) -> Response:
         """List the one workspace."""
-        is_it = name.casefold() in PLACE_NAME.casefold() and name_case_sensitive in ("", PLACE_NAME)
-        found = [_workspace(state, requester)] if is_it else []
-        return _page("workspaces", found, limit, offset)
+        workspaces = [_workspace(state, requester)] if _is_named(name) else []
+        return answer_page("workspaces", workspaces, list, limit=limit, offset=offset)
 
     @router.get("/api/v1/workspaces/{workspace_id}")
     def get_workspace(state: State, requester: Requester, workspace_id: Id) -> Response:
@@ -61,16 +98,16 @@ def make_router() -> APIRouter:
     ) -> Response:
         """List the one project."""
         _require("workspace", workspace_id)
-        is_it = name.casefold() in PLACE_NAME.casefold()
-        return _page("projects", [_project(state, requester)] if is_it else [], limit, offset)
+        projects = [_project(state, requester)] if _is_named(name) else []
+        return answer_page("projects", projects, list, limit=limit, offset=offset)
 
     @router.get("/api/v1/workspaces/{workspace_id}/available-resource-pools")
-    def list_pools(
+    def list_workspace_pools(
         requester: Requester, workspace_id: Id, limit: Limit = 0, offset: Offset = 0
     ) -> Response:
         """List the resource pools of a workspace: always empty."""
         _require("workspace", workspace_id)
-        return _page("resourcePools", [], limit, offset)
+        return answer_page("resourcePools", [], list, limit=limit, offset=offset)
 
     @router.get("/api/v1/projects/{project_id}")
     def get_project(state: State, requester: Requester, project_id: Id) -> Response:
@@ -78,21 +115,39 @@ def make_router() -> APIRouter:
         _require("project", project_id)
         return answer({"project": _project(state, requester)})
 
+    @router.get("/api/v1/resource-pools")
+    def list_pools(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
+        """List the one resource pool."""
+        return answer_page("resourcePools", [_POOL], list, limit=limit, offset=offset)
+
+    @router.get("/api/v1/tasks")
+    def list_tasks(requester: Requester) -> Response:
+        """List the tasks that take slots of agents: always empty."""
+        return answer({"allocationIdToSummary": {}})
+
+    for path, name in _LISTS:
+        _add_empty(router, path, name)
     return router
 
 
-def _require(what: str, number: int) -> None:
+def _add_empty(router: APIRouter, path: str, name: str) -> None:
+    @router.get(path, name=f"list_{name}", operation_id=f"determined_list_{name}")
+    def list_none(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
+        """Return an empty list of things that detcore does not have."""
+        return answer_page(name, [], list, limit=limit, offset=offset)
+
+
+def _is_named(name: str) -> bool:
+    return name.casefold() in PLACE_NAME.casefold()
+
+
+def _require(kind: str, number: int) -> None:
     if number != PLACE_ID:
-        raise refuse(404, f"no {what} {number}: detcore has one, {PLACE_ID} ({PLACE_NAME})")
+        raise refuse(404, f"no {kind} {number}: detcore has one, {PLACE_ID} ({PLACE_NAME})")
 
 
-def _page(name: str, found: list[Document], limit: int, offset: int) -> Response:
-    start, end = part(len(found), limit, offset)
-    where = page(len(found), start, end, limit=limit, offset=offset)
-    return answer({name: found[start:end], "pagination": where})
-
-
-def _workspace(state: ServerState, requester: Requester) -> Document:
+def _make_place(state: ServerState, requester: Requester) -> Document:
+    """Return the fields that the workspace and the project share."""
     return {
         "id": PLACE_ID,
         "name": PLACE_NAME,
@@ -100,31 +155,25 @@ def _workspace(state: ServerState, requester: Requester) -> Document:
         "errorMessage": "",
         "immutable": True,
         "numExperiments": state.database.count_experiments(),
-        "numProjects": 1,
-        "pinned": False,
         "state": _STATE,
         "userId": requester.user_id,
         "username": requester.user_name,
     }
 
 
+def _workspace(state: ServerState, requester: Requester) -> Document:
+    return {**_make_place(state, requester), "numProjects": 1, "pinned": False}
+
+
 def _project(state: ServerState, requester: Requester) -> Document:
-    total = state.database.count_experiments()
+    place = _make_place(state, requester)
     return {
-        "id": PLACE_ID,
-        "name": PLACE_NAME,
+        **place,
         "key": PLACE_NAME,
         "description": "",
         "notes": [],
-        "archived": False,
-        "errorMessage": "",
-        "immutable": True,
-        "numExperiments": total,
         "numActiveExperiments": state.database.count_experiments(states=[ExperimentState.RUNNING]),
-        "numRuns": total,
-        "state": _STATE,
-        "userId": requester.user_id,
-        "username": requester.user_name,
+        "numRuns": place["numExperiments"],
         "workspaceId": PLACE_ID,
         "workspaceName": PLACE_NAME,
     }

@@ -9,15 +9,11 @@ from starlette.routing import Match
 
 from detcore_determined._routes import (
     _checkpoints,
-    _cluster,
     _create,
     _experiments,
     _logs,
-    _metrics,
-    _model_versions,
     _models,
     _places,
-    _session,
     _trials,
     _users,
 )
@@ -26,18 +22,14 @@ from detcore_server import Requester
 from detcore_server.routes import error_body
 
 _PARTS = (
-    _session,
     _users,
     _places,
-    _cluster,
     _create,
     _experiments,
-    _metrics,
     _trials,
     _logs,
     _checkpoints,
     _models,
-    _model_versions,
 )
 _REFUSAL = (
     "detcore does not have {} {} of Determined.\n"

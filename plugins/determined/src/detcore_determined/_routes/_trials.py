@@ -1,31 +1,36 @@
-"""Trials: lists, single trials, and their workloads."""
+"""Trials: lists, single trials, their workloads, and their metrics as streams."""
 
 from __future__ import annotations
 
 import collections
 import datetime
+import functools
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Response
+from fastapi.responses import StreamingResponse
+from pydantic import Field
 
 from detcore.database import MetricRecord, TrialRecord, TrialSummary
 from detcore.types import ExperimentState, TrialState, searcher_metric
 from detcore_determined._routes import _enums
 from detcore_determined._routes._answers import (
+    STREAM_TYPE,
     Document,
     Limit,
     Offset,
     answer,
+    answer_page,
     as_float,
+    line,
+    lines_answer,
+    moment,
     new_router,
-    page,
-    part,
 )
 from detcore_determined._routes._documents import (
     checkpoint_workload,
-    known_states,
     metrics_workload,
     take_in,
     trial_document,
@@ -38,6 +43,13 @@ _NEVER = datetime.datetime.max.replace(tzinfo=datetime.timezone.utc)
 _Order = Annotated[_enums.Order, Query(alias="orderBy")]
 _TrialSort = Annotated[_enums.TrialSort, Query(alias="sortBy")]
 
+_KINDS = ("training", "validation")
+_REPORTS_PER_LINE = 500
+_TrialIds = Annotated[
+    list[Annotated[int, Field(ge=1, le=2**31 - 1)]],
+    Query(alias="trialIds", min_length=1, max_length=1000),
+]
+
 
 def make_router() -> APIRouter:
     """Return the routes of this part."""
@@ -48,7 +60,6 @@ def make_router() -> APIRouter:
         state: State,
         _: Requester,
         experiment_id: Id,
-        states: Annotated[list[_enums.State], Query(max_length=100)] = [],  # noqa: B006  (FastAPI copies it)
         sort_by: _TrialSort = _enums.TrialSort.UNSPECIFIED,
         order_by: _Order = _enums.Order.UNSPECIFIED,
         limit: Limit = 0,
@@ -56,13 +67,11 @@ def make_router() -> APIRouter:
     ) -> Response:
         """List the trials of an experiment, by default sorted by id."""
         take_in(state, experiment_id)
-        wanted = known_states(states)
-        records, total, start, end = _select(
-            state, experiment_id, wanted, sort_by, order_by, limit=limit, offset=offset
+        records = _sort(
+            state, experiment_id, state.database.list_trials(experiment_id), sort_by, order_by
         )
-        where = page(total, start, end, limit=limit, offset=offset)
-        shown = _documents(state, experiment_id, records)
-        return answer({"trials": shown, "pagination": where})
+        describe = functools.partial(_documents, state, experiment_id)
+        return answer_page("trials", records, describe, limit=limit, offset=offset)
 
     @router.get("/api/v1/trials/{trial_id}")
     def get_trial(state: State, _: Requester, trial_id: Id) -> Response:
@@ -83,61 +92,39 @@ def make_router() -> APIRouter:
         state: State,
         _: Requester,
         trial_id: Id,
-        kind: Annotated[_enums.WorkloadFilter, Query(alias="filter")] = (
-            _enums.WorkloadFilter.UNSPECIFIED
-        ),
-        group: str = "",
         with_batches: Annotated[bool, Query(alias="includeBatchMetrics")] = False,
         order_by: _Order = _enums.Order.UNSPECIFIED,
-        without_deleted: Annotated[bool, Query(alias="removeDeletedCheckpoints")] = False,
         limit: Limit = 0,
         offset: Offset = 0,
     ) -> Response:
         """List reports and checkpoints of a trial by steps."""
         take_in(state, state.database.get_trial(trial_id).experiment_id, trial_id)
-        wanted = _kinds(kind, group)
-        found = _workloads(
-            state, trial_id, wanted, with_batches=with_batches, without_deleted=without_deleted
-        )
+        workloads = _workloads(state, trial_id, with_batches=with_batches)
         if order_by is _enums.Order.DESC:
-            found.reverse()
-        start, end = part(len(found), limit, offset)
-        where = page(len(found), start, end, limit=limit, offset=offset)
-        return answer({"workloads": found[start:end], "pagination": where})
+            workloads.reverse()
+        return answer_page("workloads", workloads, list, limit=limit, offset=offset)
+
+    @router.get(
+        "/api/v1/trials/metrics/trial_metrics",
+        response_class=StreamingResponse,
+        responses=lines_answer(),
+    )
+    def stream_metrics(
+        state: State, _: Requester, trial_ids: _TrialIds, group: Annotated[str, Query(min_length=1)]
+    ) -> Response:
+        """Stream the reports of trials, by their steps."""
+        return _stream(state, trial_ids, group)
+
+    for kind in _KINDS:
+        _add_stream(router, kind)
+
+    @router.get("/api/v1/checkpoints/{uuid}/metrics")
+    def list_checkpoint_metrics(state: State, _: Requester, uuid: str) -> Response:
+        """List reports of other trials on a checkpoint: detcore records none."""
+        state.database.get_checkpoint(uuid)
+        return answer({"metrics": []})
 
     return router
-
-
-def _select(
-    state: ServerState,
-    experiment_id: int,
-    states: list[TrialState] | None,
-    sort_by: _enums.TrialSort,
-    order_by: _enums.Order,
-    *,
-    limit: int,
-    offset: int,
-) -> tuple[list[TrialRecord], int, int, int]:
-    """Return the wanted part of the list, how long it is, and where the part begins and ends."""
-    database = state.database
-    sort = _enums.TrialSort
-    if states is None and sort_by in (sort.UNSPECIFIED, sort.ID, sort.START_TIME):
-        # The database sorts and pages where it can: there may be thousands of trials.
-        total = database.count_trials().get(experiment_id, 0)
-        start, end = part(total, limit, offset)
-        if start == end:
-            return [], total, start, end
-        is_descending = order_by is _enums.Order.DESC
-        records = database.list_trials(
-            experiment_id, newest_first=is_descending, limit=end - start, offset=start
-        )
-        return records, total, start, end
-    records = database.list_trials(experiment_id)
-    if states is not None:
-        records = [record for record in records if record.state in states]
-    records = _sorted(state, experiment_id, records, sort_by, order_by)
-    start, end = part(len(records), limit, offset)
-    return records[start:end], len(records), start, end
 
 
 def _documents(
@@ -148,10 +135,9 @@ def _documents(
     if not is_running:  # they may have ended since they were read
         now = state.database.get_trials([record.id for record in records])
         records = [now.get(record.id, record) for record in records]
-    metric, _ = searcher_metric(experiment.config)
     summaries = _summaries(state, experiment_id, [record.id for record in records])
     return [
-        trial_document(record, summaries.get(record.id), metric=metric, is_running=is_running)
+        trial_document(record, summaries.get(record.id), is_running=is_running)
         for record in records
     ]
 
@@ -177,24 +163,10 @@ def _one(state: ServerState, trial_id: int) -> Document:
     training = database.metrics(trial_id, "training", with_batches=False)
     validation = database.metrics(trial_id, "validation", with_batches=False)
     document["summaryMetrics"] = summarize(training, validation)
-    if validation:
-        document["latestValidation"] = metrics_workload(validation[-1])
-    checkpoints = database.list_checkpoints(trial_id=trial_id)
-    document["checkpointCount"] = len(checkpoints)
-    document["totalCheckpointSize"] = str(sum(found.size_bytes for found in checkpoints))
-    metric, smaller_is_better = searcher_metric(
-        database.get_experiment(record.experiment_id).config
-    )
-    if metric is not None:
-        best = database.top_checkpoints(
-            trial_id=trial_id, metric=metric, smaller_is_better=smaller_is_better, limit=1
-        )
-        if best and best[0].value is not None:
-            document["bestCheckpoint"] = checkpoint_workload(best[0].checkpoint)
     return document
 
 
-def _sorted(
+def _sort(
     state: ServerState,
     experiment_id: int,
     records: list[TrialRecord],
@@ -220,6 +192,7 @@ def _sorted(
         return None if found is None or metric is None else found.metrics[metric]
 
     keys: Mapping[_enums.TrialSort, Callable[[TrialRecord], Any]] = {
+        sort.ID: lambda record: record.id,
         sort.END_TIME: lambda record: record.ended_at,
         sort.STATE: lambda record: record.state.value,
         sort.LATEST_VALIDATION_METRIC: lambda record: latest.get(record.id),
@@ -229,7 +202,7 @@ def _sorted(
         sort.DURATION: lambda record: (record.ended_at or _NEVER) - record.created_at,
         sort.RESTARTS: lambda record: record.num_restarts,
     }
-    key = keys.get(sort_by, _number)
+    key = keys.get(sort_by) or keys[sort.ID]
     known = [record for record in records if key(record) is not None]
     known.sort(key=lambda record: (key(record), record.id))
     if order_by is _enums.Order.DESC:
@@ -244,44 +217,18 @@ def _latest(state: ServerState, trial_id: int, metric: str) -> float | None:
     return None if value is None or math.isnan(value) else value
 
 
-def _number(record: TrialRecord) -> int:
-    return record.id
-
-
-def _kinds(kind: _enums.WorkloadFilter, group: str) -> tuple[str, ...]:
-    wanted = {
-        _enums.WorkloadFilter.UNSPECIFIED: ("training", "validation", "checkpoint"),
-        _enums.WorkloadFilter.CHECKPOINT: ("checkpoint",),
-        _enums.WorkloadFilter.VALIDATION: ("validation",),
-        _enums.WorkloadFilter.CHECKPOINT_OR_VALIDATION: ("validation", "checkpoint"),
-    }[kind]
-    return tuple(name for name in wanted if not group or name in (group, "checkpoint"))
-
-
-def _workloads(
-    state: ServerState,
-    trial_id: int,
-    kinds: Sequence[str],
-    *,
-    with_batches: bool,
-    without_deleted: bool,
-) -> list[Document]:
+def _workloads(state: ServerState, trial_id: int, *, with_batches: bool) -> list[Document]:
     """Return a trial's workloads by steps; at each step training, validation, checkpoint."""
-    found: list[tuple[int, int, Document]] = []
+    workloads: list[tuple[int, int, Document]] = []
     for place, kind in enumerate(("training", "validation")):
-        if kind in kinds:
-            found.extend(
-                (record.steps_completed, place,
-                 {kind: metrics_workload(record, with_batches=with_batches)})
-                for record in state.database.metrics(trial_id, kind, with_batches=with_batches)
-            )  # fmt: skip
-    if "checkpoint" in kinds:
-        for record in state.database.list_checkpoints(trial_id=trial_id):
-            workload = checkpoint_workload(record)
-            if not (without_deleted and workload["state"] == "STATE_DELETED"):
-                found.append((record.steps_completed, 2, {"checkpoint": workload}))
-    found.sort(key=lambda entry: entry[:2])
-    return [document for _, _, document in found]
+        for record in state.database.metrics(trial_id, kind, with_batches=with_batches):
+            document = metrics_workload(record, with_batches=with_batches)
+            workloads.append((record.steps_completed, place, {kind: document}))
+    for checkpoint in state.database.list_checkpoints(trial_id=trial_id):
+        document = {"checkpoint": checkpoint_workload(checkpoint)}
+        workloads.append((checkpoint.steps_completed, 2, document))
+    workloads.sort(key=lambda entry: entry[:2])
+    return [document for _, _, document in workloads]
 
 
 def summarize(training: Iterable[MetricRecord], validation: Iterable[MetricRecord]) -> Document:
@@ -324,3 +271,52 @@ def _type(value: object) -> str:
     if isinstance(value, dict):
         return "object"
     return "null" if value is None else "string"
+
+
+def _add_stream(router: APIRouter, kind: str) -> None:
+    @router.get(
+        f"/api/v1/trials/metrics/{kind}_metrics",
+        operation_id=f"determined_stream_{kind}",
+        response_class=StreamingResponse,
+        responses=lines_answer(),
+    )
+    def stream_kind(state: State, _: Requester, trial_ids: _TrialIds) -> Response:
+        """Stream the reports of one kind of trials, by their steps."""
+        return _stream(state, trial_ids, kind)
+
+
+def _stream(state: ServerState, trial_ids: Sequence[int], group: str) -> Response:
+    owners = {number: state.database.get_trial(number).experiment_id for number in trial_ids}
+    for number, owner in owners.items():
+        take_in(state, owner, number)
+    return StreamingResponse(_lines(state, list(owners), group), media_type=STREAM_TYPE)
+
+
+def _lines(state: ServerState, trial_ids: Sequence[int], group: str) -> Iterator[bytes]:
+    if group not in _KINDS:
+        return  # detcore has two kinds of reports
+    for trial_id in trial_ids:
+        records = state.database.metrics(trial_id, group)
+        for start in range(0, len(records), _REPORTS_PER_LINE):
+            part = records[start : start + _REPORTS_PER_LINE]
+            reports = [
+                _report(record, group, start + place) for place, record in enumerate(part, 1)
+            ]
+            yield line({"metrics": reports})
+
+
+def _report(record: MetricRecord, group: str, number: int) -> Document:
+    key = "validation_metrics" if group == "validation" else "avg_metrics"
+    metrics: Document = {key: dict(record.metrics)}
+    if record.batch_metrics is not None:
+        metrics["batch_metrics"] = [dict(batch) for batch in record.batch_metrics]
+    return {
+        "id": number,
+        "trialId": record.trial_id,
+        "trialRunId": record.run_id,
+        "totalBatches": record.steps_completed,
+        "endTime": moment(record.reported_at),
+        "group": group,
+        "metrics": metrics,
+        "archived": False,
+    }

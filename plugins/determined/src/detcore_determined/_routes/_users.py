@@ -1,10 +1,13 @@
-"""Users: lists, new users, and changes to users."""
+"""Users, logging in and out, and information about the server."""
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from collections.abc import Sequence
+
+from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, Field
 
+from detcore import __version__
 from detcore_determined._routes._answers import (
     Document,
     Limit,
@@ -12,14 +15,36 @@ from detcore_determined._routes._answers import (
     Offset,
     Text,
     answer,
+    answer_page,
     moment,
     new_router,
-    page,
-    part,
     refuse,
 )
 from detcore_server import Requester
-from detcore_server.routes import Admin, Id, State, UserRecord, add_user, change_user
+from detcore_server.routes import (
+    Admin,
+    Id,
+    State,
+    Token,
+    UserRecord,
+    add_user,
+    address_of,
+    change_user,
+    log_in,
+    log_out,
+)
+
+# The release whose API is supported; its client warns of any other.
+_VERSION = "0.38.1"
+_NAME = "detcore"
+
+
+class Login(BaseModel):
+    """The name and password of a user."""
+
+    username: str = Field(max_length=256)
+    password: str = Field(max_length=1024, repr=False)
+    isHashed: bool | None = None
 
 
 class NewUser(BaseModel):
@@ -67,17 +92,14 @@ def make_router() -> APIRouter:
         offset: Offset = 0,
     ) -> Response:
         """List users by id."""
-        found = [
+        users = [
             user
             for user in state.database.list_users()
             if active in (None, user.is_active)
             and admin in (None, user.is_admin)
             and name.casefold() in user.name.casefold()
         ]
-        start, end = part(len(found), limit, offset)
-        where = page(len(found), start, end, limit=limit, offset=offset)
-        users = [user_document(user) for user in found[start:end]]
-        return answer({"users": users, "pagination": where})
+        return answer_page("users", users, _describe_users, limit=limit, offset=offset)
 
     @router.get("/api/v1/users/{user_id}")
     def get_user(state: State, _: Requester, user_id: Id) -> Response:
@@ -122,7 +144,72 @@ def make_router() -> APIRouter:
         )
         return answer({"user": user_document(changed)})
 
+    @router.get("/info")
+    def get_info() -> Response:
+        """Return the release whose API is supported; needs no token."""
+        return answer(
+            {
+                "version": _VERSION,
+                "cluster_id": _NAME,
+                "cluster_name": _NAME,
+                "master_id": _NAME,
+            }
+        )
+
+    @router.post("/api/v1/auth/login")
+    async def post_login(request: Request, state: State, login: Login) -> Response:
+        """Return a token for a user's password, which may come hashed."""
+        logged_in = await log_in(
+            state,
+            login.username,
+            login.password,
+            is_prehashed=bool(login.isHashed),
+            address=address_of(request),
+        )
+        user = {
+            "username": logged_in.name,
+            "admin": logged_in.is_admin,
+            "active": True,
+        }
+        return answer({"token": logged_in.token, "user": user})
+
+    @router.post("/api/v1/auth/logout")
+    def post_logout(state: State, _: Requester, token: Token) -> Response:
+        """Revoke the token."""
+        log_out(state, token)
+        return answer({})
+
+    @router.get("/api/v1/me")
+    def get_me(state: State, requester: Requester) -> Response:
+        """Return the user that the token belongs to."""
+        return answer({"user": user_document(state.database.get_user(requester.user_id))})
+
+    @router.get("/api/v1/master")
+    def get_master(_: Requester) -> Response:
+        """Return the versions, names and features of the server."""
+        return answer(
+            {
+                "version": _VERSION,
+                "detcoreVersion": __version__,
+                "clusterId": _NAME,
+                "clusterName": _NAME,
+                "masterId": _NAME,
+                "hasCustomLogo": False,
+                "strictJobQueueControl": False,
+                "rbacEnabled": False,
+            }
+        )
+
+    @router.get("/api/v1/master/config")
+    def get_master_config(_: Requester) -> Response:
+        """Return the public part of the server's configuration."""
+        return answer({"config": {"cluster_name": _NAME, "version": __version__}})
+
     return router
+
+
+def _describe_users(users: Sequence[UserRecord]) -> list[Document]:
+    return [user_document(user) for user in users]
 
 
 def user_document(user: UserRecord) -> Document:
