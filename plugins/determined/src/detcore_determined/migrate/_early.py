@@ -5,13 +5,13 @@ Releases before 0.18 trained scripts with a configuration in a Python dictionary
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import libcst as cst
 import libcst.matchers as m
 
-from detcore_determined.migrate._config import IN_STEPS, OLD_ACCURACIES
+from detcore_determined.migrate._config import IN_STEPS
 from detcore_determined.migrate._lookup import Unknown, look_up
 from detcore_determined.migrate._rewriter import Rewriter
 
@@ -40,11 +40,6 @@ _SETTINGS = {
     "steps_per_round": "give length_per_round, such as {'batches': 100 * steps}",
     "target_trial_steps": "give max_length, such as {'batches': 100 * steps}",
 }
-_METHODS = {
-    "build_model": "wrap_model",
-    "optimizer": "wrap_optimizer",
-    "create_lr_scheduler": "wrap_lr_scheduler",
-}
 _Entries = Mapping[str, cst.DictElement]
 
 
@@ -58,10 +53,8 @@ def rewrite_calls(rewriter: Rewriter) -> set[cst.CSTNode]:
                 continue
             call = rewriter.parents[use.node]
             is_called = isinstance(call, cst.Call) and call.func is use.node
-            value = call if is_called else use.node
-            if (is_called and _replace_call(rewriter, call, found.name)) or (
-                found.name in _MODES and _replace_mode(rewriter, value, use.parts[-1])
-            ):
+            replace = _replace_mode if found.name in _MODES else _replace_call
+            if is_called and replace(rewriter, call, found.name):
                 replaced.add(use.node)
     return replaced
 
@@ -72,7 +65,8 @@ def _replace_call(rewriter: Rewriter, call: cst.Call, name: str) -> bool:
         names = _name_arguments(call, [*keys])
         if not names or len(set(names)) < len(names):
             return False
-        return rewriter.replace(call, lambda new: _make_range(new, kind, [keys[n] for n in names]))
+        types = [keys[name] for name in names]
+        return rewriter.replace(call, lambda new: _make_range(rewriter, new, kind, types))
     parameters = _ARRAYS.get(name)
     if parameters is None or _name_arguments(call, parameters) != parameters:
         return False
@@ -83,7 +77,7 @@ def _replace_call(rewriter: Rewriter, call: cst.Call, name: str) -> bool:
         sizes = [node.value for node in rewriter.find(cst.Assign) if m.matches(node, target)]
     if not sizes or not all(m.matches(size, _BATCH_SIZE) for size in sizes):
         return False
-    is_replaced = rewriter.replace(call, _make_arrays)
+    is_replaced = rewriter.replace(call, lambda new: _make_arrays(rewriter, new))
     rewriter.note(call, name, _ARRAYS_NOTE if is_replaced else "")
     return is_replaced
 
@@ -101,76 +95,40 @@ def _name_arguments(call: cst.Call, parameters: Sequence[str]) -> list[str] | No
     return names if set(names) <= {*parameters} else None
 
 
-def _make_range(call: cst.Call, kind: str, keys: Sequence[str]) -> cst.Dict:
+def _make_range(rewriter: Rewriter, call: cst.Call, kind: str, keys: Sequence[str]) -> Any:
     """Return the dictionary that a function for ranges returned."""
-    space: Any = call.whitespace_before_args
-    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" ") if space.empty else space)
-    elements = [
-        cst.DictElement(cst.SimpleString(f'"{key}"'), argument.value, comma=argument.comma)
-        for key, argument in zip(keys, call.args, strict=True)
-    ]
-    first = cst.DictElement(cst.SimpleString('"type"'), cst.SimpleString(f'"{kind}"'), comma=comma)
-    end = cst.RightCurlyBrace(call.args[-1].whitespace_after_arg)
-    return cst.Dict([first, *elements], rbrace=end, lpar=call.lpar, rpar=call.rpar)
+    values = [rewriter.module.code_for_node(argument.value) for argument in call.args]
+    items = ", ".join(f'"{key}": {value}' for key, value in zip(keys, values, strict=True))
+    return cst.parse_expression(f'{{"type": "{kind}", {items}}}')
 
 
-def _make_arrays(call: cst.Call) -> cst.Tuple:
+def _make_arrays(rewriter: Rewriter, call: cst.Call) -> Any:
     """Return the two arrays as a tuple."""
-    data, labels, size = call.args
-    comma = size.comma
-    end = comma.whitespace_after if isinstance(comma, cst.Comma) else size.whitespace_after_arg
-    return cst.Tuple(
-        [cst.Element(data.value, comma=data.comma), cst.Element(labels.value)],
-        lpar=[*call.lpar, cst.LeftParen(call.whitespace_before_args)],
-        rpar=[cst.RightParen(end), *call.rpar],
-    )
+    arrays = [rewriter.module.code_for_node(argument.value) for argument in call.args[:2]]
+    return cst.parse_expression(f"({', '.join(arrays)})")
 
 
-def _replace_mode(rewriter: Rewriter, value: cst.BaseExpression, name: str) -> bool:
+def _replace_mode(rewriter: Rewriter, call: cst.Call, _: str) -> bool:
     """Write the arguments ``local`` and ``test``; a local mode trained and validated one batch."""
-    argument = rewriter.parents[value]
-    if not m.matches(argument, m.Arg(keyword=m.Name("mode"))):
+    argument = rewriter.parents[call]
+    mode = m.Call(args=[m.Arg(m.Name() | m.Attribute(), keyword=None)])
+    if not m.matches(argument, m.Arg(mode, keyword=m.Name("mode"))):
         return False
-    if isinstance(value, cst.Call):
-        if not m.matches(value, m.Call(args=[m.Arg(m.Name() | m.Attribute(), keyword=None)])):
-            return False
-        mode = rewriter.module.code_for_node(value.args[0].value)
-        code = f'f(local={mode} in ("local", "test"), test={mode} in ("local", "test"))'
-    elif name.lower() in ("local", "test"):
-        code = "f(local=True, test=True)"
-    elif name.lower() in ("cluster", "submit"):
-        code = "f(local=False)"
-    else:
-        return False
-    call: Any = cst.parse_expression(code)
-    *first, last = call.args
+    code = f'{rewriter.module.code_for_node(call.args[0].value)} in ("local", "test")'
+    test: Any = cst.parse_expression(f"f(local={code}, test={code})")
+    local, last = test.args
     parts = {"keyword": last.keyword, "value": last.value}
-    rewriter.change(argument, lambda old: cst.FlattenSentinel([*first, old.with_changes(**parts)]))
+    rewriter.change(argument, lambda old: cst.FlattenSentinel([local, old.with_changes(**parts)]))
     return True
 
 
-def rewrite_settings(rewriter: Rewriter, metrics: Set[str]) -> None:
-    """Rewrite configurations that are dictionaries, and report their other early settings.
-
-    Args:
-        rewriter: The changes of the module.
-        metrics: Metrics that the code passes to ``compile``; see `migrate_config`.
-    """
+def rewrite_settings(rewriter: Rewriter) -> None:
+    """Rewrite configurations that are dictionaries, and report their other early settings."""
     dictionaries = [_read_entries(node) for node in rewriter.find(cst.Dict)]
     for config in dictionaries:
-        searcher = _get_section(config, "searcher")
-        if searcher is None:
-            continue
-        _replace_steps(rewriter, config, searcher)
-        is_renamed = "accuracy" in metrics and "acc" not in metrics
-        metric = _get_string(searcher, "metric")
-        if is_renamed and metric in OLD_ACCURACIES:
-            new = metric.replace("acc", "accuracy")
-            rewriter.replace_string(searcher["metric"].value, new)
-        hyperparameters = _get_section(config, "hyperparameters") or {}
-        size = _get_string(hyperparameters, "global_batch_size")
-        if size.isdigit():  # Determined accepted a string of digits
-            rewriter.replace_code(hyperparameters["global_batch_size"].value, size)
+        searcher = config["searcher"].value if "searcher" in config else None
+        if isinstance(searcher, cst.Dict):
+            _replace_steps(rewriter, config, _read_entries(searcher))
     for entries in dictionaries:
         for name in _SETTINGS.keys() & entries.keys():
             key = entries[name].key
@@ -185,16 +143,6 @@ def _read_entries(node: cst.BaseExpression) -> _Entries:
         for element in elements
         if isinstance(element, cst.DictElement) and isinstance(element.key, cst.SimpleString)
     }
-
-
-def _get_section(entries: _Entries, name: str) -> _Entries | None:
-    value = entries[name].value if name in entries else None
-    return _read_entries(value) if isinstance(value, cst.Dict) else None
-
-
-def _get_string(entries: _Entries, name: str) -> str:
-    value = entries[name].value if name in entries else None
-    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else ""
 
 
 def _replace_steps(rewriter: Rewriter, config: _Entries, searcher: _Entries) -> None:
@@ -215,16 +163,3 @@ def _replace_steps(rewriter: Rewriter, config: _Entries, searcher: _Entries) -> 
             if new == name or rewriter.replace_string(element.key, new):
                 batches = element.value.evaluated_value * batches_per_step
                 rewriter.replace_code(element.value, f'{{"batches": {batches}}}')
-
-
-def report_trial_methods(rewriter: Rewriter) -> None:
-    """Report methods that a PyTorchTrial had before 0.13."""
-    trial = m.Name("PyTorchTrial") | m.Attribute(attr=m.Name("PyTorchTrial"))
-    for node in rewriter.find(cst.ClassDef):
-        if any(m.matches(base.value, trial) for base in node.bases):
-            for member in node.body.body:
-                if isinstance(member, cst.FunctionDef) and member.name.value in _METHODS:
-                    rewriter.leave(
-                        member, member.name.value, "a PyTorchTrial makes its parts in __init__",
-                        f"pass them to self.context.{_METHODS[member.name.value]}(...) there",
-                    )  # fmt: skip

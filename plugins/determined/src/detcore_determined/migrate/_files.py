@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import codecs
 import contextlib
 import dataclasses
@@ -106,8 +105,7 @@ def migrate_file(path: Path, *, write: bool = True) -> FileReport:
     if path.suffix == _NOTEBOOK:
         return FileReport(path, 0, tuple(mentions(text)))
     migrate = migrate_config if is_yaml else migrate_python
-    metrics = _metrics_of_models(real.parent) if "searcher" in text else frozenset()
-    migrated = migrate(text, metrics=metrics)
+    migrated = migrate(text)
     findings = migrated.remaining if write else migrated.findings
     if migrated.text == text:
         return FileReport(path, 0, findings)
@@ -137,21 +135,6 @@ def _decode(content: bytes, *, is_python: bool) -> tuple[str, str]:
     if not is_whole:
         raise _UnreadableError(f"decoding and encoding it as {encoding} gives other bytes")
     return text, encoding
-
-
-def _metrics_of_models(folder: Path) -> frozenset[str]:
-    """Return the names that the modules of a folder pass to ``compile`` as ``metrics``."""
-    found: set[str] = set()
-    for path in filter(Path.is_file, folder.glob("*.py")):  # reading a named pipe would block
-        try:
-            tree = ast.parse(path.read_bytes())
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
-            continue  # reported when that file is migrated
-        for node in ast.walk(tree):
-            if isinstance(node, ast.keyword) and node.arg == "metrics":
-                constants = (n.value for n in ast.walk(node.value) if isinstance(n, ast.Constant))
-                found.update(value for value in constants if isinstance(value, str))
-    return frozenset(found)
 
 
 def _below(folder: Path) -> Iterator[Path]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from typing import Any
 
 import libcst as cst
@@ -47,7 +47,7 @@ def rewrite_imports(rewriter: Rewriter, replaced: Set[cst.CSTNode]) -> None:
             _rewrite_group(rewriter, group, remaining)
     for statement in rewriter.find(cst.ImportFrom):
         if isinstance(statement.names, cst.ImportStar):
-            _rewrite_star(rewriter, statement)
+            _report_star(rewriter, statement)
 
 
 def _rewrite_group(rewriter: Rewriter, group: list[Import], uses: list[Use]) -> None:
@@ -76,18 +76,12 @@ def _rewrite_group(rewriter: Rewriter, group: list[Import], uses: list[Use]) -> 
             return
 
 
-def _rewrite_star(rewriter: Rewriter, statement: cst.ImportFrom) -> None:
-    """Rewrite ``from determined.keras import *``: the module is known, the names are not."""
+def _report_star(rewriter: Rewriter, statement: cst.ImportFrom) -> None:
+    """Report ``from determined.keras import *``, of which the names are not known."""
     module = get_module(statement)
-    if not is_root(module.partition(".")[0]):
-        return
-    target = look_up(tuple(module.split(".")))
-    if isinstance(target, Unknown):
-        rewriter.leave(statement.names, f"{module}.*", target.reason, target.advice)  # type: ignore[arg-type]  # it is a star
-    elif not target.name:
-        new: Any = cst.parse_expression(target.module)
-        rewriter.change(statement, lambda old: old.with_changes(module=new))
-        rewriter.note(statement, f"{module}.*", f"{target.module} may lack names that {module} had")
+    if is_root(module.partition(".")[0]):
+        node: Any = statement.names
+        rewriter.leave(node, f"{module}.*", "its names are not known", "import them by name")
 
 
 def _rewrite_expression(rewriter: Rewriter, item: Import, target: Target, uses: list[Use]) -> None:
@@ -249,50 +243,34 @@ class _LineChange:
 def _split_statement(
     statement: ImportStatement, plans: Mapping[cst.CSTNode, list[Piece]]
 ) -> list[Any]:
-    """Return the statements that take the place of one: first the one that keeps its layout."""
+    """Return the statements that take the place of one; one from a single module keeps its layout.
+
+    The comments of the others are moved above them.
+    """
     aliases: Any = statement.names
-    rows = [(alias, plans.get(alias, [make_piece(statement, alias)])) for alias in aliases]
-    others = [*dict.fromkeys(piece for _, row in rows for piece in row)]
-    home = _choose_module(others, statement)
-    names = []
-    for alias, row in rows:
-        piece = next((piece for piece in row if piece in others and _get_home(piece) == home), None)
-        if piece is not None:
-            others.remove(piece)
-            is_same = piece == make_piece(statement, alias)
-            names.append(alias if is_same else _rename(alias, piece))
-    groups: dict[str, list[str]] = defaultdict(list)
-    for piece in others:
-        groups[f"from {piece.module} import " if piece.name else "import "].append(piece.item)
-    lines = [f"{start}{', '.join(items)}" for start, items in groups.items() if start != "import "]
-    lines += [f"import {item}" for item in groups["import "]]
-    if not names and not lines:
-        lines = ["import detcore"]  # a block needs a statement
-    trees: list[Any] = [cst.parse_statement(line) for line in lines]
-    statements = [tree.body[0] for tree in trees]
-    if not names:
-        return statements
-    new: Any = statement.with_changes(names=_close(names, aliases[-1]))
-    if home and home != get_module(new):
-        new = new.with_changes(module=cst.parse_expression(home))
-    return [new, *statements]
-
-
-def _choose_module(pieces: Sequence[Piece], statement: ImportStatement) -> str:
-    """Return the module that a ``from`` import keeps: the old one only without an alternative."""
-    if isinstance(statement, cst.Import):
-        return ""
-    old = get_module(statement)
-    homes = [_get_home(piece) for piece in pieces if piece.name]
-    return max(
-        homes,
-        key=lambda home: (home != old, homes.count(home), home.startswith("detcore")),
-        default=old,
-    )
-
-
-def _get_home(piece: Piece) -> str:
-    return piece.module if piece.name else ""
+    rows = [plans.get(alias, [make_piece(statement, alias)]) for alias in aliases]
+    pieces = [piece for row in rows for piece in row]
+    homes = {piece.module if piece.name else "" for piece in pieces}
+    is_plain = isinstance(statement, cst.Import)
+    is_same_form = len(homes) == 1 and ("" in homes) == is_plain
+    if is_same_form and all(len(row) == 1 for row in rows) and len({*pieces}) == len(pieces):
+        names = [
+            alias if piece == make_piece(statement, alias) else _rename(alias, piece)
+            for alias, piece in zip(aliases, pieces, strict=True)
+        ]
+        new: Any = statement.with_changes(names=names)
+        if not is_plain and get_module(new) not in homes:
+            new = new.with_changes(module=cst.parse_expression(homes.pop()))
+        return [new]
+    items: dict[str, list[str]] = defaultdict(list)
+    for piece in dict.fromkeys(pieces):
+        if piece.name:
+            items[piece.module].append(piece.item)
+    lines = [f"from {module} import {', '.join(names)}" for module, names in items.items()]
+    lines += [f"import {piece.item}" for piece in dict.fromkeys(pieces) if not piece.name]
+    # A block needs a statement.
+    trees: list[Any] = [cst.parse_statement(line) for line in lines or ["import detcore"]]
+    return [tree.body[0] for tree in trees]
 
 
 def _rename(alias: cst.ImportAlias, piece: Piece) -> cst.ImportAlias:
@@ -301,16 +279,3 @@ def _rename(alias: cst.ImportAlias, piece: Piece) -> cst.ImportAlias:
         asname = cst.AsName(cst.Name(piece.local)) if piece.local else None
         alias = alias.with_changes(asname=asname)
     return alias.with_changes(name=name)
-
-
-def _close(names: list[cst.ImportAlias], last: cst.ImportAlias) -> list[cst.ImportAlias]:
-    """End the names as the statement's last name did; a comment after the last one stays."""
-    old: Any = names[-1].comma
-    comma: Any = last.comma
-    if isinstance(old, cst.Comma) and isinstance(comma, cst.Comma):
-        space: Any = old.whitespace_after
-        end: Any = comma.whitespace_after
-        if {type(space), type(end)} == {cst.ParenthesizedWhitespace}:
-            space = space.with_changes(indent=end.indent, last_line=end.last_line)
-            comma = old.with_changes(whitespace_after=space)
-    return [*names[:-1], names[-1].with_changes(comma=comma)]

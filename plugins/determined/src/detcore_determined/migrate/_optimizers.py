@@ -115,34 +115,26 @@ def _replace_decay(rewriter: Rewriter, call: cst.Call, item: Import) -> bool:
     """Move ``decay`` into a schedule, if the schedule can be imported."""
     if isinstance(call.func, cst.Attribute):
         schedule = f"{rewriter.module.code_for_node(call.func.value)}.{_SCHEDULE}"
-        return rewriter.replace(call, lambda call: _move_decay(call, schedule))
+        return rewriter.replace(call, lambda call: _move_decay(rewriter, call, schedule))
     pieces = rewriter.plans.get(item.alias) or [make_piece(item.statement, item.alias)]
     schedules = Piece(pieces[0].module, "schedules")
     is_planned = any(schedules in plan for plan in rewriter.plans.values())
     if "schedules" in item.scope or not pieces[0].name:
         return False
-    is_replaced = rewriter.replace(call, lambda call: _move_decay(call, _SCHEDULE))
+    is_replaced = rewriter.replace(call, lambda call: _move_decay(rewriter, call, _SCHEDULE))
     if is_replaced and not is_planned:
         rewriter.plans[item.alias] = [*pieces, schedules]
     return is_replaced
 
 
-def _move_decay(call: cst.Call, schedule: str) -> cst.Call:
+def _move_decay(rewriter: Rewriter, call: cst.Call, schedule: str) -> cst.Call:
     """Return a call whose learning rate is a schedule."""
-    arguments: list[Any] = [*call.args]
-    decay = next(item for item in arguments if item.keyword and item.keyword.value == "decay")
     rate = _find_rate(call)
-    none, one = cst.SimpleWhitespace(""), cst.Integer("1")
-    equal = cst.AssignEqual(none, none)
     assert rate is not None  # checked by the caller
-    value = cst.Call(
-        cst.parse_expression(schedule),
-        [
-            cst.Arg(rate.value),
-            cst.Arg(one, cst.Name("decay_steps"), equal),
-            cst.Arg(decay.value, cst.Name("decay_rate"), equal),
-        ],
-    )
+    decay = next(item for item in call.args if item.keyword and item.keyword.value == "decay")
+    codes = [rewriter.module.code_for_node(argument.value) for argument in (rate, decay)]
+    value = cst.parse_expression(f"{schedule}({codes[0]}, decay_steps=1, decay_rate={codes[1]})")
+    arguments: list[Any] = [*call.args]
     arguments[arguments.index(rate)] = rate.with_changes(value=value)
     arguments.remove(decay)
     if decay is call.args[-1]:

@@ -5,15 +5,10 @@ from __future__ import annotations
 import ast
 import re
 import warnings
-from collections.abc import Set
 
 import libcst as cst
 
-from detcore_determined.migrate._early import (
-    report_trial_methods,
-    rewrite_calls,
-    rewrite_settings,
-)
+from detcore_determined.migrate._early import rewrite_calls, rewrite_settings
 from detcore_determined.migrate._imports import rewrite_imports, rewrite_statements
 from detcore_determined.migrate._report import Finding, Migrated
 from detcore_determined.migrate._rewriter import Rewriter
@@ -25,7 +20,7 @@ _MAX_SIZE = 1_000_000
 _SUBJECTS = re.compile(r"determined|detcore|model_hub|keras|tensorflow|DET_")
 
 
-def migrate_python(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
+def migrate_python(source: str) -> Migrated:
     """Return a module with Determined's names replaced, and a finding for each name that remains.
 
     All other text stays identical, character by character, and a second call changes nothing. A
@@ -34,8 +29,6 @@ def migrate_python(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
 
     Args:
         source: The module, with any kind of line ends.
-        metrics: Metrics that the code beside the module passes to ``compile``; see
-            `migrate_config`.
     """
     try:
         with warnings.catch_warnings():
@@ -45,10 +38,10 @@ def migrate_python(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
             return Migrated(source, 0, (), ())
         if len(source) > _MAX_SIZE:
             raise ValueError(f"it has more than {_MAX_SIZE:,} characters")
-        old = _rewrite(source, metrics)
+        old = _rewrite(source)
         text, notes = old.apply() if old.changes else (source, [])
         # Positions of the remaining findings come from a second pass over the new text.
-        remaining = _rewrite(text, metrics).findings if text != source else old.findings
+        remaining = _rewrite(text).findings if text != source else old.findings
     except SyntaxError as error:
         return _refuse(source, error.lineno, error.offset, f"it is not valid Python: {error.msg}")
     except RecursionError:
@@ -65,7 +58,7 @@ def migrate_python(source: str, *, metrics: Set[str] = frozenset()) -> Migrated:
     )
 
 
-def _rewrite(source: str, metrics: Set[str]) -> Rewriter:
+def _rewrite(source: str) -> Rewriter:
     """Return the changes and findings of a module."""
     rewriter = Rewriter(source)
     replaced = rewrite_calls(rewriter)
@@ -73,8 +66,7 @@ def _rewrite(source: str, metrics: Set[str]) -> Rewriter:
     rewrite_texts(rewriter)
     rewrite_tensorflow(rewriter)
     if re.search(r"import[^\n]*\b(?:determined|detcore)|from (?:determined|detcore)", source):
-        rewrite_settings(rewriter, metrics)
-        report_trial_methods(rewriter)
+        rewrite_settings(rewriter)
     rewrite_statements(rewriter)
     return rewriter
 

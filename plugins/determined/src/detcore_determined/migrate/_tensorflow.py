@@ -1,18 +1,19 @@
 """Replace names of Keras that newer releases of TensorFlow lack, and report the others.
 
-A name is replaced only if the record of the public Keras has its replacement.
+A name is replaced only if the record of the public Keras has its replacement. The record,
+``keras_names.json``, is written by ``tools/record_keras_names.py``, so that neither TensorFlow has
+to be installed where code is migrated.
 """
 
 from __future__ import annotations
 
+import functools
+import importlib.resources
+import json
+from collections.abc import Iterator, Mapping
+
 import libcst as cst
 
-from detcore_determined.migrate._keras_names import (
-    find_homes,
-    find_missing,
-    find_public_name,
-    is_module,
-)
 from detcore_determined.migrate._optimizers import rewrite_compile, rewrite_optimizer
 from detcore_determined.migrate._report import Finding
 from detcore_determined.migrate._rewriter import Import, Piece, Rewriter, get_module, make_piece
@@ -46,6 +47,9 @@ _BOOSTED_TREES = "estimator.BoostedTrees"
 _NEITHER = "neither TensorFlow 2.15 nor the newest has it"
 _PRIVATE = "tensorflow.python.keras"
 _PUBLIC = "tensorflow.keras"
+_OLDER, _NEWEST = "2.15", "newest"
+_WITHOUT_PUBLIC_NAME = {"datasets.cifar.load_batch": "src.datasets.cifar.load_batch"}
+"""Functions that no public module has, with the place where both releases have them."""
 
 
 def needs_old_tensorflow(finding: Finding) -> bool:
@@ -86,7 +90,7 @@ def _get_public_name(name: str) -> str:
     """Return the public name of a private one of Keras, or of a short one; other names stay."""
     if _get_below(name, "tensorflow.optimizers") is not None:
         return name.replace("tensorflow", _PUBLIC, 1)
-    public = find_public_name(_get_below(name, _PRIVATE) or "")
+    public = _find_public_name(_get_below(name, _PRIVATE) or "")
     return name if public is None else f"{_PUBLIC}.{public}"
 
 
@@ -96,7 +100,7 @@ def _rewrite_import(rewriter: Rewriter, item: Import) -> None:
     below = _get_below(full, _PRIVATE)
     if below is None:
         below = _get_below(full, _PUBLIC)
-        below = below if below and find_missing(below) else None
+        below = below if below and _find_missing(below) else None
     attributes = ["".join(f".{part}" for part in use.parts[1:]) for use in item.uses]
     home = None
     if below is not None and not item.is_plain:
@@ -137,12 +141,12 @@ def _find_home(below: str, attributes: list[str], *, is_certain: bool) -> str | 
         attributes: The attributes of each use of it, such as ``.Dense``.
         is_certain: Whether all uses are of the import, not of a variable of its name.
     """
-    public = find_public_name(below) if below else ""
-    if public is not None and not is_module(public):
+    public = _find_public_name(below) if below else ""
+    if public is not None and not _is_module(public):
         return public
     homes = {public} if public is not None else set()
     for attribute in attributes:
-        found = find_public_name(f"{below}{attribute}".lstrip(".")) if attribute else public
+        found = _find_public_name(f"{below}{attribute}".lstrip(".")) if attribute else public
         if found is None or not f".{found}".endswith(attribute) or not is_certain:
             return None
         homes.add(f".{found}".removesuffix(attribute).lstrip("."))
@@ -157,7 +161,7 @@ def _report_use(rewriter: Rewriter, node: cst.CSTNode, imported: str, name: str)
     if reason:
         below = _get_below(name, _PRIVATE)
         if below is None:
-            below = find_missing(_get_below(name, _PUBLIC) or "")
+            below = _find_missing(_get_below(name, _PUBLIC) or "")
         rewriter.leave(node, name, reason, _advise(below))
     else:
         _report_gone(rewriter, node, name)
@@ -168,15 +172,15 @@ def _get_reason(name: str) -> str:
     if _get_below(name, _PRIVATE) is not None:
         return "it is private to TensorFlow, and not the Keras that detcore trains"
     below = _get_below(name.removesuffix(".*"), _PUBLIC)
-    return _NEITHER if below and find_missing(below) else ""
+    return _NEITHER if below and _find_missing(below) else ""
 
 
 def _advise(below: str) -> str:
     """Return what to write for a name below Keras that has no single replacement."""
     if below in _SUBSTITUTES:
         return _SUBSTITUTES[below]
-    public = find_public_name(below) if below else ""
-    homes = find_homes(below.rpartition(".")[2]) if public is None else [public]
+    public = _find_public_name(below) if below else ""
+    homes = _find_homes(below.rpartition(".")[2]) if public is None else [public]
     if not homes:
         return f"no public module has {below.rpartition('.')[2]!r}: copy the code that you need"
     return f"write {' or '.join(f'{_PUBLIC}.{home}'.rstrip('.') for home in homes)}"
@@ -198,7 +202,95 @@ def _find_gone(name: str) -> tuple[str, str] | None:
     for gone, advice in _GONE.items():
         if f"{name}.".startswith(f"{gone}."):
             return gone, advice
-    missing = find_missing(_get_below(name, _PUBLIC) or "", "newest")
+    missing = _find_missing(_get_below(name, _PUBLIC) or "", "newest")
     if not missing:
         return None
     return f"{_PUBLIC}.{missing}", _SUBSTITUTES.get(missing, "see the release notes of Keras 3")
+
+
+def _find_public_name(name: str) -> str | None:
+    """Return the public form of a name in a private or former module of Keras, or None.
+
+    A name keeps its module if that has it (``layers.Dense``). Otherwise the nearest enclosing
+    module counts (``utils.data_utils.Sequence`` is ``utils.Sequence``), and then the only module
+    that has it (``optimizer_v2.adam.Adam`` is ``optimizers.Adam``).
+
+    Args:
+        name: A dotted name below ``tensorflow.python.keras``; attributes of the object may follow.
+    """
+    parts = name.split(".")
+    for length in range(1, len(parts) + 1):
+        private = ".".join(parts[:length])
+        public = _WITHOUT_PUBLIC_NAME.get(private) or _find_enclosing(private)
+        if public is None and length == len(parts):
+            homes = _find_homes(parts[-1])
+            public = homes[0] if len(homes) == 1 else None
+        if public is not None and (length == len(parts) or not _is_module(public)):
+            return ".".join([public, *parts[length:]])
+    return None
+
+
+def _find_homes(name: str) -> list[str]:
+    """Return the full public names, below ``tensorflow.keras``, that end with a name."""
+    homes = [
+        f"{module}.{name}".lstrip(".")
+        for module, names in _load()[_OLDER].items()
+        if name in names and not {"experimental", "legacy"} & set(module.split("."))
+    ]
+    return [home for home in homes if not _find_missing(home, _NEWEST)] or homes
+
+
+def _find_missing(name: str, release: str = "") -> str:
+    """Return the shortest prefix of a public name that a release does not have, or ``""``.
+
+    Args:
+        name: A dotted name below ``tensorflow.keras``; attributes of the object may follow. Empty
+            for the package itself.
+        release: ``2.15`` or ``newest``; empty for a prefix that neither has.
+    """
+    missing = [_find_missing_in(_load()[key], name) for key in ([release] if release else _load())]
+    return max(missing, key=len) if all(missing) else ""
+
+
+def _is_module(name: str) -> bool:
+    """Whether a name below ``tensorflow.keras`` is a module."""
+    return any(name in modules for modules in _load().values())
+
+
+def _find_enclosing(private: str) -> str | None:
+    """Return the name in its own module, or in the nearest enclosing one that has it."""
+    module, _, name = private.rpartition(".")
+    for path in _enclosing(module):
+        if name in _load()[_OLDER].get(path, ()):
+            return f"{path}.{name}".lstrip(".")
+    return None
+
+
+def _enclosing(path: str) -> Iterator[str]:
+    while path:
+        yield path
+        path = path.rpartition(".")[0]
+    yield path
+
+
+def _find_missing_in(modules: Mapping[str, frozenset[str]], name: str) -> str:
+    path = ""
+    for part in name.split(".") if name else ():
+        if path not in modules or part.startswith("_") or part in ("api", "src"):
+            return ""
+        names = modules[path]
+        path = f"{path}.{part}".lstrip(".")
+        if part not in names:
+            return path
+    return ""
+
+
+@functools.cache
+def _load() -> Mapping[str, Mapping[str, frozenset[str]]]:
+    """Return the names of each module of each release."""
+    source = importlib.resources.files("detcore_determined.migrate") / "keras_names.json"
+    record: dict[str, dict[str, str]] = json.loads(source.read_text(encoding="utf-8"))
+    return {
+        release: {module: frozenset(names.split()) for module, names in modules.items()}
+        for release, modules in record.items()
+    }

@@ -7,16 +7,14 @@ import re
 import libcst as cst
 import libcst.matchers as m
 
-from detcore_determined.migrate._lookup import Unknown, is_root, look_up
-from detcore_determined.migrate._names import GONE, MODULES, ROOTS
+from detcore_determined.migrate._lookup import is_root
+from detcore_determined.migrate._names import GONE, MODULES
 from detcore_determined.migrate._rewriter import Rewriter
 
 _PARTS = {name.split(".")[1] for name in (*MODULES, *GONE) if name.startswith("determined.")}
 _MENTION = re.compile(
     rf"(?<![\w./@-])(?:determined|determined_common)\.(?:{'|'.join(sorted(_PARTS))})\b[\w.]*"
 )
-HUB = re.compile(r"(?<![\w./@-])model_hub\.\w+")
-_DOTTED = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)+")
 _LAUNCHER = re.compile(
     r"(?:(?:python3?|\S*/python3?)\s+-m\s+)?determined\.launch\.(?P<kind>\w+)(?P<rest>(?:\s.*)?)",
     re.DOTALL,
@@ -28,24 +26,11 @@ _TRIAL_OPTION = re.compile(r"(?:^|\s)--trial(?:=|\s+)(?P<trial>[\w./]+:[\w.]+)")
 # A launch layer that starts one process per slot; 'detcore run' does that without it.
 _LAYERS = {"autohorovod", "horovod", "torch_distributed", "tensorflow", "tensorflow_distributed"}
 
-
-def _match_name(*names: str) -> m.OneOf[m.Name | m.Attribute]:
-    """Match a name, and an attribute of that name."""
-    name = m.Name(m.MatchIfTrue(lambda value: value in names))
-    return name | m.Attribute(attr=name)
-
-
 _KEY = m.SimpleString(m.MatchRegex("['\"]entrypoint['\"]"))
 _ENTRYPOINT = (
     m.DictElement(_KEY)
     | m.Arg(keyword=m.Name("entrypoint"))
     | m.Assign([m.AssignTarget(m.Subscript(slice=[m.SubscriptElement(m.Index(_KEY))]))])
-)
-_IMPORTER = _match_name("import_module", "__import__", "patch", "importorskip", "find_spec")
-_SYS_MODULES = _match_name("modules")
-_IN_SYS_MODULES = m.ComparisonTarget(comparator=_SYS_MODULES)
-_LOOKUP = m.Attribute(_SYS_MODULES) | _match_name(
-    "version", "distribution", "get_distribution", "getLogger"
 )
 _OWN_VARIABLE = "'DETCORE_...' variables are in docs/command-line.md; detcore does not set this one"
 _CLUSTER_VARIABLES = (
@@ -119,19 +104,11 @@ def rewrite_texts(rewriter: Rewriter) -> None:
         parent = rewriter.parents[node]
         if not isinstance(value, str) or node in types or isinstance(parent, cst.Expr):
             continue
-        call = rewriter.parents[parent]
-        is_argument = isinstance(call, cst.Call) and call.args[0] is parent
         if is_simple and m.matches(parent, _ENTRYPOINT):
             _rewrite_entrypoint(rewriter, node, value)
-        elif is_argument and m.matches(call.func, _IMPORTER):
-            _rewrite_imported(rewriter, node, value)
-        elif is_root(value) and (
-            (is_argument and m.matches(call.func, _LOOKUP))
-            or m.matches(rewriter.parents[call], m.Subscript(_SYS_MODULES))
-            or m.matches(parent, m.Comparison(comparisons=[_IN_SYS_MODULES]))
-        ):
-            advice = "look for detcore or the plugin instead"
-            rewriter.leave(node, value, "the package is looked for", advice)
+        elif is_root(value):
+            advice = "if the package is looked for, look for detcore or the plugin instead"
+            rewriter.leave(node, value, "a text is its name", advice)
         elif value in _VARIABLES:
             rewriter.leave(node, value, _OWN_VARIABLE, _VARIABLES[value])
         elif mention := _MENTION.search(value):
@@ -142,35 +119,10 @@ def rewrite_texts(rewriter: Rewriter) -> None:
 def _rewrite_entrypoint(rewriter: Rewriter, node: cst.SimpleString, value: str) -> None:
     new = migrate_entrypoint(value)
     if new is None:
-        _leave(rewriter, node, value, "no launcher of that kind", "see docs/migrating.md")
+        problem, advice = "no launcher of that kind", "see docs/migrating.md"
+    elif new == value or rewriter.replace_string(node, new):
+        return
     else:
-        _set(rewriter, node, value, new)
-    if HUB.match(new or ""):
-        rewriter.leave(node, "model_hub", "there is no such module", GONE["model_hub"])
-
-
-def _rewrite_imported(rewriter: Rewriter, node: cst.SimpleString, value: str) -> None:
-    """Rewrite the name of a module or an object that is imported at run time."""
-    if value in ROOTS:
-        advice = "import detcore's modules instead"
-        rewriter.leave(node, value, "it is imported at run time", advice)
-    elif _DOTTED.fullmatch(value) and _MENTION.match(value):
-        target = look_up(tuple(value.split(".")))
-        if isinstance(target, Unknown):
-            _leave(rewriter, node, value, target.reason, target.advice)
-        elif target.is_expression:
-            advice = f"use {target.text}"
-            _leave(rewriter, node, value, "there is no such function", advice)
-        else:
-            _set(rewriter, node, value, ".".join([target.text, *value.split(".")[target.used :]]))
-
-
-def _leave(rewriter: Rewriter, node: cst.CSTNode, value: str, reason: str, advice: str) -> None:
+        problem, advice = "the text is written in an unusual way", f"make it {new!r}"
     match = _MENTION.search(value)
-    rewriter.leave(node, match[0] if match else value, reason, advice)
-
-
-def _set(rewriter: Rewriter, node: cst.SimpleString, value: str, new: str) -> None:
-    if new != value and not rewriter.replace_string(node, new):
-        advice = f"make it {new!r}"
-        _leave(rewriter, node, value, "the text is written in an unusual way", advice)
+    rewriter.leave(node, match[0] if match else value, problem, advice)
