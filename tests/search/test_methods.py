@@ -15,7 +15,7 @@ from detcore.errors import SearchError
 from detcore.search import ExitReason, SearchMethod, SearchSetup
 from detcore.search._adaptive import AdaptiveSearch, HalvingSearch, plan_brackets
 from detcore.search._halving import rung_lengths
-from detcore.search._sampling import Sampler, grid_points, sample
+from detcore.search._sampling import get_trial_seed, grid_points, sample
 from detcore.search._simple import GridSearch, RandomSearch, SingleSearch
 
 
@@ -24,7 +24,7 @@ def test_single_trains_one_trial_with_the_seeds_of_the_experiment() -> None:
     assert simulation.lengths() == [64]
     [trial] = created(simulation.operations)
     assert trial.hparams == sample(SPACE, seed=7, index=0)
-    assert trial.seed == Sampler(7).seed_of_trial(0)
+    assert trial.seed == get_trial_seed(7, 0)
 
 
 def test_single_that_rejects_its_hyperparameters_ends() -> None:
@@ -44,7 +44,7 @@ def test_all_methods_that_sample_draw_the_same_hyperparameters() -> None:
         drawn = [trial.hparams for trial in created(simulation.operations)]
         assert drawn == [sample(SPACE, seed=7, index=index) for index in range(40)]
         seeds = [trial.seed for trial in created(simulation.operations)]
-        assert seeds == [Sampler(7).seed_of_trial(index) for index in range(40)]
+        assert seeds == [get_trial_seed(7, index) for index in range(40)]
 
 
 @pytest.mark.parametrize(("limit", "most"), [(3, 3), (0, 20), (50, 20)])

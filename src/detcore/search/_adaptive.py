@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from detcore.contract.errors import SearchError
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup
 from detcore.search._halving import Bracket, BracketPlan
-from detcore.search._sampling import Sampler
+from detcore.search._sampling import sample
 
 
 class _Brackets:
@@ -16,7 +16,6 @@ class _Brackets:
 
     def __init__(self, setup: SearchSetup, plans: Sequence[BracketPlan]) -> None:
         self._setup = setup
-        self._sampler = Sampler(setup.seed)
         self._num_drawn = 0
         self._brackets = [Bracket(plan, self._sample) for plan in plans]
         self._weights = [plan.max_trials for plan in plans]
@@ -51,7 +50,7 @@ class _Brackets:
     def _sample(self) -> dict[str, object]:
         index = self._num_drawn
         self._num_drawn += 1
-        return self._sampler.draw(self._setup.hyperparameters, index)
+        return sample(self._setup.hyperparameters, seed=self._setup.seed, index=index)
 
 
 class AdaptiveSearch(_Brackets):

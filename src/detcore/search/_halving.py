@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
-import heapq
 import math
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -49,20 +49,16 @@ class _Rung:
         length: Training length.
         num_outstanding: Number of trials that train to this length.
         promoted: Trials that train further from here.
-        num_results: Number of results.
-        num_settled: Number of results of which no more are promoted.
+        results: Metric, number and trial of each result, the best first.
     """
 
     def __init__(self, length: int) -> None:
         self.length = length
         self.num_outstanding = 0
         self.promoted: set[int] = set()
-        self.num_results = 0
-        self.num_settled = 0
-        # Two heaps, so that a decision takes as long with many results as with few: the best
-        # results with the worst first, negated, and the others with the best first.
-        self._best: list[tuple[float, int, int]] = []
-        self._others: list[tuple[float, int, int]] = []
+        self.results: list[tuple[float, int, int]] = []
+        self._quota = 0
+        self._num_settled = 0
 
     def insert(self, trial: int, metric: float, *, quota: int) -> int | None:
         """Insert a result; return the trial that is now one of the best, and was not before.
@@ -75,28 +71,20 @@ class _Rung:
         Returns:
             This trial, or another one that the larger quota admits, or None.
         """
-        number = self.num_results
-        self.num_results += 1
-        if self._best and metric < -self._best[0][0]:
-            heapq.heappush(self._best, (-metric, -number, trial))
-            if len(self._best) > quota:
-                worst, place, other = heapq.heappop(self._best)
-                heapq.heappush(self._others, (-worst, -place, other))
+        result = (metric, len(self.results), trial)
+        place = bisect.bisect(self.results, result)
+        self.results.insert(place, result)
+        previous, self._quota = self._quota, quota
+        if place < previous:
             return trial
-        heapq.heappush(self._others, (metric, number, trial))
-        if len(self._best) == quota:
-            return None
-        metric, number, trial = heapq.heappop(self._others)
-        heapq.heappush(self._best, (-metric, -number, trial))
-        return trial
+        return None if quota == previous else self.results[previous][2]
 
     def settle(self) -> list[int]:
         """Return the trials that are not promoted, the best first; none if it did so before."""
-        if self.num_settled == self.num_results:
+        if self._num_settled == len(self.results):
             return []
-        self.num_settled = self.num_results
-        best = [(-metric, -number, trial) for metric, number, trial in self._best]
-        return [trial for *_, trial in sorted(best + self._others) if trial not in self.promoted]
+        self._num_settled = len(self.results)
+        return [trial for *_, trial in self.results if trial not in self.promoted]
 
 
 class Bracket:
@@ -155,7 +143,7 @@ class Bracket:
         """Return the mean of two fractions: results in the bottom rung, and closed trials."""
         total = self._plan.max_trials
         # A promoted trial that rejects its hyperparameters later leaves an extra result.
-        return min(1.0, 0.5 * (self._rungs[0].num_results + len(self._closed)) / total)
+        return min(1.0, 0.5 * (len(self._rungs[0].results) + len(self._closed)) / total)
 
     def _reported(self, trial: int, metric: float) -> list[Answer]:
         rung = self._rungs[self._rung_of[trial]]
@@ -175,7 +163,7 @@ class Bracket:
 
     def _promote(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
         """Promote the new trial if it is good enough, else one that the larger quota admits."""
-        quota = int((rung.num_results + 1) / self._plan.divisor)
+        quota = int((len(rung.results) + 1) / self._plan.divisor)
         admitted = rung.insert(trial, metric, quota=quota)
         if admitted is None:
             return []
@@ -188,7 +176,7 @@ class Bracket:
         return self._raise(admitted)
 
     def _continue_or_stop(self, rung: _Rung, trial: int, metric: float) -> list[Answer]:
-        quota = max(1, int((rung.num_results + 1) / self._plan.divisor))
+        quota = max(1, int((len(rung.results) + 1) / self._plan.divisor))
         if rung.insert(trial, metric, quota=quota) == trial:
             rung.promoted.add(trial)
             if trial not in self._exited:
@@ -226,7 +214,7 @@ class Bracket:
 
     def _close_leftovers(self) -> list[Answer]:
         """Close the trials waiting in rungs from which no more can be promoted."""
-        if self._rungs[0].num_results < self._plan.max_trials:
+        if len(self._rungs[0].results) < self._plan.max_trials:
             return []
         answers: list[Answer] = []
         for rung in self._rungs:

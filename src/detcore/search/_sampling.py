@@ -11,44 +11,6 @@ from detcore.config import ranges, resolve_constants, trial_seed
 from detcore.contract.errors import SearchError
 
 
-class Sampler:
-    """Draws the hyperparameters and the seeds of trials.
-
-    Each draw depends only on the arguments: not on trials drawn before, nor on the machine.
-
-    Args:
-        seed: The experiment's seed.
-    """
-
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
-
-    def draw(self, hyperparameters: Mapping[str, object], index: int) -> dict[str, Any]:
-        """Return the hyperparameters of a trial.
-
-        Args:
-            hyperparameters: The space.
-            index: Number of previous draws; >= 0.
-        """
-        return resolve_constants(hyperparameters, seed=self._derived(index))
-
-    def seed_of_trial(self, index: int) -> int:
-        """Return the seed of a trial, ``0 <= seed < 2**31``.
-
-        Args:
-            index: Index of the trial in its search; >= 0.
-        """
-        return trial_seed(self._derived(index))
-
-    def _derived(self, index: int) -> int:
-        # The first trial is the same as with `single` and the same seed.
-        if index == 0:
-            return self._seed
-        from numpy.random import SeedSequence
-
-        return int(SeedSequence((self._seed, index)).generate_state(1)[0])
-
-
 def sample(hyperparameters: Mapping[str, object], *, seed: int, index: int) -> dict[str, Any]:
     """Draw the hyperparameters of a trial.
 
@@ -59,7 +21,26 @@ def sample(hyperparameters: Mapping[str, object], *, seed: int, index: int) -> d
         seed: The experiment's seed.
         index: Number of previous draws; >= 0.
     """
-    return Sampler(seed).draw(hyperparameters, index)
+    return resolve_constants(hyperparameters, seed=_derive_seed(seed, index))
+
+
+def get_trial_seed(seed: int, index: int) -> int:
+    """Return the seed of a trial, ``0 <= seed < 2**31``.
+
+    Args:
+        seed: The experiment's seed.
+        index: Index of the trial in its search; >= 0.
+    """
+    return trial_seed(_derive_seed(seed, index))
+
+
+def _derive_seed(seed: int, index: int) -> int:
+    # The first trial is the same as with `single` and the same seed.
+    if index == 0:
+        return seed
+    from numpy.random import SeedSequence
+
+    return int(SeedSequence((seed, index)).generate_state(1)[0])
 
 
 def grid_points(hyperparameters: Mapping[str, object]) -> list[dict[str, Any]]:

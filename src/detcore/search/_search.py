@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from detcore.contract.errors import DetcoreError, SearchError
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchMethod
-from detcore.search._sampling import Sampler
+from detcore.search._sampling import get_trial_seed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -132,13 +132,14 @@ class Search:
         method: The search method.
         trials: All trials, by index.
         events: The events applied so far.
+        first: The operations that the method requested at the start.
         trained: Completed fraction of each trial's present length, 0 to 1, by index; for displays,
             updated by the caller.
     """
 
     def __init__(self, method: SearchMethod, *, seed: int) -> None:
         self.method = method
-        self._sampler = Sampler(seed)
+        self._seed = seed
         self.trials: list[PlannedTrial] = []
         self.events: list[Event] = []
         self.trained: dict[int, float] = {}
@@ -146,7 +147,7 @@ class Search:
         self._open: set[int] = set()
         self._training: set[int] = set()
         try:
-            self._first = self._operations(method.start())
+            self.first = self._operations(method.start())
         except DetcoreError:
             raise
         except Exception as error:
@@ -159,11 +160,6 @@ class Search:
         for event in events:
             search.apply(event)
         return search
-
-    @property
-    def first(self) -> tuple[Operation, ...]:
-        """The operations that the method requested at the start."""
-        return self._first
 
     @property
     def is_finished(self) -> bool:
@@ -271,7 +267,7 @@ class Search:
             if answer.length < 1:
                 raise SearchError(f"{answer}: a trial trains to a length of at least 1")
             index = len(self.trials)
-            seed = self._sampler.seed_of_trial(index)
+            seed = get_trial_seed(self._seed, index)
             self.trials.append(PlannedTrial(answer.hparams, seed, answer.length))
             self._open.add(index)
             self._training.add(index)

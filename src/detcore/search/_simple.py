@@ -8,7 +8,7 @@ from typing import Any
 
 from detcore.contract.errors import SearchError
 from detcore.contract.search import Answer, ExitReason, NewTrial, SearchSetup, TrainTo
-from detcore.search._sampling import Sampler, grid_points
+from detcore.search._sampling import grid_points, sample
 
 # Without a limit, code that rejects all hyperparameters would be tried forever.
 _MAX_INVALID_IN_A_ROW = 100
@@ -131,15 +131,17 @@ class RandomSearch(ReplacingQueue):
     """Trials with hyperparameters drawn at random."""
 
     def __init__(self, setup: SearchSetup) -> None:
-        indices, sampler = itertools.count(), Sampler(setup.seed)
-        super().__init__(setup, lambda: sampler.draw(setup.hyperparameters, next(indices)))
+        indices = itertools.count()
+        super().__init__(
+            setup, lambda: sample(setup.hyperparameters, seed=setup.seed, index=next(indices))
+        )
 
 
 class SingleSearch(_Queue):
     """One trial; it is not replaced."""
 
     def __init__(self, setup: SearchSetup) -> None:
-        hparams = iter([Sampler(setup.seed).draw(setup.hyperparameters, 0)])
+        hparams = iter([sample(setup.hyperparameters, seed=setup.seed, index=0)])
         super().__init__(setup, 1, lambda: next(hparams, None))
 
 
