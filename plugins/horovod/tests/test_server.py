@@ -11,8 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from detcore_horovod._peer import is_own_peer
-from detcore_horovod._server import MemoryStore, RendezvousServer, _Server
+from detcore_horovod._server import MemoryStore, RendezvousServer, _Server, is_own_peer
 
 
 @pytest.fixture
@@ -79,15 +78,17 @@ def test_it_listens_on_the_loopback_address_only(server: RendezvousServer) -> No
     assert server._server.server_address[0] == "127.0.0.1"
 
 
-def test_a_peer_is_known_by_its_user() -> None:
+def test_a_peer_is_known_by_its_user(monkeypatch: pytest.MonkeyPatch) -> None:
     listener = socket.create_server(("127.0.0.1", 0))
     with listener, socket.create_connection(listener.getsockname()) as client:
         accepted, address = listener.accept()
         with accepted:
             assert is_own_peer(address, accepted.getsockname())
-            assert not is_own_peer(address, accepted.getsockname(), uid=os.getuid() + 1)
             assert not is_own_peer((address[0], 1), accepted.getsockname())
             assert client.getpeername() == listener.getsockname()
+            uid = os.getuid() + 1
+            monkeypatch.setattr(os, "getuid", lambda: uid)
+            assert not is_own_peer(address, accepted.getsockname())
 
 
 def test_another_user_of_the_machine_gets_no_answer(server: RendezvousServer) -> None:

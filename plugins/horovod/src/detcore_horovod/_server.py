@@ -9,15 +9,20 @@ Source: horovod 0.28.1, ``horovod/runner/http/http_server.py``.
 from __future__ import annotations
 
 import http.server
+import os
+import socket
+import struct
 import threading
 from collections.abc import Mapping
 from http import HTTPStatus
+from pathlib import Path
 from typing import Any
 
 from detcore.launch.nodes import RendezvousStore
-from detcore_horovod._peer import is_own_peer
 
 _LOOPBACK = "127.0.0.1"
+_CONNECTIONS = Path("/proc/net/tcp")
+_LOCAL, _REMOTE, _UID = 1, 2, 7  # its columns
 _REQUEST_TIMEOUT_S = 3.0
 _MAX_VALUE_BYTES = 1 << 20
 _MAX_STORE_BYTES = 64 << 20
@@ -181,3 +186,27 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:
         """Write no log: every worker asks many times."""
+
+
+def is_own_peer(peer: tuple[str, int], here: tuple[str, int]) -> bool:
+    """Return whether a process of this user holds the other end of a TCP connection.
+
+    On systems that do not report the owner (all but Linux), every peer counts as this user's.
+
+    Args:
+        peer: IPv4 address and port of the other end, on this machine.
+        here: Address and port of this end.
+    """
+    addresses = [_encode_address(peer), _encode_address(here)]
+    try:
+        lines = _CONNECTIONS.read_text().splitlines()
+    except FileNotFoundError:
+        return True
+    rows = (line.split() for line in lines[1:])
+    owner = next((row[_UID] for row in rows if [row[_LOCAL], row[_REMOTE]] == addresses), None)
+    return owner == str(os.getuid())
+
+
+def _encode_address(address: tuple[str, int]) -> str:
+    (number,) = struct.unpack("=I", socket.inet_aton(address[0]))
+    return f"{number:08X}:{address[1]:04X}"

@@ -30,7 +30,7 @@ class HorovodService:
             places: All workers, by rank.
             store: The addresses, or an object that reaches them on another machine.
         """
-        return HorovodRendezvous(RendezvousServer(store, most_workers=len(places)))
+        return HorovodRendezvous(store, most_workers=len(places))
 
     def start_on_hosts(
         self, command: Sequence[str], request: HostsRequest, sink: Sink
@@ -41,11 +41,8 @@ class HorovodService:
         return start_on_hosts(command, request, sink)
 
 
-class HorovodRendezvous:
+class HorovodRendezvous(RendezvousServer):
     """The key-value server of one machine, and the variables that lead to it."""
-
-    def __init__(self, server: RendezvousServer) -> None:
-        self._server = server
 
     def variables(
         self, place: RankPlace, *, interface: str | None, config: Mapping[str, object]
@@ -73,13 +70,9 @@ class HorovodRendezvous:
             "HOROVOD_CPU_OPERATIONS": "gloo",
             **({} if interface is None else {"HOROVOD_GLOO_IFACE": interface}),
             "HOROVOD_GLOO_RENDEZVOUS_ADDR": _LOOPBACK,
-            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self._server.port),
+            "HOROVOD_GLOO_RENDEZVOUS_PORT": str(self.port),
             **(_fusion(optimizations) if isinstance(optimizations, Mapping) else {}),
         }
-
-    def close(self) -> None:
-        """Stop listening."""
-        self._server.close()
 
 
 def _scope_sizes(places: Sequence[RankPlace]) -> dict[str, int]:
