@@ -8,28 +8,11 @@ import pytest
 
 from detcore.config import ExperimentFileError, load_config
 
-MODEL_DEF = """
-raise SystemExit("this module must not run")
-from elsewhere import Borrowed
-class Base(toolkit.SizedTrial): ...
-class DigitsTrial(Base): ...
-class PlainTrial(OtherTrial): ...
-try:
-    class Guarded: ...
-except ImportError:
-    Guarded = None
-def factory(): ...
-import helper
-ALIASES = {'digits': DigitsTrial, 'guarded': Unknown}
-"""
 FILES = {
-    "model_def.py": MODEL_DEF,
+    "model_def.py": 'raise SystemExit("this module must not run")',
     "train.py": "",
-    "star.py": "from model_def import *",
-    "lazy.py": "def __getattr__(name): ...",
-    "broken.py": "x = 1\nclass (:",
-    "package/__init__.py": "class Packed: ...",
-    "package/inner.py": "class Inner: ...",
+    "package/__init__.py": "",
+    "package/inner.py": "",
 }
 
 
@@ -49,7 +32,7 @@ def mistakes(folder: Path, entrypoint: str, hyperparameters: str = "{global_batc
         f"hyperparameters: {hyperparameters}\n"
     )
     try:
-        load_config(file, code_dir=folder, sized_trials=["SizedTrial"])
+        load_config(file, code_dir=folder)
     except ExperimentFileError as error:
         return str(error)
     return ""
@@ -58,8 +41,7 @@ def mistakes(folder: Path, entrypoint: str, hyperparameters: str = "{global_batc
 @pytest.mark.parametrize(
     "entrypoint",
     [
-        "model_def:DigitsTrial", "model_def.py:DigitsTrial", "model_def:Borrowed",
-        "model_def:Guarded", "star:Anything", "lazy:Anything", "package:Packed",
+        "model_def:DigitsTrial", "model_def.py:DigitsTrial", "package:Packed",
         "package.inner:Inner", "package/inner.py:Inner", "json:JSONEncoder",
         "python3 train.py --steps 3", "[python3, -u, train.py]", "python3 -m package.inner",
         "detcore launch -n 2 -- python3 train.py", "cd package && ./run.sh", "ls", "export",
@@ -75,26 +57,16 @@ def test_what_may_be_started(folder: Path, entrypoint: str) -> None:
     [
         ("model_def.DigitsTrial", "written with a colon", "model_def:DigitsTrial"),
         ("package.inner.Inner", "written with a colon", "package.inner:Inner"),
-        ("model_def:DigitTrial", "model_def.py has no class 'DigitTrial'", "model_def:DigitsTrial"),
         ("model_deff:DigitsTrial", "there is no module 'model_deff'", "model_def:DigitsTrial"),
-        ("lib/x.py:DigitsTrial", "there is no module 'lib/x.py'", ""),
-        ("broken:Model", "broken.py, line 2 is not valid Python", ""),
+        ("lib/x.py:DigitsTrial", "there is no lib/x.py in", ""),
         (f"{'m' * 300}:Model", "there is no module 'mmm", ""),
         (f"python3 {'m' * 300}.py", "there is no mmm", ""),
         ("python3 trian.py", "there is no trian.py in", "train.py"),
         ("python3 -u trian.py", "there is no trian.py in", "train.py"),
         ("[python3, trian.py]", "there is no trian.py in", "train.py"),
         ("./run.sh", "there is no ./run.sh in", ""),
-        ("bash run.sh", "there is no run.sh in", ""),
         ("python3 -m trian", "there is no module 'trian'", "train"),
         ("model_def", "written with a colon", "model_def:"),
-        ("model_def:factory", "'factory' in model_def.py, line 11 is not a class", ""),
-        ("model_def:helper", "'helper' in model_def.py, line 12 is not a class", ""),
-        ("model_def:Unknown", "model_def.py has no class 'Unknown'", ""),
-        ("train.py", "looked for in PATH", "did you mean 'python3 train.py'?"),
-        ("train.py --steps 3", "train.py cannot be started", "'python3 train.py --steps 3'?"),
-        ("[train.py]", "train.py cannot be started", "did you mean 'python3 train.py'?"),
-        ("./train.py", "the file is not executable", "did you mean 'python3 ./train.py'?"),
     ],
 )
 def test_what_is_not_there(folder: Path, entrypoint: str, told: str, meant: str) -> None:
@@ -102,13 +74,6 @@ def test_what_is_not_there(folder: Path, entrypoint: str, told: str, meant: str)
     assert "const.yaml:1:" in report
     assert told in report
     assert meant in report
-
-
-def test_a_batch_size_that_the_trial_needs(folder: Path) -> None:
-    for hyperparameters in ("{}", "{rate: 1}"):
-        report = mistakes(folder, "model_def:DigitsTrial", hyperparameters)
-        assert "a SizedTrial needs hyperparameters.global_batch_size" in report
-        assert mistakes(folder, "model_def:PlainTrial", hyperparameters) == ""
 
 
 @pytest.mark.parametrize(

@@ -132,12 +132,14 @@ def test_a_trial_that_imports_determined_is_to_be_migrated(detcore: Detcore) -> 
 
 def test_a_wrong_entrypoint_lists_what_is_there(detcore: Detcore) -> None:
     finished = detcore("run", detcore.config(entrypoint="model_def:Lin"), MODEL_DIR)
-    assert finished.code == 2
-    assert "has no class 'Lin'" in finished.stderr
-    assert "did you mean 'model_def:Line'?" in finished.stderr
+    assert finished.code == 1
+    assert "has no class 'Lin'" in finished.output
+    assert "It defines: " in finished.output
+    assert "restart" not in finished.output
     finished = detcore("run", detcore.config(entrypoint="modeldef:Line"), MODEL_DIR)
+    assert finished.code == 2
     assert "there is no module 'modeldef'" in finished.stderr
-    assert "modules there: model_def" in finished.stderr
+    assert "did you mean 'model_def:Line'?" in finished.stderr
 
 
 def test_a_mistake_in_the_file_is_exit_code_2_with_its_place(detcore: Detcore) -> None:

@@ -325,21 +325,6 @@ def test_following_ends_with_ctrl_c_and_the_experiment_goes_on(jobs: JobServer) 
     assert experiment(jobs, number).wait(interval=0.1).value == "CANCELED"
 
 
-def test_misspelt_hyperparameters_of_a_script_are_named(jobs: JobServer) -> None:
-    folder = jobs.client.folder / "script"
-    folder.mkdir()
-    (folder / "train.py").write_text(
-        "from detcore import core\n"
-        "with core.init() as context:\n"
-        "    print(context.info.hparams['dropout'])\n"
-    )
-    config = write_config(jobs, entrypoint="python3 train.py", hyperparameters={"droput": 0.3})
-    finished = jobs.client("run", config, folder, "--master", jobs.url, "--detach")
-    assert finished.code == 0, finished.output
-    said = "is not in the code of train.py: did you mean 'dropout'"
-    assert f"note: hyperparameters.droput {said}" in finished.output
-
-
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

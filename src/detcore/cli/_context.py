@@ -67,13 +67,11 @@ def load_experiment_file(
     """
     from detcore.config import load_config, parse_set_flags
 
-    frameworks = plugins.frameworks().values()
     return load_config(
         file,
         overrides=parse_set_flags(settings),
         environment=environment.config_overrides,
         required=("entrypoint",),
         code_dir=code_dir,
-        sized_trials=[f.trial_class.partition(":")[2] for f in frameworks if f.needs_batch_size],
         **plugins.settings_models(),
     )

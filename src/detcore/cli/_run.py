@@ -224,7 +224,7 @@ def _run_at(
     quiet: bool,
 ) -> None:
     """Have a server train the experiment, as `run` does here."""
-    from detcore.config import notices_of_code, parse_set_flags
+    from detcore.config import parse_set_flags
     from detcore.experimental.http import Detached, HandIn, activate, follow, submit
 
     environment, overrides = obj.environment, parse_set_flags(settings)
@@ -232,22 +232,16 @@ def _run_at(
     try:
         with contextlib.closing(display):
             if config is not None:
-                variables = environment.config_overrides
                 given = HandIn.from_file(
-                    config, overrides=overrides, environment=variables, test_mode=test_mode
+                    config,
+                    overrides=overrides,
+                    environment=environment.config_overrides,
+                    test_mode=test_mode,
                 )
                 folder = model_dir or config.absolute().parent
                 session, number = submit(
                     master, given, folder, environment=environment, notice=display.notice
                 )
-                for line in notices_of_code(
-                    given.text,
-                    name=given.name,
-                    code_dir=folder,
-                    overrides=overrides,
-                    environment=variables,
-                ):
-                    display.notice(line)
             else:
                 number = resume or 0
                 session = activate(master, number, environment=environment)

@@ -18,7 +18,6 @@ from detcore.config._loader import (
     load_mapping,
     load_text,
     mapping_text,
-    notices_of_code,
     refusal,
 )
 from detcore.config._overrides import parse_set_flags
@@ -29,6 +28,6 @@ from detcore.config._source import Diagnostic, Label, Span
 __all__ = [
     "Diagnostic", "ExperimentConfig", "ExperimentFileError", "Label", "LoadOptions", "LoadedConfig",
     "Origin", "Role", "Span", "TrainingLength", "json_schema", "load_config", "load_mapping",
-    "load_text", "mapping_text", "notices_of_code", "parse_set_flags", "ranges", "refusal",
+    "load_text", "mapping_text", "parse_set_flags", "ranges", "refusal",
     "render", "resolve_constants", "smoke_config", "trial_seed",
 ]  # fmt: skip

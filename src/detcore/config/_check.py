@@ -20,7 +20,6 @@ from detcore.config._fields import KIND_MARK, UNITS, Models
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._notices import find_remarks, format_notices
 from detcore.config._problem import (
-    Mention,
     describe_value,
     did_you_mean,
     nearest,
@@ -47,8 +46,8 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
-# Upper bound on explained mistakes: fuzzy matching is slow, and longer reports go unread.
-MOST_MISTAKES = 100
+# Upper bound on explained mistakes: fuzzy matching is slow.
+_MAX_EXPLAINED = 100
 _MAX_PASSES = 50
 _TAGS = ("name", "type")
 # Of plugins; a class, or "module:Class" to be imported when it is used.
@@ -72,7 +71,6 @@ class LoadOptions(TypedDict, total=False):
         launchers: All launchers, likewise.
         code_dir: Folder of the code, in which the entrypoint is looked up without running it; None
             to skip this.
-        sized_trials: Names of the trial classes that need ``hyperparameters.global_batch_size``.
     """
 
     overrides: Mapping[str, object]
@@ -82,7 +80,6 @@ class LoadOptions(TypedDict, total=False):
     storage_types: NamedModels
     launchers: NamedModels
     code_dir: Path | None
-    sized_trials: Collection[str]
 
 
 def check(
@@ -105,7 +102,7 @@ def check(
         }
         explainer = _Explainer(root, models)
         config, errors = _validate(root, models)
-        shown = errors[:MOST_MISTAKES]
+        shown = errors[:_MAX_EXPLAINED]
         reports = [explainer.field(error, place) for place, error in shown]
         mended = [
             report
@@ -115,9 +112,10 @@ def check(
         found += mended or reports
         if not mended:
             break
-    if errors[MOST_MISTAKES:]:
-        first, _ = errors[MOST_MISTAKES]
-        found.append(more_mistakes(explainer.key(first), len(errors) - MOST_MISTAKES))
+    found += [
+        mistake(explainer.key(place), f"{dotted(place)}: {error['msg']}")
+        for place, error in errors[_MAX_EXPLAINED:]
+    ]
     known = {place for place, _ in errors}
     for name in options.get("required", ()):
         place: Place = (*name.split("."),)
@@ -129,25 +127,10 @@ def check(
     broken = broken_rules(facts)
     code_dir = options.get("code_dir")
     if code_dir is not None:
-        broken += entrypoint_mistakes(
-            facts.get("entrypoint"),
-            code_dir,
-            hyperparameters=facts.section("hyperparameters"),
-            sized_trials=options.get("sized_trials", ()),
-        )
+        broken += entrypoint_mistakes(facts.get("entrypoint"), code_dir)
     found += [explainer.problem(problem.context or {}, place) for place, problem in broken]
     notices = format_notices(root, find_remarks(root, explainer.fields_at))
     return (None if found else config), found, notices
-
-
-def more_mistakes(first: Span, number: int) -> Diagnostic:
-    """Return a diagnostic for all mistakes that are not shown, the first of them at `first`."""
-    return Diagnostic(
-        message=f"{number} more mistake{'s' if number != 1 else ''}, such as here",
-        primary=Label(first),
-        help=(f"only {MOST_MISTAKES} are shown at once",),
-        count=number,
-    )
 
 
 def _plugin_models(root: Node, section: str, known: NamedModels | None) -> Models:
@@ -264,14 +247,13 @@ class _Explainer:
         """Explain an error that `detcore.config._problem.problem` made."""
         text, suggestion = context["text"], context["suggestion"]
         valid = [f"valid: {', '.join(context['choices'])}"] if context["choices"] else []
-        beside = [Mention((*place[:-1], name), words, "key") for name, words in context["beside"]]
         return mistake(
             self.key(place) if context["at"] == "key" else self.value(place),
             f"{dotted(place)}: {text}" if text.startswith("expected") else text,
             context["label"] or did_you_mean(suggestion),
             also=[
                 Label(self.key(where) if at == "key" else self.value(where), words)
-                for where, words, at in (*beside, *context["also"])
+                for where, words, at in context["also"]
                 if find(self._root, where) is not None
             ],
             help=[*valid, *context["help"]],

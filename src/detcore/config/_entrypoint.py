@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import os
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from detcore.config._problem import OwnProblem, nearest, problem_at
 
 _TRIAL_CLASS = re.compile(r"(?P<module>[\w.]+|[\w./-]+\.py):(?P<name>[A-Za-z_]\w*)")
-_DOTTED = re.compile(r"(?P<module>[A-Za-z_][\w.]*)\.(?P<name>[A-Za-z_]\w*)")
 _PYTHON = re.compile(r"(.*/)?python[\d.]*")
-_STARTERS = {".py": _PYTHON, ".sh": re.compile(r"(.*/)?(ba|da|z)?sh")}
 # Characters with which a shell does more than start one program.
 _SHELL = frozenset("|&;<>()$`\n*?[]{}~=")
-_BATCH_SIZE = "global_batch_size"
 
 
-def entrypoint_mistakes(
-    entrypoint: object,
-    folder: Path,
-    *,
-    hyperparameters: Collection[str],
-    sized_trials: Collection[str],
-) -> Iterator[OwnProblem]:
-    """Yield the parts that a worker would miss: a module, a class, a script, a batch size.
+def entrypoint_mistakes(entrypoint: object, folder: Path) -> Iterator[OwnProblem]:
+    """Yield the modules and scripts of an entrypoint that a worker would not find.
 
     Args:
         entrypoint: As in the experiment file.
         folder: Folder of the code.
-        hyperparameters: Names of the hyperparameters.
-        sized_trials: Names of trial classes that need ``hyperparameters.global_batch_size``.
     """
-    if isinstance(entrypoint, str) and (found := _TRIAL_CLASS.fullmatch(entrypoint.strip())):
-        yield from _class_mistakes(
-            found["module"], found["name"], folder, _BATCH_SIZE in hyperparameters, sized_trials
-        )
+    if isinstance(entrypoint, str) and (match := _TRIAL_CLASS.fullmatch(entrypoint.strip())):
+        if match["module"].endswith(".py"):
+            yield from _script_mistakes(match["module"], folder)
+        else:
+            yield from _module_mistakes(match["module"], folder, suffix=f":{match['name']}")
     elif words := _words(entrypoint):
         yield from _command_mistakes(words, folder)
 
@@ -58,8 +47,8 @@ def script_of(entrypoint: object, folder: Path) -> Path | None:
     if len(words) < 2 or not _PYTHON.fullmatch(words[0]):
         return None
     if words[1] == "-m" and len(words) > 2:
-        main = _file_of(f"{words[2]}.__main__", folder)
-        return main or _file_of(words[2], folder)
+        main = _find_module(f"{words[2]}.__main__", folder)
+        return main or _find_module(words[2], folder)
     first = next((word for word in words[1:] if not word.startswith("-") or word == "-c"), "")
     is_script = first.endswith(".py") and _is_there(first, folder)
     return folder / first if is_script else None
@@ -82,137 +71,51 @@ def _words(entrypoint: object) -> Sequence[str]:
 
 
 def _command_mistakes(words: Sequence[str], folder: Path) -> Iterator[OwnProblem]:
-    program = words[0]
-    if _is_there(program, folder):
-        path = folder / program
-        if not (os.access(path, os.X_OK) if "/" in program else shutil.which(program)):
-            starter = "python3 " if program.endswith(".py") else "sh " if "/" in program else "./"
-            why = "a name without '/' is looked for in PATH, not in the folder of the code"
-            if "/" in program:
-                why = "the file is not executable"
-            text = f": {program} cannot be started as a command"
-            yield _wrong(text, starter + shlex.join(words), help=[why])
-            return
+    program, *arguments = words
     if _is_there(program, folder) or shutil.which(program):
-        if words[1:2] == ["-m"] and len(words) > 2 and _PYTHON.fullmatch(program):
-            yield from _module_mistakes(words[2], folder)
+        if not _PYTHON.fullmatch(program):
             return
-        script = next((word for word in words[1:] if not word.startswith("-")), "")
-        starts = _STARTERS.get(Path(script).suffix)
-        is_script = starts and starts.fullmatch(program) and not {"-m", "-c"} & {*words}
-        if not is_script or _is_there(script, folder):
+        if arguments[:1] == ["-m"] and len(arguments) > 1:
+            yield from _module_mistakes(arguments[1], folder)
             return
-        program = script
-    elif len(words) == 1 and program.isidentifier() and _file_of(program, folder) is not None:
+        script = next((word for word in arguments if not word.startswith("-")), "")
+        if script.endswith(".py") and not {"-m", "-c"} & {*arguments}:
+            yield from _script_mistakes(script, folder)
+    elif "/" in program or program.endswith((".py", ".sh")):
+        yield from _script_mistakes(program, folder)
+    elif not arguments:  # it may be a word of the shell
+        module, _, name = program.rpartition(".")
         text = f" '{program}' is no command; a trial class is written with a colon"
-        yield _wrong(text, f"{program}:NameOfTheClass")
-        return
-    elif (found := _DOTTED.fullmatch(program)) and len(words) == 1:
-        if _file_of(found["module"], folder) is not None:
-            text = f" '{program}' is no command; a trial class is written with a colon"
-            yield _wrong(text, f"{found['module']}:{found['name']}")
-            return
-    elif "/" not in program and not program.endswith((".py", ".sh")):
-        return  # may be a word of the shell
-    names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
-    hint = "paths in a command are relative to the folder of the code"
-    yield _wrong(f": there is no {program} in {folder}", nearest(program, names), help=[hint])
+        if _find_module(program, folder) is not None:
+            yield _wrong(text, f"{program}:NameOfTheClass")
+        elif module and _find_module(module, folder) is not None:
+            yield _wrong(text, f"{module}:{name}")
 
 
-def _module_mistakes(module: str, folder: Path) -> Iterator[OwnProblem]:
-    is_there = _file_of(module, folder) or _file_of(f"{module}.__main__", folder)
+def _script_mistakes(script: str, folder: Path) -> Iterator[OwnProblem]:
+    if not _is_there(script, folder):
+        names = [path.name for path in folder.glob("*") if path.suffix in (".py", ".sh")]
+        hint = "paths in an entrypoint are relative to the folder of the code"
+        yield _wrong(f": there is no {script} in {folder}", nearest(script, names), help=[hint])
+
+
+def _module_mistakes(module: str, folder: Path, suffix: str = "") -> Iterator[OwnProblem]:
+    is_there = _find_module(module, folder) or _find_module(f"{module}.__main__", folder)
     if not is_there and not _is_installed(module.partition(".")[0]):
         near = nearest(module, [path.stem for path in folder.glob("*.py")])
-        yield _wrong(f": there is no module '{module}' in {folder}, and none is installed", near)
-
-
-def _class_mistakes(
-    module: str, name: str, folder: Path, has_size: bool, sized_trials: Collection[str]
-) -> Iterator[OwnProblem]:
-    file = _file_of(module, folder)
-    if file is None:
-        if not module.endswith(".py") and _is_installed(module.partition(".")[0]):
-            return
-        modules = [path.stem for path in folder.glob("*.py")]
-        near = None if module.endswith(".py") else nearest(module, modules)
-        hint = f"modules there: {', '.join(sorted(modules)) or 'none'}"
-        meant = f"{near}:{name}" if near else None
-        yield _wrong(f": there is no module '{module}' in {folder}", meant, help=[hint])
-        return
-    try:
-        defined = dict(_definitions(ast.parse(file.read_bytes(), str(file)).body))
-    except OSError as error:
-        yield _wrong(f": {file} cannot be read: {error.strerror}")
-        return
-    except SyntaxError as error:
-        yield _wrong(f": {file.name}, line {error.lineno} is not valid Python: {error.msg}")
-        return
-    except (ValueError, RecursionError, MemoryError) as error:
-        yield _wrong(f": {file.name} is not valid Python: {error}")
-        return
-    if "*" in defined or "__getattr__" in defined:
-        return
-    if name not in defined:
-        classes = [key for key, node in defined.items() if isinstance(node, ast.ClassDef)]
-        near = nearest(name, classes) or (classes[0] if len(classes) == 1 else None)
-        hint = f"its classes: {', '.join(classes) or 'none'}"
-        meant = f"{module}:{near}" if near else None
-        yield _wrong(f": {file.name} has no class '{name}'", meant, help=[hint])
-    elif isinstance(node := defined[name], ast.Import | ast.FunctionDef):
-        yield _wrong(f": '{name}' in {file.name}, line {node.lineno} is not a class")
-    elif not has_size and sized_trials:
-        yield from _size_mistakes(name, defined, sized_trials)
-
-
-def _size_mistakes(
-    name: str, defined: dict[str, ast.AST], sized_trials: Collection[str]
-) -> Iterator[OwnProblem]:
-    seen: set[str] = set()
-    while isinstance(node := defined.get(name), ast.ClassDef) and name not in seen:
-        seen.add(name)
-        bases = [ast.unparse(base).rpartition(".")[2] for base in node.bases]
-        sized = next((base for base in bases if base in sized_trials), None)
-        if sized is not None:
-            yield problem_at(
-                ("hyperparameters",),
-                f"a {sized} needs hyperparameters.{_BATCH_SIZE}",
-                f"no '{_BATCH_SIZE}' here",
-                at="key",
-                help=["the records of one training step, over all workers"],
-                suggestion=_BATCH_SIZE,
-            )
-            return
-        name = next((base for base in bases if base in defined), "")
-
-
-def _definitions(body: Sequence[ast.stmt]) -> Iterator[tuple[str, ast.AST]]:
-    """Yield the names that a module defines, including those below ``if``, ``try`` and ``with``."""
-    for node in body:
-        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node.name, node
-        elif isinstance(node, ast.Import | ast.ImportFrom):
-            yield from (
-                ((alias.asname or alias.name).partition(".")[0], node) for alias in node.names
-            )
-        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign):
-            for part in ast.walk(node):
-                if isinstance(part, ast.Name) and isinstance(part.ctx, ast.Store):
-                    yield part.id, node
-        else:
-            for blocks in ("body", "orelse", "finalbody"):
-                yield from _definitions(getattr(node, blocks, []))
-            for handler in getattr(node, "handlers", []):
-                yield from _definitions(handler.body)
+        text = f": there is no module '{module}' in {folder}, and none is installed"
+        yield _wrong(text, near and near + suffix)
 
 
 def _is_there(path: str, folder: Path) -> bool:
     return os.path.isfile(folder / path)
 
 
-def _file_of(module: str, folder: Path) -> Path | None:
-    path = folder / (module if module.endswith(".py") else module.replace(".", "/") + ".py")
-    package = folder / module.replace(".", "/") / "__init__.py"
-    return next((found for found in (path, package) if os.path.isfile(found)), None)
+def _find_module(module: str, folder: Path) -> Path | None:
+    path = folder / module.replace(".", "/")
+    return next(
+        (file for file in (Path(f"{path}.py"), path / "__init__.py") if os.path.isfile(file)), None
+    )
 
 
 def _is_installed(name: str) -> bool:

@@ -60,8 +60,8 @@ class ExperimentConfig(Section):
     )
     description: str | None = setting("Purpose of the experiment.", None)
     labels: list[str] = setting("Words to find the experiment by.", [])
-    project: str | None = setting("Project; goes with 'workspace'.", None)
-    workspace: str | None = setting("Workspace; goes with 'project'.", None)
+    project: str | None = setting("Project, by any name.", None)
+    workspace: str | None = setting("Workspace, by any name.", None)
     entrypoint: Command | None = setting(
         "Code to run: 'module:TrialClass', a shell command, or a list of arguments.", None
     )

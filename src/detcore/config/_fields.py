@@ -149,7 +149,6 @@ def _validator(minimum: int, *, unitless: bool = False) -> PlainValidator:
                 f"a length has one unit, this one has {' and '.join(value)}",
                 "second unit",
                 at="key",
-                beside=[(unit, "first unit")],
                 help=("keep one of them",),
             )
             raise_problems("Length", [((others[0],), two)])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 import yaml
 
 from detcore._secrets import is_secret_key
-from detcore.config._check import MOST_MISTAKES, LoadOptions, check, more_mistakes
+from detcore.config._check import LoadOptions, check
 from detcore.config._experiment import ExperimentConfig
 from detcore.config._notices import code_notices
 from detcore.config._overrides import lay_over, read_overrides
@@ -42,6 +42,8 @@ _MOST_CHARACTERS = 1_000_000
 _MOST_BYTES = 4 * _MOST_CHARACTERS
 # Upper bound on the experiment files that a message lists.
 _MOST_FILES = 8
+# Longer reports go unread.
+_MOST_SHOWN = 100
 
 
 class ExperimentFileError(ConfigError):
@@ -61,7 +63,8 @@ class ExperimentFileError(ConfigError):
 
     def report(self, style: Style = no_style) -> str:
         """Return the report, coloured by `style`; see `detcore.config.render`."""
-        body = render(self.diagnostics, secrets=self._secrets, style=style)
+        shown = self.diagnostics[:_MOST_SHOWN]
+        body = render(shown, secrets=self._secrets, style=style)
         if not any(found.primary.span.source.lines for found in self.diagnostics):
             return body  # in a file that cannot be read, mistakes are not counted
         return f"{body}\n\n{style(self.summary, 'message')}"
@@ -69,8 +72,9 @@ class ExperimentFileError(ConfigError):
     @property
     def summary(self) -> str:
         """The last line of the report."""
-        count = sum(found.count for found in self.diagnostics)
-        return f"{self.name}: {count} mistake{'s' if count != 1 else ''}"
+        count = len(self.diagnostics)
+        shown = f", of which {_MOST_SHOWN} are shown" if count > _MOST_SHOWN else ""
+        return f"{self.name}: {count} mistake{'s' if count != 1 else ''}{shown}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,33 +176,6 @@ def mapping_text(config: Mapping[str, object]) -> str:
         ) from exc
 
 
-def notices_of_code(
-    text: str,
-    *,
-    name: str,
-    code_dir: Path,
-    overrides: Mapping[str, object] = {},
-    environment: Mapping[str, str] = {},
-) -> list[str]:
-    """Return a line for each hyperparameter of which the code has only a near name.
-
-    For an experiment file that a server checks, which does not have the code by then. Mistakes of
-    the file are the server's to report: with one that hides the settings the list is empty.
-
-    Args:
-        text: The text of the file.
-        name: Name of the file in messages.
-        code_dir: Folder of the code.
-        overrides: As in `LoadOptions`.
-        environment: As in `LoadOptions`.
-    """
-    if len(text) > _MOST_CHARACTERS:
-        return []
-    source, text = Source.of_file(name, text)
-    root, _, _ = _read(text, source, overrides, environment)
-    return code_notices(root, code_dir)
-
-
 def refusal(loaded: LoadedConfig, refused: Mapping[str, Exception]) -> ExperimentFileError:
     """Return the report of sections that are valid by themselves, but rejected by plugins.
 
@@ -272,11 +249,8 @@ def _secrets(node: Node, *, is_secret: bool = False) -> Iterator[Span]:
 
 
 def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
-    """Return the mistakes of the file first, those of each source in the order of its text.
-
-    The diagnostic for all mistakes that are not shown comes last.
-    """
-    ordered = sorted(
+    """Return the mistakes of the file first, those of each source in the order of its text."""
+    return sorted(
         dict.fromkeys(found),
         key=lambda item: (
             item.primary.span.source is not source,
@@ -285,11 +259,6 @@ def _ordered(found: list[Diagnostic], source: Source) -> list[Diagnostic]:
             item.column,
         ),
     )
-    shown, rest = ordered[:MOST_MISTAKES], ordered[MOST_MISTAKES:]
-    if rest:
-        number = sum(found.count for found in rest)
-        shown.append(more_mistakes(rest[0].primary.span, number))
-    return shown
 
 
 def _origins(config: ExperimentConfig, root: Node) -> dict[str, Origin]:
@@ -357,20 +326,7 @@ def _read_file(path: Path) -> tuple[Source, str]:
         source, text = Source.of_file(name, raw.decode("utf-8-sig"))
     except UnicodeDecodeError as exc:
         raise ExperimentFileError([_not_utf8(name, raw, exc)], name=name) from exc
-    if not any(_has_content(line) for line in source.lines):
-        empty = mistake(
-            source.span(width=0),
-            "the experiment file is empty",
-            "nothing but blank lines and comments",
-            help=["an experiment needs at least 'entrypoint' and 'searcher'"],
-        )
-        raise ExperimentFileError([empty], name=name)
     return source, text
-
-
-def _has_content(line: str) -> bool:
-    stripped = line.strip()
-    return bool(stripped) and not stripped.startswith("#") and stripped not in ("---", "...")
 
 
 def _unreadable(name: str, message: str, **details: Unpack[Further]) -> ExperimentFileError:

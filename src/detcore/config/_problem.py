@@ -44,7 +44,6 @@ class Details(TypedDict, total=False):
         choices: All valid values.
         at: Whether the key or the value is the position.
         also: Related places; those that are not in the text are left out of the report.
-        beside: Related keys of the same mapping, and texts under them.
         help: Further lines.
     """
 
@@ -52,14 +51,13 @@ class Details(TypedDict, total=False):
     choices: Iterable[str]
     at: Literal["key", "value"]
     also: Iterable[Mention]
-    beside: Iterable[tuple[str, str]]
     help: Iterable[str]
 
 
 def problem(text: str, label: str = "", **details: Unpack[Details]) -> PydanticCustomError:
     """Return an error that carries the text under its position, and `Details`, for a report."""
     none: Details = {
-        "suggestion": None, "at": "value", "choices": (), "also": (), "beside": (), "help": ()
+        "suggestion": None, "at": "value", "choices": (), "also": (), "help": ()
     }  # fmt: skip
     context = {"text": text, "label": label, **none, **details}
     return PydanticCustomError("detcore", "{text}", context)

@@ -64,14 +64,6 @@ def broken_rules(facts: Facts) -> list[OwnProblem]:
     return [broken for rule in _RULES for broken in rule(facts)]
 
 
-def _project_and_workspace(facts: Facts) -> Iterator[OwnProblem]:
-    for given, other in (("project", "workspace"), ("workspace", "project")):
-        if facts.get(given) and not facts.get(other) and not facts.is_bad((other,)):
-            message = f"'{given}' is given without '{other}'"
-            label = f"no '{other}' beside it"
-            yield problem_at((given,), message, label, at="key", help=["give both or neither"])
-
-
 def _ranges_can_be_drawn(facts: Facts) -> Iterator[OwnProblem]:
     for place, value in ranges(facts.section("hyperparameters"), ("hyperparameters",)):
         low, high = facts.number(*place, "minval"), facts.number(*place, "maxval")
@@ -139,7 +131,7 @@ def _one_source(facts: Facts) -> Iterator[OwnProblem]:
             f"'{first}' and '{second}' are both given",
             "one starting point",
             at="key",
-            beside=[(first, "another starting point")],
+            also=[Mention(("searcher", first), "another starting point", "key")],
             help=["keep one of them"],
         )
 
@@ -227,7 +219,6 @@ def _slots_fit(facts: Facts) -> Iterator[OwnProblem]:
 
 
 _RULES: tuple[Callable[[Facts], Iterator[OwnProblem]], ...] = (
-    _project_and_workspace,
     _ranges_can_be_drawn,
     _grid_needs_counts,
     _profiling_ends_after_it_begins,

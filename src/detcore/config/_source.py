@@ -79,7 +79,6 @@ class Diagnostic:
         secondary: Other positions that are involved.
         help: Further lines: expected values, and how to correct it.
         suggestion: The most likely correction, or None.
-        count: Number of mistakes that it represents.
     """
 
     message: str
@@ -87,7 +86,6 @@ class Diagnostic:
     secondary: tuple[Label, ...] = ()
     help: tuple[str, ...] = ()
     suggestion: str | None = None
-    count: int = 1
 
     @property
     def source_name(self) -> str:

@@ -309,14 +309,6 @@ _KNOWN = {
         "indented differently, or stands where a key was expected",
         ("give the keys of one block the same indentation",),
     ),
-    "undefined alias": SyntaxProblem(
-        "an alias without an anchor",
-        "no anchor of this name above",
-        ("put quotes around a value that begins with '*'",),
-    ),
-    "but found another document": SyntaxProblem(
-        "a second document begins here", "expected one document", ("remove it",)
-    ),
 }
 
 
@@ -340,9 +332,6 @@ def explain_syntax(exc: yaml.MarkedYAMLError, line: str) -> SyntaxProblem:
         return SyntaxProblem(f"this {what} is never closed", "opened here", at_context=True)
     if here and here in "]}":
         return SyntaxProblem(f"a '{here}' that closes nothing", f"unexpected '{here}'")
-    if unfit := re.search(r"found character '(.+)' that cannot start", problem):
-        text = f"a plain value cannot begin with {unfit[1]}"
-        return SyntaxProblem(text, help=("put the value in quotes",))
     if "mapping values" in problem and re.fullmatch(r"\s*[\w.-]+", before):
         return SyntaxProblem(
             "a key where the line above has not ended",
@@ -355,12 +344,6 @@ def explain_syntax(exc: yaml.MarkedYAMLError, line: str) -> SyntaxProblem:
     for words, known in _KNOWN.items():
         if words in problem or words in context:
             return known
-    if expected := re.match(r"expected ',' or '(.)'", problem):
-        close = expected[1]
-        if mark and begun and mark.line > begun.line and here == ":":
-            text = "this bracket is never closed"
-            return SyntaxProblem(text, f"no '{close}' to it", at_context=True)
-        what = "list" if close == "]" else "mapping"
-        text = f"expected ',' or '{close}' here, to continue or end the {what}"
-        return SyntaxProblem(text, "unexpected")
+    if begun and mark and mark.line > begun.line and here == ":" and "expected ','" in problem:
+        return SyntaxProblem("this bracket is never closed", at_context=True)
     return SyntaxProblem(f"not YAML: {problem}")

@@ -220,8 +220,6 @@ class Framework:
         requires: Modules that must be importable, such as ``("tensorflow",)``.
         related: Further modules whose versions matter, such as ``("keras",)``. Checkpoints note the
             versions of those that are imported, and of `requires`.
-        needs_batch_size: Whether its trials need ``hyperparameters.global_batch_size``, so that a
-            configuration without it is refused before a worker starts.
         install_hint: The command that installs the modules in `requires`.
         variables: Environment variables, names and values, that worker processes get where the
             user has not set them. They are set before anything is imported.
@@ -243,7 +241,6 @@ class Framework:
     native_init: str | None = None
     metric: str = "val_loss"
     several_workers: bool = False
-    needs_batch_size: bool = False
     inexact_resume: str = ""
     requires: tuple[str, ...] = ()
     related: tuple[str, ...] = ()

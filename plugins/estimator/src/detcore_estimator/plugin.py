@@ -22,7 +22,6 @@ def detcore_register_framework() -> Framework:
         native_init="detcore_estimator._native:init",
         metric="loss",
         several_workers=True,
-        needs_batch_size=True,
         requires=("tensorflow",),
         related=("tensorflow_estimator", "keras", "numpy", "horovod"),
         # TensorFlow's C++ code prints a page of notices at each start (oneDNN, instructions of the

@@ -21,7 +21,6 @@ def detcore_register_framework() -> Framework:
         reads=("tensorflow:h5", "tensorflow:saved_weights"),
         native_init="detcore_keras._native:init",
         several_workers=True,
-        needs_batch_size=True,
         requires=("tensorflow",),
         related=("keras", "numpy", "horovod"),
         # TensorFlow's C++ code prints a page of notices at each start (oneDNN, instructions of the
