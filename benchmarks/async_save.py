@@ -133,9 +133,11 @@ class Clock(BenchmarkClock):
     def _end_stretch(self, now: float) -> None:
         self._note(f"{self._way}: stretch", now - self._began)
         if self._way in {"asynchronous", "first save"}:
-            self._note(f"{self._way}: outlasted", float(self._checkpoint.progress() is not None))
+            self._note(
+                f"{self._way}: outlasted", float(self._checkpoint.steps_being_saved is not None)
+            )
             self._checkpoint.wait()
-            told = self._checkpoint.save_times[-1]
+            told = self._checkpoint._last_save.times
             self._note(f"{self._way}: stall as reported", told.stalled_s)
             self._note(f"{self._way}: until committed", told.total_s)
             self.size_bytes = told.size_bytes
@@ -202,7 +204,7 @@ def _measure_core(checkpoint: Any, arrays: dict[str, Any], times: Times, rounds:
             checkpoint.save_async(snapshot, {"steps_completed": 1})
             checkpoint.wait()
             times.setdefault(f"{name}: stall as reported", []).append(
-                checkpoint.save_times[-1].stalled_s
+                checkpoint._last_save.times.stalled_s
             )
             _delete_all(checkpoint)
         for name, seconds in _copy_times(arrays).items():

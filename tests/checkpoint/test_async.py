@@ -16,7 +16,6 @@ from typing import Any
 import pytest
 from file_systems import mounted_disk
 from storage_servers import gcs_server, gcs_settings, s3_settings, seaweedfs
-from virtual_time import VirtualTime
 
 from detcore._log.events import CheckpointCommitted
 from detcore.checkpoint import (
@@ -26,7 +25,6 @@ from detcore.checkpoint import (
     recover_checkpoints,
     verify_checkpoint,
 )
-from detcore.checkpoint._save import Save
 from detcore.distributed import DistributedContext
 from detcore.errors import (
     CheckpointNotFoundError,
@@ -37,7 +35,7 @@ from detcore.errors import (
     StorageFullError,
 )
 from detcore.storage import LocalStorage, StorageBackend
-from detcore.types import SaveTimes, TensorInfo
+from detcore.types import TensorInfo
 from detcore_storage import GcsStorage, S3Storage
 
 META = {"steps_completed": 1}
@@ -93,11 +91,8 @@ def test_it_is_whole_once_it_is_recorded(desk: Any) -> None:
     assert saved.stalled_s is not None
     assert saved.total_s is not None
     assert 0 < saved.stalled_s <= saved.total_s <= time.monotonic() - began
-    assert context.save_times == [
-        SaveTimes(size_bytes=saved.size_bytes, stalled_s=saved.stalled_s, total_s=saved.total_s)
-    ]
     context.poll()
-    assert len(context.save_times) == 1
+    assert desk.saved == [saved]
 
 
 def test_one_at_a_time_in_their_order(desk: Any) -> None:
@@ -171,7 +166,7 @@ def test_a_failure_is_raised_once_and_leaves_nothing(desk: Any, folder: Path, co
 def wait_for_the_thread(context: CheckpointContext) -> None:
     """Wait for the end of the save under way without taking note of it."""
     deadline = time.monotonic() + TIMEOUT_S
-    while context.progress() is not None:
+    while context.steps_being_saved is not None:
         assert time.monotonic() < deadline
         time.sleep(0.005)
 
@@ -283,7 +278,7 @@ def test_one_that_is_given_up_leaves_nothing(desk: Any) -> None:
     assert desk.states() == {kept: "COMPLETED", name: "DELETED"}
     assert list_committed(desk.storage) == [kept]
     assert desk.names(name) == []
-    assert desk.context.progress() is None
+    assert desk.context.steps_being_saved is None
     desk.context.wait()
     assert not desk.context.abandon()
 
@@ -365,7 +360,7 @@ def test_a_child_has_nothing_to_wait_for(desk: Any) -> None:
         desk.context.poll()
         desk.context.wait()
         desk.context.close(TIMEOUT_S)
-        os._exit(0 if desk.context.progress() is None else 1)
+        os._exit(0 if desk.context.steps_being_saved is None else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     gate.opened.set()
@@ -430,19 +425,9 @@ def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_de
 
             return put_tree(pairs, progress=count)
 
-    desk.context._saver._storage = Watched()
+    desk.context._storage = Watched()
     name = desk.context.save_async(open_gate(os.urandom(40 << 20)), META)
     assert reached.wait(TIMEOUT_S)
     desk.context.give_up(TIMEOUT_S)
     assert desk.states() == {name: "DELETED"}
     assert desk.names(name) == []
-
-
-def test_the_age_of_a_save_counts_from_when_the_training_asked_for_it(tmp_path: Path) -> None:
-    clock = VirtualTime()
-    clock.sleep(2.0)
-    storage = LocalStorage(tmp_path)
-    save = Save(META, {}, storage=storage, behind=clock, waited_s=0.5)
-    assert save.age_s == 0.5
-    clock.sleep(3.0)
-    assert save.age_s == 3.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import time
@@ -98,8 +99,23 @@ def test_a_save_that_fits_is_made(bucket: Bucket) -> None:
     stdout, _ = process.communicate(timeout=60)
     assert process.returncode == 75, stdout
     assert "grace of 30 s (preemption_grace_s): " in stdout
-    assert "no save was seen yet: the present state is saved" in stdout
+    assert "kept for ending), the present state is saved" in stdout
     assert len(bucket.committed()) == 1
+    bucket.assert_all_whole()
+
+
+def test_a_save_under_way_is_finished_before_the_last_one(bucket: Bucket) -> None:
+    bucket.order(save_s=2.0)
+    process, _ = start(bucket, preemption_grace_s=30, min_checkpoint_period={"batches": 10})
+    bucket.detcore.wait_for(lambda: bucket.is_saving_for(2.0))
+    process.send_signal(signal.SIGTERM)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, stdout
+    (under_way,) = re.findall(r"the checkpoint of batch (\d+) is still being saved", stdout)
+    steps = sorted(record.steps_completed for record in bucket.records())
+    assert {record.state for record in bucket.records()} == {"COMPLETED"}
+    assert int(under_way) in steps
+    assert steps[-1] > int(under_way)
     bucket.assert_all_whole()
 
 

@@ -129,8 +129,8 @@ def _manifest_first(monkeypatch: pytest.MonkeyPatch) -> None:
         _commit.write_files(self._storage, saved, scan)
         return saved
 
-    real_save = _save.Saver.save_copies
-    monkeypatch.setattr(_save.Saver, "save_copies", save)
+    real_save = _save.Saver._save_copies
+    monkeypatch.setattr(_save.Saver, "_save_copies", save)
 
 
 def _manifest_in_place(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -75,7 +75,7 @@ __getattr__, __dir__ = lazy_names(
         "_retention": "apply_retention",
         "_verify": "Fault verify_checkpoint",
         "detcore._log.events": "CheckpointDamaged",
-        "detcore.contract.values": "SaveProgress SaveTimes UnsettledCheckpoint",
+        "detcore.contract.values": "SaveTimes UnsettledCheckpoint",
         "detcore.database": "RetentionPlan RetentionPolicy plan_retention",
         "detcore.database._retention": "choose_checkpoints",
         "detcore.storage": "TransferObserver open_recorded watch_transfers",

@@ -151,15 +151,31 @@ def write_files(
     *,
     is_in_place: bool = False,
     observer: TransferObserver | None = None,
+    check: Callable[[], None] = lambda: None,
 ) -> dict[str, FileDigest]:
-    """Copy files to a checkpoint that is not committed yet; flush to the disk those in place."""
+    """Copy files to a checkpoint that is not committed yet; flush to the disk those in place.
+
+    Args:
+        storage: Storage of the checkpoint.
+        uuid: The checkpoint.
+        scan: Its files.
+        is_in_place: Whether the files are at their places in the storage.
+        observer: Receives the progress, or None.
+        check: Called between two pieces, on any thread; what it raises ends the transfer.
+    """
     from detcore.storage import watched
 
     digests: dict[str, FileDigest] = {}
     if scan.files:
         # Sizes are read only if there is an observer.
         total = scan.size_bytes() if observer else 0
-        with watched(observer, f"saving {uuid[:8]}", total) as progress:
+        with watched(observer, f"saving {uuid[:8]}", total) as advance:
+
+            def progress(size: int) -> None:
+                check()
+                if advance is not None:
+                    advance(size)
+
             if is_in_place:
                 keys = [f"{uuid}/{name}" for name in scan.files]
                 digests = storage.digest_tree(keys, make_durable=True, progress=progress)

@@ -7,13 +7,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.checkpoint._async import BackgroundSaves
 from detcore.checkpoint._commit import Selector, scan_folder
 from detcore.checkpoint._delete import delete_checkpoint
 from detcore.checkpoint._fields import check_metadata
 from detcore.checkpoint._manifest import Manifest, read_manifest
 from detcore.checkpoint._restore import DownloadMode, download_shared, restored
-from detcore.checkpoint._save import Background, Saver, Snapshot, Tensors
+from detcore.checkpoint._save import Saver, Snapshot, Tensors
 from detcore.contract.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -25,12 +24,11 @@ from detcore.contract.errors import (
 if TYPE_CHECKING:
     from detcore.checkpoint._commit import CheckpointRecords
     from detcore.checkpoint._sharded import ShardedSaver
-    from detcore.contract.values import SaveTimes
     from detcore.distributed import DistributedContext
     from detcore.storage import StorageBackend, TransferObserver
 
 
-class CheckpointContext(BackgroundSaves):
+class CheckpointContext(Saver):
     """Saves and restores checkpoints.
 
     A checkpoint counts once all of its files are in the storage and its manifest is written. A save
@@ -49,7 +47,6 @@ class CheckpointContext(BackgroundSaves):
         database: CheckpointRecords | None = None,
         trial_id: int | None = None,
         parent: str | None = None,
-        behind: Background | None = None,
         observer: TransferObserver | None = None,
         on_damage: Callable[[str, str], object] | None = None,
     ) -> None:
@@ -61,28 +58,16 @@ class CheckpointContext(BackgroundSaves):
             database: Records of checkpoints, or None.
             trial_id: The trial that owns the checkpoints; required with a database.
             parent: UUID of the checkpoint that the trial resumed from, or None.
-            behind: Clock and threads of asynchronous saves; default: this machine's.
             observer: Receives the progress of transfers that the caller waits for, or None.
             on_damage: Called with UUID and error if the checkpoint that the trial resumed from
                 turns out to be missing or damaged.
         """
-        behind = behind or Background()
-        saver = Saver(
-            storage=storage,
-            records=database,
-            trial_id=trial_id,
-            parent=parent,
-            behind=behind,
-            observer=observer,
+        super().__init__(
+            storage=storage, records=database, trial_id=trial_id, parent=parent, observer=observer
         )
-        super().__init__(saver, behind)
-        self._storage = storage
         self._distributed = distributed
-        self._database = database
-        self._observer = observer
-        self._parent = parent
+        self._resumed_from = parent
         self._on_damage = on_damage
-        self.versions = saver.versions
         self.has_restored = False
 
     def upload(
@@ -124,7 +109,7 @@ class CheckpointContext(BackgroundSaves):
             )
         plain = check_metadata(metadata)
         scan = scan_folder(Path(ckpt_dir), selector)
-        return self._saver.save_copies(scan, plain)
+        return self._save_copies(scan, plain)
 
     def download(
         self,
@@ -201,7 +186,7 @@ class CheckpointContext(BackgroundSaves):
             return
         self._check_caller("store_path")
         plain = check_metadata(metadata)
-        with self._saver.saving(plain, tensors) as (path, uuid):
+        with self._saving(plain, tensors) as (path, uuid):
             yield path, uuid
 
     def save_async(
@@ -243,12 +228,7 @@ class CheckpointContext(BackgroundSaves):
         """
         self._check_caller("save_async")
         plain = check_metadata(metadata)
-        return self._begin(snapshot, plain, tensors)
-
-    @property
-    def save_times(self) -> list[SaveTimes]:
-        """Durations of this context's recent saves, oldest first."""
-        return list(self._saver.seen)
+        return self._save_in_background(snapshot, plain, tensors)
 
     @contextlib.contextmanager
     def restore_path(
@@ -309,7 +289,7 @@ class CheckpointContext(BackgroundSaves):
             CheckpointNotFoundError: If the checkpoint does not exist.
             CheckpointCorruptError: If its manifest is damaged.
         """
-        self._settle(storage_id)
+        self._wait_for(storage_id)
         with self._reporting_damage(storage_id):
             return read_manifest(self._storage, storage_id)
 
@@ -336,9 +316,7 @@ class CheckpointContext(BackgroundSaves):
         self._check_caller("delete")
         self.wait()
         try:
-            return delete_checkpoint(
-                self._storage, storage_id, database=self._database, globs=globs
-            )
+            return delete_checkpoint(self._storage, storage_id, database=self._records, globs=globs)
         except UnavailableError as away:
             import logging
 
@@ -354,7 +332,7 @@ class CheckpointContext(BackgroundSaves):
         try:
             yield
         except (CheckpointCorruptError, CheckpointNotFoundError) as error:
-            if storage_id == self._parent and self._on_damage is not None:
+            if storage_id == self._resumed_from and self._on_damage is not None:
                 self._on_damage(storage_id, str(error))
             raise
 
@@ -365,13 +343,19 @@ class CheckpointContext(BackgroundSaves):
                 f"download_mode is {mode!r}; expected one of DownloadMode's values"
             )
         self.has_restored = True
-        self._settle(storage_id)
+        self._wait_for(storage_id)
         return self._distributed if mode is DownloadMode.LocalWorkersShareDownload else None
+
+    def _wait_for(self, storage_id: str) -> None:
+        """Wait for a checkpoint that is still being saved."""
+        save = self._get_background_save()
+        if save is not None and save.uuid == storage_id:
+            self.wait()
 
     def _sharded_saver(self) -> ShardedSaver:
         from detcore.checkpoint._sharded import ShardedSaver
 
-        return ShardedSaver(self._saver, self._storage, self._distributed)
+        return ShardedSaver(self, self._storage, self._distributed)
 
     def _check_caller(self, name: str) -> None:
         rank = self._distributed.rank

@@ -1,8 +1,11 @@
-"""Save checkpoints: record, write, commit, record; and clean up after a failure."""
+"""Save checkpoints: record, write, commit, record; and clean up after a failure.
+
+A save in the background runs on a thread of its own, one at a time, and its result is reported
+exactly once.
+"""
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime
 import functools
@@ -12,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, cast
+from typing import TYPE_CHECKING, TypeAlias
 
 from detcore._log import events
 from detcore.checkpoint._commit import (
@@ -28,110 +31,37 @@ from detcore.checkpoint._commit import (
 from detcore.checkpoint._delete import remove_files
 from detcore.checkpoint._fields import new_id
 from detcore.checkpoint._manifest import METADATA_FILE, Manifest, has_manifest
-from detcore.contract.errors import CheckpointError, DetcoreError, StorageFullError
+from detcore.contract.errors import (
+    CheckpointError,
+    CheckpointTimeoutError,
+    DetcoreError,
+    StorageFullError,
+)
 from detcore.contract.values import SaveTimes, TensorInfo
 
 if TYPE_CHECKING:
-    from detcore.storage import FileDigest, Pair, Progress, StorageBackend, TransferObserver
+    from typing import Any
+
+    from detcore.storage import FileDigest, StorageBackend, TransferObserver
 
 
-_SAVES_REMEMBERED = 16
 Snapshot: TypeAlias = "Callable[[Path], Callable[[], None] | None]"
 """Copies the state, given the folder to write to; returns a function that writes the rest."""
+Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
+"""Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
+Timeout: TypeAlias = "float | Callable[[], float] | None"
+"""Seconds to wait; or a function that returns the seconds left; None for no limit."""
 # A disk with less space than this is taken for full after any failure: frameworks raise errors
 # that do not say why a write failed.
 _NOTHING_LEFT_BYTES = 64 * 1024
-Tensors: TypeAlias = "Sequence[TensorInfo] | Callable[[], Sequence[TensorInfo]]"
-"""Tensors in a checkpoint's files, or a function that returns them after the snapshot."""
-
-
-def caused_by(error: BaseException | None) -> Iterator[BaseException]:
-    """Yield an exception and those that led to it; a storage or a framework may have wrapped it."""
-    seen: list[BaseException] = []  # an exception may be raised from itself
-    while error is not None and error not in seen:
-        seen.append(error)
-        yield error
-        error = error.__cause__ or error.__context__
+# How long a cancelled save may take to stop; its files are removed during that time.
+_NOTICE_S = 2.0
+# How often the remaining time is read again.
+_POLL_INTERVAL_S = 0.2
 
 
 class SaveStopped(CheckpointError):
     """A save that was cancelled before its commit; raised only on the save's own thread."""
-
-
-class Background:
-    """The machine's monotonic clock, and daemon threads; tests substitute their own."""
-
-    def now(self) -> float:
-        """Return a monotonic time in seconds."""
-        return time.monotonic()
-
-    def start(self, work: Callable[[], None]) -> None:
-        """Start work on a thread that does not keep the process alive."""
-        threading.Thread(target=work, name="detcore-save", daemon=True).start()
-
-    def wait(self, done: threading.Event, timeout_s: float | None) -> bool:
-        """Wait until an event is set or the timeout expires; return whether it is set."""
-        return done.wait(timeout_s)
-
-
-class Transfer:
-    """A save's storage: counts the bytes that arrive, and refuses operations after a stop.
-
-    Attributes:
-        total_bytes: Sum of the sizes of its files; 0 until all of them are written.
-        moved_bytes: Bytes in the storage, if the storage reports them.
-        began: Time of the first transfer, by `Background.now`; None before.
-        is_stopped: Whether further operations of the save are refused.
-    """
-
-    def __init__(self, storage: StorageBackend) -> None:
-        self._storage = storage
-        self.total_bytes = 0
-        self.moved_bytes = 0
-        self.began: float | None = None
-        self.is_stopped = False
-        self._lock = threading.Lock()
-
-    def begin(self, total_bytes: int, now: float) -> None:
-        """Record that the files are written and their transfer to the storage begins."""
-        self.total_bytes, self.began = total_bytes, now
-
-    def check(self) -> None:
-        """Refuse to continue after a stop.
-
-        Raises:
-            SaveStopped: If the save was cancelled.
-        """
-        if self.is_stopped:
-            raise SaveStopped("the save was given up")
-
-    def __getattr__(self, name: str) -> Any:
-        self.check()
-        return getattr(self._storage, name)
-
-    def put_tree(
-        self, pairs: Sequence[Pair], *, progress: Progress | None = None
-    ) -> dict[str, FileDigest]:
-        """Copy files; a stop takes effect between two pieces."""
-        self.check()
-        return self._storage.put_tree(pairs, progress=self._counted(progress))
-
-    def digest_tree(
-        self, keys: Sequence[str], *, progress: Progress | None = None, **options: Any
-    ) -> dict[str, FileDigest]:
-        """Digest files in place; a stop takes effect between two pieces."""
-        self.check()
-        return self._storage.digest_tree(keys, progress=self._counted(progress), **options)
-
-    def _counted(self, progress: Progress | None) -> Progress:
-        def count(size: int) -> None:  # on any thread
-            with self._lock:
-                self.moved_bytes += size
-            self.check()
-            if progress is not None:
-                progress(size)
-
-        return count
 
 
 class Save:
@@ -142,12 +72,10 @@ class Save:
         metadata: Its metadata, checked already.
         versions: Versions to record in its manifest, by distribution.
         tensors: Tensors in its files, to record in its manifest.
-        requested: When the training thread requested it, by `Background.now`.
-        began: When it began, after the wait for the previous one.
         stalled_s: Seconds for which it stopped training; None if training waits for all of it.
         folder: Where its files are written.
         is_in_place: Whether that is their place in the storage.
-        transfer: Progress of its transfer in the background.
+        size_bytes: Sum of the sizes of its files; None until all of them are written.
         failure: The exception that ended it in the background, or None.
         manifest: Its manifest, once it is committed.
         times: Its duration, once it is recorded.
@@ -157,26 +85,27 @@ class Save:
     times: SaveTimes
 
     def __init__(
-        self,
-        metadata: Mapping[str, Any],
-        versions: Mapping[str, str],
-        *,
-        storage: StorageBackend,
-        behind: Background,
-        waited_s: float = 0.0,
+        self, metadata: Mapping[str, Any], versions: Mapping[str, str], waited_s: float = 0.0
     ) -> None:
+        """Start to measure its time.
+
+        Args:
+            metadata: Metadata, checked already.
+            versions: Versions to record.
+            waited_s: Seconds for which training has waited for the previous save.
+        """
         self.uuid = new_id()
         self.metadata = metadata
         self.versions = versions
         self.tensors: tuple[TensorInfo, ...] = ()
-        self.began = behind.now()
-        self.requested = self.began - waited_s
         self.stalled_s: float | None = None
         self.folder = Path()
         self.is_in_place = False
-        self.transfer = Transfer(storage)
+        self.size_bytes: int | None = None
         self.failure: BaseException | None = None
-        self._behind = behind
+        self._started_at = time.monotonic()
+        self._waited_s = waited_s
+        self._is_stopped = False
         self._done = threading.Event()
         self._pid = os.getpid()
 
@@ -185,13 +114,28 @@ class Save:
         """Batches completed when it began."""
         return int(self.metadata["steps_completed"])
 
+    @property
+    def is_done(self) -> bool:
+        """Whether it has ended in the background, successfully or not."""
+        return self._done.is_set()
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether this process runs it; a child forked since then does not have the thread."""
+        return self._pid == os.getpid()
+
+    @property
+    def age_s(self) -> float:
+        """Seconds since training requested it, including the wait for the previous save."""
+        return time.monotonic() - self._started_at + self._waited_s
+
     def freeze(self, tensors: Tensors) -> None:
         """Set the versions, which other code may add to, and the tensors, as they are now."""
         self.versions = dict(self.versions)
         self.tensors = tuple(tensors() if callable(tensors) else tensors)
 
-    def start(self, work: Callable[[], None], cleanup: contextlib.ExitStack) -> None:
-        """Do the rest on a background thread.
+    def start_thread(self, work: Callable[[], None], cleanup: contextlib.ExitStack) -> None:
+        """Do the rest on a thread that does not keep the process alive.
 
         Args:
             work: Commits and records the checkpoint.
@@ -209,42 +153,50 @@ class Save:
                 self._done.set()
 
         try:
-            self._behind.start(run)
+            threading.Thread(target=run, name="detcore-save", daemon=True).start()
         except BaseException:  # no more threads
             with rest:
                 raise
 
-    @property
-    def is_done(self) -> bool:
-        """Whether it has ended in the background, successfully or not."""
-        return self._done.is_set()
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether this process runs it; a child forked since then does not have the thread."""
-        return self._pid == os.getpid()
-
-    @property
-    def age_s(self) -> float:
-        """Seconds since it was requested."""
-        return self._behind.now() - self.requested
-
-    def wait(self, timeout_s: float | None = None) -> bool:
-        """Wait until it ends in the background; return whether it has."""
-        return self._behind.wait(self._done, timeout_s)
-
     def stop(self) -> None:
         """Refuse further operations; the current one is allowed to finish."""
-        self.transfer.is_stopped = True
+        self._is_stopped = True
+
+    def check(self) -> None:
+        """Refuse to continue after a stop.
+
+        Raises:
+            SaveStopped: If the save was cancelled.
+        """
+        if self._is_stopped:
+            raise SaveStopped("the save was given up")
+
+    def finish(self) -> None:
+        """Set `times`, once it is committed."""
+        total_s = time.monotonic() - self._started_at
+        stalled_s = total_s if self.stalled_s is None else self.stalled_s
+        size_bytes = self.manifest.size_bytes
+        self.times = SaveTimes(size_bytes=size_bytes, stalled_s=stalled_s, total_s=total_s)
+
+    def wait(self, timeout_s: Timeout = None) -> bool:
+        """Wait until it ends in the background; return whether it has."""
+        if not callable(timeout_s):
+            return self._done.wait(timeout_s)
+        while (left_s := timeout_s()) > 0:
+            if self._done.wait(min(left_s, _POLL_INTERVAL_S)):
+                return True
+        return self.is_done
 
 
 class Saver:
-    """Saves one trial's checkpoints, one at a time.
+    """Saves one trial's checkpoints, one at a time; the base of `CheckpointContext`.
+
+    All methods must be called from the training thread. An error of a save in the background is
+    raised once, by the next call of `poll`, `wait` or another method that changes checkpoints, or
+    on closing.
 
     Attributes:
-        versions: Versions to record in manifests, by distribution.
-        seen: Durations of recent saves, oldest first.
-        observer: Receives the progress of saves that the caller waits for, or None.
+        versions: Versions to record in manifests, by distribution; framework plugins add theirs.
     """
 
     def __init__(
@@ -254,61 +206,159 @@ class Saver:
         records: CheckpointRecords | None,
         trial_id: int | None,
         parent: str | None,
-        behind: Background,
-        observer: TransferObserver | None = None,
+        observer: TransferObserver | None,
     ) -> None:
         self.versions: dict[str, str] = {}
         self._storage = storage
-        self.observer = observer
         self._records = records
         self._trial_id = trial_id
         self._parent = parent
-        self._behind = behind
-        self._last: Save | None = None
-        self.seen: collections.deque[SaveTimes] = collections.deque(maxlen=_SAVES_REMEMBERED)
+        self._observer = observer
+        self._last_save: Save | None = None
+        self._save: Save | None = None  # in the background
+        self._given_up: list[Save] = []
+        self._waited_s = 0.0  # since the last save in the background began
 
-    def save_copies(self, scan: Scan, metadata: Mapping[str, Any]) -> str:
+    @property
+    def steps_being_saved(self) -> int | None:
+        """Batches of the checkpoint that is being saved in the background, or None."""
+        save = self._get_background_save()
+        return None if save is None or save.is_done else save.steps_completed
+
+    def poll(self) -> None:
+        """Complete an asynchronous save that has ended; returns at once if none has.
+
+        Raises:
+            StorageError: If it failed; as `store_path` would have raised.
+        """
+        if self._save is not None and self._save.is_done:
+            self._collect(self._save)
+
+    def wait(self, timeout_s: Timeout = None) -> None:
+        """Wait until no asynchronous save is under way.
+
+        Args:
+            timeout_s: How long to wait, in seconds; None for no limit. A function is called several
+                times a second and returns the seconds left.
+
+        Raises:
+            CheckpointTimeoutError: If the save has not ended by then. It continues, and can be
+                waited for again.
+            StorageError: If it failed; as `store_path` would have raised.
+        """
+        save = self._get_background_save()
+        if save is None:
+            return
+        start = time.monotonic()
+        is_over = save.wait(timeout_s)
+        waited_s = time.monotonic() - start
+        self._waited_s += waited_s
+        if not is_over:
+            raise CheckpointTimeoutError(_describe_delay(save, waited_s), uuid=save.uuid)
+        self._collect(save)
+
+    def give_up(self, timeout_s: float = 2.0) -> None:
+        """Cancel the asynchronous save under way, and remove the files that it wrote.
+
+        If its commit has started, it may still complete, and the checkpoint then counts.
+
+        Args:
+            timeout_s: How long to wait for its end, in seconds. A storage request that lasts longer
+                finishes by itself, and no other follows it.
+        """
+        save = self._get_background_save()
+        if save is None:
+            return
+        save.stop()
+        self._save = None
+        self._given_up.append(save)
+        if not save.wait(timeout_s):
+            return
+        if not any(isinstance(error, SaveStopped) for error in list_causes(save.failure)):
+            self._collect(save)  # it ended before the stop took effect
+
+    def close(self, timeout_s: Timeout = 0.0, error: BaseException | None = None) -> None:
+        """Wait for the asynchronous save under way, and cancel it after the timeout.
+
+        Args:
+            timeout_s: How long to wait, as for `wait`.
+            error: The error that already ends the trial. If the save fails as well, its failure is
+                logged and added to this error as a note, and not raised.
+
+        Raises:
+            CheckpointTimeoutError: If the save did not end in time.
+            StorageError: If it failed.
+        """
+        try:
+            try:
+                self.wait(timeout_s)
+            except CheckpointTimeoutError:
+                self.give_up(0.0)
+                raise
+        except Exception as failure:
+            if error is None:
+                raise
+            import logging
+
+            text = f"in addition, a checkpoint could not be saved: {failure}"
+            logging.getLogger("detcore").error(text)
+            if hasattr(error, "add_note"):  # Python 3.11
+                error.add_note(text)
+        finally:
+            left_s = timeout_s() if callable(timeout_s) else timeout_s
+            for save in self._given_up:
+                if save.is_ours:
+                    save.wait(_NOTICE_S if left_s is None else min(left_s, _NOTICE_S))
+
+    def abandon(self) -> bool:
+        """Remove the temporary files of cancelled saves that have not ended.
+
+        Called when the process is about to exit.
+
+        Returns:
+            Whether there were any. Their threads may be waiting for the storage, and a regular exit
+            of the process would wait for them.
+        """
+        left = [save for save in self._given_up if save.is_ours and not save.is_done]
+        for save in left:
+            if not save.is_in_place:
+                shutil.rmtree(save.folder, ignore_errors=True)
+        return bool(left)
+
+    def _save_copies(self, scan: Scan, metadata: Mapping[str, Any]) -> str:
         """Copy files to a new checkpoint and commit it; return its UUID."""
-        with self.begun(metadata) as save:
-            self._seal(save, self._storage, scan, self.observer)
-        self.committed(save)
+        with self._started(metadata) as save:
+            self._seal(save, scan, self._observer)
+        self._record_end(save)
         return save.uuid
 
     @contextlib.contextmanager
-    def saving(
-        self, metadata: Mapping[str, Any], tensors: Tensors = ()
-    ) -> Iterator[tuple[Path, str]]:
+    def _saving(self, metadata: Mapping[str, Any], tensors: Tensors) -> Iterator[tuple[Path, str]]:
         """Yield a folder to write to and commit its contents, or leave nothing behind."""
-        with self.begun(metadata) as save, self._staged(save):
+        with self._started(metadata) as save, self._staged(save):
             yield save.folder, save.uuid
             save.freeze(tensors)
-            self._seal(save, self._storage, scan_folder(save.folder), self.observer)
-        self.committed(save)
+            self._seal(save, scan_folder(save.folder), self._observer)
+        self._record_end(save)
 
-    def begin(
-        self,
-        snapshot: Snapshot,
-        metadata: Mapping[str, Any],
-        tensors: Tensors,
-        *,
-        waited_s: float,
-    ) -> Save:
-        """Begin a save that ends on another thread; pass it to `collect` then.
+    def _save_in_background(
+        self, snapshot: Snapshot, metadata: Mapping[str, Any], tensors: Tensors
+    ) -> str:
+        """Wait for the previous save and start one; return its checkpoint's UUID.
 
-        Args:
-            snapshot: Called here; its exceptions are raised, and nothing is left behind.
-            metadata: Metadata, checked already.
-            tensors: Tensors in the files; evaluated after the snapshot.
-            waited_s: Seconds for which training has waited for the previous save.
+        An exception of `snapshot`, which is called here, is raised, and nothing is left behind.
         """
+        self.wait()
+        waited_s, self._waited_s = self._waited_s, 0.0
         with contextlib.ExitStack() as stack:
-            save = stack.enter_context(self.begun(metadata, waited_s=waited_s))
+            save = stack.enter_context(self._started(metadata, waited_s))
             stack.enter_context(self._staged(save))
             writes = [snapshot(save.folder)]
             save.freeze(tensors)
             save.stalled_s = save.age_s
-            save.start(functools.partial(self._finish, save, writes), stack)
-        return save
+            save.start_thread(functools.partial(self._finish, save, writes), stack)
+        self._save = save
+        return save.uuid
 
     def _finish(self, save: Save, writes: list[Callable[[], None] | None]) -> None:
         """Do the rest of a save, on its own thread."""
@@ -317,41 +367,48 @@ class Saver:
         if write is not None:
             write()
         del write
-        save.transfer.check()
+        save.check()
         scan = scan_folder(save.folder)
-        save.transfer.begin(scan.size_bytes(), self._behind.now())
-        self._seal(save, cast("StorageBackend", save.transfer), scan)
+        save.size_bytes = scan.size_bytes()
+        self._seal(save, scan)
         self._record_end(save)
 
-    def collect(self, save: Save) -> None:
-        """Report a save in the background that has ended.
-
-        Raises:
-            BaseException: The exception that it failed with.
-        """
-        if save.failure is not None:
-            raise save.failure
-        self._report(save)
-
-    def _seal(
-        self,
-        save: Save,
-        storage: StorageBackend,
-        scan: Scan,
-        observer: TransferObserver | None = None,
-    ) -> None:
+    def _seal(self, save: Save, scan: Scan, observer: TransferObserver | None = None) -> None:
         """Transfer files to the storage, or flush them if they are in place, and commit them."""
         digests = write_files(
-            storage, save.uuid, scan, is_in_place=save.is_in_place, observer=observer
+            self._storage, save.uuid, scan, is_in_place=save.is_in_place, observer=observer,
+            check=save.check,
+        )  # fmt: skip
+        self._commit(save, digests, scan.directories)
+
+    def _commit(
+        self, save: Save, digests: Mapping[str, FileDigest], directories: tuple[str, ...]
+    ) -> None:
+        """Commit a checkpoint whose files are all in the storage."""
+        import detcore
+
+        files = dict(digests)
+        if METADATA_FILE not in files:
+            save.check()
+            files |= add_metadata(self._storage, save.uuid, save.metadata)
+        save.manifest = Manifest(
+            uuid=save.uuid,
+            steps_completed=save.steps_completed,
+            metadata=save.metadata,
+            created=datetime.datetime.now(datetime.timezone.utc),
+            files=files,
+            directories=directories,
+            parent=self._parent,
+            versions={"detcore": detcore.__version__, **save.versions},
+            tensors=save.tensors,
         )
-        self.commit(save, digests, scan.directories, storage)
+        save.check()
+        commit(self._storage, save.manifest)
 
     @contextlib.contextmanager
-    def begun(self, metadata: Mapping[str, Any], *, waited_s: float = 0.0) -> Iterator[Save]:
+    def _started(self, metadata: Mapping[str, Any], waited_s: float = 0.0) -> Iterator[Save]:
         """Record a new checkpoint; if the block fails before the commit, remove all traces."""
-        save = Save(
-            metadata, self.versions, storage=self._storage, behind=self._behind, waited_s=waited_s
-        )
+        save = Save(metadata, self.versions, waited_s)
         self._record(
             events.CheckpointStarted(
                 uuid=save.uuid,
@@ -362,7 +419,7 @@ class Saver:
         try:
             yield save
         except BaseException as error:
-            last = None if self._last is None else self._last.manifest
+            last = None if self._last_save is None else self._last_save.manifest
             explained = explain_full(error, self._storage, save.uuid, last)
             self._try_abandon(save.uuid)
             if explained is not None:
@@ -391,57 +448,57 @@ class Saver:
         with staging_folder(self._storage, save.uuid) as (save.folder, save.is_in_place):
             yield
 
-    def commit(
-        self,
-        save: Save,
-        digests: Mapping[str, FileDigest],
-        directories: tuple[str, ...],
-        storage: StorageBackend | None = None,
-    ) -> None:
-        """Commit a checkpoint whose files are all in the storage."""
-        import detcore
-
-        storage = self._storage if storage is None else storage
-        files = dict(digests)
-        if METADATA_FILE not in files:
-            files |= add_metadata(storage, save.uuid, save.metadata)
-        save.manifest = Manifest(
-            uuid=save.uuid,
-            steps_completed=save.steps_completed,
-            metadata=save.metadata,
-            created=datetime.datetime.now(datetime.timezone.utc),
-            files=files,
-            directories=directories,
-            parent=self._parent,
-            versions={"detcore": detcore.__version__, **save.versions},
-            tensors=save.tensors,
-        )
-        commit(storage, save.manifest)
-
-    def committed(self, save: Save) -> None:
-        """Record a committed checkpoint."""
-        self._record_end(save)
-        self._report(save)
-
     def _record(self, change: events.CheckpointEvent) -> None:
         if self._records is not None:
             self._records.record_checkpoint(change, trial_id=self._trial_id)
 
     def _record_end(self, save: Save) -> None:
-        total_s = self._behind.now() - save.began
-        save.times = SaveTimes(
-            size_bytes=save.manifest.size_bytes,
-            stalled_s=total_s if save.stalled_s is None else save.stalled_s,
-            total_s=total_s,
-        )
+        """Record a committed checkpoint, on the thread that committed it."""
+        save.finish()
         if self._records is not None:
             record_committed(self._records, save.manifest, storage=self._storage, times=save.times)
-
-    def _report(self, save: Save) -> None:
-        """Remember the newest checkpoint."""
-        self._last = save
+        self._last_save = save
         self._parent = save.uuid
-        self.seen.append(save.times)
+
+    def _collect(self, save: Save) -> None:
+        """Report a save in the background that has ended.
+
+        Raises:
+            BaseException: The exception that it failed with.
+        """
+        self._save = None
+        if save.failure is not None:
+            raise save.failure
+
+    def _get_background_save(self) -> Save | None:
+        if self._save is not None and not self._save.is_ours:
+            self._save = None  # a forked child: the parent is responsible for it
+        return self._save
+
+
+def list_causes(error: BaseException | None) -> list[BaseException]:
+    """Return an exception and its causes; a storage or a framework may have wrapped it."""
+    causes: list[BaseException] = []  # an exception may be raised from itself
+    while error is not None and error not in causes:
+        causes.append(error)
+        error = error.__cause__ or error.__context__
+    return causes
+
+
+def _describe_delay(save: Save, waited_s: float) -> str:
+    progress = (
+        "its files were still being written"
+        if save.size_bytes is None
+        else f"its {save.size_bytes} bytes were on their way to the storage"
+    )
+    return (
+        f"checkpoint {save.uuid} of batch {save.steps_completed} was not saved within "
+        f"{waited_s:.1f} s (begun {save.age_s:.1f} s ago): {progress}.\n"
+        "It does not count before it is whole, and earlier checkpoints are untouched; the trial's "
+        "next start keeps it if it was committed after all, and removes it if not.\n"
+        "Give it more time with checkpoint_exit_timeout_s, or look at why the storage is slow: "
+        "detcore storage check URL"
+    )
 
 
 def explain_full(
@@ -465,7 +522,7 @@ def explain_full(
     free = shutil.disk_usage(root).free
     from detcore.storage import is_full
 
-    says_full = any(map(is_full, caused_by(error)))
+    says_full = any(map(is_full, list_causes(error)))
     if not says_full and free > _NOTHING_LEFT_BYTES:
         return None
     written = sum(entry.size for entry in storage.list(uuid))

@@ -139,13 +139,13 @@ class ShardedSaver:
             def begin() -> str | None:
                 if self._distributed.rank:
                     return None
-                self._save = stack.enter_context(self._saver.begun(metadata))
+                self._save = stack.enter_context(self._saver._started(metadata))
                 return self._save.uuid
 
             uuid = self._together(begin)[0]
             yield str(uuid)
         if self._save is not None:
-            self._saver.committed(self._save)
+            self._saver._record_end(self._save)
 
     @contextlib.contextmanager
     def _staging(self, uuid: str) -> Iterator[tuple[Path, bool]]:
@@ -180,7 +180,7 @@ class ShardedSaver:
         self, uuid: str, mine: Scan, shares: Shares, told: list[_Told], *, is_in_place: bool
     ) -> None:
         """Write this worker's files; after all have written theirs, the chief commits."""
-        observer = self._saver.observer
+        observer = self._saver._observer
         written = self._together(
             lambda: write_files(
                 self._storage, uuid, mine, is_in_place=is_in_place, observer=observer
@@ -198,7 +198,7 @@ class ShardedSaver:
             save.versions = {
                 name: text for each in reversed(told) for name, text in each.versions.items()
             }
-            self._saver.commit(save, digests, shares.directories)
+            self._saver._commit(save, digests, shares.directories)
 
         self._together(commit)
 

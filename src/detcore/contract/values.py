@@ -11,7 +11,7 @@ from detcore.contract.errors import ScheduleError
 
 __all__ = [
     "Control", "ExperimentState", "Framework", "GradientSettings", "JSONValue", "Length",
-    "MetricKind", "ModelOrderBy", "ModelSortBy", "SaveProgress", "SaveTimes", "TensorInfo",
+    "MetricKind", "ModelOrderBy", "ModelSortBy", "SaveTimes", "TensorInfo",
     "TrialInfo", "TrialSettings", "TrialState", "Unit", "UnsettledCheckpoint", "searcher_metric",
 ]  # fmt: skip
 
@@ -43,25 +43,6 @@ class TensorInfo:
     shape: tuple[int, ...]
     dtype: str
     file: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class SaveProgress:
-    """Progress of a save in the background.
-
-    Attributes:
-        uuid: The checkpoint.
-        steps_completed: Batches completed when it began.
-        age_s: Seconds since it began.
-        upload_s: Seconds since the transfer to the storage began; 0 while files are written.
-        fraction: Fraction of its bytes that arrived, from 0 to 1; None if unknown.
-    """
-
-    uuid: str
-    steps_completed: int
-    age_s: float
-    upload_s: float = 0.0
-    fraction: float | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

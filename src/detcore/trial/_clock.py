@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import logging
 import math
 from collections.abc import Mapping, Sequence
@@ -20,13 +19,13 @@ from detcore.contract.errors import (
 from detcore.contract.values import Length, Unit
 from detcore.trial._agreement import Agreement, Interrupts, UnitMetrics
 from detcore.trial._schedule import Schedule, SchedulePlan, plan_from_settings
-from detcore.trial._stopping import LastSave
 
 if TYPE_CHECKING:
     from detcore.contract.controllers import LoopingController, SavesState, SteppingController
     from detcore.contract.trial import TrialContext
     from detcore.contract.values import TrialSettings
     from detcore.core import Context, SearcherOperation
+    from detcore.core._preempt import Grace
     from detcore.trial._saving import TrialSaver
 
 
@@ -321,13 +320,38 @@ class ScheduledAskedClock(AskedClock):
         preempt.note_kill(grace, left_s)
         is_in_time = None
         if self._is_chief:
-            is_in_time = LastSave(
-                self._core.checkpoint,
-                left_s=lambda: preempt.seconds_left or 0.0,
-                margin_s=grace.margin_s,
-                say=functools.partial(logging.getLogger("detcore.trial").info, "%s: %s", grace),
-            ).is_worth_it()
+            is_in_time = self._prepare_last_save(grace)
         return bool(self._agreement.from_chief(is_in_time))
+
+    def _prepare_last_save(self, grace: Grace) -> bool:
+        """Finish the save under way; return whether there is time for another one.
+
+        An incomplete save leaves no trace, so the present state is saved even if it may be late.
+        """
+        checkpoint, preempt = self._core.checkpoint, self._core.preempt
+
+        def left_s() -> float:
+            return (preempt.seconds_left or 0.0) - grace.margin_s
+
+        def say(text: str) -> None:
+            _logger.info(
+                "%s: %.1f s are left until the kill (%.1f s kept for ending), %s",
+                grace, preempt.seconds_left or 0.0, grace.margin_s, text,
+            )  # fmt: skip
+
+        steps = checkpoint.steps_being_saved
+        if steps is not None:
+            say(f"the checkpoint of batch {steps} is still being saved: it is finished first")
+        try:
+            checkpoint.wait(left_s)
+        except CheckpointTimeoutError as error:
+            say(f"no time is left: {str(error).partition(chr(10))[0]}")
+            # Its files are removed in the background: there is no time to wait for that.
+            checkpoint.give_up(0.0)
+            return False
+        has_time = left_s() > 0
+        say("the present state is saved" if has_time else "nothing more is saved")
+        return has_time
 
     def _complete(self) -> bool:
         """Complete the searcher's operation; return whether another one follows."""
