@@ -6,19 +6,14 @@ from typing import Any
 
 import pytest
 
-TCP = {"force_tcp": True}
 ACROSS = {"chief_ip": "127.0.0.1", "key": "a secret"}
 
 
-@pytest.mark.parametrize(
-    ("size", "options"),
-    [(2, {}), (4, {}), (2, {"context": TCP}), (3, {"context": TCP})],
-    ids=["2", "4", "2 tcp", "3 tcp"],
-)
-def test_collectives_of_one_node(ranks: Any, size: int, options: dict[str, Any]) -> None:
+@pytest.mark.parametrize("size", [2, 4])
+def test_collectives_of_one_node(ranks: Any, size: int) -> None:
     every = list(range(size))
     tens = [rank * 10 for rank in every]
-    first, *others = ranks("collectives", size, **options)
+    first, *others = ranks("collectives", size)
     assert first == [0, tens, [0, "b"], every, every, 0]
     assert others == [[0, None, [0, "b"], every, None, 0]] * (size - 1)
 
@@ -41,9 +36,10 @@ def test_a_value_that_cannot_be_sent(ranks: Any) -> None:
         assert values == [0, 1]
 
 
-@pytest.mark.parametrize("context", [{}, TCP], ids=["unix", "tcp"])
-def test_a_forked_child_takes_no_part(ranks: Any, context: dict[str, Any]) -> None:
-    assert ranks("forks", 3, context=context) == [[7, [0, 1, 2]]] * 3
+@pytest.mark.parametrize("nodes", [[3], [1, 1, 1]], ids=["unix", "tcp"])
+def test_a_forked_child_takes_no_part(ranks: Any, free_port: int, nodes: list[int]) -> None:
+    context = {**ACROSS, "pub_port": free_port}
+    assert ranks("forks", 3, nodes=nodes, context=context) == [[7, [0, 1, 2]]] * 3
 
 
 def test_thousands_of_collectives_leave_nothing(ranks: Any) -> None:
@@ -58,9 +54,8 @@ def test_one_context_after_another(ranks: Any) -> None:
     assert ranks("two_after_each_other", 3) == [expected] * 3
 
 
-@pytest.mark.parametrize("context", [{}, TCP], ids=["unix", "tcp"])
-def test_two_jobs_of_one_parent_never_meet(ranks: Any, context: dict[str, Any]) -> None:
-    results = ranks("two_jobs", 6, context=context)
+def test_two_jobs_of_one_parent_never_meet(ranks: Any) -> None:
+    results = ranks("two_jobs", 6)
     for rank, result in enumerate(results):
         assert result == [[f"job {rank % 2}", index] for index in range(3)]
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-TCP = {"force_tcp": True}
+ACROSS = {"chief_ip": "127.0.0.1", "key": "k"}
 # On a machine that is busy with much else, processes stand still for seconds: a deadline that those
 # before the fault keep, and what comes long before anything else would end the wait.
 TIMEOUT_S = 3.0
@@ -38,12 +38,14 @@ def test_who_goes_is_named(ranks: Any, victim: int, how: str) -> None:
         assert found["seconds"] < SOON_S
 
 
-@pytest.mark.parametrize("context", [{}, TCP], ids=["unix", "tcp"])
+@pytest.mark.parametrize("nodes", [[3], [1, 1, 1]], ids=["unix", "tcp"])
 @pytest.mark.parametrize(("victim", "after_s"), [(0, 0.3), (2, 0.35), (2, 0.4)])
 def test_killed_within_a_transfer(
-    ranks: Any, victim: int, after_s: float, context: dict[str, Any]
+    ranks: Any, free_port: int, victim: int, after_s: float, nodes: list[int]
 ) -> None:
-    results = ranks("killed_within", 3, victim=victim, after_s=after_s, context=context)
+    context = {**ACROSS, "pub_port": free_port}
+    options = {"victim": victim, "after_s": after_s, "nodes": nodes, "context": context}
+    results = ranks("killed_within", 3, **options)
     assert results[victim] is None
     for rank in {0, 1, 2} - {victim}:
         assert (results[rank]["error"], results[rank]["rank"]) == ("PeerLostError", victim)
@@ -68,19 +70,19 @@ def test_a_dead_rank_is_told_while_the_first_is_busy(ranks: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "context"),
+    ("victim", "nodes"),
     [
-        pytest.param(0, {}, marks=pytest.mark.soak, id="first"),
-        pytest.param(1, {}, marks=pytest.mark.soak, id="unix"),
-        pytest.param(1, TCP, id="tcp"),
+        pytest.param(0, [3], marks=pytest.mark.soak, id="first"),
+        pytest.param(1, [3], marks=pytest.mark.soak, id="unix"),
+        pytest.param(1, [1, 1, 1], id="tcp"),
     ],
 )
 def test_a_stopped_rank_is_named_at_the_deadline(
-    ranks: Any, victim: int, context: dict[str, Any]
+    ranks: Any, free_port: int, victim: int, nodes: list[int]
 ) -> None:
-    options = {"victim": victim, "how": "stops", "context": {"timeout_s": TIMEOUT_S, **context}}
-    options["limit_s"] = 15
-    results = ranks("one_goes", 3, **options)
+    context = {"timeout_s": TIMEOUT_S, **ACROSS, "pub_port": free_port}
+    options = {"victim": victim, "how": "stops", "nodes": nodes, "context": context}
+    results = ranks("one_goes", 3, **options, limit_s=15)
     for rank in {0, 1, 2} - {victim}:
         found = results[rank]
         assert (found["error"], found["ranks"]) == ("CollectiveTimeoutError", [victim])
@@ -88,13 +90,10 @@ def test_a_stopped_rank_is_named_at_the_deadline(
         assert victim == 0 or "now silent: stopped" in found["text"]
 
 
-def _cases() -> list[tuple[str, int, int, bool]]:
+def _cases() -> list[tuple[str, int, int]]:
     generator = random.Random(20)
     hows = ["hang"] * 8 + ["barrier"] * 12
-    return [
-        (how, generator.randrange(4), generator.randrange(3), generator.random() < 0.3)
-        for how in hows
-    ]
+    return [(how, generator.randrange(4), generator.randrange(3)) for how in hows]
 
 
 @pytest.mark.soak
@@ -103,8 +102,8 @@ def test_twenty_seeded_hangs_and_mismatches(ranks: Any) -> None:
         list(pool.map(lambda case: check_case(ranks, *case), _cases()))
 
 
-def check_case(ranks: Any, how: str, victim: int, before: int, is_tcp: bool) -> None:
-    context = {"timeout_s": TIMEOUT_S, "force_tcp": is_tcp}
+def check_case(ranks: Any, how: str, victim: int, before: int) -> None:
+    context = {"timeout_s": TIMEOUT_S}
     results = ranks("astray", 4, how=how, victim=victim, before=before, context=context)
     others = [results[rank] for rank in range(4) if rank != victim]
     usual = f"scenarios.py:{LINES['the usual line']} in astray"
@@ -130,7 +129,7 @@ def check_case(ranks: Any, how: str, victim: int, before: int, is_tcp: bool) -> 
 def test_a_hang_on_another_node_names_the_line(
     ranks: Any, free_port: int, nodes: list[int], victim: int
 ) -> None:
-    context = {"timeout_s": TIMEOUT_S, "chief_ip": "127.0.0.1", "key": "k", "pub_port": free_port}
+    context = {"timeout_s": TIMEOUT_S, **ACROSS, "pub_port": free_port}
     options = {"nodes": nodes, "how": "hang", "victim": victim, "before": 2, "context": context}
     results = ranks("astray", 4, **options)
     for rank in set(range(4)) - {victim}:

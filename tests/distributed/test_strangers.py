@@ -139,10 +139,7 @@ def test_the_folder_is_the_users_alone(monkeypatch: pytest.MonkeyPatch, tmp_path
     Path(place.socket_path).write_text("left by a dead process")
     place.take()
     assert not Path(place.socket_path).exists()
-    place.leave_note(b"{}")
-    assert stat.S_IMODE(place.note_path.stat().st_mode) == 0o600
     place.release()
-    assert not place.note_path.exists()
 
     monkeypatch.setattr(meeting, "Path", lambda _: tmp_path)
     (tmp_path / folder.name).mkdir(mode=0o755)

@@ -72,7 +72,7 @@ class DistributedContext:
                 on one node and with Horovod, else 12360.
             pull_port: Accepted for compatibility; one port is enough.
             port_offset: Added to the port, to separate jobs.
-            force_tcp: Whether to use TCP on the loopback address even on a single node.
+            force_tcp: Accepted for compatibility; workers of one node need no port.
             key: The job's secret, the same on all its workers; default: the variable
                 ``DETCORE_JOB_KEY``. Required across nodes. On one node it separates jobs; without
                 it, the launcher's variables or the parent process do.
@@ -95,7 +95,6 @@ class DistributedContext:
                 chief_ip=chief_ip,
                 port=pub_port,
                 port_offset=port_offset,
-                force_tcp=force_tcp,
                 key=key,
                 timeout_s=timeout_s,
                 connect_timeout_s=connect_timeout_s,

@@ -7,7 +7,6 @@ import logging
 import select
 import socket
 import time
-from collections.abc import Callable
 from typing import NamedTuple
 
 from detcore.contract.errors import DistributedError
@@ -121,11 +120,6 @@ def accept_group(
     return channels[handshake.CALLS], channels[handshake.QUESTIONS]
 
 
-def is_unix(connection: socket.socket) -> bool:
-    """Return whether a socket is confined to this machine."""
-    return connection.family == getattr(socket, "AF_UNIX", None)
-
-
 def _missing(size: int, channels: dict[int, dict[int, Channel]]) -> DistributedError:
     every = channels.values()
     absent = [str(r) for r in range(1, size) if not all(r in found for found in every)]
@@ -198,8 +192,7 @@ def _hear(
     poller.unregister(descriptor)
     del callers[descriptor]
     from_caller, from_listener = claim.session_keys(key)
-    keys = None if is_unix(caller.connection) else (from_listener, from_caller)
-    channels[claim.purpose][claim.rank] = Channel(caller.connection, keys)
+    channels[claim.purpose][claim.rank] = Channel(caller.connection, (from_listener, from_caller))
 
 
 def _drop(poller: select.poll, callers: dict[int, _Caller], descriptor: int, reason: str) -> None:
@@ -214,7 +207,8 @@ def _drop(poller: select.poll, callers: dict[int, _Caller], descriptor: int, rea
 
 
 def call(
-    find: Callable[[], tuple[Address, bytes] | None],
+    address: Address,
+    key: bytes,
     *,
     rank: int,
     size: int,
@@ -224,7 +218,8 @@ def call(
     """Connect to the rank that listens, with retries until it does.
 
     Args:
-        find: Returns the address and the key, or None while they are unknown.
+        address: Its address.
+        key: The key of the group.
         rank: Index in the group.
         size: Number of ranks in the group.
         deadline: Time to give up, on the clock of ``time.monotonic``.
@@ -237,22 +232,19 @@ def call(
     refused_since = None
     pause = 0.002
     while time.monotonic() < deadline:
-        where = find()
-        if where is not None:
-            try:
-                return _call_once(*where, rank, size, purpose, deadline)
-            except _Refused as refusal:
-                reason = refusal
-                refused_since = refused_since or time.monotonic()
-                if time.monotonic() - refused_since > _REFUSALS_S:
-                    break
-            except (OSError, LinkLost) as error:
-                reason, refused_since = error, None
+        try:
+            return _call_once(address, key, rank, size, purpose, deadline)
+        except _Refused as refusal:
+            reason = refusal
+            refused_since = refused_since or time.monotonic()
+            if time.monotonic() - refused_since > _REFUSALS_S:
+                break
+        except (OSError, LinkLost) as error:
+            reason, refused_since = error, None
         time.sleep(pause)
         pause = min(pause * 1.5, 0.1)
-    where = find()
     raise DistributedError(
-        f"rank {rank} could not join rank 0{f' at {where[0]}' if where else ''}: {reason}.\n"
+        f"rank {rank} could not join rank 0 at {address}: {reason}.\n"
         "Rank 0 has died, was not started, or has other settings or another job key.\n"
         "Look at its output. Without DETCORE_JOB_KEY (or key=...) the workers of a machine must "
         "have the same parent process.\nMore time: connect_timeout_s."
@@ -279,8 +271,7 @@ def _call_once(
         connection.close()
         raise
     if verdict == handshake.ACCEPTED:
-        keys = None if address.path else claim.session_keys(key)
-        return Channel(connection, keys)
+        return Channel(connection, claim.session_keys(key))
     connection.close()
     if verdict is None:
         raise _Refused("it did not prove that it knows the job's key")

@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import CodeType, FrameType
+from types import FrameType
 from typing import Any
 
 from detcore.contract.errors import (
@@ -17,7 +17,6 @@ from detcore.contract.errors import (
     PeerLostError,
 )
 
-_KNOWN = 256
 _OURS = str(Path(__file__).parents[1])
 
 
@@ -66,27 +65,9 @@ class Failure:
         return cls(str(meta["kind"]), tuple(int(rank) for rank in meta["ranks"]), str(meta["text"]))
 
 
-class CallSites:
-    """Finds the calling line; caches the text of lines, since most calls come from a few."""
-
-    def __init__(self) -> None:
-        # Hashing a code object is slow. Keeping it in the value prevents reuse of its id.
-        self._texts: dict[tuple[int, int], tuple[CodeType, str]] = {}
-
-    def caller(self) -> str:
-        """Return file, line and function of the innermost caller outside detcore."""
-        frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_OURS):
-            frame = frame.f_back
-        if frame is None:
-            return place_of(None)
-        key = id(frame.f_code), frame.f_lasti
-        found = self._texts.get(key)
-        if found is None:
-            if len(self._texts) >= _KNOWN:
-                self._texts.clear()
-            found = self._texts[key] = frame.f_code, place_of(frame)
-        return found[1]
+def find_caller() -> str:
+    """Return file, line and function of the innermost caller outside detcore."""
+    return place_of(sys._getframe(1))
 
 
 def place_of(frame: FrameType | None) -> str:

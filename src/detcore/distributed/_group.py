@@ -1,8 +1,13 @@
-"""Exchange values in a group of ranks: the first one, the hub, collects and answers all calls."""
+"""Exchange values in a group of ranks: the first one, the hub, collects and answers all calls.
+
+The only module that pickles; see docs/distributed.md. Only frames of ranks that have proven to
+belong to the job reach it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import pickle  # between proven ranks only: the handshake precedes the first frame
 import select
 import sys
 import threading
@@ -11,20 +16,20 @@ import weakref
 from collections.abc import Mapping
 from typing import Any, NoReturn, TypeAlias
 
-from detcore.contract.errors import DistributedError
+from detcore.contract.errors import DistributedError, describe
 from detcore.distributed._failure import (
-    CallSites,
     Failure,
     Position,
+    find_caller,
     lost,
     mismatch,
     missing,
     place_of,
 )
 from detcore.distributed._probe import Answerer, ask
-from detcore.distributed._values import Packed, Received, pack
 from detcore.distributed._wire import CALL, ERROR, LEAVE, RESULT, Channel, Frame, LinkLost
 
+_Packed: TypeAlias = bytes | memoryview
 _TICK_S = 0.25
 _SETTLE_S = 0.5  # how long a mismatch waits for the other ranks, to find the one that diverges
 _LET_HUB_SPEAK_S = 2.0  # the first rank knows which ranks are missing, so it reports first
@@ -53,12 +58,11 @@ class Hub:
     ) -> None:
         self._channels = dict(channels)
         self._members = members
-        self._sites = CallSites()
         self._timeout_s = timeout_s
         self._probes = dict(probes)
         self._positions = dict.fromkeys(range(len(members)), Position())
         # Calls that have arrived: index in the group -> value, if the call carries one.
-        self._calls: dict[int, Received | None] = {}
+        self._calls: dict[int, _Packed | None] = {}
         self._kinds: set[tuple[int, str]] = set()  # the collectives of these calls
         self._first_arrival = 0.0
         self._left: dict[int, str] = {}
@@ -91,8 +95,8 @@ class Hub:
         Raises:
             DistributedError: If not all ranks reach this collective.
         """
-        mine = pack(value) if mode in ("allgather", "broadcast") else None
-        site = self._sites.caller()
+        mine = _pack(value) if mode in ("allgather", "broadcast") else None
+        site = find_caller()
         with self._lock:
             if self._is_closing:
                 raise DistributedError(f"{name}() was called on a context that is closed.")
@@ -167,7 +171,7 @@ class Hub:
         else:
             raise LinkLost("it sent something that it should not send")
 
-    def _arrived(self, index: int, position: Position, value: Received | None) -> None:
+    def _arrived(self, index: int, position: Position, value: _Packed | None) -> None:
         if not self._calls and not self._is_active:
             self._first_arrival = time.monotonic()
         self._calls[index] = value
@@ -197,7 +201,7 @@ class Hub:
         chosen = range(len(self._members)) if indices is None else sorted(indices)
         return {self._members[index]: self._positions[index] for index in chosen}
 
-    def _answer(self, mode: str, value: object, mine: Packed | None) -> list[Any] | None:
+    def _answer(self, mode: str, value: object, mine: _Packed | None) -> list[Any] | None:
         parts, self._calls, self._kinds = self._calls, {}, set()
         self._send_results(mode, mine, parts)
         self._check()
@@ -208,9 +212,9 @@ class Hub:
         return [value, *[_load(parts[index]) for index in range(1, len(self._members))]]
 
     def _send_results(
-        self, mode: str, mine: Packed | None, parts: Mapping[int, Received | None]
+        self, mode: str, mine: _Packed | None, parts: Mapping[int, _Packed | None]
     ) -> None:
-        outgoing: dict[int, Packed | Received] = {}
+        outgoing: dict[int, _Packed] = {}
         if mine is not None:
             outgoing[0] = mine
         if mode == "allgather":
@@ -290,7 +294,6 @@ class Spoke:
         self._channel = channel
         self._index = index
         self._members = members
-        self._sites = CallSites()
         self._others = [i for i in range(len(members)) if i != index]
         self._timeout_s = timeout_s
         self._answerer = Answerer(probe)
@@ -303,8 +306,8 @@ class Spoke:
 
     def exchange(self, name: str, mode: str, value: object) -> list[Any] | None:
         """Take part in a collective; see `Hub.exchange`."""
-        mine = pack(value) if mode in ("gather", "allgather") else None
-        site = self._sites.caller()
+        mine = _pack(value) if mode in ("gather", "allgather") else None
+        site = find_caller()
         with self._lock:
             if self._is_closing:
                 raise DistributedError(f"{name}() was called on a context that is closed.")
@@ -323,7 +326,7 @@ class Spoke:
                 raise
             return self._results(mode, value, _read_parts(frame))
 
-    def _ask(self, mine: Packed | None) -> Frame:
+    def _ask(self, mine: _Packed | None) -> Frame:
         """Return the first rank's answer."""
         deadline = time.monotonic() + self._timeout_s + _LET_HUB_SPEAK_S
         position = self._position
@@ -348,7 +351,7 @@ class Spoke:
             self._failure = self._lost("sent something that it should not send")
         raise self._failure.error()
 
-    def _call(self, mine: Packed | None, deadline: float) -> None:
+    def _call(self, mine: _Packed | None, deadline: float) -> None:
         position = self._position
         meta = {"number": position.number, "name": position.name, "site": position.site}
         parts = {} if mine is None else {self._index: mine}
@@ -368,12 +371,12 @@ class Spoke:
     def _lost(self, how: str) -> Failure:
         return lost(self._members[0], how, {self._members[self._index]: self._position})
 
-    def _results(self, mode: str, value: object, parts: Mapping[int, Received]) -> list[Any] | None:
+    def _results(self, mode: str, value: object, parts: Mapping[int, _Packed]) -> list[Any] | None:
         if mode == "broadcast":
-            return [parts[0].load()]
+            return [_load(parts[0])]
         if mode != "allgather":
             return None
-        values = [parts[i].load() for i in self._others]
+        values = [_load(parts[i]) for i in self._others]
         values.insert(self._index, value)
         return values
 
@@ -391,17 +394,33 @@ Group: TypeAlias = Hub | Spoke
 """Ranks that exchange values, as one of them sees it."""
 
 
-def _load(part: Received | None) -> Any:
+def _pack(value: object) -> bytes:
+    """Serialize a value.
+
+    Raises:
+        DistributedError: If it cannot be pickled.
+    """
+    try:
+        return pickle.dumps(value, protocol=5)
+    except (pickle.PicklingError, TypeError, AttributeError, RecursionError) as error:
+        raise DistributedError(
+            f"{describe(value)} cannot be sent to other workers: {error}.\n"
+            "Only values that can be pickled can be sent; send the parts that can."
+        ) from error
+
+
+def _load(part: _Packed | None) -> Any:
+    """Return the value of another rank; its arrays belong to the caller."""
     if part is None:
         raise ValueError("a rank came to gather without a value")
-    return part.load()
+    return pickle.loads(part)  # noqa: S301  (proven ranks only)
 
 
 def _send_parts(
     channel: Channel,
     kind: int,
     meta: dict[str, Any],
-    parts: Mapping[int, Packed | Received],
+    parts: Mapping[int, _Packed],
     *,
     deadline: float,
 ) -> None:
@@ -410,20 +429,16 @@ def _send_parts(
     Raises:
         LinkLost: If the other end has exited.
     """
-    pieces: list[Any] = []
-    table: list[tuple[int, int]] = []
-    for index, part in parts.items():
-        pieces += part.pieces if isinstance(part, Packed) else [part.data]
-        table.append((index, part.size))
-    channel.send(kind, {**meta, "parts": table}, pieces, deadline=deadline)
+    table = [(index, len(part)) for index, part in parts.items()]
+    channel.send(kind, {**meta, "parts": table}, [*parts.values()], deadline=deadline)
 
 
-def _read_parts(frame: Frame) -> dict[int, Received]:
+def _read_parts(frame: Frame) -> dict[int, _Packed]:
     """Return the values in a frame, by index in the group."""
-    parts = {}
+    parts: dict[int, _Packed] = {}
     start = 0
     for index, size in frame.meta["parts"]:
-        parts[index] = Received(frame.body[start : start + size])
+        parts[index] = frame.body[start : start + size]
         start += size
     return parts
 

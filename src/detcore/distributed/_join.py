@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 import secrets
 import socket
@@ -74,33 +73,15 @@ def _join_here(
 ) -> Group:
     """Join ranks of this machine, through the user's private folder."""
     place = MeetingPlace(identity)
-    path = Address(path=place.socket_path)
+    address = Address(path=place.socket_path)
     if index:
-
-        def find() -> tuple[Address, bytes] | None:
-            return _read_note(place) if settings.force_tcp else (path, identity)
-
-        return _spoke(find, index, members, settings, deadline)
+        return _spoke(address, identity, index, members, settings, deadline)
     place.take()
     try:
-        if not settings.force_tcp:
-            listener, _ = listen(path, len(members))
-            return _hub(listener, identity, members, settings, deadline, place.release)
-        port = settings.chosen_port() or 0
-        listener, address = listen(Address(host=_LOOPBACK, port=port), len(members))
-        key = secrets.token_bytes(32)
-        place.leave_note(json.dumps({"port": address.port, "key": key.hex()}).encode())
-        return _hub(listener, key, members, settings, deadline, place.release)
+        listener, _ = listen(address, len(members))
+        return _hub(listener, identity, members, settings, deadline, place.release)
     finally:
         place.release()
-
-
-def _read_note(place: MeetingPlace) -> tuple[Address, bytes] | None:
-    try:
-        note = json.loads(place.note_path.read_bytes())
-    except FileNotFoundError:
-        return None
-    return Address(host=_LOOPBACK, port=int(note["port"])), bytes.fromhex(note["key"])
 
 
 def _join_across(rank: int, members: list[int], settings: Settings, deadline: float) -> Group:
@@ -130,8 +111,7 @@ def _join_across(rank: int, members: list[int], settings: Settings, deadline: fl
         if isinstance(told, str):
             raise DistributedError(told)
         address = Address(*told)
-    found = address, key
-    return _spoke(lambda: found, rank, members, settings, deadline)
+    return _spoke(address, key, rank, members, settings, deadline)
 
 
 def _join_node(
@@ -203,7 +183,8 @@ def _hub(
 
 
 def _spoke(
-    find: Callable[[], tuple[Address, bytes] | None],
+    address: Address,
+    key: bytes,
     index: int,
     members: list[int],
     settings: Settings,
@@ -211,10 +192,10 @@ def _spoke(
 ) -> Group:
     size = len(members)
     probe = None
-    channel = call(find, rank=index, size=size, deadline=deadline)
+    channel = call(address, key, rank=index, size=size, deadline=deadline)
     try:
         purpose = handshake.QUESTIONS
-        probe = call(find, rank=index, size=size, deadline=deadline, purpose=purpose)
+        probe = call(address, key, rank=index, size=size, deadline=deadline, purpose=purpose)
         _await_welcome(channel, members, deadline)
     except BaseException:
         channel.close()
@@ -276,7 +257,7 @@ def private_folder() -> Path:
 
 
 class MeetingPlace:
-    """The names under which one group of ranks meets; held by the rank that listens.
+    """The name under which one group of ranks meets; held by the rank that listens.
 
     Args:
         identity: Text that only the ranks of this group share.
@@ -286,7 +267,6 @@ class MeetingPlace:
         name = hashlib.sha256(b"detcore meeting|" + identity).hexdigest()[:32]
         folder = private_folder()
         self.socket_path = str(folder / f"{name}.sock")
-        self.note_path = folder / f"{name}.note"
         self._lock_path = folder / f"{name}.lock"
         self._lock: int | None = None
 
@@ -317,16 +297,8 @@ class MeetingPlace:
             os.close(lock)
         self._remove()
 
-    def leave_note(self, text: bytes) -> None:
-        """Publish the address to users who may enter the folder, atomically."""
-        partial = self.note_path.with_suffix(".part")
-        descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(text)
-        partial.replace(self.note_path)
-
     def release(self) -> None:
-        """Remove the names; the connections made here stay."""
+        """Remove the name; the connections made here stay."""
         if self._lock is None:
             return
         self._remove()
@@ -335,6 +307,5 @@ class MeetingPlace:
         self._lock = None
 
     def _remove(self) -> None:
-        for path in (self.socket_path, self.note_path):
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(path)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.socket_path)

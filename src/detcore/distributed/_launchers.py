@@ -126,7 +126,6 @@ class Settings:
     chief_ip: str | None
     port: int | None = None
     port_offset: int = 0
-    force_tcp: bool = False
     key: bytes | str | None = None
     timeout_s: float = TIMEOUT_S
     connect_timeout_s: float = CONNECT_TIMEOUT_S

@@ -51,15 +51,16 @@ class Channel:
 
     Args:
         connection: A connected stream socket; owned by the channel from here on.
-        keys: Keys for the checksums of sent and of received data; None on Unix sockets.
+        keys: Keys for the checksums of sent and of received data; unused on Unix sockets.
     """
 
     def __init__(self, connection: socket.socket, keys: tuple[bytes, bytes] | None = None) -> None:
         connection.setblocking(False)
         self.socket = connection
-        if connection.family != getattr(socket, "AF_UNIX", None):
+        self._keys = None
+        if connection.family != socket.AF_UNIX:
             _tune(connection)
-        self._keys = keys
+            self._keys = keys
         self._sent = 0
         self._received = 0
         self._buffer = bytearray()
