@@ -385,13 +385,25 @@ def test_many_files_that_are_not_there(
     assert len(str(caught.value)) < 1000
 
 
-def test_a_folder_and_a_file_that_are_one_where_they_go(
-    desk: Any, folder: Path, world: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("clash", ["two files", "a file and a folder"])
+def test_names_that_are_one_where_they_go(
+    desk: Any, folder: Path, world: Path, monkeypatch: pytest.MonkeyPatch, clash: str
 ) -> None:
+    """Stands for a file system that takes ``A`` for ``a``, which cannot be had without root."""
+    if clash == "two files":
+        (folder / "WEIGHTS.BIN").write_bytes(b"others")
     uuid = desk.context.upload(folder, META)
-    forge(desk, uuid, folder_called("PART"))
-    monkeypatch.setattr("detcore.storage._keys._tells_apart", lambda first, second: False)
-    with pytest.raises(UnsafePathError, match="this file system takes them for one name"):
+    if clash == "a file and a folder":
+        forge(desk, uuid, folder_called("PART"))
+    get_tree = desk.storage.get_tree
+
+    def fold(pairs: Any, **options: Any) -> Any:
+        return get_tree(
+            [(path.with_name(path.name.upper()), key) for path, key in pairs], **options
+        )
+
+    monkeypatch.setattr(desk.storage, "get_tree", fold)
+    with pytest.raises(UnsafePathError, match="takes names for one that differ by case"):
         desk.context.download(uuid, world / "back")
     assert list(world.iterdir()) == []
 

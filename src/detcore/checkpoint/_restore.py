@@ -39,6 +39,7 @@ from detcore.contract.errors import (
     CheckpointError,
     InvalidCheckpointError,
     StorageFullError,
+    UnsafePathError,
 )
 
 if TYPE_CHECKING:
@@ -111,8 +112,8 @@ def download_checkpoint(
     try:
         temporary.mkdir()
         _check_space(manifest, names, temporary)
-        _check_names(temporary, names, empty)
         _fetch(storage, manifest, names, temporary, observer)
+        _check_names(temporary, names, empty)
         for name in empty:
             (temporary / name).mkdir(parents=True, exist_ok=True)
         if exists:
@@ -356,12 +357,15 @@ def _check_space(manifest: Manifest, names: list[str], folder: Path) -> None:
 
 
 def _check_names(folder: Path, names: list[str], empty: list[str]) -> None:
-    """Refuse names that this file system does not distinguish, including empty folders."""
-    from detcore.storage import check_targets
-
-    filled = {parent for name in names for parent in (folder / name).parents}
-    folders = [folder / name for name in empty if folder / name not in filled]
-    check_targets([*(folder / name for name in names), *folders])
+    """Refuse a copy in which the file system took several names for one."""
+    num_files = sum(path.is_file() for path in folder.rglob("*"))
+    if num_files < len(names) or any((folder / name).is_file() for name in empty):
+        raise UnsafePathError(
+            f"{len(names)} files were written, but {num_files} are there: the file system of "
+            f"{folder.parent} takes names for one that differ by case or accents.\n"
+            "Choose another folder, on a file system that tells them apart, or fewer files "
+            "(selector)."
+        )
 
 
 def _check_room(folder: Path, names: list[str], empty: list[str]) -> None:

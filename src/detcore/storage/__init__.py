@@ -28,7 +28,7 @@ from detcore.storage._digest import (
     write_whole,
 )
 from detcore.storage._faults import is_full, is_left_over, translated, try_out
-from detcore.storage._keys import check_key, check_targets, is_safe_key
+from detcore.storage._keys import check_key, is_safe_key
 from detcore.storage._local import LocalStorage, scratch_folder
 from detcore.storage._open import open_storage
 
@@ -50,7 +50,6 @@ __all__ = [
     "StorageBackend",
     "TransferObserver",
     "check_key",
-    "check_targets",
     "copy_stream",
     "digest_bytes",
     "digest_file",

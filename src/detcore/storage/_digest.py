@@ -5,8 +5,9 @@ from __future__ import annotations
 import hashlib
 import io
 import os
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, BinaryIO, Protocol
+from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
 from detcore.contract.errors import StorageError
 from detcore.contract.storage import DEFAULT_ALGORITHM, FileDigest, Progress
@@ -19,10 +20,11 @@ if TYPE_CHECKING:
 # for them, which took up to eight times as long on virtual machines.
 CHUNK_BYTES = 1 << 18
 SMALL_BYTES = 1 << 18
-"""Files below this size are moved one after the other by one thread: more threads are slower, as
+"""Files below this size are read one after the other by one thread: more threads are slower, as
 they wait for the interpreter's lock."""
-_SMALL_BATCH = 64
 _WORKERS = 4
+
+T = TypeVar("T")
 
 
 class _Hash(Protocol):
@@ -209,55 +211,61 @@ def copy_whole(
 
 
 def run_all(
-    work: Callable[[int], FileDigest],
+    work: Callable[[int], T],
     sizes: Sequence[int],
     *,
+    small_bytes: int = SMALL_BYTES,
     workers: int | None = None,
     small_workers: int | None = None,
-) -> list[FileDigest]:
-    """Call `work` with each index: large files first, largest first, then batches of small ones.
+) -> list[T]:
+    """Call `work` with each index: large files first, largest first, then small ones.
 
-    All work that has started has finished when this returns or raises.
+    All work that has started has finished when this returns or raises. The first failure stops it.
 
     Args:
         work: Called once per index, from any thread.
         sizes: Size of each file in bytes, for balancing; estimates are sufficient.
+        small_bytes: Files below this size are small.
         workers: Maximum number of threads; default: some for each processor.
-        small_workers: The same for the batches of small files; default: `workers`.
+        small_workers: The same for small files; default: `workers`.
 
     Returns:
         The results, in the order of the indices.
     """
-    large = sorted((i for i, size in enumerate(sizes) if size >= SMALL_BYTES),
+    large = sorted((index for index, size in enumerate(sizes) if size >= small_bytes),
                    key=lambda index: sizes[index], reverse=True)  # fmt: skip
-    small = [index for index, size in enumerate(sizes) if size < SMALL_BYTES]
-    results: dict[int, FileDigest] = {}
-
-    def run(batch: Sequence[int]) -> None:
-        for index in batch:
-            results[index] = work(index)
-
-    _run_batches(run, [[index] for index in large], workers)
-    batches = [small[at : at + _SMALL_BATCH] for at in range(0, len(small), _SMALL_BATCH)]
-    _run_batches(run, batches, small_workers or workers)
+    small = [index for index, size in enumerate(sizes) if size < small_bytes]
+    workers = workers or min(_WORKERS, 2 * (os.cpu_count() or 1))
+    results = _run_in_threads(work, large, workers)
+    results |= _run_in_threads(work, small, small_workers or workers)
     return [results[index] for index in range(len(sizes))]
 
 
-def _run_batches(
-    run: Callable[[Sequence[int]], None], batches: Sequence[Sequence[int]], workers: int | None
-) -> None:
-    workers = min(workers or min(_WORKERS, 2 * (os.cpu_count() or 1)), len(batches))
+def _run_in_threads(work: Callable[[int], T], indices: Sequence[int], workers: int) -> dict[int, T]:
+    workers = min(workers, len(indices))
     if workers < 2:
-        for batch in batches:
-            run(batch)
-        return
+        return {index: work(index) for index in indices}
     from concurrent.futures import ThreadPoolExecutor
 
+    results: dict[int, T] = {}
+    queue = iter(indices)  # shared: each thread takes the next one
+    stop = threading.Event()
+
+    def run() -> None:
+        try:
+            for index in queue:
+                if stop.is_set():
+                    return
+                results[index] = work(index)
+        except BaseException:
+            stop.set()
+            raise
+
     with ThreadPoolExecutor(workers, thread_name_prefix="detcore-storage") as pool:
-        futures = [pool.submit(run, batch) for batch in batches]
+        futures = [pool.submit(run) for _ in range(workers)]
         try:
             for future in futures:
                 future.result()
-        except BaseException:
-            pool.shutdown(wait=True, cancel_futures=True)
-            raise
+        finally:
+            stop.set()
+    return results

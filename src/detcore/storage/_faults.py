@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
-import os
 import re
-import socket
 import time
 import uuid
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import DetcoreError, StorageError, StorageFullError
@@ -24,9 +20,9 @@ if TYPE_CHECKING:
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 PROBES = ".detcore-probe"
 """How the names of probes begin, or their folder is called."""
-_NAME = re.compile(r"(\d+)-(\d+)-([0-9a-f]*)-[0-9a-f]{32}")
+_NAME = re.compile(r"(\d+)-[0-9a-f]{32}")
 # A probe takes seconds; the clocks of machines may differ by more.
-_OLD_S = 24 * 3600.0
+STALE_AFTER_S = 24 * 3600.0
 
 
 def is_full(error: BaseException) -> bool:
@@ -63,13 +59,13 @@ def try_out(storage: StorageBackend, prefix: str) -> None:
 
     Args:
         storage: The storage.
-        prefix: Beginning of its key; the time, the process that makes it, and a random part follow.
+        prefix: Beginning of its key; the time and a random part follow.
 
     Raises:
         StorageError: If it fails.
     """
     data = uuid.uuid4().bytes
-    key = f"{prefix}{int(time.time())}-{os.getpid()}-{_place()}-{data.hex()}"
+    key = f"{prefix}{int(time.time())}-{data.hex()}"
     with translated("a first test of the checkpoint storage", storage.url):
         storage.replace(key, data)
         try:
@@ -83,33 +79,6 @@ def try_out(storage: StorageBackend, prefix: str) -> None:
 
 
 def is_left_over(name: str) -> bool:
-    """Whether the process that made a name is gone, or made it more than a day ago."""
+    """Whether a probe of this name was made more than a day ago, so that its process is gone."""
     match = _NAME.fullmatch(name)
-    if match is None:
-        return False
-    made_at, pid, place = int(match[1]), int(match[2]), match[3]
-    if time.time() - made_at > _OLD_S:
-        return True
-    # Process ids of another machine, or container, are meaningless here.
-    return bool(place) and place == _place() and not _is_there(pid)
-
-
-def _is_there(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except OSError:  # it belongs to another user
-        return True
-    return True
-
-
-def _place() -> str:
-    """Return an identifier of the processes visible to this one; "" if it is unknown."""
-    try:
-        boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-        namespace = os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return ""
-    text = f"{socket.gethostname()} {boot_id} {namespace}"
-    return hashlib.sha256(text.encode()).hexdigest()[:12]
+    return match is not None and time.time() - int(match[1]) > STALE_AFTER_S

@@ -1,13 +1,9 @@
-"""Check that keys are safe, and can coexist as files."""
+"""Check that keys are safe."""
 
 from __future__ import annotations
 
-import os
 import re
 import unicodedata
-import uuid
-from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from detcore.contract.errors import UnsafePathError
 
@@ -74,75 +70,3 @@ def _is_utf8(key: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def check_targets(paths: Iterable[Path]) -> None:
-    """Check, before one of them is written, that files can coexist.
-
-    Names that differ only by case, or by the form of their accents, are valid if the file system
-    distinguishes them; this is tested in the target folder.
-
-    Raises:
-        UnsafePathError: If two are the same, or one would be the folder of another, or the file
-            system does not distinguish two of them.
-    """
-    seen: set[str] = set()
-    folders: set[str] = set()
-    folded: dict[str, str] = {}
-    same: tuple[str, str] | None = None
-    for path in paths:
-        text = os.fspath(path)
-        if text in seen:
-            raise _clash(text, text, "they are the same file")
-        seen.add(text)
-        if os.fspath(path.parent) not in folders:
-            folders.update(map(os.fspath, path.parents))
-        other = folded.setdefault(_fold(text), text)
-        if other != text and same is None:
-            same = (other, text)
-    for text in sorted(seen & folders):
-        raise _clash(text, f"{text}/...", "one would be a file and a folder at once")
-    if same is None:
-        same = _folders_alike(folders)
-    if same is not None and not _tells_apart(Path(same[0]), Path(same[1])):
-        raise _clash(*same, "this file system takes them for one name")
-
-
-def _folders_alike(folders: set[str]) -> tuple[str, str] | None:
-    folded: dict[str, str] = {}
-    for folder in sorted(folders):
-        other = folded.setdefault(_fold(folder), folder)
-        if other != folder:
-            return other, folder
-    return None
-
-
-def _fold(text: str) -> str:
-    return unicodedata.normalize("NFC", unicodedata.normalize("NFD", text).casefold())
-
-
-def _tells_apart(
-    first: Path, second: Path, exists: Callable[[str], bool] = os.path.lexists
-) -> bool:
-    """Test whether two names are different files, in the nearest existing folder."""
-    folder = Path(os.path.commonpath([first, second]))
-    while not folder.is_dir():
-        folder = folder.parent
-    token = uuid.uuid4().hex
-    names = [
-        f".detcore-{token}-" + os.path.relpath(path, folder).replace("/", "_")[-100:]
-        for path in (first, second)
-    ]
-    trial = folder / names[0]
-    trial.touch(exist_ok=False)
-    try:
-        return not exists(str(folder / names[1]))
-    finally:
-        trial.unlink()
-
-
-def _clash(first: str, second: str, reason: str) -> UnsafePathError:
-    return UnsafePathError(
-        f"{first!r} and {second!r} cannot both be written: {reason}.\n"
-        "Choose another folder, on a file system that tells them apart, or fewer files (selector)."
-    )

@@ -28,15 +28,13 @@ from detcore.contract.storage import (
     Progress,
 )
 from detcore.storage._digest import SMALL_BYTES, copy_stream, copy_whole, run_all
-from detcore.storage._faults import PROBES, is_full, is_left_over, translated, try_out
-from detcore.storage._flush import Flusher, flushing, syncing_at_once
-from detcore.storage._keys import check_key, check_targets
+from detcore.storage._faults import PROBES, STALE_AFTER_S, is_full, translated, try_out
+from detcore.storage._keys import check_key
 
 _NO_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 _TEMPORARY = ".detcore-tmp-"
 _SCRATCH = "detcore-scratch-"
 _NOT_LOCKED_YET = "detcore-unlocked-"
-_OLD_S = 24 * 3600.0
 _REMOVE_ATTEMPTS = 5
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC
 _MODE = 0o644
@@ -143,18 +141,14 @@ class LocalStorage:
             if size >= SMALL_BYTES:
                 with translated(f"writing {target}", self.url), open(path, "rb", 0) as source:
                     return _write_large(target, source, progress)
-            digest = copy_whole(path, target, size, mode=_MODE, sync=not is_synced)
+            digest = copy_whole(path, target, size, mode=_MODE, sync=True)
             if progress is not None:
                 progress(digest.size)
             return digest
 
-        with (
-            translated(f"writing to {self._root}", self.url),
-            syncing_at_once(self._root, _count_small(sizes)) as is_synced,
-        ):
-            digests = run_all(put, sizes, small_workers=1 if is_synced else _SYNCING_WORKERS)
-        if not is_synced:
-            self._sync_folders(targets)
+        with translated(f"writing to {self._root}", self.url):
+            digests = run_all(put, sizes, small_workers=_SYNCING_WORKERS)
+        self._sync_folders(targets)
         return digests
 
     def get_tree(
@@ -166,7 +160,6 @@ class LocalStorage:
     ) -> dict[str, FileDigest]:
         """Copy keys to local files; see `StorageBackend.get_tree`."""
         keys, paths = [check_key(key) for _, key in pairs], [path for path, _ in pairs]
-        check_targets(paths)
         for folder in {path.parent for path in paths}:
             folder.mkdir(parents=True, exist_ok=True)
         return self._fetch(keys, paths, algorithm, progress)
@@ -217,18 +210,13 @@ class LocalStorage:
         def digest(index: int) -> FileDigest:
             path = paths[index]
             with translated(f"reading {path}", self.url), open(path, "rb", 0) as file:
-                if is_synced and sizes[index] < SMALL_BYTES:
-                    return copy_stream(file, None, progress, algorithm=algorithm)
-                with flushing(file):
-                    return copy_stream(file, None, progress, algorithm=algorithm)
+                found = copy_stream(file, None, progress, algorithm=algorithm)
+                os.fsync(file.fileno())
+                return found
 
-        with (
-            translated(f"bringing files of {self._root} to the disk", self.url),
-            syncing_at_once(self._root, _count_small(sizes)) as is_synced,
-        ):
-            digests = run_all(digest, sizes, small_workers=1 if is_synced else _SYNCING_WORKERS)
-        if not is_synced:
-            self._sync_folders(paths)
+        with translated(f"bringing files of {self._root} to the disk", self.url):
+            digests = run_all(digest, sizes, small_workers=_SYNCING_WORKERS)
+        self._sync_folders(paths)
         return dict(zip(keys, digests, strict=True))
 
     def create(self, key: str, data: bytes) -> None:
@@ -301,8 +289,7 @@ class LocalStorage:
             left = [each for each in entries if each.name.startswith((_TEMPORARY, prefix))]
         for entry in left:
             with contextlib.suppress(FileNotFoundError):
-                is_old = time.time() - entry.stat().st_mtime > _OLD_S
-                if is_old or is_left_over(entry.name.removeprefix(prefix)):
+                if time.time() - entry.stat().st_mtime > STALE_AFTER_S:
                     os.unlink(entry)
 
     def close(self) -> None:
@@ -388,14 +375,12 @@ class LocalStorage:
         )
 
 
-def _count_small(sizes: Sequence[int]) -> int:
-    return sum(size < SMALL_BYTES for size in sizes)
-
-
 def _write_large(path: Path, source: BinaryIO, progress: Progress | None) -> FileDigest:
     descriptor = os.open(path, _WRITE | os.O_TRUNC, _MODE)
-    with open(descriptor, "wb", buffering=0) as target, Flusher(target) as flusher:
-        return copy_stream(source, flusher, progress)
+    with open(descriptor, "wb", buffering=0) as target:
+        digest = copy_stream(source, target, progress)
+        os.fsync(descriptor)
+        return digest
 
 
 def _has_link(root: str, key: str) -> bool:

@@ -7,22 +7,21 @@ depend on existing files. Their speed comes from many concurrent requests, which
 from __future__ import annotations
 
 import asyncio
-import collections
 import functools
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, TypeVar
 
 from detcore.storage import (
-    Digester,
     FileDigest,
     Progress,
     Sink,
     digest_bytes,
     read_whole,
-    write_all,
     write_whole,
 )
+from detcore_storage._remote import read_parts
 from detcore_storage._retries import RetryPolicy, retry_async
 
 # Files up to this size are transferred in one request; larger ones are read in parts.
@@ -54,13 +53,6 @@ class BulkTransfers:
             return await retry_async(work, self._policy)
 
         result: T = sync(self._fs.loop, run)
-        return result
-
-    def once(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Run one call, which retries by itself, on the file system's loop."""
-        from fsspec.asyn import sync
-
-        result: T = sync(self._fs.loop, work)
         return result
 
     def put_small(
@@ -119,33 +111,15 @@ class BulkTransfers:
         algorithm: str,
         progress: Progress | None,
     ) -> FileDigest:
-        """Download a large file in parts, some of them ahead of the write position."""
-        from fsspec.asyn import sync
+        """Download a large file in parts; see `read_parts`."""
 
-        async def read() -> FileDigest:
-            digester = Digester(algorithm)
-            ahead: collections.deque[asyncio.Task[bytes]] = collections.deque()
-            start = 0
-            try:
-                while start < size or ahead:
-                    while start < size and len(ahead) < _PARTS_AHEAD:
-                        stop = min(start + _PART_BYTES, size)
-                        ahead.append(asyncio.ensure_future(self._read(source, start, stop)))
-                        start = stop
-                    data = await ahead.popleft()
-                    digester.update(data)
-                    if sink is not None:
-                        write_all(sink, data)
-                    if progress is not None:
-                        progress(len(data))
-            finally:
-                for task in ahead:
-                    task.cancel()
-                await asyncio.gather(*ahead, return_exceptions=True)
-            return digester.result()
+        def request(start: int, stop: int) -> Future[bytes]:
+            return asyncio.run_coroutine_threadsafe(self._read(source, start, stop), self._fs.loop)
 
-        digest: FileDigest = sync(self._fs.loop, read)
-        return digest
+        return read_parts(
+            request, size, sink, part_bytes=_PART_BYTES, max_parts=_PARTS_AHEAD,
+            algorithm=algorithm, progress=progress,
+        )  # fmt: skip
 
     async def _read(self, source: str, start: int, stop: int) -> bytes:
         if start == stop:

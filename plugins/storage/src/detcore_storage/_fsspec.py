@@ -112,7 +112,7 @@ class FsspecStorage(RemoteStorage):
             with translated(f"writing {_some(keys, small)}", self.url):
                 return bulk.put_small(files, progress)
 
-        def put(index: int, num_large: int) -> FileDigest:
+        def put(index: int) -> FileDigest:
             path, key = pairs[index]
             with translated(f"writing {key}", self.url), open(path, "rb", buffering=0) as source:
                 return self._write_stream(key, source, progress)
@@ -129,7 +129,7 @@ class FsspecStorage(RemoteStorage):
         keys: Sequence[str],
         sizes: Sequence[int],
         move_small: Callable[[BulkTransfers, Sequence[int]], list[FileDigest]],
-        move: Callable[[int, int], FileDigest],
+        move: Callable[[int], FileDigest],
         workers: int,
     ) -> dict[str, FileDigest]:
         """Move small files together where the file system is asynchronous, and the others by one.
@@ -138,7 +138,7 @@ class FsspecStorage(RemoteStorage):
             keys: All files.
             sizes: Their sizes.
             move_small: Moves those with some indices.
-            move: Moves the one with an index; the second argument is the number of such files.
+            move: Moves the one with an index.
             workers: How many of these an asynchronous file system moves at once.
         """
         bulk = self._bulk
@@ -149,7 +149,7 @@ class FsspecStorage(RemoteStorage):
                 digests.update(zip(small, move_small(bulk, small), strict=True))
         large = [index for index in range(len(keys)) if index not in digests]
         done = run_all(
-            lambda at: move(large[at], len(large)),
+            lambda at: move(large[at]),
             [sizes[index] for index in large],
             workers=None if bulk is None else workers,
         )
@@ -171,16 +171,13 @@ class FsspecStorage(RemoteStorage):
             with translated(f"reading {_some(keys, small)}", self.url):
                 return bulk.get_small(files, algorithm, progress)
 
-        def get(index: int, num_large: int) -> FileDigest:
+        def get(index: int) -> FileDigest:
             key, path = keys[index], paths[index]
             with (
                 translated(f"reading {key}", self.url),
                 open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
             ):
-                return self._read_large(
-                    key, sizes[index], sink, algorithm=algorithm, progress=progress,
-                    files=num_large,
-                )  # fmt: skip
+                return self._read_large(key, sizes[index], sink, algorithm, progress)
 
         return self._move(keys, sizes, get_small, get, self._gets_at_once)
 
@@ -189,12 +186,10 @@ class FsspecStorage(RemoteStorage):
         key: str,
         size: int,
         sink: Sink | None,
-        *,
         algorithm: str,
         progress: Progress | None,
-        files: int,
     ) -> FileDigest:
-        """Read one of several large files (`files` is their number), and write it to the sink."""
+        """Read a large file, and write it to the sink."""
         bulk = self._bulk
         if bulk is not None:
             return bulk.read_large(

@@ -10,16 +10,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from detcore.errors import StorageError
-from detcore.storage import (
-    Capabilities,
-    Digester,
-    FileDigest,
-    Progress,
-    Sink,
-    write_all,
-)
-from detcore_storage._bulk import BulkTransfers
+from detcore.storage import Capabilities, Digester, FileDigest, Progress
 from detcore_storage._fsspec import FsspecStorage
 from detcore_storage._remote import bucket_needed
 from detcore_storage._retries import RetryPolicy, retry_async
@@ -34,11 +25,6 @@ _PART_BYTES = 8 << 20
 _LARGE_PART_BYTES = 16 << 20
 _LARGE_BYTES = 256 << 20
 _CANCEL_S = 2.0
-# This many files keep the connections busy as one stream each, which takes less CPU than parts do;
-# for fewer files, several parts are read concurrently.
-_STREAMS = 3
-_STREAM_BYTES = 64 << 20
-_BUFFER_BYTES = 1 << 20
 _TYPE = "application/octet-stream"
 
 
@@ -63,15 +49,13 @@ class GcsStorage(FsspecStorage):
 
     def _connect(self) -> tuple[Any, str]:
         # gcsfs.GCSFileSystem queries the kind of each bucket over gRPC, which takes a minute every
-        # time if nothing answers (an emulator, a proxy); this class does not.
-        from detcore_storage._gcs_requests import RetryingFileSystem
-
+        # time if nothing answers (an emulator, a proxy); the class in gcsfs.core does not.
         settings = self._settings
         options: dict[str, Any] = {}
         if settings.endpoint_url is not None:
             options = {"endpoint_url": settings.endpoint_url.rstrip("/"), "token": "anon"}
-        fs = RetryingFileSystem(
-            policy=self.policy,
+        fs = _make_file_system(
+            self.policy,
             project=settings.project or "",
             use_listings_cache=False,
             requests_timeout=settings.deadline_s,
@@ -96,28 +80,6 @@ class GcsStorage(FsspecStorage):
 
     def _writing(self) -> AbstractContextManager[None]:
         return bucket_needed(self.url, self._settings.bucket)
-
-    _gets_at_once = 6
-
-    def _read_large(
-        self,
-        key: str,
-        size: int,
-        sink: Sink | None,
-        *,
-        algorithm: str,
-        progress: Progress | None,
-        files: int,
-    ) -> FileDigest:
-        if files < _STREAMS:
-            return super()._read_large(
-                key, size, sink, algorithm=algorithm, progress=progress, files=files
-            )
-        fs = self._fs
-        stream = _Stream(fs, self._path(key), sink, Digester(algorithm), progress)
-        return BulkTransfers(fs, self.policy).once(
-            functools.partial(stream.read, size, self.policy)
-        )
 
     def _make_folders(self, keys: Iterable[str]) -> None:
         """Do nothing: there are no folders, and a bucket must exist."""
@@ -151,62 +113,24 @@ class GcsStorage(FsspecStorage):
                 raise
             return digester.result()
 
-        return BulkTransfers(fs, self.policy).once(send)
+        import fsspec.asyn
+
+        digest: FileDigest = fsspec.asyn.sync(fs.loop, send)
+        return digest
 
 
-class _Stream:
-    """A large file that is written and digested incrementally, and resumed after a failure."""
+def _make_file_system(policy: RetryPolicy, **options: Any) -> Any:
+    """Return a file system of gcsfs with detcore's deadlines and pauses.
 
-    def __init__(
-        self,
-        fs: Any,
-        path: str,
-        sink: Sink | None,
-        digester: Digester,
-        progress: Progress | None,
-    ) -> None:
-        self._fs = fs
-        self._path = path
-        self._sink = sink
-        self._digester = digester
-        self._progress = progress
-        self._at = 0
+    gcsfs draws its pauses from Python's global generator, which training uses as well: after a save
+    that met a busy server, a resume would not be exact.
+    """
+    from gcsfs.core import GCSFileSystem
 
-    async def read(self, size: int, policy: RetryPolicy) -> FileDigest:
-        """Read all of it; each request has the deadline of the policy."""
-        while self._at < size:
-            stop = min(self._at + _STREAM_BYTES, size)
-            await retry_async(functools.partial(self._read_to, stop), policy)
-        return self._digester.result()
+    class RetryingFileSystem(GCSFileSystem):  # type: ignore[misc]  # gcsfs has no types
+        async def _request(self, *args: Any, **options: Any) -> Any:
+            # The function inside gcsfs's own retry wrapper.
+            once = functools.partial(GCSFileSystem._request.__wrapped__, self, *args, **options)
+            return await retry_async(once, policy)
 
-    async def _read_to(self, stop: int) -> None:
-        from gcsfs.retry import validate_response
-
-        fs = self._fs
-        await fs._set_session()
-        async with fs.session.get(
-            fs.url(self._path),
-            params=fs._get_params({}),
-            headers=fs._get_headers({"Range": f"bytes={self._at}-{stop - 1}"}),
-            timeout=fs.requests_timeout,
-            read_bufsize=_BUFFER_BYTES,
-        ) as answer:
-            if answer.status >= 400:
-                validate_response(answer.status, await answer.read(), self._path)
-            if answer.status != 206:
-                raise StorageError(
-                    f"asked for a part of {self._path}, the server answered {answer.status}.\n"
-                    "Look for a proxy between here and the store that changes requests."
-                )
-            async for data, _ in answer.content.iter_chunks():
-                self._take(data)
-        if self._at != stop:
-            raise ConnectionError(f"{self._path} was cut at {self._at} bytes, before {stop}")
-
-    def _take(self, data: bytes) -> None:
-        self._digester.update(data)
-        if self._sink is not None:
-            write_all(self._sink, data)
-        self._at += len(data)
-        if self._progress is not None:
-            self._progress(len(data))
+    return RetryingFileSystem(**options)

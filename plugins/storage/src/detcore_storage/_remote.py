@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import collections
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 from detcore.errors import StorageError
 from detcore.storage import (
     DEFAULT_ALGORITHM,
+    Digester,
     FileDigest,
     Pair,
     Progress,
+    Sink,
     StorageBackend,
     check_key,
-    check_targets,
     is_left_over,
     is_safe_key,
     try_out,
+    write_all,
 )
 
 # Folder of the files of `probe`.
@@ -51,7 +55,6 @@ class RemoteStorage(StorageBackend):
     ) -> dict[str, FileDigest]:
         """Copy keys to local files; see `StorageBackend.get_tree`."""
         keys = [check_key(key) for _, key in pairs]
-        check_targets([path for path, _ in pairs])
         for folder in {path.parent for path, _ in pairs}:
             folder.mkdir(parents=True, exist_ok=True)
         return self._fetch(keys, [path for path, _ in pairs], algorithm, progress)
@@ -109,3 +112,45 @@ def bucket_needed(url: str, bucket: str) -> Iterator[None]:
             f"the bucket {bucket!r} of {url} does not exist, or these credentials may not see it.\n"
             "It is not made for you. Make it, or correct the bucket and endpoint_url."
         ) from error
+
+
+def read_parts(
+    request: Callable[[int, int], Future[bytes] | Future[memoryview]],
+    size: int,
+    sink: Sink | None,
+    *,
+    part_bytes: int,
+    max_parts: int,
+    algorithm: str,
+    progress: Progress | None,
+) -> FileDigest:
+    """Read a large file in parts, some of them ahead of the write position.
+
+    Args:
+        request: Requests the bytes from a position to another, exclusive.
+        size: Size of the file.
+        sink: Target of the bytes; None: they are only digested.
+        part_bytes: Size of a part.
+        max_parts: Number of concurrent requests.
+        algorithm: The digest algorithm.
+        progress: Called after each part with its size.
+    """
+    digester = Digester(algorithm)
+    ahead: collections.deque[Future[bytes] | Future[memoryview]] = collections.deque()
+    start = 0
+    try:
+        while start < size or ahead:
+            while start < size and len(ahead) < max_parts:
+                stop = min(start + part_bytes, size)
+                ahead.append(request(start, stop))
+                start = stop
+            data = ahead.popleft().result()
+            digester.update(data)
+            if sink is not None:
+                write_all(sink, data)
+            if progress is not None:
+                progress(len(data))
+    finally:
+        for future in ahead:
+            future.cancel()
+    return digester.result()

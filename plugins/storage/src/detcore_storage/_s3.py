@@ -5,14 +5,13 @@ Its asynchronous calls are not used: they occasionally abort the process at inte
 
 from __future__ import annotations
 
-import collections
 import contextlib
 import datetime
 import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
@@ -28,12 +27,11 @@ from detcore.storage import (
     check_key,
     digest_bytes,
     read_whole,
-    write_all,
+    run_all,
     write_whole,
 )
-from detcore_storage._remote import RemoteStorage, bucket_needed
+from detcore_storage._remote import RemoteStorage, bucket_needed, read_parts
 from detcore_storage._retries import RetryPolicy, retry, translated
-from detcore_storage._threads import MAX_LARGE, WHOLE_BYTES, run_in_threads
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -49,9 +47,13 @@ _PART_BYTES = 5 << 20
 _MAX_PARTS = 9_000  # S3's limit is 10,000
 # Concurrent parts of large files: more for a single file, fewer for each of several.
 _PARTS_AT_ONCE = 6
+# Files up to this size are uploaded in one request.
+_WHOLE_BYTES = 8 << 20
+# Concurrent files of more than 1 MiB, and of less: fewer than 100 MB are in flight.
+_MAX_LARGE = 3
+_MAX_SMALL = 32
 _FIRST_BYTES = 1 << 20
 _FEW = 64
-_MAX_GETS = 8
 _DELETES = 500
 _STALE_AFTER_S = 24 * 3600.0
 
@@ -87,17 +89,20 @@ class S3Storage(RemoteStorage):
         """Copy local files to keys; see `StorageBackend.put_tree`."""
         keys = [check_key(key) for _, key in pairs]
         sizes = [path.stat().st_size for path, _ in pairs]
-        large = [key for key, size in zip(keys, sizes, strict=True) if size > WHOLE_BYTES]
+        large = [key for key, size in zip(keys, sizes, strict=True) if size > _WHOLE_BYTES]
 
         def put(index: int) -> FileDigest:
             path, key = pairs[index]
-            if sizes[index] <= WHOLE_BYTES:
+            if sizes[index] <= _WHOLE_BYTES:
                 return self._put_whole(path, key, sizes[index], progress)
             return self._put_parts(path, key, len(large), progress)
 
         try:
             with self._writing(f"writing to {self._settings.root()}"):
-                digests = run_in_threads(put, sizes)
+                digests = run_all(
+                    put, sizes, small_bytes=_FIRST_BYTES, workers=_MAX_LARGE,
+                    small_workers=_MAX_SMALL,
+                )  # fmt: skip
         except StorageError:
             # Parts that obstore had sent would stay in the bucket, invisible but billed.
             self._clear_failed(large)
@@ -229,10 +234,10 @@ class S3Storage(RemoteStorage):
             )
 
         with translated(f"reading from {self._settings.root()}", self.url):
-            max_threads = _MAX_GETS if len(keys) <= _FEW else None
-            run_in_threads(get, [0] * len(keys), max_threads=max_threads)
+            run_all(get, [0] * len(keys), workers=_MAX_SMALL)
             order = list(large)
-            digests = run_in_threads(get_large, [large[index]["size"] for index in order])
+            sizes = [large[index]["size"] for index in order]
+            digests = run_all(get_large, sizes, workers=_MAX_LARGE)
         all_digests = small | dict(zip(order, digests, strict=True))
         return {key: all_digests[index] for index, key in enumerate(keys)}
 
@@ -298,32 +303,17 @@ class S3Storage(RemoteStorage):
         num_large: int,
         progress: Progress | None,
     ) -> FileDigest:
-        """Download in ranges, some of them ahead of the write position."""
-        digester = Digester(algorithm)
-        size = meta["size"]
-        at_once = _share_parts(num_large)
-        ahead: collections.deque[Future[memoryview]] = collections.deque()
-        start = 0
+        """Download in ranges; see `read_parts`."""
+        max_parts = _share_parts(num_large)
         with (
-            ThreadPoolExecutor(at_once, thread_name_prefix="detcore-storage") as pool,
+            ThreadPoolExecutor(max_parts, thread_name_prefix="detcore-storage") as pool,
             open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
         ):
-            try:
-                while start < size or ahead:
-                    while start < size and len(ahead) < at_once:
-                        stop = min(start + _PART_BYTES, size)
-                        ahead.append(pool.submit(self._get_range, key, meta, start, stop))
-                        start = stop
-                    data = ahead.popleft().result()
-                    digester.update(data)
-                    if sink is not None:
-                        write_all(sink, data)
-                    if progress is not None:
-                        progress(len(data))
-            finally:
-                for future in ahead:
-                    future.cancel()
-        return digester.result()
+            return read_parts(
+                functools.partial(pool.submit, self._get_range, key, meta), meta["size"], sink,
+                part_bytes=_PART_BYTES, max_parts=max_parts, algorithm=algorithm,
+                progress=progress,
+            )  # fmt: skip
 
     def _get_range(self, key: str, meta: Mapping[str, Any], start: int, stop: int) -> memoryview:
         options: GetOptions = {"range": (start, stop)}
@@ -413,7 +403,7 @@ class S3Storage(RemoteStorage):
 
 def _share_parts(num_large: int) -> int:
     """Return the number of concurrent parts for each of some large files."""
-    return _PARTS_AT_ONCE // max(1, min(num_large, MAX_LARGE))
+    return _PARTS_AT_ONCE // max(1, min(num_large, _MAX_LARGE))
 
 
 def _read_if_small(

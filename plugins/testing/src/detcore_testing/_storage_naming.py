@@ -181,18 +181,6 @@ class NamingClauses(StorageAccess):
             self.expect_stored({"keep/me": b"1"})
             expect(not got.exists(), "get_tree made files though one key was unsafe")
 
-    @clause("clashing-targets-are-refused", "get_tree refuses two keys that go to one local file")
-    def test_clashing_targets_are_refused(self, tmp_path: Path) -> None:
-        """Name one file twice, and a file as a folder."""
-        got = tmp_path / "suite-got"
-        with self.opened(tmp_path) as storage:
-            self.raw_write("a", b"1")
-            self.raw_write("b", b"2")
-            for other in (got / "x", got / "x" / "y"):
-                with expect_error(UnsafePathError, f"get_tree to {got / 'x'} and {other}"):
-                    storage.get_tree([(got / "x", "a"), (other, "b")])
-            expect(not got.exists(), "get_tree began to write, though targets clash")
-
     @clause(
         "any-safe-key-keeps-its-content", "a key that check_key takes names one file of its own"
     )

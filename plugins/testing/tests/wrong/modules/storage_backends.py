@@ -296,16 +296,6 @@ class DeletesUntilOneIsUnsafe(Wrong):
             super().delete([key])
 
 
-class GetsOneByOne(Wrong):
-    broken = "clashing-targets-are-refused"
-
-    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
-        digests: dict[str, FileDigest] = {}
-        for pair in pairs:
-            digests |= super().get_tree([pair], **options)
-        return digests
-
-
 class DecodesKeys(Wrong):
     broken = "any-safe-key-keeps-its-content"
 
