@@ -33,8 +33,7 @@ DOCUMENTED = {
     "detcore.launch.nodes": "Line RankPlace Rendezvous RendezvousService RendezvousStore Sink",
     "detcore.metrics": "MetricReducer",
     "detcore.search": "Answer ExitReason NewTrial SearchMethod SearchSetup TrainTo",
-    "detcore.storage": "Capabilities DEFAULT_ALGORITHM Entry FileDigest Pair Progress"
-    " StorageBackend",
+    "detcore.storage": "Capabilities Entry FileDigest Pair Progress StorageBackend",
     "detcore.trial": "AskedClock Clock Decision LoopingController PrepareOptions SavesState Step"
     " SteppingController SupportsFinish SupportsSnapshot SupportsStartFrom SupportsStateTensors"
     " SupportsTensors Trial TrialContext TrialSetup ValidationResult",

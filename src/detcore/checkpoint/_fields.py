@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 
 
 MANIFEST_FILE = "manifest.json"
-ALGORITHMS = {"xxh3_128": 32, "sha256": 64}
-"""Digests that are known, and how many hexadecimal digits each has; the default one first."""
+ALGORITHM = "xxh3_128"
+"""How files are digested, as manifests name it."""
+_NUM_DIGITS = 32
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -117,21 +118,20 @@ def _files(fields: Mapping[str, Any]) -> dict[str, FileDigest]:
     from detcore.storage import FileDigest, check_key
 
     algorithm = _field(fields, "digest", str)
-    if algorithm not in ALGORITHMS:
+    if algorithm != ALGORITHM:
         raise ValueError(
-            f"its files are digested with {shown(algorithm)}; this release knows "
-            f"{' and '.join(ALGORITHMS)}"
+            f"its files are digested with {shown(algorithm)}; this release knows {ALGORITHM}"
         )
     files = {}
     for name, entry in _field(fields, "files", dict).items():
         check_key(name)
         where = f"its entry of the file {shown(name)}"
         _check_kind(entry, dict, where)
-        for key in ("size", algorithm):
+        for key in ("size", ALGORITHM):
             if key not in entry:
                 raise ValueError(f"{where} has no {key!r}")
         size = _whole(entry["size"], f"{where} says that its size is")
-        files[name] = FileDigest(size, _digest(entry[algorithm], algorithm, where), algorithm)
+        files[name] = FileDigest(size, _digest(entry[ALGORITHM], where))
     return files
 
 
@@ -241,12 +241,12 @@ def _whole(value: Any, where: str) -> int:
     raise ValueError(f"{where} {shown(value)}; expected a whole number from 0 to 2**63 - 1")
 
 
-def _digest(value: Any, algorithm: str, where: str) -> str:
-    expected = ALGORITHMS[algorithm]
-    if isinstance(value, str) and len(value) == expected and _HEX.issuperset(value):
+def _digest(value: Any, where: str) -> str:
+    if isinstance(value, str) and len(value) == _NUM_DIGITS and _HEX.issuperset(value):
         return value
     raise ValueError(
-        f"{where} has the digest {shown(value)}; {algorithm} has {expected} digits of 0-9 and a-f"
+        f"{where} has the digest {shown(value)}; {ALGORITHM} has {_NUM_DIGITS} digits of 0-9 and "
+        "a-f"
     )
 
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint._fields import (
-    ALGORITHMS,
+    ALGORITHM,
     MANIFEST_FILE,
     MOST_MANIFEST_BYTES,
     check_id,
@@ -62,14 +62,6 @@ class Manifest:
     tensors: tuple[TensorInfo, ...] = ()
 
     @property
-    def algorithm(self) -> str:
-        """The digest algorithm, the same for all of its files."""
-        algorithms = sorted({digest.algorithm for digest in self.files.values()})
-        if len(algorithms) > 1:
-            raise ValueError(f"checkpoint {self.uuid} mixes the digests {', '.join(algorithms)}")
-        return algorithms[0] if algorithms else next(iter(ALGORITHMS))
-
-    @property
     def size_bytes(self) -> int:
         """Sum of the sizes of its files."""
         return sum(digest.size for digest in self.files.values())
@@ -99,9 +91,9 @@ def encode_manifest(manifest: Manifest) -> bytes:
         "parent": manifest.parent,
         "versions": dict(manifest.versions),
         "metadata": manifest.metadata,
-        "digest": manifest.algorithm,
+        "digest": ALGORITHM,
         "files": {
-            name: {"size": digest.size, digest.algorithm: digest.value}
+            name: {"size": digest.size, ALGORITHM: digest.value}
             for name, digest in sorted(manifest.files.items())
         },
         "directories": sorted(manifest.directories),

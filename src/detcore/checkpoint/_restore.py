@@ -332,7 +332,6 @@ def _fetch(
         with watched(observer, f"downloading {manifest.uuid[:8]}", total) as progress:
             digests = storage.get_tree(
                 [(target / name, f"{manifest.uuid}/{name}") for name in names],
-                algorithm=manifest.algorithm,
                 progress=progress,
             )
     except FileNotFoundError as error:  # it was deleted during the download
@@ -434,7 +433,7 @@ def _is_same(folder: Path, manifest: Manifest, name: str) -> bool:
             return stat.S_ISREG(mode)
         if not stat.S_ISREG(mode) or os.path.getsize(path) != expected.size:
             return False
-        return digest_file(path, manifest.algorithm) == expected
+        return digest_file(path) == expected
     except OSError:
         return False
 

@@ -144,7 +144,6 @@ def _compare(
     with watched(observer, f"checking {manifest.uuid[:8]}", total) as progress:
         digests = storage.digest_tree(
             [f"{manifest.uuid}/{name}" for name in whole],
-            algorithm=manifest.algorithm,
             progress=progress,
         )
     return faults + compare_digests(manifest, digests)

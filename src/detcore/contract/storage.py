@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Protocol, TypeAlias
 
 __all__ = [
-    "DEFAULT_ALGORITHM", "Capabilities", "Entry", "FileDigest", "Pair", "Progress",
+    "Capabilities", "Entry", "FileDigest", "Pair", "Progress",
     "StorageBackend",
 ]  # fmt: skip
-
-DEFAULT_ALGORITHM = "xxh3_128"
-"""How files are digested unless a manifest names something else."""
 
 Pair: TypeAlias = "tuple[Path, str]"
 """A local file and its key."""
@@ -49,11 +46,10 @@ class Entry:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class FileDigest:
-    """Size of a file in bytes, and its digest in hexadecimal, with the name of the algorithm."""
+    """Size of a file in bytes, and its XXH3 digest of 128 bits in hexadecimal."""
 
     size: int
     value: str
-    algorithm: str = DEFAULT_ALGORITHM
 
 
 class StorageBackend(Protocol):
@@ -88,15 +84,9 @@ class StorageBackend(Protocol):
         self,
         pairs: Sequence[Pair],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Copy keys to local files and digest them on the way; missing parents are created.
-
-        Args:
-            pairs: Local paths and keys.
-            algorithm: The digest algorithm of their manifest.
-            progress: Called with numbers of bytes.
 
         Raises:
             FileNotFoundError: If a key does not exist.
@@ -106,7 +96,6 @@ class StorageBackend(Protocol):
         self,
         keys: Sequence[str],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
@@ -114,7 +103,6 @@ class StorageBackend(Protocol):
 
         Args:
             keys: The files.
-            algorithm: The digest algorithm of their manifest.
             make_durable: Whether to flush them, and their folders, to the disk. For files that
                 were written through `direct_path`.
             progress: Called with numbers of bytes.

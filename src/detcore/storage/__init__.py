@@ -7,7 +7,6 @@ are also found here.
 from typing import TYPE_CHECKING
 
 from detcore.contract.storage import (
-    DEFAULT_ALGORITHM,
     Capabilities,
     Entry,
     FileDigest,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     from detcore.storage._recorded import RecordedPlace, find_place, open_recorded
 
 __all__ = [
-    "DEFAULT_ALGORITHM",
     "Capabilities",
     "Digester",
     "Entry",

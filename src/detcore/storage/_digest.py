@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, BinaryIO, Protocol, TypeVar
 
-from detcore.contract.errors import StorageError
-from detcore.contract.storage import DEFAULT_ALGORITHM, FileDigest, Progress
+from detcore.contract.storage import FileDigest, Progress
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -27,44 +25,18 @@ _WORKERS = 4
 T = TypeVar("T")
 
 
-class _Hash(Protocol):
-    def update(self, data: bytes | bytearray | memoryview, /) -> object: ...
-
-    def hexdigest(self) -> str: ...
-
-
-def _xxh3_128() -> _Hash:
-    import xxhash
-
-    return xxhash.xxh3_128()
-
-
-# XXH3 does not protect against attackers, and need not: anyone who can change a file can change the
-# manifest beside it. It detects accidents as SHA-256 does, in a thirtieth of the time; see
-# docs/storage.md for the reasons and the numbers.
-_ALGORITHMS: dict[str, Callable[[], _Hash]] = {"xxh3_128": _xxh3_128, "sha256": hashlib.sha256}
-
-
 class Digester:
     """Digests bytes incrementally.
 
-    Args:
-        algorithm: ``"xxh3_128"`` or ``"sha256"``.
-
-    Raises:
-        StorageError: If the algorithm is unknown.
+    XXH3 does not protect against attackers, and need not: anyone who can change a file can change
+    the manifest beside it. It detects accidents as SHA-256 does, in a thirtieth of the time; see
+    docs/storage.md for the reasons and the numbers.
     """
 
-    def __init__(self, algorithm: str = DEFAULT_ALGORITHM) -> None:
-        try:
-            self._hash = _ALGORITHMS[algorithm]()
-        except KeyError:
-            raise StorageError(
-                f"the digest algorithm {algorithm!r} is not known here; known: "
-                f"{', '.join(sorted(_ALGORITHMS))}.\n"
-                "The checkpoint was written by another release of detcore; use that one."
-            ) from None
-        self._algorithm = algorithm
+    def __init__(self) -> None:
+        import xxhash
+
+        self._hash = xxhash.xxh3_128()
         self._size = 0
 
     def update(self, data: bytes | bytearray | memoryview) -> None:
@@ -74,18 +46,12 @@ class Digester:
 
     def result(self) -> FileDigest:
         """Return the digest of all bytes so far."""
-        return FileDigest(self._size, self._hash.hexdigest(), self._algorithm)
+        return FileDigest(self._size, self._hash.hexdigest())
 
 
-def digest_bytes(
-    data: bytes | bytearray | memoryview, algorithm: str = DEFAULT_ALGORITHM
-) -> FileDigest:
+def digest_bytes(data: bytes | bytearray | memoryview) -> FileDigest:
     """Return the digest of a value in memory."""
-    if algorithm == DEFAULT_ALGORITHM:
-        import xxhash
-
-        return FileDigest(len(data), xxhash.xxh3_128_hexdigest(data), algorithm)
-    digester = Digester(algorithm)
+    digester = Digester()
     digester.update(data)
     return digester.result()
 
@@ -116,11 +82,9 @@ def copy_stream(
     source: BinaryIO,
     sink: Sink | None,
     progress: Progress | None = None,
-    *,
-    algorithm: str = DEFAULT_ALGORITHM,
 ) -> FileDigest:
     """Copy a stream to another (None: only read it), and return the digest of the copied bytes."""
-    digester = Digester(algorithm)
+    digester = Digester()
     for chunk in read_chunks(source):
         digester.update(chunk)
         if sink is not None:
@@ -138,10 +102,10 @@ def write_all(sink: Sink, data: bytes | memoryview) -> None:
         written += sink.write(memoryview(data)[written:]) or 0
 
 
-def digest_file(path: Path, algorithm: str = DEFAULT_ALGORITHM) -> FileDigest:
+def digest_file(path: Path) -> FileDigest:
     """Return the digest of a local file."""
     with open(path, "rb", buffering=0) as file:
-        return copy_stream(file, None, algorithm=algorithm)
+        return copy_stream(file, None)
 
 
 _READ = os.O_RDONLY | os.O_CLOEXEC
@@ -199,7 +163,6 @@ def copy_whole(
     target: str | os.PathLike[str] | None,
     size: int,
     *,
-    algorithm: str = DEFAULT_ALGORITHM,
     mode: int = 0o666,
     sync: bool = False,
 ) -> FileDigest:
@@ -207,7 +170,7 @@ def copy_whole(
     data = read_whole(source, size)
     if target is not None:
         write_whole(target, data, mode=mode, sync=sync)
-    return digest_bytes(data, algorithm)
+    return digest_bytes(data)
 
 
 def run_all(

@@ -20,7 +20,6 @@ from typing import BinaryIO
 
 from detcore.contract.errors import StorageError, StorageFullError, UnsafePathError
 from detcore.contract.storage import (
-    DEFAULT_ALGORITHM,
     Capabilities,
     Entry,
     FileDigest,
@@ -155,20 +154,18 @@ class LocalStorage:
         self,
         pairs: Sequence[Pair],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Copy keys to local files; see `StorageBackend.get_tree`."""
         keys, paths = [check_key(key) for _, key in pairs], [path for path, _ in pairs]
         for folder in {path.parent for path in paths}:
             folder.mkdir(parents=True, exist_ok=True)
-        return self._fetch(keys, paths, algorithm, progress)
+        return self._fetch(keys, paths, progress)
 
     def _fetch(
         self,
         keys: Sequence[str],
         paths: Sequence[Path | None],
-        algorithm: str,
         progress: Progress | None,
     ) -> dict[str, FileDigest]:
         sources = self._locate_all(keys)
@@ -182,8 +179,8 @@ class LocalStorage:
                     open(source, "rb", 0) as file,
                     open(path, "wb", 0) if path else contextlib.nullcontext() as sink,
                 ):
-                    return copy_stream(file, sink, progress, algorithm=algorithm)
-            digest = copy_whole(source, path, size, algorithm=algorithm)
+                    return copy_stream(file, sink, progress)
+            digest = copy_whole(source, path, size)
             if progress is not None:
                 progress(digest.size)
             return digest
@@ -196,21 +193,20 @@ class LocalStorage:
         self,
         keys: Sequence[str],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Digest stored files, and flush them to the disk if `make_durable` is set."""
 
         if not make_durable:
-            return self._fetch(keys, [None] * len(keys), algorithm, progress)
+            return self._fetch(keys, [None] * len(keys), progress)
         paths = self._locate_all(keys)
         sizes = [os.stat(path).st_size for path in paths]
 
         def digest(index: int) -> FileDigest:
             path = paths[index]
             with translated(f"reading {path}", self.url), open(path, "rb", 0) as file:
-                found = copy_stream(file, None, progress, algorithm=algorithm)
+                found = copy_stream(file, None, progress)
                 os.fsync(file.fileno())
                 return found
 

@@ -79,14 +79,12 @@ class BulkTransfers:
     def get_small(
         self,
         files: Sequence[tuple[Path | None, str, int]],
-        algorithm: str,
         progress: Progress | None,
     ) -> list[FileDigest]:
         """Download files, each in one request.
 
         Args:
             files: Local file (None = only digest it), path in the file system, size in bytes.
-            algorithm: The digest algorithm.
             progress: Called after each file with its size.
         """
 
@@ -96,7 +94,7 @@ class BulkTransfers:
                 write_whole(path, data)
             if progress is not None:
                 progress(len(data))
-            return digest_bytes(data, algorithm)
+            return digest_bytes(data)
 
         return self._all(
             [(size, functools.partial(get, path, source, size)) for path, source, size in files]
@@ -107,8 +105,6 @@ class BulkTransfers:
         source: str,
         size: int,
         sink: Sink | None,
-        *,
-        algorithm: str,
         progress: Progress | None,
     ) -> FileDigest:
         """Download a large file in parts; see `read_parts`."""
@@ -118,7 +114,7 @@ class BulkTransfers:
 
         return read_parts(
             request, size, sink, part_bytes=_PART_BYTES, max_parts=_PARTS_AHEAD,
-            algorithm=algorithm, progress=progress,
+            progress=progress,
         )  # fmt: skip
 
     async def _read(self, source: str, start: int, stop: int) -> bytes:

@@ -160,7 +160,6 @@ class FsspecStorage(RemoteStorage):
         self,
         keys: Sequence[str],
         paths: Sequence[Path | None],
-        algorithm: str,
         progress: Progress | None,
     ) -> dict[str, FileDigest]:
         """Read and digest files, and write those that have a path."""
@@ -169,7 +168,7 @@ class FsspecStorage(RemoteStorage):
         def get_small(bulk: BulkTransfers, small: Sequence[int]) -> list[FileDigest]:
             files = [(paths[i], self._path(keys[i]), sizes[i]) for i in small]
             with translated(f"reading {_some(keys, small)}", self.url):
-                return bulk.get_small(files, algorithm, progress)
+                return bulk.get_small(files, progress)
 
         def get(index: int) -> FileDigest:
             key, path = keys[index], paths[index]
@@ -177,7 +176,7 @@ class FsspecStorage(RemoteStorage):
                 translated(f"reading {key}", self.url),
                 open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
             ):
-                return self._read_large(key, sizes[index], sink, algorithm, progress)
+                return self._read_large(key, sizes[index], sink, progress)
 
         return self._move(keys, sizes, get_small, get, self._gets_at_once)
 
@@ -186,17 +185,14 @@ class FsspecStorage(RemoteStorage):
         key: str,
         size: int,
         sink: Sink | None,
-        algorithm: str,
         progress: Progress | None,
     ) -> FileDigest:
         """Read a large file, and write it to the sink."""
         bulk = self._bulk
         if bulk is not None:
-            return bulk.read_large(
-                self._path(key), size, sink, algorithm=algorithm, progress=progress
-            )
+            return bulk.read_large(self._path(key), size, sink, progress)
         with self._open_read(key) as source:
-            return copy_stream(source, sink, progress, algorithm=algorithm)
+            return copy_stream(source, sink, progress)
 
     def create(self, key: str, data: bytes) -> None:
         """Store a small file that does not exist yet; see `StorageBackend.create`."""

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from detcore.errors import StorageError
 from detcore.storage import (
-    DEFAULT_ALGORITHM,
     Digester,
     FileDigest,
     Pair,
@@ -50,32 +49,29 @@ class RemoteStorage(StorageBackend):
         self,
         pairs: Sequence[Pair],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Copy keys to local files; see `StorageBackend.get_tree`."""
         keys = [check_key(key) for _, key in pairs]
         for folder in {path.parent for path, _ in pairs}:
             folder.mkdir(parents=True, exist_ok=True)
-        return self._fetch(keys, [path for path, _ in pairs], algorithm, progress)
+        return self._fetch(keys, [path for path, _ in pairs], progress)
 
     def digest_tree(
         self,
         keys: Sequence[str],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Digest stored files; see `StorageBackend.digest_tree`."""
         paths = [None] * len(keys)
-        return self._fetch([check_key(key) for key in keys], paths, algorithm, progress)
+        return self._fetch([check_key(key) for key in keys], paths, progress)
 
     def _fetch(
         self,
         keys: Sequence[str],
         paths: Sequence[Path | None],
-        algorithm: str,
         progress: Progress | None,
     ) -> dict[str, FileDigest]:
         """Read and digest files, and write those that have a path."""
@@ -121,7 +117,6 @@ def read_parts(
     *,
     part_bytes: int,
     max_parts: int,
-    algorithm: str,
     progress: Progress | None,
 ) -> FileDigest:
     """Read a large file in parts, some of them ahead of the write position.
@@ -132,10 +127,9 @@ def read_parts(
         sink: Target of the bytes; None: they are only digested.
         part_bytes: Size of a part.
         max_parts: Number of concurrent requests.
-        algorithm: The digest algorithm.
         progress: Called after each part with its size.
     """
-    digester = Digester(algorithm)
+    digester = Digester()
     ahead: collections.deque[Future[bytes] | Future[memoryview]] = collections.deque()
     start = 0
     try:

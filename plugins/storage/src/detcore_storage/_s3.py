@@ -11,13 +11,12 @@ import functools
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from detcore.errors import StorageError
 from detcore.storage import (
-    DEFAULT_ALGORITHM,
     Capabilities,
     Digester,
     Entry,
@@ -206,7 +205,6 @@ class S3Storage(RemoteStorage):
         self,
         keys: Sequence[str],
         paths: Sequence[Path | None],
-        algorithm: str,
         progress: Progress | None,
     ) -> dict[str, FileDigest]:
         small: dict[int, FileDigest] = {}
@@ -225,13 +223,11 @@ class S3Storage(RemoteStorage):
                 write_whole(path, data)
             if progress is not None:
                 progress(len(data))
-            small[index] = digest_bytes(data, algorithm)
+            small[index] = digest_bytes(data)
 
         def get_large(position: int) -> FileDigest:
             index = order[position]
-            return self._get_parts(
-                keys[index], large[index], paths[index], algorithm, len(order), progress
-            )
+            return self._get_parts(keys[index], large[index], paths[index], len(order), progress)
 
         with translated(f"reading from {self._settings.root()}", self.url):
             run_all(get, [0] * len(keys), workers=_MAX_SMALL)
@@ -292,14 +288,13 @@ class S3Storage(RemoteStorage):
             meta = self._retry(lambda: self._store.head(key))
         except FileNotFoundError:
             return None
-        return self._get_parts(key, meta, None, DEFAULT_ALGORITHM, 1, None)
+        return self._get_parts(key, meta, None, 1, None)
 
     def _get_parts(
         self,
         key: str,
         meta: Mapping[str, Any],
         path: Path | None,
-        algorithm: str,
         num_large: int,
         progress: Progress | None,
     ) -> FileDigest:
@@ -309,9 +304,12 @@ class S3Storage(RemoteStorage):
             ThreadPoolExecutor(max_parts, thread_name_prefix="detcore-storage") as pool,
             open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
         ):
+
+            def request(start: int, stop: int) -> Future[memoryview]:
+                return pool.submit(self._get_range, key, meta, start, stop)
+
             return read_parts(
-                functools.partial(pool.submit, self._get_range, key, meta), meta["size"], sink,
-                part_bytes=_PART_BYTES, max_parts=max_parts, algorithm=algorithm,
+                request, meta["size"], sink, part_bytes=_PART_BYTES, max_parts=max_parts,
                 progress=progress,
             )  # fmt: skip
 

@@ -18,7 +18,6 @@ from detcore.contract.errors import NotFoundError, StorageError
 from detcore.experimental.http._documents import checked
 from detcore.experimental.http._session import ServerAway
 from detcore.storage import (
-    DEFAULT_ALGORITHM,
     Capabilities,
     Digester,
     Entry,
@@ -87,14 +86,13 @@ class HttpStorage:
     def read(self, key: str) -> bytes:
         """Return the content of a small file."""
         sink = io.BytesIO()
-        self._get(key, sink, DEFAULT_ALGORITHM, None)
+        self._get(key, sink, None)
         return sink.getvalue()
 
     def get_tree(
         self,
         pairs: Sequence[Pair],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Copy keys to local files and digest them on the way, some at a time."""
@@ -103,7 +101,7 @@ class HttpStorage:
             path, key = pair
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(path, "wb", 0) as file:
-                return self._get(key, file, algorithm, progress)
+                return self._get(key, file, progress)
 
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             # A failure cancels the copies that were not started.
@@ -116,7 +114,6 @@ class HttpStorage:
         self,
         keys: Sequence[str],
         *,
-        algorithm: str = DEFAULT_ALGORITHM,
         make_durable: bool = False,
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
@@ -124,7 +121,7 @@ class HttpStorage:
         if make_durable:
             self._refuse()
         with open(os.devnull, "wb", 0) as nowhere, ThreadPoolExecutor(_AT_ONCE) as pool:
-            digests = pool.map(lambda key: self._get(key, nowhere, algorithm, progress), keys)
+            digests = pool.map(lambda key: self._get(key, nowhere, progress), keys)
             return dict(zip(keys, digests, strict=True))
 
     def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
@@ -141,13 +138,11 @@ class HttpStorage:
         self.uuid, self.url = answer["uuid"], answer["storage_url"]
         self._known: dict[str, int] = {file["name"]: file["size"] for file in answer["files"]}
 
-    def _get(
-        self, key: str, file: BinaryIO, algorithm: str, progress: Progress | None
-    ) -> FileDigest:
+    def _get(self, key: str, file: BinaryIO, progress: Progress | None) -> FileDigest:
         """Copy a file; if the connection breaks, continue after the last received byte."""
         name = check_key(key).removeprefix(f"{self.uuid}/")
         most = self._known.get(name, 0)
-        digester = Digester(algorithm)
+        digester = Digester()
         size = tries = 0
         while True:
             try:

@@ -96,7 +96,7 @@ def _parts(
             yield _header(f"{name}/", 0, when, kind=tarfile.DIRTYPE)
         for name, expected in manifest.files.items():
             yield _header(name, expected.size, when)
-            digester = Digester(manifest.algorithm)
+            digester = Digester()
             with _opened(storage, manifest, name, home) as file:
                 left = expected.size
                 while left:
@@ -127,7 +127,7 @@ def _opened(
         return
     with tempfile.TemporaryDirectory(prefix="download-", dir=home) as folder:
         copy = Path(folder) / "file"
-        storage.get_tree([(copy, key)], algorithm=manifest.algorithm)
+        storage.get_tree([(copy, key)])
         with copy.open("rb") as file:
             yield file
 
