@@ -75,7 +75,7 @@ class DigestClock(BenchmarkClock):
             self.digests.log_metrics(steps_completed, batch_metrics or ())
             # As often as if this variant had trained alone.
             self.digests.log_state(steps_completed - self._others_steps)
-            self.digests.flush_if_due()
+            self.digests.flush()
         return super().boundary(steps_completed, training_metrics, batch_metrics)
 
     def at_boundary(self, steps: int) -> bool:

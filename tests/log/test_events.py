@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from detcore._log import events
-from detcore._log.lines import encode_metrics, parse_line, record_line, report_payload
 
 UUID = "3f2a0c1e-0000-4000-8000-000000000001"
 EXAMPLES: list[events.Event] = [
@@ -28,7 +27,6 @@ EXAMPLES: list[events.Event] = [
     events.CheckpointDeleting(uuid=UUID),
     events.CheckpointDeleted(uuid=UUID, resources={}),
     events.CheckpointDamaged(uuid=UUID),
-    events.CheckpointSaved(uuid=UUID, steps_completed=5, url="file:///s/3"),
     events.TrialFailed(error="INVALID_HP"),
     events.TrialFinished(state="COMPLETED"),
 ]  # fmt: skip
@@ -93,27 +91,3 @@ def test_no_payload_raises(kind: str, payload: Any) -> None:
     event = events.decode(kind, payload)
     if event is not None and "nan" not in str(event):
         assert events.decode(kind, events.encode(event)) == event
-
-
-_NUMBERS = st.dictionaries(st.text(), st.floats() | st.integers(), max_size=3)
-
-
-@given(
-    steps=st.integers(0, 2**62),
-    metrics=_NUMBERS,
-    batch_metrics=st.none() | st.lists(_NUMBERS, max_size=2),
-    n_records=st.none() | st.integers(0, 2**62),
-)
-def test_a_report_is_encoded_like_any_value(
-    steps: int, metrics: Any, batch_metrics: Any, n_records: int | None
-) -> None:
-    event = events.TrainingMetrics(
-        steps_completed=steps, metrics=metrics, batch_metrics=batch_metrics, n_records=n_records
-    )
-    payload = report_payload(steps, metrics, batch_metrics, n_records)
-    assert payload == encode_metrics(events.encode(event)).encode()
-    line = record_line(7, "training", 1.5e9, payload)
-    assert line == record_line(7, "training", 1.5e9, events.encode(event))
-    found = parse_line(line[:-1])
-    assert found is not None
-    assert repr(found.payload) == repr(events.encode(event))

@@ -90,27 +90,6 @@ def test_a_batch_may_change_once_it_is_logged(tmp_path: Path) -> None:
         )  # fmt: skip
 
 
-def test_batches_of_one_call_are_recorded_like_those_of_many(tmp_path: Path) -> None:
-    ids, values = np.arange(40).reshape(10, 4), np.random.default_rng(1).random((10, 4, 3))
-    large = np.ones((10, 1 << 14))
-    batches = [(ids[0], (values[0],)), (None, [values[1], large[1]]), (ids[2], ())]
-    found = []
-    for name in ("held", "at once", "many"):
-        path = tmp_path / name / "digests-1.bin"
-        digests = StepDigests(path, run_id=1, start_step=0, every=5)
-        digests.log_batches(range(5, 5, 5), lambda: batches)
-        if name != "many":
-            held_bytes = 1000 if name == "held" else None
-            digests.log_batches(range(5, 20, 5), lambda: batches, held_bytes=held_bytes)
-        else:
-            for step, (record_ids, arrays) in zip(range(5, 20, 5), batches, strict=True):
-                digests.log(step, record_ids, arrays)
-        digests.close()
-        found.append(read(path.parent).steps)
-    assert found[0] == found[1] == found[2]
-    assert found[0].keys() == {5, 10, 15}
-
-
 def test_every_kth_step_is_recorded(tmp_path: Path) -> None:
     write(tmp_path, 1, 0, 12, every=5)
     assert sorted(read(tmp_path).steps) == [5, 10]

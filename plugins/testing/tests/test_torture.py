@@ -175,11 +175,11 @@ def _files_deleted_before_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    def record(database: Any, manifest: Any, **told: Any) -> None:
+    def record(database: Any, storage: Any, manifest: Any, times: Any) -> None:
         started = postponed.pop(manifest.uuid, None)
         if started is not None:
             real(database, **started)
-        _commit.record_committed(database, manifest, **told)
+        _commit.record_committed(database, storage, manifest, times)
 
     def postpone(self: Any, change: Any, **options: Any) -> None:
         if isinstance(change, CheckpointStarted):
@@ -195,17 +195,17 @@ def _not_recorded_before(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _recorded_as_whole_too_early(monkeypatch: pytest.MonkeyPatch) -> None:
     def commit(storage: Any, manifest: Any) -> None:
-        _commit.record_committed(owner["records"], manifest)
+        _commit.record_committed(owner["records"], storage, manifest)
         _commit.commit(storage, manifest)
 
     owner: dict[str, Any] = {}
-    begun = _save.Saver.begun
+    started = _save.Saver._started
 
     def remember(self: Any, *arguments: Any, **options: Any) -> Any:
         owner["records"] = self._records
-        return begun(self, *arguments, **options)
+        return started(self, *arguments, **options)
 
-    monkeypatch.setattr(_save.Saver, "begun", remember)
+    monkeypatch.setattr(_save.Saver, "_started", remember)
     monkeypatch.setattr(_save, "commit", commit)
 
 

@@ -19,11 +19,6 @@ def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value < _MAX_INTEGER
 
 
-def _is_number(value: object) -> bool:
-    """Whether a number fits the records; steps may be negative in logs of the first release."""
-    return isinstance(value, int) and abs(value) < _MAX_INTEGER
-
-
 def _is_text(value: object) -> bool:
     return isinstance(value, str)
 
@@ -78,10 +73,10 @@ class TrialStarted:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class _Metrics:
-    steps_completed: Annotated[int, _is_number]
+    steps_completed: Count
     metrics: Object
     batch_metrics: Annotated[Sequence[Mapping[str, Any]] | None, _or_none(is_batches)] = None
-    n_records: Annotated[int | None, _or_none(_is_number)] = None
+    n_records: Annotated[int | None, _or_none(_is_count)] = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,17 +104,7 @@ class CheckpointStarted:
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Saved:
-    uuid: Uuid
-    steps_completed: Count
-    path: Text = None
-    size_bytes: Count = 0
-    stalled_s: Seconds = None
-    total_s: Seconds = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointCommitted(_Saved):
+class CheckpointCommitted:
     """The manifest of a checkpoint is written: it exists.
 
     Attributes:
@@ -127,8 +112,7 @@ class CheckpointCommitted(_Saved):
         steps_completed: Batches completed when it was made.
         metadata: The user's metadata.
         resources: Its files and their sizes in bytes.
-        url: Where it is; None in logs of the first release, which notified observers by
-            `CheckpointSaved`.
+        url: Where it is.
         path: Its folder, on a storage of this machine.
         size_bytes: Sum of the sizes of its files.
         stalled_s: How long training waited for it, in seconds; None = unknown.
@@ -136,17 +120,15 @@ class CheckpointCommitted(_Saved):
     """
 
     KIND: ClassVar[str] = "checkpoint_committed"
+    uuid: Uuid
+    steps_completed: Count
     metadata: Object
     resources: Sizes
     url: Annotated[str | None, _or_none(_is_url)] = None
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointSaved(_Saved):
-    """A committed checkpoint as the first release reported it to observers; only read."""
-
-    KIND: ClassVar[str] = "checkpoint_saved"
-    url: Url
+    path: Text = None
+    size_bytes: Count = 0
+    stalled_s: Seconds = None
+    total_s: Seconds = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -216,7 +198,6 @@ Event: TypeAlias = (
     | TrainingMetrics
     | ValidationMetrics
     | CheckpointEvent
-    | CheckpointSaved
     | TrialFailed
     | TrialFinished
 )

@@ -26,7 +26,6 @@ from detcore.contract.errors import (
     InvalidCheckpointError,
     UnsafePathError,
 )
-from detcore.contract.hook_values import CheckpointSaved
 
 if TYPE_CHECKING:
     from detcore.contract.values import SaveTimes
@@ -227,42 +226,37 @@ def commit(storage: StorageBackend, manifest: Manifest) -> None:
 
 def record_committed(
     records: CheckpointRecords,
+    storage: StorageBackend,
     manifest: Manifest,
-    *,
-    storage: StorageBackend | None = None,
     times: SaveTimes | None = None,
 ) -> None:
-    """Record that a checkpoint is complete, for observers too with times; idempotent."""
-    committed = events.CheckpointCommitted(
-        uuid=manifest.uuid,
-        steps_completed=manifest.steps_completed,
-        metadata=manifest.metadata,
-        resources=manifest.resources(),
-    )
-    if storage is not None and times is not None:
-        path = storage.direct_path(manifest.uuid)
-        committed = dataclasses.replace(
-            committed,
-            url=f"{storage.url}/{manifest.uuid}",
-            path=None if path is None else str(path),
-            **dataclasses.asdict(times),
-        )
-    records.record_checkpoint(committed)
+    """Record that a checkpoint is complete; idempotent."""
+    records.record_checkpoint(_describe(storage, manifest, times))
 
 
-def describe_checkpoint(storage: StorageBackend, uuid: str) -> CheckpointSaved:
-    """Return the description of a committed checkpoint for observers, from its manifest.
+def describe_checkpoint(storage: StorageBackend, uuid: str) -> events.CheckpointCommitted:
+    """Return the event of a committed checkpoint, from its manifest.
 
     Raises:
         CheckpointNotFoundError: If there is no such checkpoint.
     """
-    manifest = read_manifest(storage, uuid)
-    return CheckpointSaved(
-        uuid=uuid,
+    return _describe(storage, read_manifest(storage, uuid))
+
+
+def _describe(
+    storage: StorageBackend, manifest: Manifest, times: SaveTimes | None = None
+) -> events.CheckpointCommitted:
+    path = storage.direct_path(manifest.uuid)
+    return events.CheckpointCommitted(
+        uuid=manifest.uuid,
         steps_completed=manifest.steps_completed,
-        url=f"{storage.url}/{uuid}",
+        metadata=manifest.metadata,
+        resources=manifest.resources(),
+        url=f"{storage.url}/{manifest.uuid}",
+        path=None if path is None else str(path),
         size_bytes=manifest.size_bytes,
-        path=storage.direct_path(uuid),
+        stalled_s=None if times is None else times.stalled_s,
+        total_s=None if times is None else times.total_s,
     )
 
 

@@ -84,7 +84,7 @@ def settle_checkpoints(
             records.record_checkpoint(events.CheckpointDamaged(uuid=found.uuid))
             continue
         if found.state == "ACTIVE":
-            record_committed(records, manifest)
+            record_committed(records, storage, manifest)
             completed.append(found.uuid)
         else:
             finish_part(storage, manifest, found.resources)
@@ -208,6 +208,6 @@ def repair_checkpoint(
         database.record_checkpoint(events.CheckpointDamaged(uuid=record.uuid))
         state = "DAMAGED"
     elif not faults and state == "DAMAGED":
-        record_committed(database, read_manifest(storage, record.uuid))
+        record_committed(database, storage, read_manifest(storage, record.uuid))
         state = "COMPLETED"
     return Repair(state, faults, strays, removed)

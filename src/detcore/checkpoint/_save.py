@@ -456,7 +456,7 @@ class Saver:
         """Record a committed checkpoint, on the thread that committed it."""
         save.finish()
         if self._records is not None:
-            record_committed(self._records, save.manifest, storage=self._storage, times=save.times)
+            record_committed(self._records, self._storage, save.manifest, save.times)
         self._last_save = save
         self._parent = save.uuid
 

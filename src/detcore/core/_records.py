@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from detcore._log import events
-from detcore._log.lines import report_payload
 from detcore.contract.errors import (
     CheckpointStateError,
     NotFoundError,
@@ -104,7 +103,15 @@ class TrialRecords:
 
         They are safe when this returns.
         """
-        self._spool.append(kind, report_payload(steps_completed, metrics, batch_metrics, n_records))
+        event = events.TrainingMetrics if kind == "training" else events.ValidationMetrics
+        self.append(
+            event(
+                steps_completed=steps_completed,
+                metrics=metrics,
+                batch_metrics=batch_metrics,
+                n_records=n_records,
+            )
+        )
         if kind == "validation" and self._metric is not None:
             self._own_best = self._better(self._own_best, metrics.get(self._metric))
 

@@ -1,8 +1,7 @@
 """Write the digests of a trial's steps, by which two runs are compared.
 
 A file has the frames of a ledger: a header with facts about the run, then rows of digests of steps,
-lists of tensor names, and digests of the tensors in the list before. After a failure, the last
-batch follows: its step, record ids and digest as JSON, and its arrays in NumPy's format.
+lists of tensor names, and digests of the tensors in the list before.
 """
 
 from __future__ import annotations
@@ -13,7 +12,6 @@ import os
 import platform
 import struct
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -38,13 +36,9 @@ _FORMAT_VERSION = 1
 # Digesting all tensors takes as long as a few short steps, so units that are shorter share one.
 _MIN_STATE_STEPS, _MIN_STATE_DIGESTS = 50, 20
 _MOST_STATE_PERIODS, _PERIODS_BEFORE_DOUBLING = 8, 4
-_FLUSH_EVERY_S = 0.2
-# Of batches that are kept as they are until a flush.
-_MOST_HELD_BYTES = 1 << 22
 # Kinds of NumPy's types whose buffer is the values.
 _WITH_BUFFER = frozenset("biufcmMSU")
 _Content: TypeAlias = Iterable[npt.ArrayLike] | Callable[[], Iterable[npt.ArrayLike]]
-_Batch: TypeAlias = tuple[npt.ArrayLike | None, _Content]
 # With another number of threads, or other kernels, sums are added in another order.
 _NUMERIC_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG", "MKL_NUM_THREADS", "NVIDIA_TF32_OVERRIDE", "OMP_NUM_THREADS",
@@ -96,13 +90,9 @@ class StepDigests:
         }
         self._rows: dict[int, list[int]] = {}
         self._metrics: list[tuple[int, Sequence[Mapping[str, float]]]] = []
-        self._flush_at = 0.0
         self._names: tuple[str, ...] = ()
         self._tensors: Callable[[], Mapping[str, npt.ArrayLike]] | None = None
         self._state_step = start_step
-        # Steps of which the batches are kept as they are, and a function that returns these.
-        self._held: list[tuple[Sequence[int], Callable[[], Sequence[_Batch]]]] = []
-        self._held_bytes = 0
         self._is_full = False
 
     @classmethod
@@ -162,36 +152,8 @@ class StepDigests:
         if step % self.every or self._is_full:
             return
         row = self._rows.setdefault(step, [0, 0, 0])
-        _digest_batch(row, record_ids, content)
-
-    def log_batches(
-        self,
-        steps: Sequence[int],
-        batches: Callable[[], Sequence[_Batch]],
-        *,
-        held_bytes: int | None = None,
-    ) -> None:
-        """Digest the batches of steps that one call trains, as `log` would each of them.
-
-        Args:
-            steps: Steps that are recorded: multiples of `every`, ascending.
-            batches: Returns the record ids and the content of each.
-            held_bytes: Memory that `batches` keeps. It is called at a flush then, together with
-                others, so its arrays must not change. None: it is called at once.
-        """
-        if not steps or self._is_full:
-            return
-        self._held.append((steps, batches))
-        self._held_bytes += held_bytes or 0
-        if held_bytes is None or self._held_bytes >= _MOST_HELD_BYTES:
-            self._digest_held()
-
-    def _digest_held(self) -> None:
-        for steps, batches in self._held:
-            for step, (record_ids, content) in zip(steps, batches(), strict=True):
-                _digest_batch(self._rows.setdefault(step, [0, 0, 0]), record_ids, content)
-        self._held.clear()
-        self._held_bytes = 0
+        row[0] = 0 if record_ids is None else _digest((record_ids,))
+        row[1] = _digest(content() if callable(content) else content)
 
     def log_metrics(self, steps_completed: int, metrics: Sequence[Mapping[str, float]]) -> None:
         """Digest the metrics of the last steps, oldest first.
@@ -236,14 +198,6 @@ class StepDigests:
         body = struct.pack(f"<{len(names)}Q", *digests)
         self._file.append(pack_frame(FrameKind.STATE, step, 0, body))
 
-    def flush_if_due(self) -> None:
-        """Do as `flush`, if the last time was a fifth of a second ago.
-
-        After a unit of some milliseconds, a flush costs more than all digests of the unit.
-        """
-        if time.monotonic() >= self._flush_at:
-            self.flush()
-
     def flush(self) -> None:
         """Pass everything to the kernel; on a full disk, warn and record no further digests.
 
@@ -252,7 +206,6 @@ class StepDigests:
         """
         if self._is_full:
             return
-        self._flush_at = time.monotonic() + _FLUSH_EVERY_S
         try:
             self._flush()
         except (OSError, StorageFullError) as error:
@@ -264,7 +217,6 @@ class StepDigests:
             )
 
     def _flush(self) -> None:
-        self._digest_held()
         for steps_completed, metrics in self._metrics:
             self._digest_metrics(steps_completed, metrics)
         self._metrics.clear()
@@ -284,7 +236,7 @@ class StepDigests:
 
     def close(self) -> None:
         """Flush and close; idempotent."""
-        if self._rows or self._metrics or self._held:
+        if self._rows or self._metrics:
             self.flush()
         if self._is_full:
             self._file.abandon()
@@ -300,12 +252,6 @@ class StepDigests:
             "machine": {"system": _system(), "cpu": _cpu_model(), "cpus": os.cpu_count()},
         }
         return pack_frame(FrameKind.HEADER, 0, 0, json.dumps(facts).encode())
-
-
-def _digest_batch(row: list[int], record_ids: npt.ArrayLike | None, content: _Content) -> None:
-    """Write the digests of a batch into the row of its step."""
-    row[0] = 0 if record_ids is None else _digest((record_ids,))
-    row[1] = _digest(content() if callable(content) else content)
 
 
 def _digest(arrays: Iterable[npt.ArrayLike]) -> int:

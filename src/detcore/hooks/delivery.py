@@ -69,7 +69,6 @@ _HOOKS: dict[type[Event], str] = {
     events.TrainingMetrics: "detcore_training_metrics",
     events.ValidationMetrics: "detcore_validation_metrics",
     events.CheckpointCommitted: "detcore_checkpoint_saved",
-    events.CheckpointSaved: "detcore_checkpoint_saved",
     events.TrialFinished: "detcore_trial_finished",
 }
 # Fields that the event of a checkpoint and the hook's argument have in common.
@@ -78,9 +77,7 @@ _OF_CHECKPOINT = ("uuid", "steps_completed", "size_bytes", "stalled_s", "total_s
 
 def _hook_of(event: Event | None) -> str | None:
     """Return the hook that an event of a log is for, or None."""
-    if event is None or (isinstance(event, events.CheckpointCommitted) and not event.url):
-        return None  # in the first release, observers got checkpoints by a separate line
-    return _HOOKS.get(type(event))
+    return None if event is None else _HOOKS.get(type(event))
 
 
 def _arguments_of(
@@ -98,9 +95,9 @@ def _arguments_of(
             common["batch_metrics"] = (
                 None if batches is None else tuple(map(MappingProxyType, batches))
             )
-    elif isinstance(event, events.CheckpointCommitted | events.CheckpointSaved):
+    elif isinstance(event, events.CheckpointCommitted):
         common["checkpoint"] = CheckpointSaved(
-            url=event.url or "",  # `_hook_of` has seen that it is there
+            url=event.url or "",
             path=None if event.path is None else Path(event.path),
             **{name: getattr(event, name) for name in _OF_CHECKPOINT},
         )
@@ -110,7 +107,7 @@ def _arguments_of(
 
 
 def tell_recovered(
-    trial_dir: Path, *, trial_id: int, run_id: int, saved: Sequence[CheckpointSaved]
+    trial_dir: Path, *, trial_id: int, run_id: int, saved: Sequence[events.CheckpointCommitted]
 ) -> None:
     """Add checkpoints to the log of a killed run that it committed and could not report.
 
@@ -122,15 +119,7 @@ def tell_recovered(
         run_id: The run; its process is gone.
         saved: The checkpoints that recovery found whole.
     """
-    found: list[Event] = [
-        events.CheckpointSaved(
-            url=each.url,
-            path=None if each.path is None else str(each.path),
-            **{name: getattr(each, name) for name in _OF_CHECKPOINT},
-        )
-        for each in saved
-    ]
-    _append(trial_dir, trial_id, run_id, found)
+    _append(trial_dir, trial_id, run_id, saved)
 
 
 def tell_end_of_killed(

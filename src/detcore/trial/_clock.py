@@ -214,7 +214,7 @@ class ScheduledAskedClock(AskedClock):
         if digests is not None:
             digests.log_metrics(steps, unit.batches or ())
             digests.log_state(steps)
-            digests.flush_if_due()
+            digests.flush()
         if self._settings.stop_at_nan:
             first = steps - len(unit.batches or ()) + 1
             for batch, metrics in enumerate(unit.batches or (), first):

@@ -35,7 +35,6 @@ _ACCEPTED = (
 Split: TypeAlias = Callable[[Any], tuple[Mapping[str, Any], Any]]
 # The record ids of a batch, and its arrays; None and none where they are not known.
 Identified: TypeAlias = tuple[npt.NDArray[np.int64] | None, Sequence[npt.NDArray[Any]]]
-Identify: TypeAlias = Callable[[], Sequence[Identified]]
 # Key under which a step returns the number of records in its batch.
 RECORD_COUNT = "detcore/record_count"
 
@@ -65,12 +64,6 @@ class Feed(Protocol):
     records: int | None
     shared_records: int | None
 
-    @property
-    def held_bytes(self) -> int | None:
-        """Memory that the functions of `identify` keep, of one block, so that they may be called
-        at a later time; None: they have to be called before the next block.
-        """
-
     def block(self, limit: int) -> tuple[Any, int]:
         """Return the inputs of the next batches, and their number: 1 to `limit`."""
 
@@ -96,10 +89,10 @@ class Feed(Protocol):
     ) -> None:
         """Log the record ids of the last `count` batches; call it after `advance`."""
 
-    def identify(self, inputs: Any, indices: range) -> Identify:
-        """Return a function that returns ids and arrays of batches of the last block.
+    def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
+        """Return ids and arrays of batches of the last block.
 
-        Call it before the `advance` that counts the batches; see `held_bytes` for the function.
+        Call it before the `advance` that counts the batches.
 
         Args:
             inputs: The block.
@@ -201,29 +194,18 @@ class ArrayFeed:
             epochs = epochs[begin : self._done]
         ledger.log_batches(self.position - count + 1, epochs, ends, rows)
 
-    @property
-    def held_bytes(self) -> int | None:
-        """The size of the block, if its records are kept beside its tensors."""
-        return None if self._kept is None else sum(array.nbytes for array in self._kept)
-
-    def identify(self, inputs: Any, indices: range) -> Identify:
-        """Return a function for the indices of the records of batches, and their values."""
-        rows, bounds, done = self._rows, self._bounds, self._done
-        kept, arrays = self._kept, self._arrays
-
-        def identified() -> list[Identified]:
-            ends = bounds[done:].tolist()
-            found: list[Identified] = []
-            for each in [slice(ends[index], ends[index + 1]) for index in indices]:
-                mine = rows[each]
-                if kept is not None:
-                    found.append((mine, [array[each] for array in kept]))
-                else:
-                    # Slices of the tensors would take ten times as long, array[mine] three times.
-                    found.append((mine, [array.take(mine, axis=0) for array in arrays]))
-            return found
-
-        return identified
+    def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
+        """Return the indices of the records of batches, and their values."""
+        ends = self._bounds[self._done :].tolist()
+        found: list[Identified] = []
+        for each in [slice(ends[index], ends[index + 1]) for index in indices]:
+            mine = self._rows[each]
+            if self._kept is not None:
+                found.append((mine, [array[each] for array in self._kept]))
+            else:
+                # Slices of the tensors would take ten times as long, array[mine] three times.
+                found.append((mine, [array.take(mine, axis=0) for array in self._arrays]))
+        return found
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position; there are no files."""
@@ -253,7 +235,6 @@ class SequenceFeed:
 
     in_graph = False
     split: Split | None = None
-    held_bytes: int | None = None
 
     def __init__(self, sequence: Any, sampler: IndexSampler, loader: Any) -> None:
         self._sequence = sequence
@@ -307,10 +288,10 @@ class SequenceFeed:
         indices, ends, epochs = self._sampler.joined_batches(first, self.position)
         ledger.log_batches(first + 1, epochs, ends, indices)
 
-    def identify(self, inputs: Any, indices: range) -> Identify:
-        """Return a function for the index of the item, and its arrays."""
+    def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
+        """Return the index of the item, and its arrays."""
         arrays = [each.numpy() for each in leaves(inputs)]
-        return lambda: [(self._sampler.batch(self.position), arrays) for _ in indices]
+        return [(self._sampler.batch(self.position), arrays) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Return the position and the Sequence's generators; there are no files."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from detcore.data import IdKind
 from detcore.errors import DataError, InvalidExperimentError, LedgerError
 from detcore_keras._data import (
     RECORD_COUNT,
-    Identify,
+    Identified,
     Split,
     batch_records,
     check_saved,
@@ -77,7 +77,6 @@ class DatasetFeed:
 
     in_graph = True
     inputs_spec = None
-    held_bytes: int | None = 0
     shared_records: int | None = None
 
     def __init__(self, dataset: Any, *, with_ledger: bool) -> None:
@@ -161,9 +160,9 @@ class DatasetFeed:
         epoch = self._epoch if self._cursor else self._epoch - 1
         ledger.log_batches(self.position - count + 1, epoch, ends, ids)
 
-    def identify(self, inputs: Any, indices: range) -> Identify:
-        """Return a function for neither ids nor arrays: batches are in the graph only."""
-        return lambda: [(None, ()) for _ in indices]
+    def identify(self, inputs: Any, indices: range) -> Sequence[Identified]:
+        """Return neither ids nor arrays: batches are in the graph only."""
+        return [(None, ()) for _ in indices]
 
     def save(self, directory: Path) -> dict[str, Any]:
         """Write the iterator's state, if the pipeline allows it."""

@@ -145,8 +145,10 @@ class Units:
         first, every = self.feed.position + 1, digests.every
         due = range(-first % every, count, every)
         steps = range(first + due.start, first + count, every)
-        identify = self.feed.identify(inputs, due)
-        digests.log_batches(steps, identify, held_bytes=self.feed.held_bytes)
+        if steps:
+            batches = self.feed.identify(inputs, due)
+            for step, (record_ids, content) in zip(steps, batches, strict=True):
+                digests.log(step, record_ids, content)
 
     def scalars(self, logs: Any) -> dict[str, float]:
         """Return a batch's metrics as numbers; warn once about values that are not numbers."""
@@ -269,7 +271,7 @@ class SingleUnits(Units):
         for index in range(count):
             callbacks.batch_begin(feed.position)
             if self.digests is not None:
-                ((ids, arrays),) = feed.identify(inputs, range(1))()
+                ((ids, arrays),) = feed.identify(inputs, range(1))
                 self.digests.log(feed.position + 1, ids, arrays)
             outputs = run_one(inputs, index)
             self.count(outputs, 1)
