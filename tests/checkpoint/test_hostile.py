@@ -390,7 +390,7 @@ def test_names_that_are_one_where_they_go(
 ) -> None:
     """Stands for a file system that takes ``A`` for ``a``, which cannot be had without root."""
     if clash == "two files":
-        (folder / "WEIGHTS.BIN").write_bytes(b"others")
+        (folder / "PART").write_bytes(b"others")
     uuid = desk.context.upload(folder, META)
     if clash == "a file and a folder":
         forge(desk, uuid, folder_called("PART"))

@@ -82,9 +82,9 @@ def draw_state() -> str:
         lambda state: state.pop("numpy"),
         lambda state: state.pop("python"),
         lambda state: state["python"][1].pop(),
-        lambda state: state["numpy"]["key"].pop(),
-        lambda state: state["numpy"].update(key=["x"]),
-        lambda state: state["numpy"].update(key=[-1] * 624),
+        lambda state: state["numpy"]["state"]["key"]["values"].pop(),
+        lambda state: state["numpy"]["state"]["key"].update(values=["x"]),
+        lambda state: state["numpy"]["state"]["key"].update(values=[-1] * 624),
         lambda state: state.update(python=3),
     ],
 )

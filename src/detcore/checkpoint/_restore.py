@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from detcore._files import replace_file
 from detcore.checkpoint._fields import MANIFEST_FILE, MOST_MANIFEST_BYTES, parse_object
 from detcore.checkpoint._manifest import (
     METADATA_FILE,
@@ -177,12 +178,7 @@ def copy_checkpoint(
             if error.errno not in (errno.EEXIST, errno.ENOTEMPTY) or not folder.is_dir():
                 raise
             manifest = download_checkpoint(storage, uuid, folder, observer=observer)
-    temporary = folder / f".{MANIFEST_FILE}.{uuids.uuid4().hex}"
-    try:
-        temporary.write_bytes(encode_manifest(manifest))
-        temporary.replace(folder / MANIFEST_FILE)
-    finally:
-        temporary.unlink(missing_ok=True)
+    replace_file(folder / MANIFEST_FILE, encode_manifest(manifest))
     return manifest
 
 

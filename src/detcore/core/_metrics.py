@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import operator
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeGuard
+from typing import Any, Literal
 
 from detcore.contract.errors import MetricError
 
@@ -36,7 +36,7 @@ def clean_count(name: Literal["steps_completed", "n_records"], value: object) ->
 
 
 def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
-    """Return metrics as plain numbers, in the same dictionary if they are; NaN and infinities stay.
+    """Return metrics as plain numbers; NaN and infinities stay.
 
     Args:
         metrics: Numbers by name; NumPy scalars and arrays or tensors with no axes count as numbers.
@@ -45,19 +45,12 @@ def clean_metrics(metrics: Mapping[str, Any], where: str) -> dict[str, float]:
     Raises:
         MetricError: If a value is no number; the message names it.
     """
-    if _are_plain(plain := [metrics]):
-        return plain[0]
     if not isinstance(metrics, Mapping):
         raise MetricError(
             f"{where} metrics are a {type(metrics).__name__}; expected a dictionary of numbers "
             "by name, such as {'loss': 0.25}"
         )
-    return {
-        name: value
-        if type(value) is float and type(name) is str
-        else clean_metric(name, value, where)
-        for name, value in metrics.items()
-    }
+    return {name: clean_metric(name, value, where) for name, value in metrics.items()}
 
 
 def clean_batch_metrics(
@@ -66,25 +59,10 @@ def clean_batch_metrics(
     """Return the metrics of each batch as plain numbers."""
     if batch_metrics is None:
         return None
-    if _are_plain(batch_metrics):
-        return batch_metrics
     return [
         clean_metrics(metrics, f"batch_metrics[{index}]")
         for index, metrics in enumerate(batch_metrics)
     ]
-
-
-def _are_plain(batches: Sequence[object]) -> TypeGuard[list[dict[str, float]]]:
-    """Whether a list has dictionaries of floats by name only, which need no conversion."""
-    if type(batches) is not list:
-        return False
-    for metrics in batches:
-        if type(metrics) is not dict:
-            return False
-        for name, value in metrics.items():
-            if type(value) is not float or type(name) is not str:
-                return False
-    return True
 
 
 def clean_metric(name: object, value: object, where: str = "") -> float:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import open_log
+from detcore._log.events import TrialStarted
 from detcore.contract.errors import RunError, UnavailableError, in_one_line
 from detcore.contract.values import TrialInfo
 from detcore.core._channel import Channel
@@ -135,7 +136,7 @@ class Opening:
         self._follow(spool.path)
         self._stack.callback(channel.close)
         parts = self._assemble(info, storage, channel, records)
-        records.started(info.run_id)
+        records.append(TrialStarted(run_id=info.run_id))
         self._settle_own_storage(records, storage)
         return parts
 

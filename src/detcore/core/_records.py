@@ -58,14 +58,6 @@ class TrialRecords:
         """
         self._spool.append(event.KIND, events.encode(event))
 
-    def started(self, run_id: int) -> None:
-        """Record that a run of the trial starts.
-
-        Raises:
-            StorageFullError: If there is no room for it.
-        """
-        self.append(events.TrialStarted(run_id=run_id))
-
     def ending(self, outcome: Outcome) -> None:
         """Tell the runner how the run ends, unless it was sent already."""
         if not self._channel.has_sent("finished"):
@@ -87,7 +79,7 @@ class TrialRecords:
         if reason is EarlyExitReason.INVALID_HP:
             self.append(events.TrialFailed(error=reason.value))
 
-    def status(self, status: str) -> None:
+    def send_status(self, status: str) -> None:
         """Send the status of the trial to the runner."""
         self._channel.send("status", status=status)
 

@@ -8,6 +8,7 @@ tensorflow/core/util/event.proto and framework/summary.proto of TensorFlow 2.15.
 from __future__ import annotations
 
 import array
+import math
 import os
 import socket
 import struct
@@ -30,7 +31,6 @@ class EventFile:
         self._folder = folder
         self._fd: int | None = None
         self._table = _crc_table()
-        self._begins: dict[str, bytes] = {}  # of the value of a tag, before its number
 
     def add_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
         """Append one event that holds all of the scalars.
@@ -81,14 +81,12 @@ class EventFile:
 
     def _value(self, tag: str, number: float) -> bytes:
         """Return a Summary.Value: a tag and a simple value (32-bit float)."""
-        begin = self._begins.get(tag)
-        if begin is None:
-            value = _bytes_field(1, tag.encode(errors="replace")) + _varint(2 << 3 | 5)
-            begin = self._begins[tag] = _varint(1 << 3 | 2) + _varint(len(value) + 4) + value
         try:
-            return begin + struct.pack("<f", number)
+            simple = struct.pack("<f", number)
         except OverflowError:
-            return begin + struct.pack("<f", float("inf") if number > 0 else float("-inf"))
+            simple = struct.pack("<f", math.copysign(math.inf, number))
+        value = _bytes_field(1, tag.encode(errors="replace")) + _varint(2 << 3 | 5) + simple
+        return _bytes_field(1, value)
 
     def _record(self, data: bytes) -> bytes:
         length = struct.pack("<Q", len(data))

@@ -160,7 +160,7 @@ class TrainContext:
     def set_status(self, status: str) -> None:
         """Set the status of the trial that displays show, in a few words; the chief's counts."""
         if self._records is not None:
-            self._records.status(str(status))
+            self._records.send_status(str(status))
 
     def report_early_exit(self, reason: EarlyExitReason) -> None:
         """Say why the trial ends early. The first reason stands; later ones are ignored."""

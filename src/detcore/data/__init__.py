@@ -14,10 +14,10 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore.contract.data import DataSource
-    from detcore.data._caching import CachingContext
     from detcore.data._dataset_cache import (
         CachedRecords,
         CacheKey,
+        CachingContext,
         DatasetCache,
         key_order,
         with_key_order,
@@ -46,7 +46,8 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "detcore.contract.data": "DataSource",
-        "_caching": "CachingContext",
-        "_dataset_cache": "CacheKey CachedRecords DatasetCache key_order with_key_order",
+        "_dataset_cache": (
+            "CacheKey CachedRecords CachingContext DatasetCache key_order with_key_order"
+        ),
     },
 )

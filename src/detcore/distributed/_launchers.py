@@ -89,21 +89,20 @@ def read_numbers(launcher: str) -> Numbers:
     Raises:
         DistributedError: If a variable is not set, or not a number.
     """
-    names = _LAUNCHERS[launcher][0][: len(NAMES)]
+    names, read = _LAUNCHERS[launcher]
     values = read_variables(names)
-    missing = [name for name in names if name not in values]
-    if missing:
+    try:
+        place = read(values)
+    except KeyError as error:
+        missing = [name for name in names[: len(NAMES)] if name not in values]
         raise DistributedError(
             f"{launcher}'s variables are not set: {', '.join(missing)}.\n"
             f"They are set in processes that {launcher} starts."
-        )
-    numbers = []
-    for name in names:
-        try:
-            numbers.append(int(values[name]))
-        except ValueError as error:
-            raise DistributedError(f"{name}={values[name]!r} is not a number") from error
-    return Numbers(*numbers)
+        ) from error
+    except ValueError as error:
+        raise DistributedError(f"{launcher}'s variables are not numbers: {values}") from error
+    assert place is not None  # of a launcher that sets all numbers
+    return place.numbers
 
 
 def read_chief_ip(chief_ip: str | None) -> str | None:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._files import replace_file
 from detcore.contract.errors import (
     InvalidArgumentError,
     InvalidCheckpointError,
@@ -310,14 +311,8 @@ class Checkpoint(Connected):
 
     def write_metadata_file(self, path: str | os.PathLike[str]) -> None:
         """Write its metadata to a JSON file, which is replaced if it is there."""
-        target = Path(path)
-        temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        try:
-            text = json.dumps(self.metadata, indent=2, sort_keys=True)
-            temporary.write_text(text + "\n", encoding="utf-8")
-            temporary.replace(target)
-        finally:
-            temporary.unlink(missing_ok=True)
+        text = json.dumps(self.metadata, indent=2, sort_keys=True) + "\n"
+        replace_file(Path(path), text.encode())
 
     def _take(self, document: Document) -> None:
         """Take over the values of a store's document."""

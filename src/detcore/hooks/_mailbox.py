@@ -11,13 +11,13 @@ import dataclasses
 import fcntl
 import json
 import os
-import tempfile
 import urllib.parse
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore._files import replace_file
 from detcore._log import spool_path
 from detcore.contract.errors import RunError, StorageError
 from detcore.contract.values import TrialInfo
@@ -215,15 +215,9 @@ def write_run(info: TrialInfo) -> Path:
     path = _path(Path(info.trial_dir), info.run_id)
     path.parent.mkdir(parents=True, exist_ok=True)
     # The configuration may hold credentials: no other user may read it.
-    descriptor, beside = tempfile.mkstemp(prefix=".run-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            json.dump(info, file, indent=2, default=_plain)
-        # At once: of several workers on this machine, one may read it already.
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
+    text = json.dumps(info, indent=2, default=_plain)
+    # At once: of several workers on this machine, one may read it already.
+    replace_file(path, text.encode(), mode=0o600)
     return path
 
 

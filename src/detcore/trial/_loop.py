@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import logging
 import random
 import sys
@@ -21,14 +20,11 @@ from detcore.contract.controllers import (
     SupportsStartFrom,
     SupportsStateTensors,
 )
-from detcore.contract.errors import (
-    CheckpointNotFoundError,
-    InvalidCheckpointError,
-    InvalidExperimentError,
-)
+from detcore.contract.errors import CheckpointNotFoundError, InvalidExperimentError
 from detcore.contract.trial import TRIAL_FILE, TrialContext, TrialSetup
 from detcore.trial._clock import ScheduledAskedClock, ScheduledClock
 from detcore.trial._code import list_code
+from detcore.trial._loading import read_trial_file
 from detcore.trial._resolve import find_framework, import_object
 from detcore.trial._saving import TrialSaver, read_clock, trial_record
 
@@ -431,7 +427,8 @@ def _start_from_source(core: Context, controller: object, framework: Framework) 
             "Take the setting out of the experiment file."
         )
     with _source_folder(core, info, info.source_checkpoint) as folder:
-        _check_framework(folder, framework)
+        if (folder / TRIAL_FILE).exists():
+            read_trial_file(folder, framework.name)  # refuses one of another framework
         controller.start_from(folder)
     _logger.info(
         "training starts from checkpoint %s: its variables, at batch 0", info.source_checkpoint
@@ -462,25 +459,6 @@ def _source_folder(core: Context, info: TrialInfo, source: str) -> Iterator[Path
         core.checkpoint.restore_path(source, storage=storage) as folder,
     ):
         yield folder
-
-
-def _check_framework(folder: Path, framework: Framework) -> None:
-    """Refuse a checkpoint of another framework; one that names no framework is accepted."""
-    path = folder / TRIAL_FILE
-    try:
-        record = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return
-    except ValueError as error:
-        raise InvalidCheckpointError(f"{path} is damaged: {error}") from error
-    written_by = record.get("framework") if isinstance(record, dict) else None
-    if written_by != framework.name:
-        raise InvalidCheckpointError(
-            f"the trial is to start from {folder}, which is a checkpoint of the framework "
-            f"{written_by!r}; the trial is one of {framework.name!r}.\n"
-            "The variables of one framework mean nothing to another.\n"
-            "Name a checkpoint of a trial of the same framework."
-        )
 
 
 def _versions(core: Context, framework: Framework) -> dict[str, str]:

@@ -12,9 +12,6 @@ import numpy as np
 from detcore.contract.errors import InvalidCheckpointError
 from detcore.contract.values import JSONValue
 
-# NumPy's default global generator; np.random.set_bit_generator can change it.
-_USUAL = "MT19937"
-
 
 def capture_random_state() -> dict[str, JSONValue]:
     """Return the state of ``random`` and of ``numpy.random``.
@@ -26,7 +23,10 @@ def capture_random_state() -> dict[str, JSONValue]:
         Values for ``json.dumps``; after a restore, both generators continue bit for bit.
     """
     version, words, gauss = random.getstate()
-    return {"python": [version, list(words), gauss], "numpy": _numpy_state()}
+    return {
+        "python": [version, list(words), gauss],
+        "numpy": _to_json(np.random.get_state(legacy=False)),
+    }
 
 
 def restore_random_state(state: Mapping[str, Any]) -> None:
@@ -45,7 +45,7 @@ def restore_random_state(state: Mapping[str, Any]) -> None:
     try:
         version, words, gauss = state["python"]
         random.setstate((version, tuple(words), gauss))
-        np.random.set_state(_numpy_argument(state["numpy"]))
+        np.random.set_state(_from_json(state["numpy"]))
     except (LookupError, TypeError, ValueError, OverflowError) as error:
         random.setstate(python)
         np.random.set_state(numpy)
@@ -63,31 +63,6 @@ def preserved_random_state() -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
-
-
-def _numpy_state() -> dict[str, JSONValue]:
-    state: Any = np.random.get_state(legacy=False)
-    if state["bit_generator"] != _USUAL:
-        return {"kind": str(state["bit_generator"]), "state": _to_json(state)}
-    return {
-        "kind": _USUAL,
-        "key": [int(word) for word in state["state"]["key"]],
-        "position": int(state["state"]["pos"]),
-        "has_gauss": int(state["has_gauss"]),
-        "gauss": float(state["gauss"]),
-    }
-
-
-def _numpy_argument(state: Mapping[str, Any]) -> Any:
-    if state["kind"] != _USUAL:
-        return _from_json(state["state"])
-    return (
-        _USUAL,
-        np.array(state["key"], np.uint32),
-        int(state["position"]),
-        int(state["has_gauss"]),
-        float(state["gauss"]),
-    )
 
 
 def _to_json(value: Any) -> JSONValue:

@@ -52,7 +52,6 @@ _WHOLE_BYTES = 8 << 20
 _MAX_LARGE = 3
 _MAX_SMALL = 32
 _FIRST_BYTES = 1 << 20
-_FEW = 64
 _DELETES = 500
 _STALE_AFTER_S = 24 * 3600.0
 
@@ -209,12 +208,9 @@ class S3Storage(RemoteStorage):
     ) -> dict[str, FileDigest]:
         small: dict[int, FileDigest] = {}
         large: dict[int, Mapping[str, Any]] = {}
-        # At most this much of a large file is requested: the server would read and send the rest in
-        # vain. Among many files most are small, for which a range costs more than it saves.
-        first: GetOptions | None = {"range": (0, _FIRST_BYTES)} if len(keys) <= _FEW else None
 
         def get(index: int) -> None:
-            meta, data = self._retry(lambda: _read_if_small(self._store, keys[index], first))
+            meta, data = self._retry(lambda: _read_if_small(self._store, keys[index]))
             if data is None:
                 large[index] = meta
                 return
@@ -404,22 +400,15 @@ def _share_parts(num_large: int) -> int:
     return _PARTS_AT_ONCE // max(1, min(num_large, _MAX_LARGE))
 
 
-def _read_if_small(
-    store: S3Store, key: str, first: GetOptions | None
-) -> tuple[Mapping[str, Any], memoryview | None]:
-    """Return the metadata of a file, and its content unless it is large.
-
-    Args:
-        store: The store.
-        key: The key of the file.
-        first: Options that request only the first bytes.
-    """
+def _read_if_small(store: S3Store, key: str) -> tuple[Mapping[str, Any], memoryview | None]:
+    """Return the metadata of a file, and its content unless it is large."""
     from obstore.exceptions import BaseError
 
     try:
-        result = store.get(key, options=first)
+        # The server would read and send the rest of a large file in vain.
+        result = store.get(key, options={"range": (0, _FIRST_BYTES)})
     except BaseError as error:
-        if first is None or "416" not in str(error):  # a range of an empty file
+        if "416" not in str(error):  # a range of an empty file
             raise
         result = store.get(key)
     meta: Mapping[str, Any] = result.meta

@@ -7,12 +7,12 @@ import dataclasses
 import fcntl
 import json
 import os
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from detcore._files import replace_file
 from detcore.contract.errors import ConfigError, StorageError, UnauthenticatedError
 from detcore.environment import Environment
 from detcore.experimental.http._session import Session, normal_url
@@ -195,7 +195,8 @@ def _changed(home: Path) -> Iterator[dict[str, Any]]:
         with _locked(home / f"{_FILE}.lock"):
             servers = _read(path)
             yield servers
-            _replace(path, json.dumps({"servers": servers}, indent=1))
+            text = json.dumps({"servers": servers}, indent=1)
+            replace_file(path, text.encode(), mode=0o600)
     except OSError as error:
         raise StorageError(
             f"the token cannot be kept in {path}: {error}.\n"
@@ -211,18 +212,3 @@ def _locked(path: Path) -> Iterator[None]:
         yield
     finally:
         os.close(descriptor)
-
-
-def _replace(path: Path, text: str) -> None:
-    # mkstemp: mode 0600 from the first moment, and a name that no other process uses.
-    descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(temporary)
-        raise
