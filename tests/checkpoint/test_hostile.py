@@ -384,22 +384,18 @@ def test_many_files_that_are_not_there(
     assert len(str(caught.value)) < 1000
 
 
-@pytest.mark.parametrize("clash", ["two files", "a file and a folder"])
+@pytest.mark.parametrize("change_name", [lambda _: "one", str.upper], ids=["files", "folder"])
 def test_names_that_are_one_where_they_go(
-    desk: Any, folder: Path, world: Path, monkeypatch: pytest.MonkeyPatch, clash: str
+    desk: Any, folder: Path, world: Path, monkeypatch: pytest.MonkeyPatch, change_name: Any
 ) -> None:
     """Stands for a file system that takes ``A`` for ``a``, which cannot be had without root."""
-    if clash == "two files":
-        (folder / "PART").write_bytes(b"others")
     uuid = desk.context.upload(folder, META)
-    if clash == "a file and a folder":
-        forge(desk, uuid, folder_called("PART"))
+    forge(desk, uuid, folder_called("PART"))
     get_tree = desk.storage.get_tree
 
     def fold(pairs: Any, **options: Any) -> Any:
-        return get_tree(
-            [(path.with_name(path.name.upper()), key) for path, key in pairs], **options
-        )
+        folded = [(path.with_name(change_name(path.name)), key) for path, key in pairs]
+        return get_tree(folded, **options)
 
     monkeypatch.setattr(desk.storage, "get_tree", fold)
     with pytest.raises(UnsafePathError, match="takes names for one that differ by case"):
