@@ -19,7 +19,7 @@ from terminal import on_a_terminal, without_colour
 
 from detcore.checkpoint import CheckpointContext, repair_checkpoint, verify_checkpoint
 from detcore.distributed import DistributedContext
-from detcore.storage._progress import TransferBars, TransferLines, watch_transfers
+from detcore.storage._progress import TransferBars, watch_transfers
 
 META = {"steps_completed": 1}
 SIZE = 12_000_000
@@ -152,23 +152,8 @@ def test_a_bar_does_not_pass_its_end_and_goes_with_a_failure() -> None:
     assert text_of(console).endswith("\x1b[1A\x1b[2K")  # the line is empty again
 
 
-def test_a_log_gets_a_line_now_and_then() -> None:
-    now = [0.0]
-    stream = io.StringIO()
-    lines = TransferLines(stream, interval_s=10.0, clock=lambda: now[0])
-    with lines.transfer("checking 6d1c0a3b", 4_000_000) as advance:
-        for _ in range(4):
-            now[0] += 6.0
-            advance(1_000_000)
-    assert stream.getvalue().splitlines() == [
-        "checking 6d1c0a3b: 2.0 MB of 4.0 MB, 166.7 kB/s, 12 s left",
-        "checking 6d1c0a3b: 4.0 MB of 4.0 MB, 166.7 kB/s, 0 s left",
-    ]
-
-
-def test_what_is_no_terminal_gets_nothing_unasked() -> None:
+def test_what_is_no_terminal_gets_nothing() -> None:
     assert watch_transfers(io.StringIO()) is None
-    assert isinstance(watch_transfers(io.StringIO(), lines=True), TransferLines)
 
 
 @pytest.fixture(scope="module")

@@ -4,8 +4,7 @@ A checkpoint exists once its ``manifest.json`` does. Files are written first, th
 and atomically. Files without a manifest are invisible, and are removed when their trial starts
 again.
 
-Names are imported on first use: a worker needs few of them. Some that are in `detcore.database`,
-`detcore.types` and `detcore.storage` are also found here.
+Names are imported on first use: a worker needs few of them.
 """
 
 from __future__ import annotations
@@ -75,9 +74,5 @@ __getattr__, __dir__ = lazy_names(
         "_retention": "apply_retention",
         "_verify": "Fault verify_checkpoint",
         "detcore._log.events": "CheckpointDamaged",
-        "detcore.contract.values": "SaveTimes UnsettledCheckpoint",
-        "detcore.database": "RetentionPlan RetentionPolicy plan_retention",
-        "detcore.database._retention": "choose_checkpoints",
-        "detcore.storage": "TransferObserver open_recorded watch_transfers",
     },
 )

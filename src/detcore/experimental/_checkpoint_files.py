@@ -62,7 +62,7 @@ class CheckpointFiles:
         self._find_plugins = functools.cache(
             make_plugins or functools.partial(PluginManager, environment)
         )
-        self._observer = None if progress_to is None else watch_transfers(progress_to, lines=True)
+        self._observer = None if progress_to is None else watch_transfers(progress_to)
         self._stack = contextlib.ExitStack()
         self._opened: dict[str, StorageBackend] = {}
 

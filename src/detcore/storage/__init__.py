@@ -1,7 +1,6 @@
 """Store checkpoint files: the `StorageBackend` protocol, and folders of this machine.
 
-Any other URL is opened by fsspec, whose back end is in the distribution detcore-storage; its names
-are also found here.
+Any other URL is opened by fsspec, whose back end is in the distribution detcore-storage.
 """
 
 from typing import TYPE_CHECKING

@@ -1,12 +1,10 @@
-"""Watch transfers, and show long ones: a bar on a terminal, an occasional line elsewhere."""
+"""Watch transfers, and show a bar for long ones on a terminal."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol, TextIO
 
@@ -18,7 +16,6 @@ if TYPE_CHECKING:
 
 
 _DELAY_S = 1.0
-_INTERVAL_S = 10.0
 
 
 class TransferObserver(Protocol):
@@ -49,18 +46,13 @@ def watched(
         yield progress
 
 
-def watch_transfers(stream: TextIO, *, lines: bool = False) -> TransferObserver | None:
-    """Return an observer that shows transfers on a stream, or None if it should show nothing.
-
-    Args:
-        stream: The stream, usually standard error.
-        lines: Whether a stream that is not a terminal gets lines.
-    """
+def watch_transfers(stream: TextIO) -> TransferObserver | None:
+    """Return an observer that shows transfers on a stream, or None if it is not a terminal."""
     if stream.isatty():
         console = _make_console(stream)
         if console.is_interactive:  # excludes terminals that cannot rewrite a line
             return TransferBars(console)
-    return TransferLines(stream) if lines else None
+    return None
 
 
 class TransferBars:
@@ -110,56 +102,6 @@ class TransferBars:
                 is_over = True
                 if shown is not None:
                     shown.stop()
-
-
-class TransferLines:
-    """Writes a line for each transfer at intervals, for logs; short transfers get none.
-
-    Args:
-        stream: The stream to write to.
-        interval_s: Seconds between two lines, and before the first one.
-        clock: Returns the time in seconds.
-    """
-
-    def __init__(
-        self,
-        stream: TextIO,
-        *,
-        interval_s: float = _INTERVAL_S,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._stream = stream
-        self._interval_s = interval_s
-        self._clock = clock
-
-    @contextlib.contextmanager
-    def transfer(self, name: str, size_bytes: int) -> Iterator[Progress]:
-        """Watch a transfer; see `TransferObserver.transfer`."""
-        lock = threading.Lock()
-        began = last = self._clock()
-        done = 0
-
-        def advance(num_bytes: int) -> None:
-            nonlocal done, last
-            with lock:
-                done += num_bytes
-                now = self._clock()
-                if now - last >= self._interval_s:
-                    last = now
-                    self._say(name, min(done, size_bytes), size_bytes, now - began)
-
-        yield advance
-
-    def _say(self, name: str, done: int, size: int, took_s: float) -> None:
-        from rich.filesize import decimal
-
-        speed = done / took_s if took_s > 0 else 0.0
-        left = f", {math.ceil((size - done) / speed)} s left" if speed else ""
-        print(
-            f"{name}: {decimal(done)} of {decimal(size)}, {decimal(int(speed))}/s{left}",
-            file=self._stream,
-            flush=True,
-        )
 
 
 def _make_console(stream: TextIO) -> Console:

@@ -111,7 +111,7 @@ __getattr__, __dir__ = lazy_names(
         "_attributes": "AttributeCodec AttributeTracker",
         "_code": "copy_code list_code",
         "_functions": "FunctionTracker list_function_variables",
-        "_loading": "checkpoint_folder code_imported_from made_from_code read_trial_file",
+        "_loading": "checkpoint_folder made_from_code read_trial_file",
         "_loop": "Outcome open_clock open_trial prepare_process resumed_from run_trial",
         "_random": "capture_random_state preserved_random_state restore_random_state",
         "_resolve": (

@@ -32,10 +32,9 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_bulk": "BulkTransfers",
         "_fsspec": "FsspecStorage",
         "_gcs": "GcsStorage",
-        "_retries": "RetryPolicy is_transient retry retry_async",
+        "_retries": "RetryPolicy retry retry_async",
         "_s3": "S3Storage",
         "_settings": "GcsSettings S3Settings",
     },
