@@ -67,9 +67,7 @@ class InterruptedScripts:
             if is_script and is_over and database.experiment_is_alive(experiment_id) is False:
                 self._try_settle(experiment, uuids=uuids)
 
-    def claim(
-        self, script: ScriptExperiment, call: ScriptCall, *, storage_url: str
-    ) -> TrialRecord | None:
+    def claim(self, script: ScriptExperiment, call: ScriptCall) -> TrialRecord | None:
         """Take over the run that a call of the script continues.
 
         The first call of a start continues the newest start whose first call had the same settings,
@@ -85,8 +83,6 @@ class InterruptedScripts:
         Args:
             script: The experiment to record, with its name, folder and whole configuration.
             call: The call.
-            storage_url: Where its checkpoints are. Earlier releases recorded it where the script
-                itself named no storage.
 
         Returns:
             The trial of the run, which may be complete. None where a new run begins: there is
@@ -96,9 +92,9 @@ class InterruptedScripts:
             RunError: If the run to continue has other settings, or cannot be determined.
         """
         if call.first is not None:
-            return self._claim_later_run(script, call, storage_url)
+            return self._claim_later_run(script, call)
         runs = self._list_runs(script)
-        matches = _select_runs(runs, script, storage_url)
+        matches = _select_runs(runs, script)
         for experiment, trial in self._find_unfinished(matches, call):
             _refuse_ambiguous(experiment, matches)
             if self._take_over(experiment):
@@ -106,7 +102,7 @@ class InterruptedScripts:
         if not call.session:
             self._refuse_other_order(matches)
             if not matches:
-                self._refuse_other_arguments(runs, script, call, storage_url)
+                self._refuse_other_arguments(runs, script, call)
         return None
 
     def _find_unfinished(
@@ -141,9 +137,7 @@ class InterruptedScripts:
         ]
         return [(experiment, trial) for experiment, trial in pairs if trial is not None]
 
-    def _claim_later_run(
-        self, script: ScriptExperiment, call: ScriptCall, storage_url: str
-    ) -> TrialRecord | None:
+    def _claim_later_run(self, script: ScriptExperiment, call: ScriptCall) -> TrialRecord | None:
         """Take over the run of a call after the first one."""
         runs = self._database.list_script_runs(call.first)
         former = [run for run in runs if run.script_call == call.number and not run.archived]
@@ -151,7 +145,7 @@ class InterruptedScripts:
         if trial is None:
             return None
         experiment = self._wait_and_settle(former[-1])
-        wanted, recorded = _identity(script, storage_url), _recorded(experiment, trial, storage_url)
+        wanted, recorded = _identity(script), _recorded(experiment, trial)
         if experiment.name != script.name or wanted != recorded:
             changes = _describe_changes([experiment.name, *recorded], [script.name, *wanted])
             raise RunError(
@@ -216,7 +210,6 @@ class InterruptedScripts:
         runs: list[tuple[ExperimentRecord, TrialRecord]],
         script: ScriptExperiment,
         call: ScriptCall,
-        storage_url: str,
     ) -> None:
         """Check that no unfinished start differs in the arguments alone.
 
@@ -225,13 +218,13 @@ class InterruptedScripts:
         Raises:
             RunError: If one does.
         """
-        matches = _select_runs(runs, script, storage_url, ignored=[_ARGUMENTS])
+        matches = _select_runs(runs, script, ignored=[_ARGUMENTS])
         for experiment, trial in self._find_unfinished(matches, call):
             checkpoint = self._database.latest_checkpoint(trial.id)
             if checkpoint is not None:
                 changes = _describe_changes(
-                    [experiment.name, *_recorded(experiment, trial, storage_url)],
-                    [script.name, *_identity(script, storage_url)],
+                    [experiment.name, *_recorded(experiment, trial)],
+                    [script.name, *_identity(script)],
                 )
                 raise RunError(
                     f"experiment {experiment.id} of this script did not finish (its latest "
@@ -383,7 +376,6 @@ def _describe_changes(recorded: list[Any], wanted: list[Any]) -> str:
 def _select_runs(
     runs: list[tuple[ExperimentRecord, TrialRecord]],
     script: ScriptExperiment,
-    storage_url: str,
     *,
     ignored: Collection[str] = (),
 ) -> list[tuple[ExperimentRecord, TrialRecord]]:
@@ -392,46 +384,38 @@ def _select_runs(
     Args:
         runs: The runs.
         script: The settings.
-        storage_url: Where the checkpoints are.
         ignored: Keys of the configuration that may differ.
     """
-    identity = _identity(script, storage_url, ignored)
+    identity = _identity(script, ignored)
     return [
         (experiment, trial)
         for experiment, trial in runs
-        if _recorded(experiment, trial, storage_url, ignored) == identity
+        if _recorded(experiment, trial, ignored) == identity
     ]
 
 
-def _identity(
-    script: ScriptExperiment, storage_url: str, ignored: Collection[str] = ()
-) -> list[Any]:
+def _identity(script: ScriptExperiment, ignored: Collection[str] = ()) -> list[Any]:
     from detcore.database import hide_secrets
 
     config, _ = hide_secrets(script.config, None)
-    config = _comparable(config, storage_url, ignored)
+    config = _comparable(config, ignored)
     return _plain([str(script.model_dir), config, script.hparams, script.seed])
 
 
 def _recorded(
     experiment: ExperimentRecord,
     trial: TrialRecord,
-    storage_url: str,
     ignored: Collection[str] = (),
 ) -> list[Any]:
-    config = _comparable(experiment.config, storage_url, ignored)
+    config = _comparable(experiment.config, ignored)
     return _plain([experiment.model_dir, config, trial.hparams, trial.seed])
 
 
-def _comparable(
-    config: Mapping[str, Any], storage_url: str, ignored: Collection[str]
-) -> dict[str, Any]:
-    """Return a configuration without its length and its call, with one form for the storage."""
-    spec = config.get("checkpoint_storage")
+def _comparable(config: Mapping[str, Any], ignored: Collection[str]) -> dict[str, Any]:
+    """Return a configuration without its length and its call."""
     searcher = dict(config.get("searcher") or {})
     searcher.pop("max_length", None)
-    default = None if spec == storage_url else spec
-    plain = {**config, "checkpoint_storage": default, "searcher": searcher}
+    plain = {**config, "searcher": searcher}
     return {key: value for key, value in plain.items() if key not in ("script_start", *ignored)}
 
 

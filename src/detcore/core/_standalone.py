@@ -105,7 +105,7 @@ class ScriptOpening(Opening):
         script = dataclasses.replace(script, config=config, name=name, model_dir=model_dir)
         trial = None
         if self._settings.resume:
-            trial = interrupted.claim(script, call, storage_url=storage.url)
+            trial = interrupted.claim(script, call)
         if trial is None:
             trial = self._create(script)
         if call.session is None:
