@@ -141,7 +141,6 @@ class ExperimentConfig(Section):
         """Return the settings that a worker needs while it trains a trial."""
         names = {field.name for field in dataclasses.fields(TrialSettings)}
         return TrialSettings(
-            searcher_name=self.searcher.name,
             metric=self.searcher.metric,
             smaller_is_better=self.searcher.smaller_is_better,
             max_length=self.searcher.max_length,

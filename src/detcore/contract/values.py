@@ -239,7 +239,6 @@ class TrialSettings:
     the meaning of the field of the same name in the file.
 
     Attributes:
-        searcher_name: ``searcher.name``.
         metric: ``searcher.metric``.
         smaller_is_better: ``searcher.smaller_is_better``.
         max_length: ``searcher.max_length``; None for search methods without one.
@@ -248,7 +247,6 @@ class TrialSettings:
         average_training_metrics: ``optimizations.average_training_metrics``.
     """
 
-    searcher_name: str
     metric: str
     smaller_is_better: bool
     max_length: Length | None

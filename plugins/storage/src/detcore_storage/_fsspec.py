@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import os
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any, BinaryIO, TypeVar, cast
 
 from detcore.errors import ConfigError, StorageError
 from detcore.storage import (
@@ -19,15 +22,25 @@ from detcore.storage import (
     Sink,
     check_key,
     copy_stream,
+    digest_bytes,
+    read_whole,
     run_all,
+    write_whole,
 )
-from detcore_storage._bulk import LARGE_BYTES, BulkTransfers
-from detcore_storage._remote import RemoteStorage
-from detcore_storage._retries import RetryPolicy, translated
+from detcore_storage._remote import RemoteStorage, read_parts
+from detcore_storage._retries import RetryPolicy, retry_async, translated
 
 # Up to this many files are examined one by one; for more, a listing is cheaper.
 _FEW = 2
-_PUTS_AT_ONCE = 2  # large files
+# Files up to this size are moved in one request; larger ones are read in parts.
+_LARGE_BYTES = 8 << 20
+_PART_BYTES = 4 << 20
+_PARTS_AHEAD = 3
+# Concurrent files of less than 1 MiB, and of more: fewer than 64 MB are in flight.
+_SMALL_BYTES = 1 << 20
+_MAX_SMALL = 32
+_MAX_LARGE = 3
+T = TypeVar("T")
 
 # The extra of the storage distribution with the driver of a scheme.
 _EXTRAS = {
@@ -69,8 +82,6 @@ class FsspecStorage(RemoteStorage):
     policy = RetryPolicy()
     """How long to try again; for file systems over a network."""
 
-    _gets_at_once = 3  # large files; their parts in flight determine the memory of a transfer
-
     def __init__(self, url: str, **options: Any) -> None:
         """Store the arguments; the connection is made later.
 
@@ -87,7 +98,7 @@ class FsspecStorage(RemoteStorage):
     @property
     def capabilities(self) -> Capabilities:
         """Guarantees of fsspec for every scheme, which are few."""
-        is_async = bool(getattr(self._fs, "async_impl", False))
+        is_async = self._is_async
         # The parent never sees data that a child writes to its memory.
         is_memory = getattr(self._fs, "protocol", "") == "memory"
         return Capabilities(
@@ -107,54 +118,32 @@ class FsspecStorage(RemoteStorage):
         self._make_folders(keys)
         sizes = [path.stat().st_size for path, _ in pairs]
 
-        def put_small(bulk: BulkTransfers, small: Sequence[int]) -> list[FileDigest]:
-            files = [(pairs[i][0], self._path(keys[i]), sizes[i]) for i in small]
-            with translated(f"writing {_some(keys, small)}", self.url):
-                return bulk.put_small(files, progress)
-
         def put(index: int) -> FileDigest:
             path, key = pairs[index]
-            with translated(f"writing {key}", self.url), open(path, "rb", buffering=0) as source:
-                return self._write_stream(key, source, progress)
+            with translated(f"writing {key}", self.url):
+                if sizes[index] > _LARGE_BYTES:
+                    with open(path, "rb", buffering=0) as source:
+                        return self._write_stream(key, source, progress)
+                data = read_whole(path, sizes[index])
+                self._call("pipe_file", self._path(key), data)
+            if progress is not None:
+                progress(len(data))
+            return digest_bytes(data)
 
         with self._writing():
-            return self._move(keys, sizes, put_small, put, _PUTS_AT_ONCE)
+            return dict(zip(keys, self._run_all(put, sizes), strict=True))
 
     def _writing(self) -> AbstractContextManager[None]:
         """Explain a failed write, where a subclass knows more than the error says."""
         return contextlib.nullcontext()
 
-    def _move(
-        self,
-        keys: Sequence[str],
-        sizes: Sequence[int],
-        move_small: Callable[[BulkTransfers, Sequence[int]], list[FileDigest]],
-        move: Callable[[int], FileDigest],
-        workers: int,
-    ) -> dict[str, FileDigest]:
-        """Move small files together where the file system is asynchronous, and the others by one.
-
-        Args:
-            keys: All files.
-            sizes: Their sizes.
-            move_small: Moves those with some indices.
-            move: Moves the one with an index.
-            workers: How many of these an asynchronous file system moves at once.
-        """
-        bulk = self._bulk
-        digests: dict[int, FileDigest] = {}
-        if bulk is not None:
-            small = [index for index, size in enumerate(sizes) if size <= LARGE_BYTES]
-            if small:
-                digests.update(zip(small, move_small(bulk, small), strict=True))
-        large = [index for index in range(len(keys)) if index not in digests]
-        done = run_all(
-            lambda at: move(large[at]),
-            [sizes[index] for index in large],
-            workers=None if bulk is None else workers,
+    def _run_all(self, work: Callable[[int], T], sizes: Sequence[int]) -> list[T]:
+        """Call `work` with each index, more concurrently for small files over a network."""
+        if not self._is_async:
+            return run_all(work, sizes)
+        return run_all(
+            work, sizes, small_bytes=_SMALL_BYTES, workers=_MAX_LARGE, small_workers=_MAX_SMALL
         )
-        digests.update(zip(large, done, strict=True))
-        return {key: digests[index] for index, key in enumerate(keys)}
 
     def _fetch(
         self,
@@ -165,20 +154,26 @@ class FsspecStorage(RemoteStorage):
         """Read and digest files, and write those that have a path."""
         sizes = self._sizes(keys)
 
-        def get_small(bulk: BulkTransfers, small: Sequence[int]) -> list[FileDigest]:
-            files = [(paths[i], self._path(keys[i]), sizes[i]) for i in small]
-            with translated(f"reading {_some(keys, small)}", self.url):
-                return bulk.get_small(files, progress)
-
         def get(index: int) -> FileDigest:
-            key, path = keys[index], paths[index]
-            with (
-                translated(f"reading {key}", self.url),
-                open(path, "wb", buffering=0) if path else contextlib.nullcontext() as sink,
-            ):
-                return self._read_large(key, sizes[index], sink, progress)
+            key, path, size = keys[index], paths[index], sizes[index]
+            with translated(f"reading {key}", self.url):
+                if size > _LARGE_BYTES:
+                    with open(path, "wb", 0) if path else contextlib.nullcontext() as sink:
+                        return self._read_large(key, size, sink, progress)
+                data = self._read_whole(key, size)
+            if path is not None:
+                write_whole(path, data)
+            if progress is not None:
+                progress(len(data))
+            return digest_bytes(data)
 
-        return self._move(keys, sizes, get_small, get, self._gets_at_once)
+        return dict(zip(keys, self._run_all(get, sizes), strict=True))
+
+    def _read_whole(self, key: str, size: int) -> bytes:
+        if not self._is_async:
+            data: bytes = self._fs.cat_file(self._path(key))
+            return data
+        return self._request(key, 0, size).result() if size else b""
 
     def _read_large(
         self,
@@ -188,11 +183,28 @@ class FsspecStorage(RemoteStorage):
         progress: Progress | None,
     ) -> FileDigest:
         """Read a large file, and write it to the sink."""
-        bulk = self._bulk
-        if bulk is not None:
-            return bulk.read_large(self._path(key), size, sink, progress)
-        with self._open_read(key) as source:
-            return copy_stream(source, sink, progress)
+        if not self._is_async:
+            with self._open_read(key) as source:
+                return copy_stream(source, sink, progress)
+        return read_parts(
+            functools.partial(self._request, key), size, sink, part_bytes=_PART_BYTES,
+            max_parts=_PARTS_AHEAD, progress=progress,
+        )  # fmt: skip
+
+    def _request(self, key: str, start: int, stop: int) -> Future[bytes]:
+        """Request a part of a file, with retries."""
+        fs, path = self._fs, self._path(key)
+
+        async def read() -> bytes:
+            data: bytes = await fs._cat_file(path, start=start, end=stop)
+            if len(data) != stop - start:
+                raise ConnectionError(
+                    f"{len(data)} bytes came instead of {stop - start}; the connection was cut, or "
+                    "the file changed"
+                )
+            return data
+
+        return asyncio.run_coroutine_threadsafe(retry_async(read, self.policy), fs.loop)
 
     def create(self, key: str, data: bytes) -> None:
         """Store a small file that does not exist yet; see `StorageBackend.create`."""
@@ -244,14 +256,13 @@ class FsspecStorage(RemoteStorage):
         paths = [self._path(check_key(key)) for key in keys]
         if not paths:
             return
-        bulk = self._bulk
+
+        def delete(index: int) -> None:
+            with contextlib.suppress(FileNotFoundError):
+                self._call("rm_file", paths[index])
+
         with translated(f"deleting {paths[0]}{' and others' * (len(paths) > 1)}", self.url):
-            if bulk is not None:
-                bulk.delete(paths)
-                return
-            for path in paths:
-                with contextlib.suppress(FileNotFoundError):
-                    self._fs.rm_file(path)
+            self._run_all(delete, [0] * len(paths))
 
     def close(self) -> None:
         """Release the file system; fsspec shares and closes connections itself."""
@@ -303,18 +314,22 @@ class FsspecStorage(RemoteStorage):
         return fs, root
 
     @property
-    def _bulk(self) -> BulkTransfers | None:
-        """Transfers of many files, if the file system is asynchronous."""
-        fs = self._fs
-        return BulkTransfers(fs, self.policy) if getattr(fs, "async_impl", False) else None
+    def _is_async(self) -> bool:
+        """Whether the file system is one over a network, with calls that are coroutines."""
+        return bool(getattr(self._fs, "async_impl", False))
 
     def _call(self, name: str, *args: Any, **options: Any) -> Any:
         """Call the file system, with retries for network file systems."""
-        bulk = self._bulk
-        if bulk is None:
+        if not self._is_async:
             return getattr(self._fs, name)(*args, **options)
+        from fsspec.asyn import sync
+
         method = getattr(self._fs, f"_{name}")
-        return bulk.run(lambda: method(*args, **options))
+
+        async def call() -> Any:
+            return await retry_async(lambda: method(*args, **options), self.policy)
+
+        return sync(self._fs.loop, call)
 
     def _path(self, key: str) -> str:
         root = self._open()[1]
@@ -351,11 +366,6 @@ class FsspecStorage(RemoteStorage):
             if key not in there:
                 raise FileNotFoundError(f"there is no {key} in {self.url}")
         return [there[key] for key in keys]
-
-
-def _some(keys: Sequence[str], indices: Sequence[int]) -> str:
-    more = f" and {len(indices) - 1} more" if len(indices) > 1 else ""
-    return f"{keys[indices[0]]}{more}"
 
 
 def _known_schemes() -> list[str]:
