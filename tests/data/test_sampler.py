@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import doctest
-import json
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore.data import DataPosition, IndexSampler, ShuffledOrder, _order, _sampler, shard_range
+from detcore.data import IndexSampler, ShuffledOrder, _order, _sampler, shard_range
 from detcore.errors import DataError, ShardError
 
 # -- shards ---------------------------------------------------------------------------------------
@@ -91,12 +90,12 @@ def test_ranks_share_one_stream_by_stride_across_epochs(
             assert np.array_equal(batch, mine.batch(index))
 
 
-def test_the_position_carries_across_epochs() -> None:
+def test_the_stream_of_batches_goes_across_epochs() -> None:
     """Ten batches, three ranks: rank 0 takes 0, 3, 6, 9, then 2, 5, 8, then 1, 4, 7."""
     sampler = IndexSampler(10, 1, shuffle=False, seed=0, rank=0, world_size=3)
     taken = [int(batch[0]) for batch in sampler.batches(0, 10)]
     assert taken == [0, 3, 6, 9, 2, 5, 8, 1, 4, 7]
-    assert [sampler.position(i).epoch for i in range(10)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert sampler.joined_batches(0, 10)[2].tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 
 def test_shuffled_epochs_differ() -> None:
@@ -126,73 +125,9 @@ def test_far_batches_cost_what_near_ones_cost(
     assert max(computed) <= 32
 
 
-# -- positions ------------------------------------------------------------------------------------
-
-
-@given(
-    sampler=samplers,
-    world_size=st.integers(1, 5),
-    taken=st.lists(st.integers(0, 1000), min_size=1, max_size=5),
-)
-def test_a_position_moves_as_the_sampler_does(
-    sampler: IndexSampler, world_size: int, taken: list[int]
-) -> None:
-    rank = taken[0] % world_size
-    mine = IndexSampler(
-        sampler.num_records,
-        sampler.batch_size,
-        shuffle=True,
-        seed=4,
-        rank=rank,
-        world_size=world_size,
-    )
-    position, index = mine.position(0), 0
-    for count in taken:
-        position, index = position.advance(count, mine.batches_per_epoch), index + count
-        assert position == mine.position(index)
-        assert mine.batch_index(position) == index
-        assert DataPosition.from_json(json.loads(json.dumps(position.to_json()))) == position
-
-
-def test_a_position_of_other_data_is_refused() -> None:
-    sampler = IndexSampler(100, 10, shuffle=True, seed=3, rank=1, world_size=2)
-    other_seed = DataPosition(epoch=0, cursor=1, seed=4, shard_rank=1, shard_count=2)
-    other_world = DataPosition(epoch=0, cursor=1, seed=3, shard_rank=0, shard_count=1)
-    between = DataPosition(epoch=0, cursor=2, seed=3, shard_rank=1, shard_count=2)
-    for position in (other_seed, other_world, between):
-        with pytest.raises(DataError, match="is no position of rank 1 of 2 with seed 3"):
-            sampler.batch_index(position)
-
-
-@pytest.mark.parametrize(
-    "value",
-    [
-        {},
-        {"version": 2, "epoch": 0, "cursor": 0, "seed": 0, "shard_rank": 0, "shard_count": 1},
-        {"version": 1, "epoch": 0, "cursor": 0},
-        {
-            "version": 1,
-            "epoch": 0,
-            "cursor": 0,
-            "seed": 0,
-            "shard_rank": 0,
-            "shard_count": 1,
-            "x": 1,
-        },
-    ],
-)
-def test_a_position_of_another_version_is_refused(value: dict[str, int]) -> None:
-    with pytest.raises(DataError, match="not a data position of version 1"):
-        DataPosition.from_json(value)
-
-
-def test_a_position_cannot_be_negative() -> None:
-    with pytest.raises(DataError, match="epoch 0, cursor -1 is negative"):
-        DataPosition(epoch=0, cursor=-1, seed=0)
-    sampler = IndexSampler(10, 2, shuffle=False, seed=0)
-    for call in (sampler.position, sampler.batch):
-        with pytest.raises(DataError, match="batch -1 is negative"):
-            call(-1)
+def test_a_batch_before_the_first_is_refused() -> None:
+    with pytest.raises(DataError, match="batch -1 is negative"):
+        IndexSampler(10, 2, shuffle=False, seed=0).batch(-1)
 
 
 # -- bad input ------------------------------------------------------------------------------------

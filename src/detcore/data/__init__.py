@@ -9,7 +9,7 @@ from detcore.contract.trial import IdKind
 from detcore.data._digests import StepDigests
 from detcore.data._ledger import FrameKind, LedgerHeader, LedgerWriter
 from detcore.data._order import ShuffledOrder
-from detcore.data._sampler import DataPosition, IndexSampler, shard_range
+from detcore.data._sampler import IndexSampler, shard_range
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ __all__ = [
     "CacheKey",
     "CachedRecords",
     "CachingContext",
-    "DataPosition",
     "DataSource",
     "DatasetCache",
     "FrameKind",

@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
-from collections.abc import Mapping
 
 import numpy as np
 
 from detcore.contract.errors import DataError, ShardError
 from detcore.data._order import Indices, ShuffledOrder
-
-_POSITION_VERSION = 1
 
 
 def shard_range(num_records: int, *, rank: int, world_size: int) -> range:
@@ -40,67 +36,6 @@ def shard_range(num_records: int, *, rank: int, world_size: int) -> range:
     size, extra = divmod(num_records, world_size)
     start = rank * size + min(rank, extra)
     return range(start, start + size + (rank < extra))
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class DataPosition:
-    """Position of one worker in the stream of batches; saved with every checkpoint.
-
-    The batches of all epochs, one after the other, form one stream. Worker `shard_rank` of
-    `shard_count` takes every `shard_count`-th of them, continuing across epochs.
-
-    Attributes:
-        epoch: Pass over the data of the worker's next batch, from 0.
-        cursor: That batch within the epoch, from 0; counted over all workers.
-        seed: Seed of the order.
-        shard_rank: Index of this worker, ``0 <= shard_rank < shard_count``.
-        shard_count: Number of workers.
-    """
-
-    epoch: int
-    cursor: int
-    seed: int
-    shard_rank: int = 0
-    shard_count: int = 1
-
-    def __post_init__(self) -> None:
-        _check_rank(self.shard_rank, self.shard_count)
-        if self.epoch < 0 or self.cursor < 0:
-            raise DataError(
-                f"a data position of epoch {self.epoch}, cursor {self.cursor} is negative"
-            )
-
-    def advance(self, num_batches: int, batches_per_epoch: int) -> DataPosition:
-        """Return the position after this worker took some batches.
-
-        Args:
-            num_batches: Batches this worker took; >= 0.
-            batches_per_epoch: Batches of one epoch, over all workers; >= 1.
-        """
-        passed = self.cursor + num_batches * self.shard_count
-        epochs, cursor = divmod(passed, batches_per_epoch)
-        return dataclasses.replace(self, epoch=self.epoch + epochs, cursor=cursor)
-
-    def to_json(self) -> dict[str, int]:
-        """Return JSON values from which `from_json` makes an equal position."""
-        return {"version": _POSITION_VERSION, **dataclasses.asdict(self)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, int]) -> DataPosition:
-        """Make a position from a result of `to_json`.
-
-        Raises:
-            DataError: If it is not one, or was written by a newer version.
-        """
-        names = {field.name for field in dataclasses.fields(cls)}
-        fields = {name: count for name, count in value.items() if name != "version"}
-        if value.get("version") != _POSITION_VERSION or set(fields) != names:
-            raise DataError(
-                f"this is not a data position of version {_POSITION_VERSION}: {dict(value)}.\n"
-                "It was written by another version of detcore, or the file was changed.\n"
-                "Resume with the version that wrote the checkpoint."
-            )
-        return cls(**fields)
 
 
 class IndexSampler:
@@ -163,41 +98,6 @@ class IndexSampler:
     def left_over(self) -> int:
         """Number of records that each epoch leaves out because of `drop_last`."""
         return self.num_records % self.batch_size if self.drop_last else 0
-
-    def position(self, batch_index: int) -> DataPosition:
-        """Return the position of a batch of this worker.
-
-        Args:
-            batch_index: Counts the batches of this worker from the start of training; >= 0.
-        """
-        if batch_index < 0:
-            raise DataError(f"batch {batch_index} is negative; batches count from 0")
-        epoch, cursor = divmod(self.rank + batch_index * self.world_size, self.batches_per_epoch)
-        return DataPosition(
-            epoch=epoch,
-            cursor=cursor,
-            seed=self.seed,
-            shard_rank=self.rank,
-            shard_count=self.world_size,
-        )
-
-    def batch_index(self, position: DataPosition) -> int:
-        """Return the index of this worker's batch at a position: the inverse of `position`.
-
-        Raises:
-            DataError: If the position belongs to another seed, or to another worker.
-        """
-        stream = position.epoch * self.batches_per_epoch + position.cursor
-        index, rest = divmod(stream - self.rank, self.world_size)
-        mine = (self.seed, self.rank, self.world_size)
-        if (position.seed, position.shard_rank, position.shard_count) != mine or rest or index < 0:
-            raise DataError(
-                f"{position} is no position of rank {self.rank} of {self.world_size} with seed "
-                f"{self.seed} and {self.batches_per_epoch} batches per epoch.\n"
-                "It was saved for other data, another seed or another number of workers.\n"
-                "Resume with the settings that the checkpoint was made with."
-            )
-        return index
 
     def batch(self, batch_index: int) -> Indices:
         """Return the record indices of one batch of this worker, ``(records,), int64``.
