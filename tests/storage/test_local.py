@@ -16,8 +16,7 @@ import pytest
 from file_systems import mounted_disk
 
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
-from detcore.storage import LocalStorage, _local, digest_file, read_whole
-from detcore.storage._digest import copy_whole
+from detcore.storage import LocalStorage, _local, digest_file
 
 ROOM_BYTES = 4 << 20
 
@@ -201,13 +200,6 @@ def test_many_small_files_are_brought_to_the_disk(
     assert done == expected
     folders = [root, root / "run", *(root / f"run/{number}" for number in range(7))]
     assert synced == {str(path) for path in [*(root / key for key in keys), *folders]}
-
-
-def test_a_file_that_grows_while_it_is_copied_is_digested_as_it_was_stored(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_bytes(b"twelve bytes")
-    assert read_whole(path, 5) == read_whole(path, 500) == b"twelve bytes"
-    assert copy_whole(path, tmp_path / "copy", 5) == digest_file(tmp_path / "copy")
 
 
 class BusyFolder:

@@ -20,10 +20,8 @@ from detcore.storage._digest import (
     copy_stream,
     digest_bytes,
     digest_file,
-    read_whole,
     run_all,
     write_all,
-    write_whole,
 )
 from detcore.storage._faults import is_full, is_left_over, translated, try_out
 from detcore.storage._keys import check_key, is_safe_key
@@ -56,7 +54,6 @@ __all__ = [
     "is_safe_key",
     "open_recorded",
     "open_storage",
-    "read_whole",
     "run_all",
     "scratch_folder",
     "translated",
@@ -64,7 +61,6 @@ __all__ = [
     "watch_transfers",
     "watched",
     "write_all",
-    "write_whole",
 ]
 
 __getattr__, __dir__ = lazy_names(

@@ -10,13 +10,11 @@ import errno
 import fcntl
 import os
 import shutil
-import stat
 import tempfile
 import time
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 from detcore.contract.errors import StorageError, StorageFullError, UnsafePathError
 from detcore.contract.storage import (
@@ -26,7 +24,7 @@ from detcore.contract.storage import (
     Pair,
     Progress,
 )
-from detcore.storage._digest import SMALL_BYTES, copy_stream, copy_whole, run_all
+from detcore.storage._digest import copy_stream, run_all
 from detcore.storage._faults import PROBES, STALE_AFTER_S, is_full, translated, try_out
 from detcore.storage._keys import check_key
 
@@ -87,8 +85,6 @@ class LocalStorage:
 
     def _locate(self, key: str) -> Path:
         path = self._root / check_key(key)
-        if not _has_link(os.fspath(self._root), key):
-            return path
         root = os.path.realpath(self._root)
         if os.path.commonpath([root, os.path.realpath(path)]) != root:
             raise UnsafePathError(
@@ -118,37 +114,25 @@ class LocalStorage:
         keys = [key for _, key in pairs]
         targets = self._locate_all(keys)
         sizes = [os.stat(path).st_size for path, _ in pairs]
-        sources = [path for path, _ in pairs]
+
+        def put(index: int) -> FileDigest:
+            with (
+                translated(f"writing {targets[index]}", self.url),
+                open(pairs[index][0], "rb", 0) as source,
+                open(os.open(targets[index], _WRITE | os.O_TRUNC, _MODE), "wb", 0) as target,
+            ):
+                digest = copy_stream(source, target, progress)
+                os.fsync(target.fileno())
+                return digest
+
         try:
             self._make_parents(targets)
-            digests = self._put(sources, targets, sizes, progress)
+            digests = run_all(put, sizes, small_workers=_SYNCING_WORKERS)
+            with translated(f"writing to {self._root}", self.url):
+                self._sync_folders(targets)
         except StorageFullError as error:
             raise self._full(sum(sizes), targets, error.__cause__) from error.__cause__
         return dict(zip(keys, digests, strict=True))
-
-    def _put(
-        self,
-        sources: Sequence[Path],
-        targets: Sequence[Path],
-        sizes: Sequence[int],
-        progress: Progress | None,
-    ) -> list[FileDigest]:
-        """Copy files, and flush them and their folders to the disk."""
-
-        def put(index: int) -> FileDigest:
-            path, target, size = sources[index], targets[index], sizes[index]
-            if size >= SMALL_BYTES:
-                with translated(f"writing {target}", self.url), open(path, "rb", 0) as source:
-                    return _write_large(target, source, progress)
-            digest = copy_whole(path, target, size, mode=_MODE, sync=True)
-            if progress is not None:
-                progress(digest.size)
-            return digest
-
-        with translated(f"writing to {self._root}", self.url):
-            digests = run_all(put, sizes, small_workers=_SYNCING_WORKERS)
-        self._sync_folders(targets)
-        return digests
 
     def get_tree(
         self,
@@ -162,33 +146,6 @@ class LocalStorage:
             folder.mkdir(parents=True, exist_ok=True)
         return self._fetch(keys, paths, progress)
 
-    def _fetch(
-        self,
-        keys: Sequence[str],
-        paths: Sequence[Path | None],
-        progress: Progress | None,
-    ) -> dict[str, FileDigest]:
-        sources = self._locate_all(keys)
-        sizes = [os.stat(source).st_size for source in sources]
-
-        def get(index: int) -> FileDigest:
-            source, path, size = sources[index], paths[index], sizes[index]
-            if size >= SMALL_BYTES:
-                with (
-                    translated(f"reading {keys[index]}", self.url),
-                    open(source, "rb", 0) as file,
-                    open(path, "wb", 0) if path else contextlib.nullcontext() as sink,
-                ):
-                    return copy_stream(file, sink, progress)
-            digest = copy_whole(source, path, size)
-            if progress is not None:
-                progress(digest.size)
-            return digest
-
-        with translated(f"reading from {self._root}", self.url):
-            digests = run_all(get, sizes, small_workers=1)
-        return dict(zip(keys, digests, strict=True))
-
     def digest_tree(
         self,
         keys: Sequence[str],
@@ -197,22 +154,36 @@ class LocalStorage:
         progress: Progress | None = None,
     ) -> dict[str, FileDigest]:
         """Digest stored files, and flush them to the disk if `make_durable` is set."""
+        return self._fetch(keys, [None] * len(keys), progress, make_durable=make_durable)
 
-        if not make_durable:
-            return self._fetch(keys, [None] * len(keys), progress)
-        paths = self._locate_all(keys)
-        sizes = [os.stat(path).st_size for path in paths]
+    def _fetch(
+        self,
+        keys: Sequence[str],
+        paths: Sequence[Path | None],
+        progress: Progress | None,
+        *,
+        make_durable: bool = False,
+    ) -> dict[str, FileDigest]:
+        """Read and digest files, and write those that have a path."""
+        sources = self._locate_all(keys)
+        sizes = [os.stat(source).st_size for source in sources]
 
-        def digest(index: int) -> FileDigest:
+        def get(index: int) -> FileDigest:
             path = paths[index]
-            with translated(f"reading {path}", self.url), open(path, "rb", 0) as file:
-                found = copy_stream(file, None, progress)
-                os.fsync(file.fileno())
-                return found
+            with (
+                translated(f"reading {keys[index]}", self.url),
+                open(sources[index], "rb", 0) as source,
+                open(path, "wb", 0) if path else contextlib.nullcontext() as sink,
+            ):
+                digest = copy_stream(source, sink, progress)
+                if make_durable:
+                    os.fsync(source.fileno())
+                return digest
 
-        with translated(f"bringing files of {self._root} to the disk", self.url):
-            digests = run_all(digest, sizes, small_workers=_SYNCING_WORKERS)
-        self._sync_folders(paths)
+        digests = run_all(get, sizes, small_workers=_SYNCING_WORKERS if make_durable else 1)
+        if make_durable:
+            with translated(f"bringing files of {self._root} to the disk", self.url):
+                self._sync_folders(sources)
         return dict(zip(keys, digests, strict=True))
 
     def create(self, key: str, data: bytes) -> None:
@@ -369,28 +340,6 @@ class LocalStorage:
             "Make room there (detcore checkpoint delete UUID), then resume from the last one.",
             missing_bytes=missing,
         )
-
-
-def _write_large(path: Path, source: BinaryIO, progress: Progress | None) -> FileDigest:
-    descriptor = os.open(path, _WRITE | os.O_TRUNC, _MODE)
-    with open(descriptor, "wb", buffering=0) as target:
-        digest = copy_stream(source, target, progress)
-        os.fsync(descriptor)
-        return digest
-
-
-def _has_link(root: str, key: str) -> bool:
-    """Whether a key goes through a symbolic link below the root, or is one."""
-    # os.path.realpath does more, and takes ten times as long; there are many small files.
-    path = root
-    for part in key.split("/"):
-        path = f"{path}/{part}"
-        try:
-            if stat.S_ISLNK(os.lstat(path).st_mode):
-                return True
-        except (FileNotFoundError, NotADirectoryError):
-            return False
-    return False
 
 
 def _remove_tree(path: Path) -> None:

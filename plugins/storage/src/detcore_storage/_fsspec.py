@@ -23,9 +23,7 @@ from detcore.storage import (
     check_key,
     copy_stream,
     digest_bytes,
-    read_whole,
     run_all,
-    write_whole,
 )
 from detcore_storage._remote import RemoteStorage, read_parts
 from detcore_storage._retries import RetryPolicy, retry_async, translated
@@ -124,7 +122,7 @@ class FsspecStorage(RemoteStorage):
                 if sizes[index] > _LARGE_BYTES:
                     with open(path, "rb", buffering=0) as source:
                         return self._write_stream(key, source, progress)
-                data = read_whole(path, sizes[index])
+                data = path.read_bytes()
                 self._call("pipe_file", self._path(key), data)
             if progress is not None:
                 progress(len(data))
@@ -162,7 +160,7 @@ class FsspecStorage(RemoteStorage):
                         return self._read_large(key, size, sink, progress)
                 data = self._read_whole(key, size)
             if path is not None:
-                write_whole(path, data)
+                path.write_bytes(data)
             if progress is not None:
                 progress(len(data))
             return digest_bytes(data)

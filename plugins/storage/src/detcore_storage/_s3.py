@@ -25,9 +25,7 @@ from detcore.storage import (
     Progress,
     check_key,
     digest_bytes,
-    read_whole,
     run_all,
-    write_whole,
 )
 from detcore_storage._remote import RemoteStorage, bucket_needed, read_parts
 from detcore_storage._retries import RetryPolicy, retry, translated
@@ -92,7 +90,7 @@ class S3Storage(RemoteStorage):
         def put(index: int) -> FileDigest:
             path, key = pairs[index]
             if sizes[index] <= _WHOLE_BYTES:
-                return self._put_whole(path, key, sizes[index], progress)
+                return self._put_whole(path, key, progress)
             return self._put_parts(path, key, len(large), progress)
 
         try:
@@ -216,7 +214,7 @@ class S3Storage(RemoteStorage):
                 return
             path = paths[index]
             if path is not None:
-                write_whole(path, data)
+                path.write_bytes(data)
             if progress is not None:
                 progress(len(data))
             small[index] = digest_bytes(data)
@@ -233,8 +231,8 @@ class S3Storage(RemoteStorage):
         all_digests = small | dict(zip(order, digests, strict=True))
         return {key: all_digests[index] for index, key in enumerate(keys)}
 
-    def _put_whole(self, path: Path, key: str, size: int, progress: Progress | None) -> FileDigest:
-        data = read_whole(path, size)
+    def _put_whole(self, path: Path, key: str, progress: Progress | None) -> FileDigest:
+        data = path.read_bytes()
         self._retry(lambda: self._store.put(key, data, use_multipart=False))
         if progress is not None:
             progress(len(data))
