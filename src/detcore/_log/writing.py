@@ -11,17 +11,16 @@ from pathlib import Path
 
 from detcore._log.lines import (
     NotASpoolError,
+    SpooledRecord,
     SpoolHeader,
     header_line,
-    parse_line,
     read_header,
     record_line,
 )
-from detcore._log.reading import spool_path
+from detcore._log.reading import read_spool, spool_path
 from detcore.contract.errors import DatabaseError, StorageFullError
 from detcore.contract.values import TrialInfo
 
-_BLOCK_BYTES = 64 * 1024
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -157,19 +156,15 @@ class Spool:
 
     def _cut_tail(self, records_at: int) -> int:
         """Cut off an unfinished line; return the sequence number of the last whole record."""
-        size = os.fstat(self._fd).st_size
-        tail, start = b"", size
-        seq: int | None = None
-        while seq is None and start > records_at:
-            step = min(start - records_at, max(_BLOCK_BYTES, len(tail)))
-            start -= step
-            tail = os.pread(self._fd, step, start) + tail
-            whole = start == records_at
-            seq = _last_seq(tail, whole=whole)
-        end = start + tail.rfind(b"\n") + 1 if b"\n" in tail else records_at
-        if end < size:
+        seq, end = 0, records_at
+        while (part := read_spool(self._path, end, is_over=True)).lines:
+            for record in part.records():
+                if isinstance(record, SpooledRecord):
+                    seq = record.seq
+            end = part.end
+        if end < os.fstat(self._fd).st_size:
             os.ftruncate(self._fd, end)
-        return seq or 0
+        return seq
 
     def _write(self, line: bytes) -> None:
         if self._torn_at is not None:
@@ -198,19 +193,6 @@ class Spool:
             f"Free some space on that disk: df -h {self._path.parent}",
             missing_bytes=missing,
         )
-
-
-def _last_seq(tail: bytes, *, whole: bool) -> int | None:
-    """Return the number of the last record among the finished lines of `tail`, or None.
-
-    The first line counts only if `tail` is `whole`: it may begin in the middle otherwise.
-    """
-    lines = tail.split(b"\n")[:-1]
-    for line in reversed(lines if whole else lines[1:]):
-        record = parse_line(line)
-        if record is not None:
-            return record.seq
-    return None
 
 
 def open_log(info: TrialInfo) -> Spool:
