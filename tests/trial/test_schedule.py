@@ -304,25 +304,6 @@ def test_a_next_operation_in_the_past_is_refused() -> None:
         Schedule(SchedulePlan(length=100), steps_completed=100).extended(99)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"scheduling_unit": 0}, "scheduling_unit is 0 batches; it must be at least 1"),
-        ({"min_validation_period": -1}, "min_validation_period is -1 batches"),
-        ({"length": 0}, "length is 0 batches; it must be at least 1"),
-        ({"checkpoint_policy": "some"}, "'some'; it is one of best, all, none"),
-    ],
-)
-def test_a_plan_out_of_range_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ScheduleError, match=message):
-        SchedulePlan(**{"length": 10, **change})
-
-
-def test_what_happened_cannot_lie_in_the_future() -> None:
-    with pytest.raises(ScheduleError, match="last_validation is 7 for 5 steps completed"):
-        Schedule(SchedulePlan(length=10), steps_completed=5, last_validation=7)
-
-
 def test_a_validation_after_the_checkpoint_of_an_end_is_not_done_again() -> None:
     """The state does not know of it; whoever read it in the records does."""
     state = {"version": 1, "steps_completed": 4, "last_validation": None}

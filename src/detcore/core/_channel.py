@@ -16,11 +16,8 @@ from detcore.contract.errors import WorkerError
 Answerer: TypeAlias = Callable[[str, Mapping[str, Any]], "Mapping[str, Any] | None"]
 """Answers a question in the process that asks it; None: it cannot be answered now."""
 
-# It only moves a display forward, and the next one repeats it.
-_DROPPABLE = "progress"
-# The runner needs these, however many others wait before them.
-_NEEDED = frozenset({"searcher_completed", "finished", "damaged"})
-_MAX_PENDING_BYTES = 1 << 20
+# These are for displays, and later ones repeat or replace them.
+_DROPPABLE = frozenset({"progress", "status"})
 _READ_BYTES = 1 << 12
 # Training waits no longer than this for an answer.
 _ANSWER_TIMEOUT_S = 2.0
@@ -30,7 +27,7 @@ class Channel:
     """Sends messages to the runner, in order, and reads its answers: JSON objects, one a line.
 
     Training neither fails nor waits because of a message: a runner that is gone ends the channel
-    silently, and while the channel is full progress messages are dropped and others kept until
+    silently, and while the channel is full messages for displays are dropped and others kept until
     there is room. Nothing durable depends on it, because durable facts are in the log. Thread-safe.
     """
 
@@ -75,8 +72,7 @@ class Channel:
             self._write_pending()
             if self._fd is None:
                 return
-            is_too_much = len(self._pending) + len(line) > _MAX_PENDING_BYTES
-            if self._pending and (type == _DROPPABLE or (is_too_much and type not in _NEEDED)):
+            if self._pending and type in _DROPPABLE:
                 return
             self._pending += line
             self._write_pending()

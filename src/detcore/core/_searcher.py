@@ -230,8 +230,6 @@ def _configured_length(info: TrialInfo | None) -> tuple[int | None, Unit | None]
     if length is None:
         # The settings of this search method name no length, but perhaps its unit.
         unit = Unit(searcher.get("unit") or Unit.EPOCHS)
-    elif isinstance(length, Length):
-        unit, length = length.unit, length.count
     elif isinstance(length, Mapping):
         ((name, length),) = length.items()
         unit = Unit(name)

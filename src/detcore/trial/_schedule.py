@@ -15,7 +15,6 @@ from detcore.contract.errors import ScheduleError
 from detcore.contract.values import Length, TrialSettings
 
 CheckpointPolicy = Literal["best", "all", "none"]
-_POLICIES = ("best", "all", "none")
 _STATE_VERSION = 1
 
 
@@ -30,9 +29,6 @@ class SchedulePlan:
         checkpoint_policy: Validations after which to checkpoint.
         perform_initial_validation: Whether to validate before the first batch.
         length: Absolute batch at which the searcher's current operation ends; >= 1.
-
-    Raises:
-        ScheduleError: If a value is out of its range.
     """
 
     scheduling_unit: int = 100
@@ -41,25 +37,6 @@ class SchedulePlan:
     checkpoint_policy: CheckpointPolicy = "best"
     perform_initial_validation: bool = False
     length: int
-
-    def __post_init__(self) -> None:
-        for name, least in _LEAST.items():
-            value = getattr(self, name)
-            if value < least:
-                raise ScheduleError(f"{name} is {value} batches; it must be at least {least}")
-        if self.checkpoint_policy not in _POLICIES:
-            raise ScheduleError(
-                f"checkpoint_policy is {self.checkpoint_policy!r}; it is one of "
-                f"{', '.join(_POLICIES)}"
-            )
-
-
-_LEAST = {
-    "scheduling_unit": 1,
-    "min_validation_period": 0,
-    "min_checkpoint_period": 0,
-    "length": 1,
-}
 
 
 # Done before an interrupt takes effect: they are cheap, and a resumed trial would have to train or
@@ -99,16 +76,6 @@ class Schedule:
         last_validation: int | None = None,
         last_checkpoint: int | None = None,
     ) -> None:
-        for name, value in (
-            ("steps_completed", steps_completed),
-            ("last_validation", last_validation),
-            ("last_checkpoint", last_checkpoint),
-        ):
-            if value is not None and not 0 <= value <= steps_completed:
-                raise ScheduleError(
-                    f"{name} is {value} for {steps_completed} steps completed; "
-                    "nothing happens before batch 0 or after the present one"
-                )
         self.plan = plan
         self.steps_completed = steps_completed
         self._last_report = steps_completed
