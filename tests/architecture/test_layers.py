@@ -28,6 +28,7 @@ LAYERS = (
         "_secrets",
         "_signals",
         "_distributions",
+        "_files",
     ),
     ("_log",),
     ("_records",),
@@ -260,8 +261,9 @@ def test_plugin_modules_with_hooks_import_no_framework() -> None:
 
 # A worker consists of these; `launch` holds its entry point.
 INSIDE = {
-    "_distributions", "_log", "_secrets", "_signals", "checkpoint", "contract", "core", "data",
-    "distributed", "environment", "errors", "hooks", "lazy", "metrics", "storage", "trial", "types",
+    "_distributions", "_files", "_log", "_secrets", "_signals", "checkpoint", "contract", "core",
+    "data", "distributed", "environment", "errors", "hooks", "lazy", "metrics", "storage", "trial",
+    "types",
 }  # fmt: skip
 WORKER_MODULES = {
     "detcore.launch._exit_codes",

@@ -160,7 +160,7 @@ def write_files(
         scan: Its files.
         is_in_place: Whether the files are at their places in the storage.
         observer: Receives the progress, or None.
-        check: Called between two pieces, on any thread; what it raises ends the transfer.
+        check: Called between two pieces, on any thread; its exception ends the transfer.
     """
     from detcore.storage import watched
 
