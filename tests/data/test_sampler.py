@@ -95,6 +95,7 @@ def test_the_stream_of_batches_goes_across_epochs() -> None:
     sampler = IndexSampler(10, 1, shuffle=False, seed=0, rank=0, world_size=3)
     taken = [int(batch[0]) for batch in sampler.batches(0, 10)]
     assert taken == [0, 3, 6, 9, 2, 5, 8, 1, 4, 7]
+    assert [sampler.epoch(i) for i in range(10)] == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert sampler.joined_batches(0, 10)[2].tolist() == [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
 
 

@@ -27,10 +27,6 @@ NUM_RECORDS = 50
 SAMPLER = IndexSampler(NUM_RECORDS, 8, shuffle=True, seed=1)  # 7 batches an epoch, the last of 2
 
 
-def epoch_of(sampler: IndexSampler, step: int) -> int:
-    return int(sampler.joined_batches(step - 1, step)[2][0])
-
-
 def write_run(
     folder: Path,
     run_id: int,
@@ -58,7 +54,7 @@ def write_run(
             writer.log_batches(step, epochs, ends, change(step, ids))
         else:
             ids = sampler.batch(step - 1)
-            writer.log(step, epoch_of(sampler, step), change(step, ids))
+            writer.log(step, sampler.epoch(step - 1), change(step, ids))
             writer.flush()
     writer.close()
     return folder / name
@@ -276,7 +272,7 @@ def test_a_dropped_last_batch_is_left_out_on_purpose(tmp_path: Path) -> None:
     writer = LedgerWriter(tmp_path / "ledger-1.bin", run_id=1, start_step=0)
     writer.describe(IdKind.RECORD_INDEX, num_records=NUM_RECORDS, left_over=sampler.left_over)
     for step in range(1, 13):
-        writer.log(step, epoch_of(sampler, step), sampler.batch(step - 1))
+        writer.log(step, sampler.epoch(step - 1), sampler.batch(step - 1))
     writer.close()
     report = verify_ledger(tmp_path)
     assert report.is_proved
@@ -386,7 +382,7 @@ KILLED = """
     writer = LedgerWriter(folder / f"ledger-{run_id}.bin", run_id=run_id, start_step=start)
     writer.describe(IdKind.RECORD_INDEX, num_records=50)
     for step in range(start + 1, logged + 1):
-        writer.log(step, (step - 1) // sampler.batches_per_epoch, sampler.batch(step - 1))
+        writer.log(step, sampler.epoch(step - 1), sampler.batch(step - 1))
         if step == flushed:
             writer.flush()
     os.kill(os.getpid(), signal.SIGKILL)

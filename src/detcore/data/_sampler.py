@@ -99,6 +99,10 @@ class IndexSampler:
         """Number of records that each epoch leaves out because of `drop_last`."""
         return self.num_records % self.batch_size if self.drop_last else 0
 
+    def epoch(self, batch_index: int) -> int:
+        """Return the pass over the data that a batch of this worker belongs to, from 0."""
+        return (self.rank + batch_index * self.world_size) // self.batches_per_epoch
+
     def batch(self, batch_index: int) -> Indices:
         """Return the record indices of one batch of this worker, ``(records,), int64``.
 

@@ -272,7 +272,7 @@ class SequenceFeed:
         self.position += count
         self.records = (self.records or 0) + self._block_records
         self._loader.release()
-        if self._sampler.position(self.position).epoch > self._loader.epochs_ended:
+        if self._sampler.epoch(self.position) > self._loader.epochs_ended:
             self._close_items()
             self._loader.end_epoch()
 
@@ -311,7 +311,7 @@ class SequenceFeed:
     def seek(self, position: int) -> None:
         """Continue at a batch, replaying the ends of earlier epochs."""
         self.position = position
-        while self._loader.epochs_ended < self._sampler.position(self.position).epoch:
+        while self._loader.epochs_ended < self._sampler.epoch(self.position):
             self._loader.end_epoch()
 
     def close(self) -> None:
@@ -327,7 +327,7 @@ class SequenceFeed:
     def _open(self) -> Generator[Any, None, None]:
         epoch = self._loader.epochs_ended
         stop = self.position
-        while self._sampler.position(stop).epoch == epoch:
+        while self._sampler.epoch(stop) == epoch:
             stop += 1
         indices = np.concatenate(list(self._sampler.batches(self.position, stop)))
         items: Generator[Any, None, None] = self._loader.batches(indices, epoch)
