@@ -58,8 +58,8 @@ MANY_REPORT = """\
 {path}:6:30: error: minval must be less than maxval, and 8 is not less than 4
   |
 6 |   width: {{type: int, minval: 8, maxval: 4}}
-  |                              ^          - maxval
-  |                              minval
+  |                              ^ minval
+  |                                         - maxval
   |
   = exchange them
 

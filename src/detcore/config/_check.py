@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import pkgutil
 import re
-import types
-import typing
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict
 
@@ -323,8 +321,7 @@ class _Explainer:
                 fields = {**own, **tagged.model.model_fields}
             elif isinstance(element, str):  # an item has the same fields as its list
                 info = fields.get(element)
-                model = None if info is None else next(_models(info.annotation), None)
-                fields = {} if model is None else model.model_fields
+                fields = {} if info is None else getattr(info.annotation, "model_fields", {})
         return fields
 
     def _home_of(self, name: str) -> str | None:
@@ -341,16 +338,6 @@ class _Explainer:
     def _text(self, place: Place) -> str:
         node = find(self._root, place)
         return node.value if node is not None and isinstance(node.value, str) else ""
-
-
-def _models(annotation: object) -> Iterator[type[BaseModel]]:
-    """Yield the models in an annotation such as ``list[Section] | None``."""
-    if isinstance(annotation, type) and not isinstance(annotation, types.GenericAlias):
-        if issubclass(annotation, BaseModel):
-            yield annotation
-        return
-    for argument in typing.get_args(annotation):
-        yield from _models(argument)
 
 
 def _is_empty(node: Node) -> bool:

@@ -14,7 +14,6 @@ from detcore.config._source import Diagnostic, Label, Source, Span
 Role = Literal["place", "error", "message", "gutter", "primary", "secondary", "help"]
 Style = Callable[[str, Role], str]
 _Labelled = tuple[Label, Role]
-_Piece = tuple[int, str, Role]
 
 _WIDTH = 100
 _LONG = 160  # longer lines are cut to the part around the marked positions
@@ -82,23 +81,27 @@ class _Printer:
         mine = [item for item in labels if item[0].span.source is source]
         mine.sort(key=lambda item: (item[0].span.line, item[0].span.column))
         lines: list[str] = []
+        gutter = self._style(" " * margin + " |", "gutter")
         last: int | None = None
         for number, group in groupby(mine, key=lambda item: item[0].span.line):
             here = list(group)
+            text = self._text(source, number)
             # The first visible character: not 0 if the line is very long.
-            start = max(0, here[0][0].span.column - 40)
-            start = start if len(self._text(source, number)) > _LONG else 0
+            start = max(0, here[0][0].span.column - 40) if len(text) > _LONG else 0
             if last is not None and number > last + 1:
-                between = self._line(source, last + 1, margin) if number == last + 2 else None
-                lines.append(between or self._style("." * max(3, margin), "gutter"))
+                lines.append(self._style("." * max(3, margin), "gutter"))
             lines.append(self._line(source, number, margin, start))
-            gutter = self._style(" " * margin + " |", "gutter")
-            lines += [
-                f"{gutter} {_row(row, self._style)}".rstrip()
-                for row in _marks(self._text(source, number)[start:], here, start)
-            ]
+            lines += [f"{gutter} {self._mark(text, label, role, start)}" for label, role in here]
             last = number
         return lines
+
+    def _mark(self, text: str, label: Label, role: Role, start: int) -> str:
+        """Return the row below a line: an underline, and the text of the label behind it."""
+        first = label.span.column
+        width = _width(text[first : first + min(label.span.width, _WIDTH)].rstrip()) or 1
+        underline = ("^" if role == "primary" else "-") * width
+        indent = " " * _width(text[start:first])
+        return indent + self._style(f"{underline} {label.text}".rstrip(), role)
 
     def _text(self, source: Source, number: int) -> str:
         if source not in self._hidden:
@@ -121,38 +124,6 @@ class _Printer:
         text = "".join(_shown(char) for char in shown).rstrip()
         gutter = self._style(f"{number + 1:>{margin}} |", "gutter")
         return f"{gutter} {text}".rstrip()
-
-
-def _marks(text: str, labels: Sequence[_Labelled], start: int) -> list[list[_Piece]]:
-    """Return the rows below a line: all underlines, then the texts from right to left.
-
-    The text is the visible part of the line, from the column `start` on.
-    """
-    placed = [(_width(text[: label.span.column - start]), label, role) for label, role in labels]
-    marks: list[_Piece] = []
-    for column, label, role in placed:
-        first = label.span.column - start
-        width = _width(text[first : first + min(label.span.width, _WIDTH)].rstrip()) or 1
-        marks.append((column, ("^" if role == "primary" else "-") * width, role))
-    _, last, role = placed[-1]
-    end = max(column + len(mark) for column, mark, _ in marks)
-    rows = [[*marks, (end, f" {last.text}", role)]]
-    waiting = [item for item in placed[:-1] if item[1].text]
-    while waiting:
-        column, label, role = waiting.pop()
-        bars: list[_Piece] = [(other, "|", its_role) for other, _, its_role in waiting]
-        rows.append([*bars, (column, label.text, role)])
-    return rows
-
-
-def _row(pieces: Iterable[_Piece], style: Style) -> str:
-    """Return a line assembled from pieces at columns."""
-    printed, position = "", 0
-    for column, text, role in sorted(pieces, key=lambda piece: piece[0]):
-        text = text[max(0, position - column) :]  # where it overlaps the previous piece
-        printed += " " * (column - position) + (style(text, role) if text.strip() else text)
-        position = max(column, position) + len(text)
-    return printed
 
 
 def _shown(char: str) -> str:
