@@ -73,6 +73,7 @@ class HorovodRun:
 
     Attributes:
         pid: Process id of horovodrun.
+        first_failed: The rank that failed first, None while none has.
         failure: Once it is closed, its output if it started no worker, else None.
     """
 
@@ -90,7 +91,7 @@ class HorovodRun:
         self._running: dict[int, _Worker] = {}
         self._codes: dict[int, int] = {}
         self._ended: list[tuple[int, int]] = []  # since the last poll
-        self._first_failed: int | None = None
+        self.first_failed: int | None = None
         self._end_at: float | None = None
         self._stop_s = stop_s
         self._asked_with: int | None = None  # the first signal that asked all to end
@@ -120,11 +121,6 @@ class HorovodRun:
     def is_alive(self) -> bool:
         """Whether horovodrun has not ended, as of the last `poll`."""
         return self._run.is_alive
-
-    @property
-    def first_failed(self) -> int | None:
-        """The rank that failed first, None while none has."""
-        return self._first_failed
 
     @property
     def is_ending(self) -> bool:
@@ -158,8 +154,8 @@ class HorovodRun:
                 self._running.pop(rank, None)
                 code = self._codes[rank] = int(words[0])
                 self._ended.append((rank, code))
-                if code not in (0, _COME_BACK) and self._first_failed is None:
-                    self._first_failed = rank
+                if code not in (0, _COME_BACK) and self.first_failed is None:
+                    self.first_failed = rank
                     self._end_at = min(self._end_at or math.inf, time.monotonic() + _NOTICE_S)
 
     def end(self) -> None:
@@ -219,11 +215,11 @@ class HorovodRun:
         for (rank, stream), cutter in self._cutters.items():
             for line in cutter.finish():
                 self._sink(rank, stream, line)
-        if self._first_failed is not None:
-            return self._codes[self._first_failed]
+        if self.first_failed is not None:
+            return self._codes[self.first_failed]
         # Only horovodrun reports a worker whose agent was killed, or a connection that broke.
         for match in filter(None, map(_ENDED.match, self._messages)):
-            self._first_failed = int(match[1])
+            self.first_failed = int(match[1])
             return int(match[2])
         if run_code not in (0, _COME_BACK):
             self.failure = "\n".join(["horovodrun did not start the workers:", *self._messages])
