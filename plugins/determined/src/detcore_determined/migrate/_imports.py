@@ -266,7 +266,7 @@ def _split_statement(
     for piece in dict.fromkeys(pieces):
         if piece.name:
             items[piece.module].append(piece.item)
-    lines = [f"from {module} import {', '.join(names)}" for module, names in items.items()]
+    lines = [f"from {module} import {', '.join(names)}" for module, names in sorted(items.items())]
     lines += [f"import {piece.item}" for piece in dict.fromkeys(pieces) if not piece.name]
     # A block needs a statement.
     trees: list[Any] = [cst.parse_statement(line) for line in lines or ["import detcore"]]
