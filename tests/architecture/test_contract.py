@@ -16,8 +16,6 @@ LINES_FOR_ONE_SITTING = 3200
 # Modules that are documented places of a whole module of the room.
 WHOLE = {
     "detcore.errors": "detcore.contract.errors",
-    "detcore.hooks.specs": "detcore.contract.hooks",
-    "detcore.hooks.types": "detcore.contract.hook_values",
     "detcore.types": "detcore.contract.values",
 }
 # Documented places of single names, which have other names, too.

@@ -405,16 +405,15 @@ def test_each_command_of_a_group_is_where_its_table_says(name: str) -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_trials_are_followed_on_a_terminal(search: Records, width: int) -> None:
+def test_trials_fit_a_terminal(search: Records, width: int) -> None:
     code, written, _ = on_a_terminal(
-        [sys.executable, "-m", "detcore", "experiment", "trials", "1", "--follow"],
+        [sys.executable, "-m", "detcore", "experiment", "trials", "1"],
         variables={"DETCORE_HOME": str(search.home)},
         folder=Path.cwd(),
         width=width,
     )
     text = without_colour(written)
     assert code == 0, text
-    assert "5 COMPLETED, 1 ERROR" in text
     assert "val_loss" in text
     assert max(len(line) for line in text.splitlines()) <= width
 
@@ -461,12 +460,6 @@ def test_failed_trial_of_complete_search_is_not_resumed(search: Records) -> None
     described = search("trial", "describe", "4").stdout
     assert "it broke" in described
     assert "--resume" not in described
-
-
-def test_following_needs_a_terminal(search: Records) -> None:
-    result = search("experiment", "trials", "1", "--follow")
-    assert result.exit_code == 2
-    assert "--follow redraws a table on a terminal" in result.stderr
 
 
 def test_an_unwritten_metric_setting_is_no_error(scratch: Records) -> None:

@@ -51,12 +51,6 @@ def test_larger_may_be_better_and_nothing_may_be_best() -> None:
     )
 
 
-def test_summary_notices_equal_trials() -> None:
-    note = "all 4 trials reached the same val_loss: check that the hyperparameters have an effect"
-    assert note in _summary(result([0.5] * 4))
-    assert not any("same" in line for line in _summary(result([0.5, 0.5, 0.25])))
-
-
 def test_summary_names_failed_trials() -> None:
     search = result([0.5, None, 0.75, None])
     trials = [

@@ -15,7 +15,6 @@ from detcore.errors import UnavailableError
 from detcore.hooks.delivery import (
     Cursor,
     Mailbox,
-    Stop,
     count_waiting,
     deliver_waiting,
     find_mailboxes,
@@ -32,9 +31,9 @@ def test_events_are_told_in_their_order_once(box: Box) -> None:
     for step in range(1, 400):
         box.report(spool, step)
         if step % 97 == 0:
-            assert courier.deliver() is Stop.NOTHING_LEFT
+            assert courier.deliver()
     box.end_run(spool)
-    assert courier.deliver() is Stop.NOTHING_LEFT
+    assert courier.deliver()
     assert box.numbers() == [(1, number, False) for number in range(1, 402)]
     assert [name for name, _ in box.told[:2]] == ["trial_started", "training_metrics"]
     assert box.told[-1][0] == "trial_finished"
@@ -69,12 +68,12 @@ def test_while_a_service_is_away_everything_of_its_plugin_is_kept(box: Box) -> N
     )
     courier = box.courier()
     for _ in range(3):
-        assert courier.deliver() is Stop.UNAVAILABLE
+        assert not courier.deliver()
     assert courier.problem == "no route"
     assert box.numbers() == [(1, 1, False), (1, 2, False)]
     assert count_waiting(box.mailbox()).num_events == 2
     down = False
-    assert courier.deliver() is Stop.NOTHING_LEFT
+    assert courier.deliver()
     assert box.numbers()[2:] == [(1, 3, True), (1, 4, False)]
     assert courier.problem is None
 
@@ -116,13 +115,14 @@ def test_a_keyboard_interrupt_in_a_command_is_the_users(box: Box) -> None:
 def test_one_at_a_time_delivers(box: Box) -> None:
     spool = box.start_run()
     first, second = box.courier(), box.courier()
-    assert first.deliver() is Stop.NOTHING_LEFT
+    assert first.deliver()
     box.report(spool, 1)
-    assert second.deliver() is Stop.BUSY
-    assert first.deliver() is Stop.NOTHING_LEFT
+    assert second.deliver()
+    assert second.num_told == 0
+    assert first.deliver()
     first.close()
     box.report(spool, 2)
-    assert second.deliver() is Stop.NOTHING_LEFT
+    assert second.deliver()
     assert box.numbers() == [(1, 1, False), (1, 2, False), (1, 3, False)]
 
 
@@ -130,24 +130,8 @@ def test_it_stops_between_two_events_when_it_is_asked_to(box: Box) -> None:
     spool = box.start_run()
     for step in (1, 2, 3):
         box.report(spool, step)
-    assert box.courier().deliver(lambda: len(box.told) == 2) is Stop.ASKED
+    assert not box.courier().deliver(lambda: len(box.told) == 2)
     assert len(box.told) == 2
-
-
-def test_a_log_that_has_not_grown_is_no_work(box: Box) -> None:
-    first = box.start_run(1)
-    assert box.mailbox().is_behind()
-    courier = box.courier()
-    courier.deliver()
-    assert not box.mailbox().is_behind()
-    box.report(first, 1)
-    assert box.mailbox().is_behind()
-    courier.deliver()
-    assert not box.mailbox().is_behind()
-    box.end_run(first)
-    courier.deliver()
-    box.start_run(2)
-    assert box.mailbox().is_behind()
 
 
 def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: Box) -> None:
@@ -240,7 +224,7 @@ def test_a_line_that_is_no_event_holds_up_nothing(kind: str, payload: Any, box: 
     spool.append(kind, payload)
     box.report(spool, 1)
     assert count_waiting(box.mailbox()).num_events == 2
-    assert box.courier().deliver() is Stop.NOTHING_LEFT
+    assert box.courier().deliver()
     assert [number for _, number, _ in box.numbers()] == [1, 3]
 
 
@@ -264,7 +248,7 @@ def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
     second = box.start_run(2)
     box.end_run(second)
     box.told.clear()
-    assert box.courier().deliver() is Stop.NOTHING_LEFT
+    assert box.courier().deliver()
     assert [run for run, _, _ in box.numbers()] == [2, 2]
     assert "cannot be told of run 1" in caplog.messages[0]
 

@@ -22,7 +22,7 @@ from docs_site._configuration import SCHEMA
 from source_tree import ROOT
 
 from detcore import errors
-from detcore.hooks import specs
+from detcore.contract import hooks as specs
 
 DOCS = ROOT / "docs"
 COMMANDS = list(all_commands())

@@ -78,24 +78,8 @@ BREAKAGES = {
     ),
     "missing dependency": Breakage(
         r"importing detcore_bad\.plugin needs the module 'no_such_module', which is not installed",
-        f"{PIP} no-such-module",
+        f"{UPGRADE} detcore-bad",
         source("import no_such_module.part"),
-    ),
-    "missing dependency with a required version": Breakage(
-        "needs the module 'no_such_module'",
-        f"{PIP} 'no-such-module<3,>=1.2'",
-        bad(
-            modules={"detcore_bad.plugin": "import no_such_module"},
-            requires=["click", "no-such-module (<3,>=1.2)"],
-        ),
-    ),
-    "missing dependency of another name": Breakage(
-        "needs the module 'bs_four', which is not installed",
-        f"{PIP} 'no-such-soup>=4'",
-        bad(
-            modules={"detcore_bad.plugin": "import bs_four"},
-            requires=["click>=8", "no-such-soup>=4", 'absent; extra == "x"'],
-        ),
     ),
     "name gone from a dependency": Breakage(
         r"importing detcore_bad\.plugin fails: ImportError: cannot import name 'gone' from 'json'"
@@ -291,7 +275,7 @@ BREAKAGES = {
     "version conflict with detcore": Breakage(
         r"it requires detcore>=99, but detcore \S+ is installed",
         f"{UPGRADE} detcore-bad 'detcore>=99'",
-        bad(requires=["detcore (>=99)"]),
+        bad(requires=["not a requirement", 'detcore>=98; extra == "x"', "Detcore (>=99)"]),
     ),
     "command of a built-in name": Breakage(
         "its command 'run' has the name of a built-in command; the built-in one is used",

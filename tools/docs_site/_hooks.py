@@ -6,14 +6,14 @@ import inspect
 import re
 from collections.abc import Iterator
 
-from detcore.hooks import specs
+from detcore.contract import hooks as specs
 
 __all__ = ["hooks_page"]
 
 _ABOUT = """\
 # Hooks
 
-Made from `detcore.hooks.specs`. [Plugins](../plugins.md) tells how plugins are found and how faults
+Made from `detcore.contract.hooks`. [Plugins](../plugins.md) tells how plugins are found and how faults
 are reported.
 """
 _GROUPS = {"register": "Register hooks", "observer": "Observer hooks"}

@@ -351,11 +351,6 @@ def _best_of(result: ExperimentResult, at: str) -> list[str]:
         f"best: trial {best.trial_id}, {result.metric} {best.best_validation:.4g} at batch "
         f"{best.best_steps}{f' ({shown})' if shown else ''}"
     ]
-    if {trial.best_validation for trial in result.trials} == {best.best_validation}:
-        lines.append(
-            f"all {len(result.trials)} trials reached the same {result.metric}: check that the "
-            "hyperparameters have an effect"
-        )
     if best.latest_checkpoint:
         lines.append(f"best checkpoint:  detcore experiment best {result.experiment_id}{at}")
     return lines

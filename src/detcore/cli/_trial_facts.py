@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 KINDS = ("validation", "training")
 NUM_SHOWN = 20
-# Of more reports, as many as a plot can show are read.
+# Of more reports, the newest are read.
 _MANY = 5000
 _PARTS = 1000
 
@@ -32,7 +32,7 @@ class TrialFacts:
     Attributes:
         state: For users, as `trial_state` returns it.
         num_reports: Number of reports of each kind. Of many, `validations` and `training` have
-            the newest and some of the others.
+            the newest.
     """
 
     trial: TrialRecord
@@ -85,17 +85,6 @@ def read_trial(
     Raises:
         NotFoundError: If there is no such trial, or the metric was never reported.
     """
-    facts = _read_facts(database, trial_id, whole)
-    try:
-        return facts, _choose_series(database, facts, wanted)
-    except NotFoundError:
-        if all(facts.has_all(kind) for kind in KINDS):
-            raise
-    facts = _read_facts(database, trial_id, KINDS)
-    return facts, _choose_series(database, facts, wanted)
-
-
-def _read_facts(database: Database, trial_id: int, whole: Sequence[str]) -> TrialFacts:
     trial = database.get_trial(trial_id)
     experiment = database.get_experiment(trial.experiment_id)
     metric, smaller = searcher_metric(experiment.config)
@@ -105,10 +94,15 @@ def _read_facts(database: Database, trial_id: int, whole: Sequence[str]) -> Tria
     (row,) = describe_trials(database, [trial], metric=None, smaller_is_better=bool(smaller))
     num_reports = {kind: database.count_metrics(trial_id, kind) for kind in KINDS}
     validations, training = (
-        _read_reports(database, trial_id, kind, kind in whole or num_reports[kind] <= _MANY)
+        database.metrics(
+            trial_id,
+            kind,
+            with_batches=False,
+            newest=None if kind in whole or num_reports[kind] <= _MANY else NUM_SHOWN,
+        )
         for kind in KINDS
     )
-    return TrialFacts(
+    facts = TrialFacts(
         trial=trial,
         experiment=experiment,
         state=trial_state(row),
@@ -121,17 +115,12 @@ def _read_facts(database: Database, trial_id: int, whole: Sequence[str]) -> Tria
         num_runs=row["num_runs"],
         num_damaged=len(database.events(trial_id, "damaged")),
     )
-
-
-def _read_reports(
-    database: Database, trial_id: int, kind: str, is_whole: bool
-) -> Sequence[MetricRecord]:
-    if is_whole:
-        return database.metrics(trial_id, kind, with_batches=False)
-    newest = database.metrics(trial_id, kind, with_batches=False, newest=NUM_SHOWN)
-    sample = database.sample_metrics(trial_id, kind, parts=_PARTS)
-    first = newest[0].steps_completed if newest else 0
-    return [*(row for row in sample if row.steps_completed < first), *newest]
+    try:
+        return facts, _choose_series(database, facts, wanted)
+    except NotFoundError:
+        if all(map(facts.has_all, KINDS)):
+            raise
+    return read_trial(database, trial_id, wanted, KINDS)
 
 
 def _choose_series(

@@ -1,10 +1,7 @@
-"""``detcore experiment trials`` and ``best``: trials, which can be followed, and checkpoints."""
+"""``detcore experiment trials`` and ``best``: the trials and checkpoints of an experiment."""
 
 from __future__ import annotations
 
-import functools
-import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +14,6 @@ from detcore.cli._output import (
     NumberColumn,
     format_options,
     make_console,
-    make_table,
     pick,
     print_csv,
     print_json,
@@ -48,7 +44,6 @@ _EXAMPLES = """
 \b
 Examples:
   detcore experiment trials 3 --sort metric --limit 10     the best ten
-  detcore experiment trials 3 --follow                     until the search has ended
   detcore experiment trials 3 --csv > trials.csv
 """
 _BEST_EXAMPLES = """
@@ -63,7 +58,6 @@ _BEST_FIELDS = (
 )  # fmt: skip
 # Narrower terminals show fewer columns, to leave room for the hyperparameters.
 _WIDE = 100
-_REDRAW_S = 1.0
 
 
 @click.command(epilog=_EXAMPLES)
@@ -77,7 +71,6 @@ _REDRAW_S = 1.0
 )
 @click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N in that order.")
-@click.option("-f", "--follow", is_flag=True, help="Redraw on this terminal until it has ended.")
 @format_options
 @master_option
 @click.pass_obj
@@ -87,23 +80,14 @@ def trials(
     sort: str,
     metric: str | None,
     limit: int | None,
-    follow: bool,
     form: Format,
 ) -> None:
     """List trials: state, steps, rung, best validation, hyperparameters.
 
     Whether a smaller metric is better is the experiment's setting, also for --metric.
     """
-    if follow and (form != "table" or not make_console().is_terminal):
-        raise click.UsageError("--follow redraws a table on a terminal; leave it out here")
     with open_records(obj) as database:
-        read = functools.partial(
-            read_trials, database, experiment_id, sort=sort, metric=metric, limit=limit
-        )
-        metric, rows = read()
-        if follow:
-            _follow(obj, database, experiment_id, read)
-            return
+        metric, rows = _read_trials(database, experiment_id, sort=sort, metric=metric, limit=limit)
         if form == "table":
             shorten_checkpoints(database, rows)
     if form == "json":
@@ -116,13 +100,13 @@ def trials(
         click.echo(f"experiment {experiment_id} has no trials yet", err=True)
 
 
-def read_trials(
+def _read_trials(
     database: Database,
     experiment_id: int,
     *,
-    sort: str = "id",
-    metric: str | None = None,
-    limit: int | None = None,
+    sort: str,
+    metric: str | None,
+    limit: int | None,
 ) -> tuple[str | None, list[dict[str, Any]]]:
     """Return the metric that trials are compared by, and the trials as plain values.
 
@@ -158,17 +142,10 @@ def read_trials(
 
 def print_trials(rows: Sequence[dict[str, Any]], metric: str | None) -> None:
     """Print trials as a table, below the hyperparameters that all of them share."""
-    same, varied = split_hparams(rows)
+    same, varied = _split_hparams(rows)
     if same:
         shown = " ".join(f"{name}={format_hparam(value)}" for name, value in same.items())
         print_line(f"all with {shown}")
-    columns, cells = _table(rows, metric, varied)
-    print_table(columns, cells)
-
-
-def _table(
-    rows: Sequence[dict[str, Any]], metric: str | None, varied: list[str]
-) -> tuple[list[Column], list[list[str]]]:
     console = make_console()
     is_narrow = console.is_terminal and console.width < _WIDE
     has_rungs = any(row["rung"] is not None for row in rows)
@@ -196,10 +173,10 @@ def _table(
         ]
         for row in rows
     ]
-    return columns, cells
+    print_table(columns, cells)
 
 
-def split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
+def _split_hparams(rows: Sequence[dict[str, Any]]) -> tuple[dict[str, Any], list[str]]:
     """Return the hyperparameters that all trials share, and the names of the others."""
     flat = [flatten(row["hparams"]) for row in rows]
     same, varied = {}, []
@@ -226,56 +203,6 @@ def _best_at(row: dict[str, Any], metric: str | None) -> str:
     if value is None:
         return "-"
     return f"{metric} {format_number(value)} at {row['best_validation']['steps_completed']}"
-
-
-def _follow(
-    obj: CliContext,
-    database: Database,
-    experiment_id: int,
-    read: Callable[[], tuple[str | None, list[dict[str, Any]]]],
-) -> None:
-    """Redraw the table until the experiment is not running any more."""
-    from rich.live import Live
-
-    from detcore.database import ingest_spools
-
-    console = make_console()
-    with Live(console=console, auto_refresh=False, vertical_overflow="crop") as live:
-        while True:
-            # Before the trials: none is missed.
-            record, is_alive = database.observe_experiment(experiment_id)
-            ingest_spools(database, obj.environment.home)
-            metric, rows = read()
-            shorten_checkpoints(database, rows)
-            live.update(_frame(rows, metric, height=console.height, progress=record.progress))
-            live.refresh()
-            if is_alive is False:
-                return
-            time.sleep(_REDRAW_S)
-
-
-def _frame(
-    rows: list[dict[str, Any]], metric: str | None, *, height: int, progress: float | None
-) -> Any:
-    from rich.console import Group
-    from rich.text import Text
-
-    if not rows:
-        return Text("no trials yet", style="dim")
-    _, varied = split_hparams(rows)
-    counts = Counter(map(trial_state, rows))
-    head = ", ".join(f"{number} {state}" for state, number in counts.items())
-    if progress is not None:
-        head += f"; search {progress:.0%} done"
-    # Running trials matter most; a terminal holds a limited number of lines.
-    fitting = max(1, height - 4)
-    shown = rows
-    if len(rows) > fitting:
-        first = sorted(rows, key=lambda row: row["state"] != "RUNNING")[:fitting]
-        ids = {row["id"] for row in first}
-        shown = [row for row in rows if row["id"] in ids]
-        head += f"; {len(rows) - fitting} not shown"
-    return Group(Text(head, style="dim"), make_table(*_table(shown, metric, varied)))
 
 
 @click.command(epilog=_BEST_EXAMPLES)

@@ -217,7 +217,6 @@ class ScriptOpening(Opening):
                 lambda: observers,
                 experiment_id=self._info.experiment_id,
             )
-            self._delivery.watch(Path(self._info.trial_dir))
 
     def _answer(self, question: str, fields: Mapping[str, Any]) -> Mapping[str, Any] | None:
         """Answer a question about the records, as a runner does."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.machinery
 import importlib.util
 import sys
@@ -44,15 +45,27 @@ def diagnose(manager: PluginManager) -> list[PluginProblem]:
 
 
 def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
-    """Compare the version of detcore with the distribution's requirement."""
-    from detcore import __version__
-    from detcore.hooks._requires import is_satisfied, requirements_of, specifier_for
+    """Compare the version of detcore with the distribution's requirements."""
+    from importlib.metadata import PackageNotFoundError, requires
 
-    wanted = specifier_for("detcore", requirements_of(entry.distribution))
-    if wanted and is_satisfied(__version__, wanted) is False:
-        fault = f"it requires detcore{wanted}, but detcore {__version__} is installed"
-        mend = install_command("--upgrade", *entry.source, f"detcore{wanted}")
-        yield plugin_problem("detcore-version", entry, fault, mend=mend)
+    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.utils import canonicalize_name
+
+    from detcore import __version__
+
+    # A folder of another name than the distribution's is not found by the distribution's name.
+    with contextlib.suppress(PackageNotFoundError):
+        for line in requires(entry.distribution) or ():
+            try:
+                found = Requirement(line)
+            except InvalidRequirement:
+                continue
+            wanted = found.specifier
+            is_ours = canonicalize_name(found.name) == "detcore" and found.marker is None
+            if is_ours and not wanted.contains(__version__, prereleases=True):
+                fault = f"it requires detcore{wanted}, but detcore {__version__} is installed"
+                mend = install_command("--upgrade", *entry.source, f"detcore{wanted}")
+                yield plugin_problem("detcore-version", entry, fault, mend=mend)
 
 
 def _registration_faults(entry: PluginEntry, noun: str, item: object) -> Iterator[PluginProblem]:

@@ -17,8 +17,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+<<<<<<< HEAD
 from detcore._files import replace_file
 from detcore._log import spool_path
+=======
+>>>>>>> 0ab0315e (core: look for waiting events every two seconds, and drop duplicates)
 from detcore.contract.errors import RunError, StorageError
 from detcore.contract.values import TrialInfo
 
@@ -65,20 +68,6 @@ class Mailbox:
             return []
         found = (name.removeprefix(_RUN) for name in names if name.startswith(_RUN))
         return sorted(int(number) for number in found if number.isdigit())
-
-    def is_behind(self) -> bool:
-        """Whether a log has grown beyond the cursor; not whether a log that is read has ended."""
-        cursor = self.read()
-        for run_id in self.runs():
-            if run_id != cursor.run_id:
-                return True
-            try:
-                size = spool_path(self.trial_dir, run_id).stat().st_size
-            except FileNotFoundError:
-                continue
-            if size > cursor.offset:
-                return True
-        return False
 
     def observes(self, run_id: int) -> bool:
         """Whether the plugin gets the events of a run, which is the newest one."""

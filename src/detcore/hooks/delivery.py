@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import enum
 import logging
 import threading
 import time
@@ -42,7 +41,6 @@ __all__ = [
     "Cursor",
     "LateDelivery",
     "Mailbox",
-    "Stop",
     "Waiting",
     "count_waiting",
     "deliver_waiting",
@@ -58,7 +56,6 @@ __all__ = [
 
 _LOG = logging.getLogger("detcore.plugins")
 _LOOK_EVERY_S = 2.0
-_WATCH_EVERY_S = 0.2
 _LAST_RETRY_S = 60.0
 # How long the end waits at most for a service that did not answer before.
 _AWAY_WAIT_S = 0.5
@@ -131,7 +128,7 @@ def tell_end_of_killed(
         trial_dir: The trial's folder.
         trial_id: Which trial.
         run_id: Which run; its process is gone.
-        state: As `detcore.hooks.specs.detcore_trial_finished` says.
+        state: As `detcore.contract.hooks.detcore_trial_finished` says.
         error: The error, or None.
 
     Returns:
@@ -158,15 +155,6 @@ def _append(trial_dir: Path, trial_id: int, run_id: int, added: Sequence[Event])
     for mailbox in mailboxes:
         mailbox.add_run(run_id)  # it may count as over already
     return True
-
-
-class Stop(enum.Enum):
-    """Why a courier stopped."""
-
-    NOTHING_LEFT = "nothing left"
-    UNAVAILABLE = "unavailable"
-    ASKED = "asked to stop"
-    BUSY = "another process delivers"
 
 
 class _Failures:
@@ -224,14 +212,18 @@ class _Courier:
         self.num_told = 0
         self.problem: str | None = None
 
-    def deliver(self, should_stop: Callable[[], bool] = lambda: False) -> Stop:
+    def deliver(self, should_stop: Callable[[], bool] = lambda: False) -> bool:
         """Deliver the events that have come so far; the courier keeps the lock until `close`.
 
         Args:
             should_stop: Called between two events.
+
+        Returns:
+            False if it stopped before it had delivered all: it was asked to, or `problem` says why.
+            Events that another process is delivering do not count.
         """
         if not self._mailbox.acquire():
-            return Stop.BUSY
+            return True
         self._cursor = self._mailbox.read()
         while (run_id := self._find_run()) is not None:
             # Checked before the spool is read, so that all events written before the end are read.
@@ -240,14 +232,13 @@ class _Courier:
             if part is None:
                 self._mailbox.close_run(run_id)
                 continue
-            stop = self._tell_part(run_id, part, should_stop)
-            if stop is not None:
-                return stop
+            if not self._tell_part(run_id, part, should_stop):
+                return False
             if not part.lines:
                 if not is_over or self._may_start(run_id, part):
                     break
                 self._close_run(run_id)
-        return Stop.NOTHING_LEFT
+        return True
 
     def close(self) -> None:
         """Give back the lock."""
@@ -299,10 +290,8 @@ class _Courier:
         self._cursor = cursor
         self._mailbox.write(cursor)
 
-    def _tell_part(
-        self, run_id: int, part: SpoolPart, should_stop: Callable[[], bool]
-    ) -> Stop | None:
-        """Deliver some events of a run; return why it stopped before their end, or None."""
+    def _tell_part(self, run_id: int, part: SpoolPart, should_stop: Callable[[], bool]) -> bool:
+        """Deliver some events of a run; return False if it stopped before their end."""
         for record in part.records():
             if isinstance(record, int):
                 _LOG.warning(
@@ -314,18 +303,16 @@ class _Courier:
             event = record.event
             hook = _hook_of(event)
             if event is not None and hook is not None and hook in self._observer.hooks:
-                if should_stop():
-                    return Stop.ASKED
-                if not self._tell(run_id, record, event, hook):
-                    return Stop.UNAVAILABLE
+                if should_stop() or not self._tell(run_id, record, event, hook):
+                    return False
                 self._move(Cursor(run_id=run_id, offset=record.end))
             if record.kind == TrialFinished.KIND:
                 self._move(Cursor(run_id=run_id, offset=record.end))
                 self._mailbox.close_run(run_id)
-                return None
+                return True
         if part.end != self._cursor.offset:
             self._move(Cursor(run_id=run_id, offset=part.end))
-        return None
+        return True
 
     def _tell(self, run_id: int, record: SpooledRecord, event: Event, hook: str) -> bool:
         """Deliver one event; return whether that is done."""
@@ -353,9 +340,8 @@ class _Courier:
 class LateDelivery:
     """Delivers the waiting events under a home to observers, with one thread for each plugin.
 
-    It looks at the trials that its process runs five times a second, at those of earlier processes
-    once, and at the other trials of the experiment every two seconds. No plugin is imported while
-    no event waits.
+    It looks at the trials of earlier experiments once, and at those of its experiment every two
+    seconds. No plugin is imported while no event waits.
     """
 
     def __init__(
@@ -363,36 +349,23 @@ class LateDelivery:
         home: Path,
         make_observers: Callable[[], Sequence[Observer]],
         *,
-        experiment_id: int | None = None,
+        experiment_id: int,
     ) -> None:
         """Start to look for events, in a thread.
 
         Args:
             home: `Environment.home`; searched once.
             make_observers: Returns the observer plugins that are on; called in the thread.
-            experiment_id: The experiment whose trials are searched until the end; None = none.
+            experiment_id: The experiment whose trials are searched until the end.
         """
         self._home = home
         self._make_observers = make_observers
         self._experiment_id = experiment_id
         self._plugins: dict[str, _Plugin] | None = None
-        self._changed = threading.Condition()
-        self._watched: set[Path] = set()
-        self._is_closing = False
+        self._is_closing = threading.Event()
         self._is_given_up = False
         self._thread = threading.Thread(target=self._run, name="detcore-late-delivery", daemon=True)
         self._thread.start()
-
-    def watch(self, trial_dir: Path) -> None:
-        """Look often for waiting events in the folder of a trial that runs."""
-        with self._changed:
-            self._watched.add(trial_dir)
-            self._changed.notify_all()
-
-    def unwatch(self, trial_dir: Path) -> None:
-        """Look at a trial's folder as rarely as at others from now on."""
-        with self._changed:
-            self._watched.discard(trial_dir)
 
     def close(self, timeout_s: float) -> dict[str, int]:
         """Deliver the remaining events of the experiment's trials, as far as time allows.
@@ -401,9 +374,7 @@ class LateDelivery:
             The number of its trials with undelivered events, by plugin.
         """
         deadline = time.monotonic() + timeout_s
-        with self._changed:
-            self._is_closing = True
-            self._changed.notify_all()
+        self._is_closing.set()
         self._thread.join(timeout_s)
         plugins = list((self._plugins or {}).values())
         for plugin in plugins:
@@ -416,36 +387,19 @@ class LateDelivery:
         return Counter(mailbox.plugin for mailbox in self._find(only_mine=True))
 
     def _run(self) -> None:
-        is_first, look_at = True, 0.0
+        is_first = True
         while True:
-            is_last = self._is_closing
+            is_last = self._is_closing.is_set()
             try:
-                if is_last or time.monotonic() >= look_at:
-                    look_at = time.monotonic() + _LOOK_EVERY_S
-                    self._look(self._find(only_mine=not is_first), is_last=is_last)
-                    is_first = False
-                else:
-                    self._look(self._find_watched(), is_last=False)
+                self._look(self._find(only_mine=not is_first), is_last=is_last)
+                is_first = False
             except (DetcoreError, OSError) as error:
                 _LOG.warning("what waits for observers cannot be looked for: %s", error)
             if is_last:
                 return
-            with self._changed:
-                wait_s = _WATCH_EVERY_S if self._watched else _LOOK_EVERY_S
-                num_watched = len(self._watched)
-                self._changed.wait_for(
-                    lambda: self._is_closing or len(self._watched) > num_watched,  # noqa: B023
-                    wait_s,
-                )
-
-    def _find_watched(self) -> list[Mailbox]:
-        with self._changed:
-            folders = sorted(self._watched)
-        return [box for folder in folders for box in mailboxes_of(folder) if box.is_behind()]
+            self._is_closing.wait(_LOOK_EVERY_S)
 
     def _find(self, *, only_mine: bool) -> list[Mailbox]:
-        if only_mine and self._experiment_id is None:
-            return []
         wanted = self._experiment_id if only_mine else None
         return list(find_mailboxes(self._home, experiment_id=wanted))
 
@@ -584,14 +538,12 @@ def deliver_waiting(
                 continue
             courier = _Courier(mailbox, observer, counted)
             try:
-                stop = courier.deliver(should_stop)
+                is_done = courier.deliver(should_stop)
             finally:
                 told += courier.num_told
                 courier.close()
-            if stop is Stop.UNAVAILABLE:
+            if not is_done:
                 return told, courier.problem
-            if stop is Stop.ASKED:
-                break
     finally:
         if failures is None:
             counted.close()

@@ -74,12 +74,7 @@ def start_experiment(
         SearchError: If the search method cannot be made.
         WorkerError: If the launcher could not start its trials; nothing is recorded then.
     """
-    config = _check_names(loaded, settings, test_mode=test_mode)
-    with (
-        Database.open(settings.environment.database_url) as database,
-        _open_storage(config, settings) as storage,
-    ):
-        config = _pin_source(config, settings, database=database, storage=storage)
+    with _open_checked(loaded, settings, test_mode=test_mode) as (config, database, storage):
         plain = config.model_dump(mode="json")
         with ready_launcher(config, model_dir, settings) as launcher:
             experiment_id = database.create_experiment(
@@ -121,44 +116,35 @@ def check_experiment(
             checkpoint to start from that is not there.
         SearchError: If the search method cannot be made.
     """
-    config = _check_names(loaded, settings, test_mode=test_mode)
-    with (
-        Database.open(settings.environment.database_url) as database,
-        _open_storage(config, settings) as storage,
-    ):
-        return _pin_source(config, settings, database=database, storage=storage)
+    with _open_checked(loaded, settings, test_mode=test_mode) as (config, _, _):
+        return config
 
 
-def _check_names(
+@contextlib.contextmanager
+def _open_checked(
     loaded: LoadedConfig, settings: RunSettings, *, test_mode: bool
-) -> ExperimentConfig:
-    """Return the configuration; find its search method, launcher and slots."""
+) -> Iterator[tuple[ExperimentConfig, Database, StorageBackend]]:
+    """Check an experiment as `check_experiment` does; yield the open records and storage, too."""
     config = smoke_config(loaded.config) if test_mode else loaded.config
     Search(make_method(config, settings.plugins), seed=config.reproducibility.experiment_seed)
     find_launcher(config, settings.plugins)
     count_slots(config, max_slots=settings.max_slots)
-    return config
-
-
-def _pin_source(
-    config: ExperimentConfig,
-    settings: RunSettings,
-    *,
-    database: Database,
-    storage: StorageBackend,
-) -> ExperimentConfig:
-    """Return the configuration with the checkpoint that it starts from; try the storage out."""
-    storage.probe()
-    source = find_source(
-        config.searcher.model_dump(mode="json"),
-        database=database,
-        storage=storage,
-        environment=settings.environment,
-        plugins=settings.plugins,
-    )
-    if source is None:
-        return config
-    return config.model_copy(update={"searcher": config.searcher.model_copy(update=source.pinned)})
+    with (
+        Database.open(settings.environment.database_url) as database,
+        _open_storage(config, settings) as storage,
+    ):
+        storage.probe()
+        source = find_source(
+            config.searcher.model_dump(mode="json"),
+            database=database,
+            storage=storage,
+            environment=settings.environment,
+            plugins=settings.plugins,
+        )
+        if source is not None:
+            searcher = config.searcher.model_copy(update=source.pinned)
+            config = config.model_copy(update={"searcher": searcher})
+        yield config, database, storage
 
 
 def find_refusals(loaded: LoadedConfig, plugins: PluginManager) -> dict[str, DetcoreError]:
@@ -321,8 +307,8 @@ class _Run:
         database.set_experiment_state(experiment_id, ExperimentState.RUNNING)
         conclusion = Conclusion(state=ExperimentState.ERROR)
         try:
-            with _late_delivery(self._settings, experiment_id) as delivery:
-                conclusion = self._run(launcher, storage, delivery)
+            with _late_delivery(self._settings, experiment_id):
+                conclusion = self._run(launcher, storage)
         except KeyboardInterrupt:  # before the first trial was started
             conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
             raise
@@ -361,9 +347,7 @@ class _Run:
             ):
                 return state
 
-    def _run(
-        self, launcher: Launcher | None, storage: StorageBackend | None, delivery: LateDelivery
-    ) -> Conclusion:
+    def _run(self, launcher: Launcher | None, storage: StorageBackend | None) -> Conclusion:
         config, settings, listener = self.config, self._settings, self._settings.listener
         num_workers, slots = count_slots(config, max_slots=settings.max_slots)
         listener.search_started(config.model_dump(mode="json"))
@@ -402,7 +386,6 @@ class _Run:
                 launcher=launcher,
                 lock_fd=self._lock_fd,
                 follower=follower,
-                delivery=delivery,
             )
             loop = SearchLoop(
                 starter,
@@ -460,7 +443,7 @@ class _Run:
 
 
 @contextlib.contextmanager
-def _late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[LateDelivery]:
+def _late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[None]:
     """Deliver in the background during the block, and for a moment after it.
 
     Events left by earlier runs under the same home are delivered first, then the reports of the
@@ -480,7 +463,7 @@ def _late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[LateDe
 
     late = LateDelivery(environment.home, make_observers, experiment_id=experiment_id)
     try:
-        yield late
+        yield
     finally:
         for name, trials in sorted(late.close(environment.delivery_wait_s).items()):
             some = f"{trials} trial{'s' if trials > 1 else ''}"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from detcore._log.events import CheckpointDamaged
 from detcore.contract.errors import DetcoreError
 from detcore.contract.values import TrialState
-from detcore.database import DatabaseAway, Patience
+from detcore.database import DatabaseAway
 from detcore.describe import flatten
 from detcore.hooks.delivery import tell_end_of_killed
 from detcore.runner._listener import TrialStatus
@@ -86,8 +86,6 @@ class SearchLoop:
         self._running: dict[int, RunningTrial] = {}
         self._ended: RunningTrial | None = None
         self._conclusion: Conclusion | None = None
-        # Progress is only displayed: waiting for the records would hold up signals to the trials.
-        self._once = starter.database.patient(Patience(starter.run.listener.notice, longest_s=0))
         self._percent = 0
         self._told_progress = -1.0
         self._is_metric_checked = False
@@ -160,8 +158,8 @@ class SearchLoop:
     def _show_progress(self, index: int, part: float) -> None:
         """Record and show how much of its length a trial has trained, 0 to 1.
 
-        It is recorded at most once for each percent of the search, and not while the database is
-        away.
+        It is recorded at most once for each percent of the search. Waiting for a database that is
+        away would hold up signals to the trials.
         """
         search = self._log.search
         if not search.trials[index].is_closed:
@@ -170,7 +168,7 @@ class SearchLoop:
         if int(progress * 100) != self._percent:
             self._percent = int(progress * 100)
             with contextlib.suppress(DatabaseAway):
-                self._once.set_search_progress(self._experiment_id, progress)
+                self._starter.impatient.set_search_progress(self._experiment_id, progress)
         if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
             self._tell_progress()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from detcore._secrets import MASK, mask_config
@@ -12,6 +12,7 @@ from detcore.config import load_mapping
 from detcore.contract.errors import ConfigError, RunError
 from detcore.contract.values import ExperimentState, JSONValue
 from detcore.database import keep_secrets, restore_secrets
+from detcore.describe import flatten, visible_config
 from detcore.runner._named import make_method
 from detcore.search import Search, Validated, event_from_json
 
@@ -55,7 +56,7 @@ def mend_experiment(
         RunError: If a change would contradict the training so far.
     """
     old = restore_secrets(environment.home, record.id, record.config).config
-    before = dict(_leaves(old))
+    before = flatten(old)
     try:
         loaded = load_mapping(
             old,
@@ -70,7 +71,7 @@ def mend_experiment(
             raise
         raise RunError(_refused(name, _FIXED, record, changes, database)) from None
     new = loaded.config.model_dump(mode="json")
-    after, shown = dict(_leaves(new)), dict(_leaves(mask_config(new)))
+    after, shown = flatten(new), flatten(visible_config(new))
     names = [name for name in {**before, **after} if before.get(name) != after.get(name)]
     events = [event_from_json(item or {}) for item in database.list_search_events(record.id)[1:]]
     has_reported = any(isinstance(event, Validated) for event in events)
@@ -86,7 +87,7 @@ def mend_experiment(
     seed = loaded.config.reproducibility.experiment_seed
     Search.replay(make_method(loaded.config, plugins), events, seed=seed)
     keep_secrets(environment.home, record.id, new)
-    hidden = dict(_leaves(mask_config(old)))
+    hidden = flatten(visible_config(old))
     told = {name: [hidden.get(name), shown.get(name)] for name in names}
     database.change_config(record.id, config=new, changes=told)
     return [f"{name}: {was!r} is now {now!r}" for name, (was, now) in told.items()]
@@ -153,12 +154,3 @@ def _flag(name: str, value: object) -> str:
         given = {key: given}
     is_secret = mask_config(given) != given
     return f"--set {name}=..." if is_secret else f"--set {shlex.quote(f'{name}={text}')}"
-
-
-def _leaves(value: JSONValue, name: str = "") -> Iterator[tuple[str, JSONValue]]:
-    """Yield the settings of a configuration by their dotted names; lists are one setting."""
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, f"{name}.{key}" if name else key)
-    elif value is not None:
-        yield name, value

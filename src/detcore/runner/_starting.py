@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from detcore.config import ExperimentConfig
     from detcore.database import CheckpointRecord, Database, LogFollower
     from detcore.environment import Environment
-    from detcore.hooks.delivery import LateDelivery
     from detcore.launch import Launcher
     from detcore.runner._listener import RunSettings
     from detcore.storage import StorageBackend
@@ -126,7 +125,6 @@ class TrialStarter:
         launcher: Starts the workers.
         lock_fd: The experiment's lock, which the workers inherit.
         follower: Moves the reports of the workers into the records.
-        delivery: Tells observer plugins.
     """
 
     database: Database
@@ -142,7 +140,6 @@ class TrialStarter:
     launcher: Launcher
     lock_fd: int
     follower: LogFollower
-    delivery: LateDelivery
 
     def start(
         self, index: int, trial_id: int, *, length: int | None, place: Mapping[str, str]
@@ -241,14 +238,10 @@ class TrialStarter:
         with open_log(info):
             pass  # its first line
         subscribe(info, self.run.plugins.observers())
-        trial_dir = Path(info.trial_dir)
-        self.follower.follow(spool_path(trial_dir, info.run_id))
-        self.delivery.watch(trial_dir)
+        self.follower.follow(spool_path(Path(info.trial_dir), info.run_id))
 
     def _unfollow(self, info: TrialInfo) -> None:
-        trial_dir = Path(info.trial_dir)
-        self.follower.unfollow(spool_path(trial_dir, info.run_id))
-        self.delivery.unwatch(trial_dir)
+        self.follower.unfollow(spool_path(Path(info.trial_dir), info.run_id))
 
     def release(self, info: TrialInfo) -> None:
         """Stop following a run whose workers are gone, and take in the rest of its log."""

@@ -14,13 +14,13 @@ _END_TIMEOUT_S = 5.0
 
 
 def machine_id() -> str:
-    """Return what tells the processes that this one can see from those that it cannot."""
+    """Return an id that all processes have which can see each other."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot} {os.readlink('/proc/self/ns/pid')}"
 
 
 def describe_process(pid: int) -> dict[str, Any]:
-    """Return what finds a process again, from another process of the machine."""
+    """Return the values by which another process of the machine finds a process again."""
     return {"pid": pid, "began": _began(pid), "machine": machine_id()}
 
 
