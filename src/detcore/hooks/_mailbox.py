@@ -17,11 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-<<<<<<< HEAD
 from detcore._files import replace_file
-from detcore._log import spool_path
-=======
->>>>>>> 0ab0315e (core: look for waiting events every two seconds, and drop duplicates)
 from detcore.contract.errors import RunError, StorageError
 from detcore.contract.values import TrialInfo
 
