@@ -77,4 +77,3 @@ def test_a_checkpoint_in_a_bucket(
             _DOWNLOADING, uuid=uuid, folder=str(tmp_path / "without"), names=list(FILES)
         )
         assert said == {"direct": "NoDirectStorageAccess", "master": FILES, "auto": FILES}
-    assert not list(home.glob("download-*"))

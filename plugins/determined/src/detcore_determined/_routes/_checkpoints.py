@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
@@ -35,13 +35,11 @@ from detcore_determined._routes._documents import (
 from detcore_server import Requester
 from detcore_server.routes import Id, ServerState, State
 
-_GZIP = ("application/gzip", "application/x-gzip", "application/*", "*/*")
-_TAR = ("application/x-tar",)
-_BYTES = {"schema": {"type": "string", "format": "binary"}}
-_ARCHIVES: dict[int | str, dict[str, Any]] = {
+_GZIP = "application/gzip"
+_ARCHIVE: dict[int | str, dict[str, Any]] = {
     200: {
-        "content": {_GZIP[0]: _BYTES, _TAR[0]: _BYTES},
-        "description": "A tar archive, compressed by gzip unless told otherwise.",
+        "content": {_GZIP: {"schema": {"type": "string", "format": "binary"}}},
+        "description": "A tar archive, compressed by gzip.",
     }
 }
 _Uuids = Annotated[list[Text], Field(min_length=1, max_length=1000)]
@@ -141,20 +139,15 @@ def make_router() -> APIRouter:
         _delete(state, requester, body.checkpointUuids, body.checkpointGlobs)
         return answer({})
 
-    @router.get("/checkpoints/{uuid}", response_class=StreamingResponse, responses=_ARCHIVES)
-    def download(request: Request, state: State, _: Requester, uuid: Text) -> Response:
-        """Stream the files of a checkpoint as a tar archive, by default compressed."""
-        accept = request.headers.get("Accept") or "*/*"
-        types = {kind.partition(";")[0].strip().lower() for kind in accept.split(",")}
-        is_compressed = not types.isdisjoint(_GZIP)
-        if not is_compressed and types.isdisjoint(_TAR):
-            raise refuse(406, f"there is application/gzip and application/x-tar, not {accept}")
+    @router.get("/checkpoints/{uuid}", response_class=StreamingResponse, responses=_ARCHIVE)
+    def download(state: State, _: Requester, uuid: Text) -> Response:
+        """Stream the files of a checkpoint as a compressed tar archive."""
         record = state.database.get_checkpoint(uuid)
-        suffix = "tar.gz" if is_compressed else "tar"
+        name = f"{record.uuid}.tar.gz"
         return StreamingResponse(
-            open_archive(state, record, is_compressed=is_compressed),
-            media_type=_GZIP[0] if is_compressed else _TAR[0],
-            headers={"Content-Disposition": f'attachment; filename="{record.uuid}.{suffix}"'},
+            open_archive(state, record.uuid),
+            media_type=_GZIP,
+            headers={"Content-Disposition": f'attachment; filename="{name}"'},
         )
 
     return router
