@@ -15,7 +15,8 @@ from detcore_torch._callbacks import Callbacks
 from detcore_torch._evaluation import Evaluation
 from detcore_torch._files import StateFiles
 from detcore_torch._group import lost_peers_raised
-from detcore_torch._loader import DataLoader, checked_loader
+from detcore_torch._loader import BatchStream, DataLoader, checked_loader
+from detcore_torch._reducers import reduce_over_workers
 from detcore_torch._seeding import preserved_generators, seed_from, seed_generators
 from detcore_torch._state import capture_shared, restore_shared, start_from_other
 from detcore_torch._state_tensors import as_arrays, name_state
@@ -60,7 +61,9 @@ class TorchController:
         order = loader.order(seed=seed, rank=self._place.rank, world_size=self._place.size)
         self._epoch_length = -(-order.batches_per_epoch // self._place.size)
         self._ledger_epoch_length = order.batches_per_epoch
-        self._feed = loader.stream(order, seed=seed, place=self._place)
+        self._feed = BatchStream(
+            loader, order, seed=seed, rank=self._place.rank, world_size=self._place.size
+        )
         saved = [context, *context.list_saved_objects()]
         callbacks = trial.build_callbacks()
         self._callbacks = Callbacks(callbacks, [trial, *saved])
@@ -179,7 +182,8 @@ class TorchController:
             if clock.interrupt_requested:
                 break
         batches = unit.batch_metrics()
-        metrics = {**unit.means(batches), **self._reduced()}
+        reducers = [each for each in self._context.reducers if each.for_training]
+        metrics = {**unit.means(batches), **reduce_over_workers(reducers, self._place)}
         self._callbacks.call("on_training_workload_end", metrics, batches)
         return clock.boundary(self._batches, metrics, batches, n_records=unit.num_records)
 
@@ -202,18 +206,6 @@ class TorchController:
         self._batches += 1
         if within + 1 == self._epoch_length:
             self._callbacks.call("on_training_epoch_end", epoch)
-
-    def _reduced(self) -> dict[str, float]:
-        """Return the training metrics of the trial's own reducers, over all workers."""
-        wrapped = [each for each in self._context.reducers if each.for_training]
-        if not wrapped:
-            return {}
-        states = self._place.allgather([each.reducer.per_slot_reduce() for each in wrapped])
-        metrics: dict[str, float] = {}
-        for index, each in enumerate(wrapped):
-            metrics.update(each.reduce([found[index] for found in states]))
-            each.reducer.reset()
-        return metrics
 
     def _capture(self) -> StateFiles:
         self._announce_start()

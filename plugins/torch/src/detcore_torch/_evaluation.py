@@ -9,7 +9,7 @@ from detcore.errors import InvalidExperimentError, MetricError, describe
 from detcore.metrics import MetricReducer as BatchReducer
 from detcore.trial import ValidationResult
 from detcore_torch._loader import BatchStream, DataLoader
-from detcore_torch._reducers import Reducer, as_number, batch_reducer
+from detcore_torch._reducers import Reducer, as_number, batch_reducer, reduce_over_workers
 from detcore_torch._trial import PyTorchTrial
 
 if TYPE_CHECKING:
@@ -41,15 +41,24 @@ class Evaluation:
     ) -> None:
         self._trial = trial
         self._context = context
-        self._loader = loader
         self._callbacks = callbacks
         self._is_whole = _evaluates_whole(trial)
         self._reducers: Reducer | Mapping[str, Reducer] = {}
         if not self._is_whole:
             self._reducers = _checked_reducers(trial.evaluation_reducer())
-        self._seed = context.get_trial_seed()
-        self._order = loader.validation_order(self._seed)
-        self.num_batches = 1 if context.test_mode else self._order.batches_per_epoch
+        place = context.distributed
+        rank, world_size = (0, 1) if self._is_whole else (place.rank, place.size)
+        seed = context.get_trial_seed()
+        order = loader.order(seed=seed, rank=rank, world_size=world_size)
+        self.num_batches = 1 if context.test_mode else order.batches_per_epoch
+        self._stream = BatchStream(
+            loader,
+            order,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            stop=len(range(rank, self.num_batches, world_size)),
+        )
 
     def run(self) -> ValidationResult:
         """Evaluate the models as they are; the result is the same on all workers."""
@@ -60,23 +69,11 @@ class Evaluation:
         with self._context.evaluating():
             self._callbacks.call("on_validation_epoch_start")
             result = self._evaluate_whole() if self._is_whole else self._evaluate_batches()
-        states = [each.reducer.per_slot_reduce() for each in custom]
-        metrics = dict(result.metrics)
-        if custom:
-            gathered = self._context.distributed.allgather(states)
-            for index, each in enumerate(custom):
-                metrics.update(each.reduce([found[index] for found in gathered]))
+        metrics = {**result.metrics, **reduce_over_workers(custom, self._context.distributed)}
         for each in self._context.reducers:
             each.reducer.reset()
         self._callbacks.call("on_validation_end", metrics)
         return ValidationResult(metrics, result.n_records)
-
-    def _stream(self, rank: int, world_size: int) -> BatchStream:
-        share = _Share(self._order, rank, world_size)
-        stop = len(range(rank, self.num_batches, world_size))
-        return BatchStream(
-            self._loader, share, seed=self._seed, rank=rank, world_size=world_size, stop=stop
-        )
 
     def _evaluate_batches(self) -> ValidationResult:
         place = self._context.distributed
@@ -84,7 +81,7 @@ class Evaluation:
         states: dict[str, Any] = {}
         outputs: list[Any] = []
         num_records = 0
-        for batch in self._stream(place.rank, place.size):
+        for batch in self._stream:
             found = self._trial.evaluate_batch(self._context.to_device(batch.data))
             outputs.append(found)
             num_records += len(batch.records)
@@ -111,7 +108,7 @@ class Evaluation:
         place = self._context.distributed
         found: tuple[dict[str, float], int] | None = None
         if place.rank == 0:
-            counted = _Counted(self._stream(0, 1))
+            counted = _Counted(self._stream)
             metrics = _named(self._trial.evaluate_full_dataset(counted))
             numbers = {name: as_number(name, value) for name, value in metrics.items()}
             found = numbers, counted.num_records
@@ -130,22 +127,6 @@ class Evaluation:
                 "Name one for each metric, or return one reducer for all."
             )
         return self._reducers[name]
-
-
-class _Share:
-    """The batches of one pass that one worker evaluates."""
-
-    def __init__(self, order: Any, rank: int, world_size: int) -> None:
-        self._order = order
-        self._rank = rank
-        self._world_size = world_size
-        self.batches_per_epoch = order.batches_per_epoch
-
-    def batches(self, start: int, stop: int) -> list[Any]:
-        numbers = [self._rank + index * self._world_size for index in range(start, stop)]
-        if self._world_size == 1:
-            return list(self._order.batches(start, stop))
-        return [self._order.batches(number, number + 1)[0] for number in numbers]
 
 
 class _Counted:

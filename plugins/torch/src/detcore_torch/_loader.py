@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterator, Sequence
+from typing import Any
 
 from detcore.data import IndexSampler
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch._fetch import BatchFetcher, fetched, unchanged
+from detcore_torch._fetch import BatchFetcher, delivered, unchanged
 from detcore_torch._order import BatchOrder, BatchRequests, SamplerOrder, SingleRecords
 from detcore_torch._seeding import seed_from
 from detcore_torch._torch import torch
-
-if TYPE_CHECKING:
-    from detcore.distributed import DistributedContext
-
 
 _OPTIONS = (
     "num_workers",
@@ -119,9 +115,10 @@ class DataLoader:
             world_size: Number of workers.
         """
         if self.sampler is None and self.batch_sampler is None:
+            num_records, size = len(self.dataset), int(self.batch_size or 0)
             return IndexSampler(
-                len(self.dataset),
-                int(self.batch_size or 0),
+                num_records,
+                size if self.drop_last else min(size, max(1, num_records)),
                 shuffle=self.shuffle,
                 seed=seed,
                 rank=rank,
@@ -138,7 +135,7 @@ class DataLoader:
             sampler = getattr(batch_sampler, "sampler", None)
         return SamplerOrder(batch_sampler, sampler, seed=seed, rank=rank, world_size=world_size)
 
-    def fetching_loader(self, requests: Iterable[tuple[int, Any]]) -> Any:
+    def fetching_loader(self, requests: BatchRequests) -> Any:
         """Return a loader of PyTorch's that makes batches from requests ``(seed, records)``."""
         fetcher = BatchFetcher(
             self.dataset,
@@ -156,21 +153,6 @@ class DataLoader:
             generator=torch.Generator(),
             **{**self.options, "worker_init_fn": fetcher.init_worker},
         )
-
-    def stream(self, order: BatchOrder, *, seed: int, place: DistributedContext) -> BatchStream:
-        """Return the batches that one worker trains on, of all epochs, one after the other."""
-        return BatchStream(self, order, seed=seed, rank=place.rank, world_size=place.size)
-
-    def validation_order(self, seed: int) -> BatchOrder:
-        """Return the batches of one pass over the data, over all workers.
-
-        Raises:
-            DataError: If the data has no batch.
-        """
-        loader = self
-        if self.sampler is None and self.batch_sampler is None and not self.drop_last:
-            loader = _resized(self, min(int(self.batch_size or 0), max(1, len(self.dataset))))
-        return loader.order(seed=seed)
 
 
 class BatchStream:
@@ -228,16 +210,13 @@ class BatchStream:
         self._batches = None
 
     def _load(self) -> Generator[Batch, None, None]:
-        asked: collections.deque[Sequence[int]] = collections.deque()
-        loader = self._loader.fetching_loader(self._requests(asked))
-        for data in fetched(loader):
-            yield Batch(data, asked.popleft())
+        requests, records = BatchRequests(), collections.deque[Sequence[int]]()
+        requests.ask(self._order, self._start, self._stop, self._seed_batch, records)
+        for data in delivered(iter(self._loader.fetching_loader(requests))):
+            yield Batch(data, records.popleft())
 
-    def _requests(self, asked: collections.deque[Sequence[int]]) -> Iterator[tuple[int, Any]]:
-        """Yield the seed and the records of each batch, noting the records."""
-        for number, records in BatchRequests(self._order, self._start, self._stop):
-            asked.append(records)
-            yield seed_from(self._seed, self._rank + number * self._world_size), records
+    def _seed_batch(self, number: int) -> int:
+        return seed_from(self._seed, self._rank + number * self._world_size)
 
 
 def checked_loader(loader: Any, method: str) -> DataLoader:
@@ -291,8 +270,6 @@ def described(loader: Any) -> DataLoader:
         if kind is None:
             made = DataLoader(loader.dataset, size, sampler=sampler, drop_last=drops)
         else:
-            if not drops:
-                size = min(size, max(1, len(loader.dataset)))
             made = DataLoader(loader.dataset, size, shuffle=kind == "shuffled", drop_last=drops)
     made.collate_fn = loader.collate_fn
     made.options = options_of(loader)
@@ -341,12 +318,6 @@ def check_loader(loader: Any) -> None:
             "and others never.\n"
             "Leave in_order out."
         )
-
-
-def _resized(loader: DataLoader, batch_size: int) -> DataLoader:
-    copied = DataLoader(loader.dataset, batch_size, loader.shuffle)
-    copied.collate_fn, copied.options = loader.collate_fn, loader.options
-    return copied
 
 
 def _check_dataset(dataset: Any) -> None:

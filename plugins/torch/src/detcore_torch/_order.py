@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 from detcore.errors import DataError
-from detcore_torch._seeding import preserved_cpu_generators, seed_from, seed_generators
+from detcore_torch._seeding import LoadingGenerators, seed_from, seed_generators
+from detcore_torch._torch import torch
 
 # Asking an `IndexSampler` for many batches at a time costs far less than asking one by one.
 _BLOCK = 256
@@ -89,7 +91,7 @@ class SamplerOrder:
 
     def _draw(self, epoch: int) -> list[list[int]]:
         seed = seed_from(self._seed, epoch)
-        with preserved_cpu_generators():
+        with LoadingGenerators():
             seed_generators(seed)
             for part in self._parts:
                 if hasattr(part, "set_epoch"):
@@ -137,30 +139,64 @@ class SingleRecords:
             yield [index]
 
 
-class BatchRequests:
-    """The batches of a stream in order, each as ``(number, record indices)``.
+class BatchRequests(torch.utils.data.BatchSampler):  # type: ignore[misc]  # no types here
+    """Requests ``(seed, record indices)`` for consecutive batches; a sampler for PyTorch's loader.
 
-    A sampler for PyTorch's loader, which may ask long before it delivers.
-
-    Args:
-        order: The records of each batch.
-        start: First batch of this worker.
-        stop: The batch after the last one; None: no end.
+    PyTorch's loader may ask long before it delivers. A ``BatchSampler``, so that Accelerate skips
+    batches without loading them.
     """
 
-    def __init__(self, order: BatchOrder, start: int, stop: int | None) -> None:
-        self._order = order
-        self._start = start
-        self._stop = stop
+    def __init__(self) -> None:
+        """Create a sampler of no batches; see `ask`."""
+
+    def ask(
+        self,
+        order: BatchOrder,
+        start: int,
+        stop: int | None,
+        seed_batch: Callable[[int], int],
+        records: collections.deque[Any] | None = None,
+    ) -> None:
+        """Set the batches of the next iteration.
+
+        Args:
+            order: The records of each batch.
+            start: First batch of this worker.
+            stop: The batch after the last one; None: no end.
+            seed_batch: Returns the seed of a batch.
+            records: Receives the records of each batch when it is requested.
+        """
+        self._order, self._start, self._stop = order, start, stop
+        self._seed_batch, self._records = seed_batch, records
+
+    def ask_epoch(
+        self,
+        order: BatchOrder,
+        seed: int,
+        *,
+        rank: int,
+        epoch: int,
+        start: int = 0,
+        records: collections.deque[Any] | None = None,
+    ) -> None:
+        """Set the batches of an epoch from `start` on; see `ask`."""
+        first = epoch * order.batches_per_epoch
+
+        def seed_batch(number: int) -> int:
+            return seed_from(seed, rank, epoch, number - first)
+
+        self.ask(order, first + start, first + order.batches_per_epoch, seed_batch, records)
+
+    def __len__(self) -> int:
+        return self._order.batches_per_epoch
 
     def __iter__(self) -> Iterator[tuple[int, Any]]:
-        for start, found in self.blocks():
-            yield from enumerate(found, start)
-
-    def blocks(self) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Yield consecutive batches together, after the number of the first of them."""
-        start = self._start
-        while self._stop is None or start < self._stop:
-            end = start + _BLOCK if self._stop is None else min(start + _BLOCK, self._stop)
-            yield start, self._order.batches(start, end)
+        order, start, stop = self._order, self._start, self._stop
+        seed_batch, requested = self._seed_batch, self._records
+        while stop is None or start < stop:
+            end = start + _BLOCK if stop is None else min(start + _BLOCK, stop)
+            for number, records in enumerate(order.batches(start, end), start):
+                if requested is not None:
+                    requested.append(records)
+                yield seed_batch(number), records
             start = end

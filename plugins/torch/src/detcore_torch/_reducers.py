@@ -5,12 +5,16 @@ from __future__ import annotations
 import abc
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, MetricError, describe
+from detcore.metrics import FunctionReducer as BatchFunction
 from detcore.metrics import Mean, Sum, interleave
 from detcore.metrics import MetricReducer as BatchReducer
 from detcore_torch._torch import torch
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
 
 
 class Reducer(enum.Enum):
@@ -110,17 +114,18 @@ class WrappedReducer:
         return {str(name): as_number(str(name), value) for name, value in found.items()}
 
 
-class _Extreme(BatchReducer):
-    def __init__(self, function: Callable[[Sequence[float]], float]) -> None:
-        self._function = function
-        self._values: list[float] = []
-
-    def accumulate(self, metric: Any) -> float:
-        self._values = [self._function([*self._values, float(metric)])]
-        return self._values[0]
-
-    def cross_slot_reduce(self, per_slot_metrics: list[float]) -> float:
-        return float(self._function(per_slot_metrics))
+def reduce_over_workers(
+    reducers: Sequence[WrappedReducer], distributed: DistributedContext
+) -> dict[str, float]:
+    """Return the metrics of reducers over all workers, by name, and reset the reducers."""
+    if not reducers:
+        return {}
+    states = distributed.allgather([each.reducer.per_slot_reduce() for each in reducers])
+    metrics: dict[str, float] = {}
+    for each, parts in zip(reducers, zip(*states, strict=True), strict=True):
+        metrics.update(each.reduce(list(parts)))
+        each.reducer.reset()
+    return metrics
 
 
 def batch_reducer(reducer: Reducer) -> BatchReducer:
@@ -129,7 +134,7 @@ def batch_reducer(reducer: Reducer) -> BatchReducer:
         return Mean()
     if reducer is Reducer.SUM:
         return Sum()
-    return _Extreme(max if reducer is Reducer.MAX else min)
+    return BatchFunction(max if reducer is Reducer.MAX else min)
 
 
 def as_number(name: str, value: Any) -> float:

@@ -9,9 +9,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from detcore.data import DataSource
 from detcore.errors import DataError, InvalidDataTypeError, describe
-from detcore_torch._fetch import fetched
+from detcore_torch._fetch import delivered
 from detcore_torch._iterator_source import IteratorSource
 from detcore_torch._loader import DataLoader, described
 from detcore_torch._order import BatchRequests
@@ -256,18 +255,20 @@ class IndexedFeed:
     def __init__(self, loader: DataLoader, *, rank: int) -> None:
         self._description = loader
         self._rank = rank
-        self._requests = EpochRequests(rank)
+        self._requests = BatchRequests()
         self._loader = loader.fetching_loader(self._requests)
-        self._requests.as_arrays = self._loader.dataset.cuts_tensors
         self._order: tuple[int, Any] | None = None
 
     def batches(self, seed: int, epoch: int, start: int) -> Iterator[tuple[Any, Any]]:
         """Yield the rest of an epoch."""
-        asked = self._requests.ask(self._order_of(seed), seed, epoch, start)
+        order, records = self._order_of(seed), collections.deque[Any]()
+        self._requests.ask_epoch(
+            order, seed, rank=self._rank, epoch=epoch, start=start, records=records
+        )
         # Workers have other seeds in each epoch, as PyTorch's have.
         self._loader.generator.manual_seed(seed_from(seed, self._rank, epoch))
-        for data in fetched(self._loader):
-            yield data, asked.popleft()
+        for data in delivered(iter(self._loader)):
+            yield data, records.popleft()
 
     def state(self, epoch: int) -> dict[str, Any]:
         """Return the length of an epoch, by which other data is noticed."""
@@ -295,50 +296,6 @@ class IndexedFeed:
         return self._order[1]
 
 
-class EpochRequests(torch.utils.data.BatchSampler):  # type: ignore[misc]  # no types here
-    """Requests for the batches of one epoch; a sampler for PyTorch's loader.
-
-    A ``BatchSampler``, so that Accelerate skips batches without loading them.
-
-    Args:
-        rank: This worker.
-
-    Attributes:
-        as_arrays: Whether a request holds the array of record indices that the order returned, or
-            a list, which costs less to send to another process and to iterate over.
-    """
-
-    def __init__(self, rank: int) -> None:
-        self.as_arrays = False
-        self._rank = rank
-        self._asked: collections.deque[Any] = collections.deque()
-
-    def ask(
-        self, order: Any, seed: int, epoch: int, start: int, *, is_noted: bool = True
-    ) -> collections.deque[Any]:
-        """Set the batches of the next iteration; return a queue of their records, if noted."""
-        self._order, self._seed, self._epoch, self._start = order, seed, epoch, start
-        self._asked = collections.deque(maxlen=None if is_noted else 0)
-        return self._asked
-
-    def __len__(self) -> int:
-        return int(self._order.batches_per_epoch)
-
-    def __iter__(self) -> Iterator[tuple[int, Any]]:
-        asked, place = self._asked, (self._seed, self._rank, self._epoch)
-        first = self._epoch * self._order.batches_per_epoch
-        stop = first + self._order.batches_per_epoch
-        for start, found in BatchRequests(self._order, first + self._start, stop).blocks():
-            # Much cheaper for a block at a time than between the work on two batches.
-            numbers = range(start - first, start - first + len(found))
-            seeds = [seed_from(*place, number) for number in numbers]
-            if not self.as_arrays:
-                found = [item if type(item) is list else item.tolist() for item in found]
-            for seed, records in zip(seeds, found, strict=True):
-                asked.append(records)
-                yield seed, records
-
-
 def rank_of(loader: Any) -> int:
     """Return the rank of a loader's sampler, or else of this process."""
     for sampler in (loader.sampler, getattr(loader.batch_sampler, "sampler", None)):
@@ -347,7 +304,3 @@ def rank_of(loader: Any) -> int:
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return int(torch.distributed.get_rank())
     return 0
-
-
-def _proof(loader: ResumableLoader) -> DataSource[Any]:
-    return loader

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detcore_torch._seeding import torch_states
+from detcore_torch._seeding import read_torch_states
 from detcore_torch._torch import torch
 from detcore_torch._tree import encode
 
@@ -67,7 +67,7 @@ def _generators() -> Iterator[tuple[str, np.ndarray]]:
             state["state"]["key"], [state["state"]["pos"], state["has_gauss"], state["gauss"]]
         ),
     )
-    for name, tensor in torch_states().items():
+    for name, tensor in read_torch_states().items():
         yield name, _array(tensor)
 
 

@@ -22,8 +22,13 @@ from detcore_torch._fetch import (
     unchanged,
 )
 from detcore_torch._loader import check_loader, options_of
-from detcore_torch._loading_generators import LoadingGenerators
-from detcore_torch._seeding import find_generators, seed_from, seed_generators, seed_owned
+from detcore_torch._seeding import (
+    LoadingGenerators,
+    find_generators,
+    seed_from,
+    seed_generators,
+    seed_owned,
+)
 from detcore_torch._torch import torch
 from detcore_torch._tree import decode, encode
 from detcore_torch._webdataset import ShardStream

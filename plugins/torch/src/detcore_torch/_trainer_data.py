@@ -11,7 +11,7 @@ from accelerate.data_loader import DataLoaderDispatcher, DataLoaderShard
 from detcore.errors import InvalidExperimentError
 from detcore_torch._fetch import unchanged
 from detcore_torch._loader import check_loader, described, options_of
-from detcore_torch._resumable import EpochRequests
+from detcore_torch._order import BatchRequests
 from detcore_torch._stream import EpochStream
 from detcore_torch._torch import torch
 
@@ -36,7 +36,8 @@ class EpochData:
         self._seed = int(args.seed if args.data_seed is None else args.data_seed)
         self._order: BatchOrder | None = None
         self._set_epoch: Callable[[int], None] | None = None
-        self._requests = EpochRequests(run.context.distributed.rank)
+        self._rank = run.context.distributed.rank
+        self._requests = BatchRequests()
 
     def make_loader(self) -> DataLoaderShard | DataLoaderDispatcher:
         """Return the loader of the trainer, with a seed for each of its batches."""
@@ -67,7 +68,7 @@ class EpochData:
     def set_epoch(self, epoch: int) -> None:
         """Choose the epoch that the loader iterates over next."""
         if self._order is not None:
-            self._requests.ask(self._order, self._seed, epoch, 0, is_noted=False)
+            self._requests.ask_epoch(self._order, self._seed, rank=self._rank, epoch=epoch)
         if self._set_epoch is not None:
             self._set_epoch(epoch)
 
