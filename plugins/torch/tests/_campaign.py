@@ -290,7 +290,7 @@ class TrialRuns:
 
 def _file_digests(checkpoint: Path) -> dict[str, str]:
     """Return digests of the files of a checkpoint with training state, of all workers."""
-    names = ("*.safetensors", "torch.json", "worker.json")
+    names = ("*.safetensors", "optimizer*.json", "torch.json", "worker.json")
     return {path.relative_to(checkpoint).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest()
             for name in names for path in checkpoint.rglob(name)}  # fmt: skip
 

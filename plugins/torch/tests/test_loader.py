@@ -31,7 +31,9 @@ def stream(
     loader: DataLoader, *, start: int = 0, rank: int = 0, size: int = 1, seed: int = 5
 ) -> BatchStream:
     order = loader.order(seed=seed, rank=rank, world_size=size)
-    return BatchStream(loader, order, seed=seed, rank=rank, world_size=size, start=start)
+    made = BatchStream(loader, order, seed=seed, rank=rank, world_size=size)
+    made.seek(start)
+    return made
 
 
 def take(given: BatchStream, count: int) -> list[Any]:

@@ -106,11 +106,14 @@ def test_folders_that_are_not_checkpoints_of_a_pytorch_trial_are_refused(
         load_model_from_checkpoint_path(checkpoint)
 
 
+STATES = ("optimizer.json", "torch.json", "worker.json")
+
+
 def files_of(folder: Path) -> dict[str, bytes]:
     """Return the files of a checkpoint that hold training state."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in [*folder.glob("*.safetensors"), folder / "torch.json", folder / "worker.json"]
+        for path in [*folder.glob("*.safetensors"), *map(folder.joinpath, STATES)]
     }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from detcore.errors import PluginError, PluginNotFoundError
 from detcore_torch._script import hyperparameters
-from detcore_torch._versions import supported
+from detcore_torch._torch import supported
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_command() -> None:

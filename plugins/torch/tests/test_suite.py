@@ -38,7 +38,7 @@ class TestTorch(FrameworkSuite):
         found = {}
         for path in sorted(checkpoint.glob("*.safetensors")):
             found |= {f"{path.name}/{name}": value for name, value in load_file(path).items()}
-        for name in ("torch.json", "worker.json"):
+        for name in ("optimizer.json", "torch.json", "worker.json"):
             document = json.loads((checkpoint / name).read_text())
             found[name] = np.frombuffer(json.dumps(document, sort_keys=True).encode(), np.uint8)
         found["batches"] = np.asarray(document["batches"])

@@ -6,29 +6,29 @@ import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from detcore.data import IdKind
-from detcore.errors import DataError, InvalidExperimentError
+from detcore.errors import DataError, InvalidExperimentError, MetricError, describe
+from detcore.metrics import weighted_mean
 from detcore.trial import ValidationResult
 from detcore_torch._callbacks import Callbacks
 from detcore_torch._evaluation import Evaluation
 from detcore_torch._files import StateFiles
 from detcore_torch._group import lost_peers_raised
 from detcore_torch._loader import BatchStream, DataLoader, checked_loader
-from detcore_torch._reducers import reduce_over_workers
+from detcore_torch._reducers import as_number, reduce_over_workers
 from detcore_torch._seeding import preserved_generators, seed_from, seed_generators
 from detcore_torch._state import capture_shared, restore_shared, start_from_other
 from detcore_torch._state_tensors import as_arrays, name_state
 from detcore_torch._torch import torch
-from detcore_torch._unit import TrainedUnit
 from detcore_torch._user_attributes import UserAttributes
 from detcore_torch._worker_state import WorkerState, capture_worker
 
 if TYPE_CHECKING:
     import numpy as np
 
-    from detcore.trial import Clock
+    from detcore.trial import Clock, PrepareOptions
     from detcore.types import TensorInfo
     from detcore_torch._context import PyTorchTrialContext
     from detcore_torch._trial import PyTorchTrial
@@ -143,7 +143,7 @@ class TorchController:
         self._feed.seek(self._batches)
         state.restore_gradients(self._context.models, others)
         state.restore_callbacks(self._callbacks)
-        self._attributes.restore(state.read_attributes())
+        self._attributes.restore(state.attributes)
         self._is_resumed = True
         if own is not None:
             state.restore_metrics(self._context.models)
@@ -296,3 +296,94 @@ def _list_containers(trial: PyTorchTrial, saved: Collection[object]) -> Iterator
         modules = value.modules() if isinstance(value, torch.nn.Module) else ()
         if any(id(module) in identities for module in modules):
             yield value
+
+
+class TrainedUnit:
+    """The metrics that ``train_batch`` returned for each batch.
+
+    Tensors become numbers when the metrics are read, so that no batch waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[dict[str, Any]] = []
+        self._counts: list[int] = []
+
+    def add(self, returned: Any, num_records: int) -> None:
+        """Add the value that ``train_batch`` returned for a batch.
+
+        Raises:
+            MetricError: If it is neither a tensor nor a mapping.
+        """
+        if isinstance(returned, torch.Tensor):
+            returned = {"loss": returned}
+        if not isinstance(returned, Mapping):
+            raise MetricError(
+                f"train_batch returned {describe(returned)}.\n"
+                "Return the loss, or metrics by name, such as {'loss': loss}."
+            )
+        self._batches.append({
+            str(name): value.detach() if isinstance(value, torch.Tensor) else value
+            for name, value in returned.items()
+        })  # fmt: skip
+        self._counts.append(num_records)
+
+    @property
+    def num_records(self) -> int:
+        """Records in all batches."""
+        return sum(self._counts)
+
+    def batch_metrics(self) -> list[dict[str, float]]:
+        """Return the metrics of each batch, oldest first."""
+        return [
+            {name: as_number(name, value) for name, value in batch.items()}
+            for batch in self._batches
+        ]
+
+    def means(self, batches: list[dict[str, float]]) -> dict[str, float]:
+        """Return the means over the batches, each counting as often as it has records.
+
+        A metric that only some batches have is the mean over those.
+        """
+        names = dict.fromkeys(name for batch in batches for name in batch)
+        pairs = list(zip(batches, self._counts, strict=True))
+        return {
+            name: weighted_mean(
+                [{name: batch[name]} for batch, _ in pairs if name in batch],
+                [float(count) for batch, count in pairs if name in batch],
+            )[name]
+            for name in names
+        }
+
+
+def prepare_worker(options: PrepareOptions) -> None:
+    """Seed PyTorch, choose the GPU, and fix the order of operations.
+
+    | ``reproducibility.deterministic_ops`` | on a CPU | on a GPU |
+    | --- | --- | --- |
+    | not set | one thread per operation; others give a warning | as PyTorch |
+    | true | one thread per operation; others are errors | others are errors |
+    | false | as PyTorch | as PyTorch |
+
+    Others: operations that have no deterministic form. The number of threads of an operation
+    decides the order of its additions, so a run that is resumed on other cores would differ in the
+    last bits. A trial that calls ``torch.set_num_threads(n)`` in its ``__init__`` gets n threads on
+    every machine.
+
+    Args:
+        options: The trial's seed, the worker's rank, and the configured determinism.
+    """
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
+        torch.cuda.set_device(options.local_rank % torch.cuda.device_count())
+    if options.deterministic_ops is not False and not has_gpu:
+        torch.set_num_threads(1)
+    if options.deterministic_ops:
+        torch.use_deterministic_algorithms(True)
+    elif options.deterministic_ops is None and not has_gpu:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    elif has_gpu:
+        logging.getLogger("detcore.torch").info(
+            "operations are not deterministic on a GPU, so a resumed run may differ in the last "
+            "bits; reproducibility.deterministic_ops: true fixes their order"
+        )
+    torch.manual_seed(options.seed)

@@ -11,7 +11,9 @@ from typing import Any
 from detcore.errors import InvalidCheckpointError
 from detcore.types import TensorInfo
 from detcore_torch._layouts import Layout, describe_layouts, place_tensors
+from detcore_torch._tree import decode, encode
 
+_VERSION = 1
 _MEMORY = "memory"  # the only key of the header: safetensors writes several in any order
 _DAMAGED = (AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 
@@ -47,6 +49,17 @@ class StateFiles:
         self.tensors[file] = own
         self.layouts[file] = describe_layouts(own)
 
+    def add_state(self, name: str, state: Mapping[str, object]) -> None:
+        """Add nested plain values and tensors as ``name.json`` and ``name.safetensors``.
+
+        Raises:
+            InvalidExperimentError: If something in them would need a pickle.
+        """
+        tensors: dict[str, Any] = {}
+        encoded = {k: encode(value, tensors, f"{name}.{k}") for k, value in state.items()}
+        self.documents[f"{name}.json"] = {"version": _VERSION, **encoded}
+        self.add_tensors(f"{name}.safetensors", tensors)
+
     def copied(self) -> StateFiles:
         """Return files that share no memory with the training."""
         tensors = {
@@ -67,7 +80,7 @@ class StateFiles:
             metadata = {_MEMORY: memory} if aliases or layouts else None
             save_file(plain, directory / file, metadata=metadata)
         for file, value in self.documents.items():
-            write_json(directory / file, value)
+            (directory / file).write_text(json.dumps(value), encoding="utf-8")
 
     def infos(self) -> list[TensorInfo]:
         """Return the tensors' entries in the manifest."""
@@ -122,32 +135,30 @@ def read_tensors(path: Path) -> dict[str, Any]:
     return found
 
 
-def read_json(path: Path, version: int) -> dict[str, Any]:
-    """Read a JSON object with its version.
+def read_state(directory: Path, name: str) -> dict[str, Any]:
+    """Read the values that `StateFiles.add_state` added.
 
     Raises:
-        InvalidCheckpointError: If it is missing, damaged, or of another version.
+        InvalidCheckpointError: If they are missing, damaged, or of another version.
     """
+    path = directory / f"{name}.json"
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        state = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise InvalidCheckpointError(
-            f"{path.parent} has no file {path.name}, so it is no checkpoint of a PyTorchTrial.\n"
+            f"{directory} has no file {path.name}, so it is no checkpoint of a PyTorchTrial.\n"
             "Name the folder of a checkpoint that detcore-torch wrote, with all of its files."
         ) from error
     except (ValueError, RecursionError) as error:
         raise InvalidCheckpointError(
             f"{path} is damaged: {error}.\nRestore an earlier checkpoint, or download it again."
         ) from error
-    if not isinstance(value, dict) or value.get("version") != version:
+    if not isinstance(state, dict) or state.get("version") != _VERSION:
         raise InvalidCheckpointError(
-            f"{path} is not of version {version}.\n"
+            f"{path} is not of version {_VERSION}.\n"
             "It was written by another version of detcore-torch, or the file was changed.\n"
             "Resume with the version that wrote the checkpoint."
         )
-    return value
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON value; floats keep every bit."""
-    path.write_text(json.dumps(value), encoding="utf-8")
+    decoded: dict[str, Any] = decode(state, read_tensors(directory / f"{name}.safetensors"))
+    del decoded["version"]
+    return decoded

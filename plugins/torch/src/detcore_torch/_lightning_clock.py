@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
+from detcore_torch._files import read_state
 from detcore_torch._group import settle_buckets
-from detcore_torch._lightning_settings import check_prepared
+from detcore_torch._lightning_data import logged_metrics, unwrapped_model
 from detcore_torch._lightning_state import (
     FRAMEWORK,
     CallbackStates,
@@ -24,15 +25,12 @@ from detcore_torch._lightning_state import (
     read_first_files,
     resume_averaging,
 )
-from detcore_torch._lightning_validation import logged_metrics, unwrapped_model
 from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._script import (
     ScriptRun,
     ScriptState,
-    add_document,
     captured_generators,
     generators_in,
-    read_document,
     restore_callbacks,
 )
 
@@ -132,7 +130,12 @@ class _ClockCallback:
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Take over the trainer's periods and SIGTERM."""
-        check_prepared(trainer)
+        if not trainer.enable_validation:
+            raise InvalidExperimentError(
+                "the trainer makes no validations, by which detcore chooses the best checkpoint.\n"
+                "Give fit validation data, the model a validation_step, and leave "
+                "limit_val_batches."
+            )
         settle_buckets(trainer.strategy.model)
         if self._run.checkpoint is not None:
             resume_averaging(trainer)
@@ -299,7 +302,7 @@ class _ClockCallback:
         if checkpoint is None:
             overwrite_later_files(trainer, read_first_files(trainer, self._run.context))
             return
-        document = read_document(checkpoint, FRAMEWORK)
+        document = read_state(checkpoint, FRAMEWORK)
         self._state({}).restore(checkpoint)
         restore_callbacks(self._clock, checkpoint, self._callbacks)
         trainer.should_stop = trainer.should_stop or document["is_stopping"]
@@ -319,5 +322,5 @@ class _ClockCallback:
             schedulers=[config.scheduler for config in trainer.lr_scheduler_configs],
             rank=self._run.context.distributed.rank,
             callbacks=self._callbacks,
-            extra=lambda files: add_document(files, FRAMEWORK, rest),
+            extra=lambda files: files.add_state(FRAMEWORK, rest),
         )

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from detcore_torch._model_attributes import ModelAttributes
-from detcore_torch._script import ScriptState, read_document
+from detcore_torch._files import read_state
+from detcore_torch._model_attributes import restore_buffers
+from detcore_torch._state import attributes_in, load_models
 from detcore_torch._torch import torch
 from detcore_torch._user_attributes import UserAttributes, name_callbacks
 
@@ -73,8 +74,9 @@ class StateIO:
         if not (folder / f"{FRAMEWORK}.json").is_file():
             return self.original.load_checkpoint(path, *args, **kw)
         model = self._trainer.lightning_module
-        ScriptState(attributes=ModelAttributes([model])).restore_models(folder)
-        document = read_document(folder, FRAMEWORK)["trainer"]
+        load_models([model], folder)
+        attributes_in([model], folder, restore_buffers)()
+        document = read_state(folder, FRAMEWORK)["trainer"]
         # Lightning copies the first of these into the model, and hooks may use the other ones.
         weights = {name: _copy(value) for name, value in model.state_dict().items()}
         states = {"state_dict": weights, "optimizer_states": [], "lr_schedulers": []}

@@ -164,7 +164,6 @@ class BatchStream:
         seed: The trial's seed.
         rank: This worker.
         world_size: Number of workers.
-        start: Number of the first batch.
         stop: Number of the batch after the last one; None: no end.
     """
 
@@ -176,7 +175,6 @@ class BatchStream:
         seed: int,
         rank: int = 0,
         world_size: int = 1,
-        start: int = 0,
         stop: int | None = None,
     ) -> None:
         self._loader = loader
@@ -184,7 +182,7 @@ class BatchStream:
         self._seed = seed
         self._rank = rank
         self._world_size = world_size
-        self._start = start
+        self._start = 0
         self._stop = stop
         self._batches: Generator[Batch, None, None] | None = None
 

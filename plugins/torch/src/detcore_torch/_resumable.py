@@ -16,8 +16,7 @@ from detcore_torch._loader import DataLoader, described
 from detcore_torch._order import BatchRequests
 from detcore_torch._seeding import seed_from
 from detcore_torch._stream import StreamFeed
-from detcore_torch._torch import torch
-from detcore_torch._versions import supported
+from detcore_torch._torch import supported, torch
 from detcore_torch._webdataset import ShardStream, is_webdataset
 
 _VERSION = 1

@@ -15,12 +15,11 @@ from detcore.config import load_mapping
 from detcore.environment import read_environment
 from detcore.errors import InvalidExperimentError
 from detcore.trial import open_clock, resumed_from
-from detcore_torch._files import StateFiles, read_json, read_tensors
+from detcore_torch._files import StateFiles
 from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._schedulers import LRScheduler
 from detcore_torch._seeding import capture_generators, restore_generators
-from detcore_torch._state import capture_shared, load_buffers, load_models, restore_shared
-from detcore_torch._tree import decode, encode
+from detcore_torch._state import capture_shared, restore_shared
 from detcore_torch._worker_state import StatefulCallbacks, WorkerState, capture_worker
 
 if TYPE_CHECKING:
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
-_VERSION = 1
 _script_hparams: set[str] = set()
 
 
@@ -63,7 +61,7 @@ class Plan:
         validate_every: Steps between validations; 0 for one at the end.
         save_every: Steps between checkpoints, besides the best and the last; 0 for none.
         seed: Seed to record, ``0 <= seed < 2**31``.
-        hparams: Hyperparameters to record.
+        hparams: Hyperparameters to record; None for none.
         arguments: The library's arguments on which the result of training depends. A run continues
             only with equal ones; those without a JSON form, and None, are not compared.
         storage: Path or URL of the checkpoints; None for the default.
@@ -76,7 +74,7 @@ class Plan:
     validate_every: int
     save_every: int
     seed: int
-    hparams: Mapping[str, object]
+    hparams: Mapping[str, object] | None
     arguments: Mapping[str, object]
     storage: str | None
 
@@ -121,7 +119,7 @@ class ScriptRun:
     validation_period: int
     is_managed: bool
 
-    def finish(self, steps_completed: int) -> None:
+    def finish(self) -> None:
         """Check that training ended because the clock said so.
 
         Raises:
@@ -131,8 +129,8 @@ class ScriptRun:
         """
         if self.clock.stopped is None:
             raise InvalidExperimentError(
-                f"training ended at step {steps_completed}, but the experiment goes to step "
-                f"{self.clock.next_boundary} or further.\n"
+                f"training ended before step {self.clock.next_boundary}, to which the experiment "
+                "goes at least.\n"
                 "The framework's own limit (max_steps, epochs) is lower than searcher.max_length.\n"
                 "Raise the one or lower the other."
             )
@@ -141,8 +139,10 @@ class ScriptRun:
 
 
 @contextlib.contextmanager
-def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iterator[ScriptRun]:
-    """Open the context of a script, and its clock.
+def open_run(
+    plan: Plan, *, framework: str, steps_per_epoch: int | None, world_size: tuple[str, int]
+) -> Iterator[ScriptRun]:
+    """Open the context of a script, and its clock; check at the end that training is complete.
 
     Under ``detcore run``, the experiment file decides on lengths and periods, else the plan.
 
@@ -150,6 +150,12 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
         plan: The script's settings.
         framework: The name for the checkpoints.
         steps_per_epoch: Steps in one pass over the training data; None if unknown.
+        world_size: The number of processes according to the library, after its name there.
+
+    Raises:
+        SystemExit: See `ScriptRun.finish`.
+        InvalidExperimentError: If the library has found another number of processes than were
+            started, or the workers have different data, or see `ScriptRun.finish`.
     """
     is_managed = read_environment().trial_info is not None
     config = load_mapping(plan.config()).config
@@ -159,7 +165,7 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
         if value is not None and _has_json_form(value)
     }
     recorded = {**config.model_dump(mode="json"), "name": None, "script_arguments": arguments}
-    script = core.ScriptExperiment(config=recorded, hparams=plan.hparams, seed=plan.seed)
+    script = core.ScriptExperiment(config=recorded, hparams=plan.hparams or {}, seed=plan.seed)
     storage = None if is_managed else recorded.get("checkpoint_storage")
     with core.init(
         distributed=core.DistributedContext.from_env(),
@@ -167,6 +173,7 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
         script=script,
         resume=True,
     ) as context:
+        _check_workers(*world_size, context)
         _check_same_data(context, steps_per_epoch)
         info = context.info
         settings = config.trial_settings() if info is None or not is_managed else info.settings
@@ -187,7 +194,7 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
                 # The folder of a script by itself may contain anything, up to a home folder.
                 code_files=None if is_managed else [file.name] if file is not None else [],
             )
-            yield ScriptRun(
+            run = ScriptRun(
                 context=context,
                 clock=clock,
                 checkpoint=checkpoint,
@@ -196,6 +203,8 @@ def open_run(plan: Plan, *, framework: str, steps_per_epoch: int | None) -> Iter
                 validation_period=count(settings.min_validation_period),
                 is_managed=is_managed,
             )
+            yield run
+            run.finish()
 
 
 def _has_json_form(value: object) -> bool:
@@ -217,21 +226,12 @@ def _check_same_data(context: core.Context, steps_per_epoch: int | None) -> None
         )
 
 
-def check_workers(name: str, found: int, run: ScriptRun) -> None:
-    """Check that a library has found as many processes as were started.
-
-    Args:
-        name: The library's name for their number, used in the message.
-        found: Their number according to the library.
-        run: The run.
-
-    Raises:
-        InvalidExperimentError: If it has not.
-    """
-    started = run.context.distributed.size
-    if found != started:
+def _check_workers(name: str, size: int, context: core.Context) -> None:
+    """Check that a library has found as many processes as were started."""
+    started = context.distributed.size
+    if size != started:
         raise InvalidExperimentError(
-            f"{started} workers were started, but {name} is {found}: each of them would train a "
+            f"{started} workers were started, but {name} is {size}: each of them would train a "
             "model by itself.\n"
             "Start the script with torchrun or with 'detcore launch --launcher torch', and have "
             "the library use the CPU where there is no GPU (use_cpu=True, cpu=True)."
@@ -305,15 +305,6 @@ class ScriptState:
         """
         restore_shared(self, checkpoint)
 
-    def restore_models(self, checkpoint: Path) -> None:
-        """Restore the models alone.
-
-        Raises:
-            InvalidCheckpointError: If they do not fit.
-        """
-        load_models(self.models, checkpoint)
-        load_buffers(self.models, checkpoint)
-
     def check_objects(self, created: Sequence[str]) -> None:
         """Check that the next start of the script can restore the state.
 
@@ -359,33 +350,6 @@ class ScriptState:
         )
         self._tensors = files.infos()
         return files
-
-
-def add_document(files: StateFiles, name: str, state: Mapping[str, object]) -> None:
-    """Add nested plain values and tensors as ``name.json`` and ``name.safetensors``.
-
-    Raises:
-        InvalidExperimentError: If something in them would need a pickle.
-    """
-    tensors: dict[str, Any] = {}
-    encoded = encode(dict(state), tensors, name)
-    files.documents[f"{name}.json"] = {"version": _VERSION, "state": encoded}
-    if tensors:
-        files.add_tensors(f"{name}.safetensors", tensors)
-
-
-def read_document(checkpoint: Path, name: str) -> dict[str, Any]:
-    """Read the values that `add_document` added.
-
-    Raises:
-        InvalidCheckpointError: If they are missing or damaged.
-    """
-    document = read_json(checkpoint / f"{name}.json", _VERSION)
-    path = checkpoint / f"{name}.safetensors"
-    found: dict[str, Any] = decode(
-        document.get("state"), read_tensors(path) if path.exists() else {}
-    )
-    return found
 
 
 def restore_callbacks(clock: AskedClock, checkpoint: Path, callbacks: StatefulCallbacks) -> None:

@@ -3,8 +3,8 @@
 | file | content |
 | --- | --- |
 | ``model.safetensors``, ``model-1.safetensors``, ... | a model's ``state_dict``, by its names |
-| ``optimizer.safetensors``, ... | the tensors of an optimizer's state |
-| ``others.safetensors`` | tensors of schedulers and scalers, and buffers that are not persistent |
+| ``optimizer.json``, ``optimizer.safetensors``, ... | an optimizer's state |
+| ``torch.safetensors`` | tensors of schedulers and scalers, and buffers that are not persistent |
 | ``torch.json`` | everything else, with the names of the tensors in their places |
 """
 
@@ -15,24 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from detcore.errors import InvalidCheckpointError
-from detcore_torch._files import StateFiles, read_json, read_tensors
+from detcore.errors import InvalidCheckpointError, InvalidExperimentError
+from detcore_torch._files import StateFiles, read_state, read_tensors
 from detcore_torch._model_attributes import (
     ModelAttributes,
     restore_attributes,
-    restore_buffers,
 )
-from detcore_torch._parameter_groups import name_groups, restore_groups, select_moments
 from detcore_torch._torch import torch
-from detcore_torch._tree import decode, encode
 
 if TYPE_CHECKING:
     from detcore_torch._schedulers import LRScheduler
 
 
-_FILE = "torch.json"
-_OTHERS = "others.safetensors"
-_VERSION = 1
+_NAME = "torch"
 
 
 class Wrapped(Protocol):
@@ -65,38 +60,26 @@ def capture_shared(context: Wrapped, files: StateFiles) -> None:
     Raises:
         InvalidExperimentError: If the state could not be restored.
     """
-    others: dict[str, Any] = {}
-    document: dict[str, Any] = {"version": _VERSION, "models": [], "optimizers": []}
     attributes = context.attributes.capture()
+    models: list[dict[str, Any]] = []
     for index, model in enumerate(context.models):
         state = model.state_dict()
         tensors = {name: v for name, v in state.items() if isinstance(v, torch.Tensor)}
-        files.add_tensors(_name("model", index), tensors)
+        files.add_tensors(f"{_name('model', index)}.safetensors", tensors)
         extra = {name: value for name, value in state.items() if name not in tensors}
-        document["models"].append({
-            "extra": encode(extra, others, f"model.{index}"),
-            "attributes": encode(attributes[index], others, f"model.{index}.attributes"),
-        })  # fmt: skip
+        models.append({"extra": extra, "attributes": attributes[index]})
     for index, optimizer in enumerate(context.optimizers):
-        tensors = {}
-        encoded = encode(optimizer.state_dict(), tensors, "optimizer")
-        files.add_tensors(_name("optimizer", index), tensors)
-        document["optimizers"].append({
-            "class": type(optimizer).__name__,
-            "parameters": name_groups(optimizer, context.models),
-            "state": encoded,
-        })  # fmt: skip
-    document["schedulers"] = [
-        encode(_plain_part(each.scheduler.state_dict()), others, f"scheduler.{index}")
-        for index, each in enumerate(context.lr_schedulers)
-    ]
-    document["scalers"] = [
-        encode(scaler.state_dict(), others, f"scaler.{index}")
-        for index, scaler in enumerate(context.scalers)
-    ]
-    if others:
-        files.add_tensors(_OTHERS, others)
-    files.documents[_FILE] = document
+        files.add_state(_name("optimizer", index), optimizer.state_dict())
+    document = {
+        "models": models,
+        "optimizers": [
+            {"class": type(each).__name__, "parameters": _name_groups(each, context.models)}
+            for each in context.optimizers
+        ],
+        "schedulers": [_plain_part(each.scheduler.state_dict()) for each in context.lr_schedulers],
+        "scalers": [scaler.state_dict() for scaler in context.scalers],
+    }
+    files.add_state(_NAME, document)
 
 
 def restore_shared(context: Wrapped, directory: Path) -> None:
@@ -105,15 +88,14 @@ def restore_shared(context: Wrapped, directory: Path) -> None:
     Raises:
         InvalidCheckpointError: If it does not fit, or is damaged.
     """
-    document = read_json(directory / _FILE, _VERSION)
-    others = _read_others(directory)
+    document = read_state(directory, _NAME)
     optimizers = _read_optimizers(context, directory, document)
-    schedulers = _states(document, "schedulers", len(context.lr_schedulers), others)
-    scalers = _states(document, "scalers", len(context.scalers), others)
+    schedulers = _list(document, "schedulers", len(context.lr_schedulers))
+    scalers = _list(document, "scalers", len(context.scalers))
     load_models(context.models, directory)
     attributes_in(context.models, directory)()
     for optimizer, (names, state) in zip(context.optimizers, optimizers, strict=True):
-        restore_groups(optimizer, names, context.models)
+        _restore_groups(optimizer, names, context.models)
         _load(optimizer.load_state_dict, state, directory)
     for each, state in zip(context.lr_schedulers, schedulers, strict=True):
         _load(each.scheduler.load_state_dict, state, directory)
@@ -127,12 +109,11 @@ def start_from_other(context: Wrapped, directory: Path) -> None:
     Raises:
         InvalidCheckpointError: If it does not fit, or is damaged.
     """
-    document = read_json(directory / _FILE, _VERSION)
-    optimizers = _read_optimizers(context, directory, document)
+    optimizers = _read_optimizers(context, directory, read_state(directory, _NAME))
     load_models(context.models, directory)
     for optimizer, (names, state) in zip(context.optimizers, optimizers, strict=True):
         # Learning rates and their like are hyperparameters of this trial.
-        own = select_moments(optimizer, state, names, context.models)
+        own = _select_moments(optimizer, state, names, context.models)
         _load(optimizer.load_state_dict, own, directory)
 
 
@@ -142,49 +123,39 @@ def load_models(models: Sequence[Any], directory: Path) -> None:
     Raises:
         InvalidCheckpointError: If it does not fit, or is damaged.
     """
-    document = read_json(directory / _FILE, _VERSION)
-    others = _read_others(directory)
-    records = _list(document, "models", len(models))
+    records = _list(read_state(directory, _NAME), "models", len(models))
     states = []
     for index, (model, record) in enumerate(zip(models, records, strict=True)):
-        file = directory / _name("model", index)
-        state = read_tensors(file)
-        state.update(decode(record.get("extra", {}), others))
+        file = directory / f"{_name('model', index)}.safetensors"
+        state = {**read_tensors(file), **record.get("extra", {})}
         _check_fit(model, state, file)
         states.append(state)
     for model, state in zip(models, states, strict=True):
         _load(model.load_state_dict, state, directory)
 
 
-def load_buffers(models: Sequence[Any], directory: Path) -> None:
-    """Restore the buffers of models that are not part of their ``state_dict``.
-
-    Raises:
-        InvalidCheckpointError: If they do not fit, or are damaged.
-    """
-    for model, state in zip(models, _read_attributes(models, directory), strict=True):
-        _load(functools.partial(restore_buffers, model), state, directory)
-
-
-def attributes_in(models: Sequence[Any], directory: Path) -> Callable[[], None]:
+def attributes_in(
+    models: Sequence[Any],
+    directory: Path,
+    restore: Callable[[Any, Mapping[str, Any]], None] = restore_attributes,
+) -> Callable[[], None]:
     """Read the attributes of models; return a function that restores them.
+
+    Args:
+        models: The models.
+        directory: The checkpoint.
+        restore: Restores the attributes of a model, or a part of them.
 
     Raises:
         InvalidCheckpointError: If they are damaged; the function also if they do not fit.
     """
-    states = _read_attributes(models, directory)
+    records = _list(read_state(directory, _NAME), "models", len(models))
 
-    def restore() -> None:
-        for model, state in zip(models, states, strict=True):
-            _load(functools.partial(restore_attributes, model), state, directory)
+    def restore_all() -> None:
+        for model, record in zip(models, records, strict=True):
+            _load(functools.partial(restore, model), record.get("attributes"), directory)
 
-    return restore
-
-
-def _read_attributes(models: Sequence[Any], directory: Path) -> list[Any]:
-    records = _list(read_json(directory / _FILE, _VERSION), "models", len(models))
-    others = _read_others(directory)
-    return [decode(record.get("attributes"), others) for record in records]
+    return restore_all
 
 
 def _check_fit(model: torch.nn.Module, state: Mapping[str, Any], file: Path) -> None:
@@ -218,26 +189,16 @@ def _read_optimizers(context: Wrapped, directory: Path, document: Mapping[str, A
                 f"{directory} a {record.get('class')}.\n"
                 "Use the optimizer that the checkpoint was made with, or start a new trial."
             )
-        tensors = read_tensors(directory / _name("optimizer", index))
-        found.append((record.get("parameters"), decode(record.get("state"), tensors)))
+        found.append((record.get("parameters"), read_state(directory, _name("optimizer", index))))
     return found
-
-
-def _read_others(directory: Path) -> dict[str, Any]:
-    path = directory / _OTHERS
-    return read_tensors(path) if path.exists() else {}
-
-
-def _states(
-    document: Mapping[str, Any], key: str, count: int, tensors: Mapping[str, Any]
-) -> list[Any]:
-    return [decode(state, tensors) for state in _list(document, key, count)]
 
 
 def _list(document: Mapping[str, Any], key: str, count: int) -> list[Any]:
     found = document.get(key)
     if not isinstance(found, list) or not all(isinstance(each, dict) for each in found):
-        raise InvalidCheckpointError(f"{_FILE} of the checkpoint is damaged: {key} is {found!r}")
+        raise InvalidCheckpointError(
+            f"{_NAME}.json of the checkpoint is damaged: {key} is {found!r}"
+        )
     if len(found) != count:
         raise InvalidCheckpointError(
             f"the trial wraps {count} {key}, and the checkpoint holds {len(found)}.\n"
@@ -256,10 +217,83 @@ def _load(load: Callable[[Any], Any], state: Any, directory: Path) -> None:
         ) from error
 
 
+def _name_groups(optimizer: Any, models: Sequence[Any]) -> list[list[str]]:
+    """Return the names of the parameters in each group of an optimizer.
+
+    Raises:
+        InvalidExperimentError: If a parameter belongs to none of the models.
+    """
+    names = {id(each): name for name, each in _name_parameters(models).items()}
+    groups: list[list[str]] = []
+    for index, group in enumerate(optimizer.param_groups):
+        unknown = [each for each in group["params"] if id(each) not in names]
+        if unknown:
+            shapes = ", ".join(str(tuple(each.shape)) for each in unknown[:3])
+            raise InvalidExperimentError(
+                f"{len(unknown)} parameters in group {index} of {type(optimizer).__name__} belong "
+                f"to no model that is saved (shape: {shapes}).\n"
+                "Checkpoints would not contain them, so training could not be resumed.\n"
+                "Make them parameters of the model: assign the module that they belong to, or an "
+                "nn.Parameter, to an attribute of the model in its __init__."
+            )
+        groups.append([names[id(each)] for each in group["params"]])
+    return groups
+
+
+def _restore_groups(optimizer: Any, groups: list[list[str]], models: Sequence[Any]) -> None:
+    """Give an optimizer the groups of parameters that `_name_groups` returned.
+
+    Raises:
+        InvalidCheckpointError: If a model has no such parameter.
+    """
+    parameters = _name_parameters(models)
+    missing = [name for names in groups for name in names if name not in parameters]
+    if missing:
+        raise InvalidCheckpointError(
+            f"{type(optimizer).__name__} of the checkpoint trains {', '.join(missing[:3])}, which "
+            "the model does not have.\n"
+            "Use the code that the checkpoint was made with, or start a new trial."
+        )
+    del optimizer.param_groups[len(groups) :]
+    for group, names in zip(optimizer.param_groups, groups, strict=False):
+        group["params"] = [parameters[name] for name in names]
+    for names in groups[len(optimizer.param_groups) :]:
+        optimizer.add_param_group({"params": [parameters[name] for name in names]})
+
+
+def _select_moments(
+    optimizer: Any, state: Mapping[str, Any], groups: list[list[str]], models: Sequence[Any]
+) -> dict[str, Any]:
+    """Return the part of an optimizer's state that belongs to the parameters of another one.
+
+    Args:
+        optimizer: The other one, whose settings the result has.
+        state: The state, from ``state_dict``.
+        groups: The names of the parameters of the state, from `_name_groups`.
+        models: The models whose parameters the other one trains.
+    """
+    numbers = {name: i for i, name in enumerate(n for names in groups for n in names)}
+    own_names = [name for names in _name_groups(optimizer, models) for name in names]
+    moments = {
+        index: state["state"][numbers[name]]
+        for index, name in enumerate(own_names)
+        if numbers.get(name) in state["state"]
+    }
+    return {**state, "state": moments, "param_groups": optimizer.state_dict()["param_groups"]}
+
+
+def _name_parameters(models: Sequence[Any]) -> dict[str, Any]:
+    return {
+        f"model-{index}.{name}": parameter
+        for index, model in enumerate(models)
+        for name, parameter in model.named_parameters()
+    }
+
+
 def _plain_part(state: Mapping[str, Any]) -> dict[str, Any]:
     """Return a scheduler's state without functions, which the trial's code makes again."""
     return {name: value for name, value in state.items() if not callable(value)}
 
 
 def _name(kind: str, index: int) -> str:
-    return f"{kind}-{index}.safetensors" if index else f"{kind}.safetensors"
+    return f"{kind}-{index}" if index else kind

@@ -11,19 +11,18 @@ from transformers import TrainerCallback
 
 from detcore.errors import InvalidExperimentError
 from detcore.trial import Decision, Step
+from detcore_torch._files import read_state
 from detcore_torch._group import settle_buckets
 from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._script import (
     ScriptRun,
     ScriptState,
-    add_document,
     captured_generators,
     generators_in,
-    read_document,
     restore_callbacks,
 )
 from detcore_torch._seeding import preserved_generators
-from detcore_torch._trainer_validation import share_buffers
+from detcore_torch._trainer_data import share_buffers
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
@@ -280,7 +279,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
     def _restore(self, checkpoint: Path) -> None:
         self._state().restore(checkpoint)
         restore_callbacks(self._clock, checkpoint, self._callbacks)
-        document = read_document(checkpoint, FRAMEWORK)
+        document = read_state(checkpoint, FRAMEWORK)
         self._best.restore(checkpoint, document["best_step"])
         self._validation = document["validation"]
         self._trainer.control.should_training_stop = document["is_stopping"]
@@ -311,7 +310,7 @@ class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is n
             "validation": self._validation,
             "is_stopping": self._is_stopping,
         }
-        add_document(files, FRAMEWORK, rest)
+        files.add_state(FRAMEWORK, rest)
         # The trainer reads this file. It would look for the folder, and not for the callbacks.
         state = dataclasses.replace(
             self._trainer.state, best_model_checkpoint=None, stateful_callbacks={}

@@ -12,8 +12,7 @@ from typing import Any
 
 from detcore.errors import DataError, describe
 from detcore_torch._seeding import seed_from
-from detcore_torch._torch import torch
-from detcore_torch._versions import supported
+from detcore_torch._torch import supported, torch
 
 _OPENERS = frozenset({"StreamingOpen", "FileCache", "tarfile_samples"})
 _REORDERING = frozenset({"_shuffle", "detshuffle", "islice"})

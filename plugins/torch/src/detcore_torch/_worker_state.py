@@ -7,16 +7,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from detcore.errors import InvalidCheckpointError
-from detcore_torch._files import StateFiles, read_json, read_tensors
+from detcore_torch._files import StateFiles, read_state
 from detcore_torch._model_attributes import capture_metrics, restore_metrics
 from detcore_torch._seeding import capture_generators, restore_generators
-from detcore_torch._tree import decode, encode
 
-_FILE = "worker.json"
-_TENSORS = "worker.safetensors"
-_VERSION = 1
-_RANDOM = "random."
-_GRADIENT = "gradient."
+_NAME = "worker"
 
 
 class StatefulCallbacks(Protocol):
@@ -50,22 +45,20 @@ def capture_worker(
             other parameters are added.
     """
     random, generators = capture_generators()
-    tensors = {f"{_RANDOM}{name}": state for name, state in generators.items()}
-    for name, parameter in _parameters(models):
-        if parameter.grad is not None and id(parameter) not in applied:
-            tensors[f"{_GRADIENT}{name}"] = parameter.grad
-    files.documents[_FILE] = {
-        "version": _VERSION,
+    state = {
         "batches": batches,
         "random": random,
+        "generators": generators,
+        "gradients": {
+            name: parameter.grad
+            for name, parameter in _parameters(models)
+            if parameter.grad is not None and id(parameter) not in applied
+        },
+        "callbacks": {} if callbacks is None else callbacks.state_dict(),
+        "attributes": dict(attributes or {}),
+        "metrics": capture_metrics(models),
     }
-    if callbacks is not None:
-        files.documents[_FILE]["callbacks"] = encode(callbacks.state_dict(), tensors, "callbacks")
-    if attributes:
-        files.documents[_FILE]["attributes"] = encode(dict(attributes), tensors, "attributes")
-    if metrics := capture_metrics(models):
-        files.documents[_FILE]["metrics"] = encode(metrics, tensors, "metrics")
-    files.add_tensors(_TENSORS, tensors)
+    files.add_state(_NAME, state)
 
 
 class WorkerState:
@@ -76,44 +69,35 @@ class WorkerState:
 
     Attributes:
         batches: Batches completed.
+        attributes: Attributes that the trial had changed.
 
     Raises:
         InvalidCheckpointError: If it is missing or damaged.
     """
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._document = read_json(folder / _FILE, _VERSION)
-        self._tensors = read_tensors(folder / _TENSORS)
-        batches = self._document.get("batches")
+        self._path = folder / f"{_NAME}.json"
+        self._state = read_state(folder, _NAME)
+        batches = self._state.get("batches")
         if type(batches) is not int or batches < 0:
             raise InvalidCheckpointError(
-                f"{folder / _FILE} is damaged: batches={batches!r}.\n"
+                f"{self._path} is damaged: batches={batches!r}.\n"
                 "Restore an earlier checkpoint, or download it again."
             )
         self.batches: int = batches
+        self.attributes: Mapping[str, Any] = self._state.get("attributes", {})
 
     def restore_generators(self) -> None:
         """Set the random generators."""
-        found = {
-            name.removeprefix(_RANDOM): tensor
-            for name, tensor in self._tensors.items()
-            if name.startswith(_RANDOM)
-        }
-        restore_generators(self._document.get("random") or {}, found)
+        restore_generators(self._state.get("random", {}), self._state.get("generators", {}))
 
     def restore_metrics(self, models: Sequence[Any]) -> None:
         """Set the states of metrics in models."""
-        restore_metrics(models, decode(self._document.get("metrics") or {}, self._tensors))
+        restore_metrics(models, self._state.get("metrics", {}))
 
     def restore_callbacks(self, callbacks: StatefulCallbacks) -> None:
         """Give the callbacks their states."""
-        callbacks.load_state_dict(decode(self._document.get("callbacks") or {}, self._tensors))
-
-    def read_attributes(self) -> dict[str, Any]:
-        """Return the attributes that the trial had changed."""
-        attributes: dict[str, Any] = decode(self._document.get("attributes") or {}, self._tensors)
-        return attributes
+        callbacks.load_state_dict(self._state.get("callbacks", {}))
 
     def restore_gradients(self, models: Sequence[Any], others: Sequence[WorkerState] = ()) -> None:
         """Set the gradients that were summed and not yet applied.
@@ -127,14 +111,14 @@ class WorkerState:
         """
         parts = [self, *others]
         for name, parameter in _parameters(models):
-            found = [part._tensors.get(f"{_GRADIENT}{name}") for part in parts]
+            found = [part._state.get("gradients", {}).get(name) for part in parts]
             there = [gradient for gradient in found if gradient is not None]
             if not there:
                 parameter.grad = None
                 continue
             if any(gradient.shape != parameter.shape for gradient in there):
                 raise InvalidCheckpointError(
-                    f"{self._folder / _TENSORS} does not fit: the gradient of {name} has the shape "
+                    f"{self._path} does not fit: the gradient of {name} has the shape "
                     f"{tuple(there[0].shape)}, its parameter {tuple(parameter.shape)}.\n"
                     "Use the code that the checkpoint was made with, or start a new trial."
                 )

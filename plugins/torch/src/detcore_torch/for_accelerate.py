@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
-from detcore_torch._files import StateFiles
+from detcore_torch._files import read_state
 from detcore_torch._group import settle_buckets
 from detcore_torch._model_attributes import ModelAttributes
 from detcore_torch._resumable import ResumableLoader, resumable_loader
@@ -32,17 +32,13 @@ from detcore_torch._script import (
     Plan,
     ScriptRun,
     ScriptState,
-    add_document,
-    check_workers,
     generators_in,
     hyperparameters,
     open_run,
-    read_document,
 )
 from detcore_torch._seeding import preserved_generators
 from detcore_torch._state import attributes_in
-from detcore_torch._torch import torch
-from detcore_torch._versions import supported
+from detcore_torch._torch import supported, torch
 
 supported("accelerate", (1, 12), (2,), "accelerate")
 
@@ -128,19 +124,22 @@ def training(
         validate_every=period,
         save_every=period if save_every is None else save_every,
         seed=torch.initial_seed() % (1 << 31),
-        hparams=dict(hparams or {}),
+        hparams=hparams,
         arguments={name: getattr(accelerator, name) for name in _RESULT_ARGUMENTS},
         storage=checkpoint_storage,
     )
-    with open_run(plan, framework=_FRAMEWORK, steps_per_epoch=steps_per_epoch) as run:
-        check_workers("accelerator.num_processes", accelerator.num_processes, run)
+    with open_run(
+        plan,
+        framework=_FRAMEWORK,
+        steps_per_epoch=steps_per_epoch,
+        world_size=("accelerator.num_processes", accelerator.num_processes),
+    ) as run:
         opened = Training(accelerator, train_loader, validate, run)
         try:
             yield opened
             opened.finish()
         finally:
             opened.close()
-        run.finish(opened.step)
 
 
 class Training:
@@ -184,7 +183,7 @@ class Training:
             accelerator.unwrap_model(model) for model in accelerator._models
         ])  # fmt: skip
         if run.checkpoint is not None:
-            document = read_document(run.checkpoint, _FRAMEWORK)
+            document = read_state(run.checkpoint, _FRAMEWORK)
             self._state({}).restore(run.checkpoint)
             self._load_registered(document["registered"])
             self._data.seek(document["position"])
@@ -265,7 +264,7 @@ class Training:
                 self._clock.save(state)
             else:
                 if self._clock.stopped == "preempted":
-                    self._run.finish(self._step)  # exits
+                    self._run.finish()  # exits
                 return True
         return False
 
@@ -288,17 +287,13 @@ class Training:
 
     def _state(self, rest: Mapping[str, object]) -> ScriptState:
         accelerator = self._accelerator
-
-        def add_rest(files: StateFiles) -> None:
-            add_document(files, _FRAMEWORK, rest)
-
         return ScriptState(
             attributes=self._attributes,
             optimizers=[each.optimizer for each in accelerator._optimizers],
             schedulers=[each.scheduler for each in accelerator._schedulers],
             scalers=[] if accelerator.scaler is None else [accelerator.scaler],
             rank=self._run.context.distributed.rank,
-            extra=add_rest,
+            extra=lambda files: files.add_state(_FRAMEWORK, rest),
             has_updated=self._is_updated,
         )
 

@@ -20,29 +20,20 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from detcore.errors import InvalidExperimentError
 from detcore.trial import Step
+from detcore_torch._files import read_state
 from detcore_torch._lightning_clock import PreemptedError, added_callbacks
-from detcore_torch._lightning_data import TrainingData, training_data
-from detcore_torch._lightning_settings import (
-    RESULT_ARGUMENTS,
-    check_trainer,
-    planned_steps,
-    steps_per_epoch,
-    validation_period,
-)
+from detcore_torch._lightning_data import TrainingData, exact_validation, training_data
 from detcore_torch._lightning_state import FRAMEWORK, StateIO
-from detcore_torch._lightning_validation import exact_validation
 from detcore_torch._script import (
     Plan,
     ScriptRun,
-    check_workers,
     hyperparameters,
     open_run,
-    read_document,
 )
 from detcore_torch._seeding import preserved_generators
-from detcore_torch._torch import torch
-from detcore_torch._versions import supported
+from detcore_torch._torch import supported, torch
 
 # The same library has two distributions.
 supported(
@@ -57,6 +48,12 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
 __all__ = ["fit", "hyperparameters"]
+
+# Arguments on which the result of training depends, besides its length.
+_RESULT_ARGUMENTS = (
+    "accumulate_grad_batches", "gradient_clip_algorithm", "gradient_clip_val",
+    "limit_train_batches", "precision",
+)  # fmt: skip
 
 
 def fit(
@@ -104,24 +101,26 @@ def fit(
     """
     if hasattr(train_dataloaders, "train_dataloader"):
         train_dataloaders, datamodule = None, train_dataloaders
-    check_trainer(trainer, model)
+    _check_trainer(trainer, model)
     with training_data(trainer, train_dataloaders, datamodule) as data:
-        steps = steps_per_epoch(trainer, len(data))
-        validate_every = validation_period(trainer, steps)
+        steps = _count_steps(trainer, len(data))
+        validate_every = _find_validation_period(trainer, steps)
         plan = Plan(
             metric=metric,
             smaller_is_better=smaller_is_better,
-            length=planned_steps(trainer, steps),
+            length=_plan_steps(trainer, steps),
             report_every=trainer.log_every_n_steps or validate_every,
             validate_every=validate_every,
             save_every=validate_every if save_every is None else save_every,
             seed=torch.initial_seed() % (1 << 31),
-            hparams=dict(hparams or {}),
-            arguments={name: getattr(trainer, name) for name in RESULT_ARGUMENTS},
+            hparams=hparams,
+            arguments={name: getattr(trainer, name) for name in _RESULT_ARGUMENTS},
             storage=checkpoint_storage,
         )
-        with open_run(plan, framework=FRAMEWORK, steps_per_epoch=steps) as run:
-            check_workers("trainer.world_size", trainer.world_size, run)
+        world_size = ("trainer.world_size", trainer.world_size)
+        with open_run(
+            plan, framework=FRAMEWORK, steps_per_epoch=steps, world_size=world_size
+        ) as run:
             # Learning rate schedules that the model derives from the trainer use these.
             length = run.length
             trainer.fit_loop.epoch_loop.max_steps = -1 if length is None else length
@@ -129,7 +128,7 @@ def fit(
             sources: dict[str, object] = {"datamodule": datamodule}
             if datamodule is None:
                 sources = {"train_dataloaders": data, "val_dataloaders": val_dataloaders}
-            run.finish(_fit(trainer, model, data, sources, run))
+            _fit(trainer, model, data, sources, run)
 
 
 def _fit(
@@ -138,24 +137,22 @@ def _fit(
     data: TrainingData,
     sources: Mapping[str, object],
     run: ScriptRun,
-) -> int:
-    """Train; return the number of steps completed."""
+) -> None:
     files = StateIO(trainer)
     folder = None if run.checkpoint is None else str(run.checkpoint)
     trainer.strategy.checkpoint_io = files
     try:
         with exact_validation(trainer):
             if run.clock.steps_completed == 0 and not _begin(trainer, model, sources, run, folder):
-                return run.clock.steps_completed
+                return
             if run.checkpoint is not None:
-                data.loader.seek(read_document(run.checkpoint, FRAMEWORK)["position"])
+                data.loader.seek(read_state(run.checkpoint, FRAMEWORK)["position"])
                 trainer.num_sanity_val_steps = 0  # Lightning's own rule where it resumes
             callbacks = added_callbacks(trainer, data, run, files)
             with callbacks, contextlib.suppress(PreemptedError):
                 trainer.fit(model, ckpt_path=folder, **sources)
     finally:
         trainer.strategy.checkpoint_io = files.original
-    return run.clock.steps_completed
 
 
 def _begin(
@@ -174,3 +171,75 @@ def _begin(
             results = trainer.validate(model, ckpt_path=folder, verbose=False, **given)
             run.clock.validated({name: v for each in results for name, v in each.items()})
     return decision.step is not Step.STOP
+
+
+def _check_trainer(trainer: Trainer, model: LightningModule) -> None:
+    """Refuse settings with which training could not be resumed.
+
+    Raises:
+        InvalidExperimentError: The message names the setting.
+    """
+
+    def refuse(name: str, reason: str) -> None:
+        raise InvalidExperimentError(f"the trainer has {name}, {reason}")
+
+    strategy = type(trainer.strategy).__name__
+    if strategy not in ("SingleDeviceStrategy", "DDPStrategy"):
+        refuse(
+            f"the strategy {strategy}",
+            "which this adapter cannot save.\nTrain on one device or with DDPStrategy.",
+        )
+    if trainer.fast_dev_run or trainer.overfit_batches:
+        refuse("fast_dev_run or overfit_batches", "which are for trainer.fit.\nRemove them.")
+    if trainer.reload_dataloaders_every_n_epochs:
+        refuse("reload_dataloaders_every_n_epochs", "so the position is lost.\nRemove it.")
+    if getattr(trainer, "_val_check_time_interval", None) is not None:
+        refuse(
+            "a val_check_interval in time", "which differs from run to run.\nGive it in batches."
+        )
+    for callback in trainer.callbacks:
+        if type(callback).__name__ in ("BatchSizeFinder", "LearningRateFinder"):
+            refuse(
+                type(callback).__name__,
+                "which trains before training.\nUse Tuner(trainer) in a script of its own.",
+            )
+    if not model.automatic_optimization and trainer.max_steps > 0:
+        refuse(
+            "max_steps, and the model optimizes manually",
+            "so each update of an optimizer counts.\nSet max_epochs instead.",
+        )
+
+
+def _count_steps(trainer: Trainer, batches: int) -> int:
+    """Return the updates of the optimizer in an epoch of some batches."""
+    limit = trainer.limit_train_batches
+    batches = min(limit, batches) if isinstance(limit, int) else int(limit * batches)
+    accumulated: int = trainer.accumulate_grad_batches
+    return max(1, math.ceil(batches / accumulated))
+
+
+def _plan_steps(trainer: Trainer, steps: int) -> int:
+    """Return the steps that the trainer itself would train, with `steps` in an epoch.
+
+    Raises:
+        InvalidExperimentError: If it has no limit.
+    """
+    limits = [trainer.max_steps] if trainer.max_steps > 0 else []
+    epochs = 1000 if trainer.max_epochs is None and not limits else trainer.max_epochs
+    if epochs is not None and epochs > 0:
+        limits.append(epochs * steps)
+    if not limits:
+        raise InvalidExperimentError(
+            "the trainer has neither max_steps nor max_epochs, so its training has no end.\n"
+            "Set one of them."
+        )
+    return int(min(limits))
+
+
+def _find_validation_period(trainer: Trainer, steps: int) -> int:
+    """Return the steps between two validations, at least 1, with `steps` in an epoch."""
+    interval, epochs = trainer.val_check_interval, trainer.check_val_every_n_epoch
+    accumulated: int = trainer.accumulate_grad_batches
+    if isinstance(interval, int):
+        return max(1, interval // accumulated)
+    return max(1, int(steps * (epochs or 1) * interval))

@@ -19,13 +19,12 @@ from detcore.errors import InvalidExperimentError
 from detcore_torch._script import (
     Plan,
     ScriptRun,
-    check_workers,
     hyperparameters,
     list_script_hparams,
     open_run,
 )
 from detcore_torch._seeding import preserved_generators
-from detcore_torch._versions import supported
+from detcore_torch._torch import supported
 
 supported("transformers", (5, 20), (6,), "transformers")
 
@@ -37,21 +36,19 @@ from detcore_torch._trainer_arguments import (  # noqa: E402
     check_arguments,
     list_result_arguments,
 )
-from detcore_torch._trainer_clock import ClockCallback, TrainingEndedError  # noqa: E402
+from detcore_torch._trainer_clock import FRAMEWORK, ClockCallback, TrainingEndedError  # noqa: E402
 from detcore_torch._trainer_data import (  # noqa: E402
     EpochData,
     check_training_loader,
     count_steps_per_epoch,
+    exact_prediction_step,
 )
 from detcore_torch._trainer_state import BestModel, CallbackStates  # noqa: E402
-from detcore_torch._trainer_validation import exact_prediction_step  # noqa: E402
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments
 
 __all__ = ["hyperparameters", "train"]
-
-_FRAMEWORK = "transformers"
 
 
 def train(
@@ -103,16 +100,18 @@ def train(
         steps_per_epoch,
         metric=metric,
         smaller_is_better=smaller_is_better,
-        hparams=dict(hparams or {}),
+        hparams=hparams,
         storage=checkpoint_storage,
     )
-    with open_run(plan, framework=_FRAMEWORK, steps_per_epoch=steps_per_epoch) as run:
-        check_workers("args.world_size of the trainer", trainer.args.world_size, run)
+    with open_run(
+        plan,
+        framework=FRAMEWORK,
+        steps_per_epoch=steps_per_epoch,
+        world_size=("args.world_size of the trainer", trainer.args.world_size),
+    ) as run:
         if run.length is not None:
             trainer.args.max_steps = run.length
-        output = _train(trainer, run, plan)
-        run.finish(trainer.state.global_step)
-        return output
+        return _train(trainer, run, plan)
 
 
 def _train(trainer: Trainer, run: ScriptRun, plan: Plan) -> TrainOutput:
@@ -154,7 +153,7 @@ def _plan(
     *,
     metric: str | None,
     smaller_is_better: bool | None,
-    hparams: Mapping[str, object],
+    hparams: Mapping[str, object] | None,
     storage: str | None,
 ) -> Plan:
     """Return the plan of a script by itself, from its training arguments."""

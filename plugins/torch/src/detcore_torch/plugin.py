@@ -16,7 +16,7 @@ def detcore_register_framework() -> Framework:
         trial_class="detcore_torch._trial:PyTorchTrial",
         context_class="detcore_torch._context:PyTorchTrialContext",
         controller="detcore_torch._controller:TorchController",
-        prepare_worker="detcore_torch._worker:prepare_worker",
+        prepare_worker="detcore_torch._controller:prepare_worker",
         load_checkpoint="detcore_torch._load:load_model_from_checkpoint_path",
         metric="validation_loss",
         several_workers=True,
