@@ -90,19 +90,12 @@ def test_checkpoints_are_saved_to_the_folder_and_restored_from_it(
     assert third.context.checkpoints.latest == newest
 
 
-@pytest.mark.parametrize(
-    ("hparams", "words"),
-    [
-        ({"learning_rate": 1.0}, r"hparams lacks global_batch_size, net;.*learning_rate, net"),
-        ({**CONFIG["hyperparameters"], "net": {"width": 3}}, r"lacks net\.depth"),
-        (5, r"hparams is 5 \(int\)"),
-    ],
-)
-def test_hyperparameters_that_are_missing(
-    line: type[Trial], tmp_path: Path, hparams: Any, words: str
+def test_hyperparameters_replace_those_of_the_first_trial(
+    line: type[Trial], tmp_path: Path
 ) -> None:
-    with pytest.raises(ConfigError, match=words):
-        create_trial_instance(line, tmp_path, CONFIG, hparams)
+    drawn = create_trial_instance(line, tmp_path, CONFIG).context.get_hparams()
+    changed = create_trial_instance(line, tmp_path, CONFIG, {"learning_rate": 1.0})
+    assert changed.context.get_hparams() == {**drawn, "learning_rate": 1.0}
 
 
 def test_what_is_no_trial_class(line: type[Trial], tmp_path: Path) -> None:

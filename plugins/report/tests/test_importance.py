@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,14 +19,6 @@ from detcore_report import (
     trial_classes,
 )
 from detcore_report._importance import rank_hyperparameters
-
-
-@pytest.fixture(params=[False, True], ids=["alone", "with-optuna"])
-def has_optuna(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
-    """Return whether Optuna is found; it is installed where these tests run."""
-    if not request.param:
-        monkeypatch.setitem(sys.modules, "optuna", None)  # as if it were not installed
-    return bool(request.param)
 
 
 @pytest.fixture
@@ -53,9 +44,7 @@ def _search(records: Records, num_trials: int, *, smaller_is_better: bool = True
 
 
 @pytest.mark.parametrize("smaller_is_better", [True, False])
-def test_what_matters_comes_first(
-    records: Records, smaller_is_better: bool, has_optuna: bool
-) -> None:
+def test_what_matters_comes_first(records: Records, smaller_is_better: bool) -> None:
     experiment = _search(records, 60, smaller_is_better=smaller_is_better)
     found = rank_hyperparameters(read_view(records.database, experiment))
     shares = {one.name: one.share for one in found}
@@ -63,12 +52,6 @@ def test_what_matters_comes_first(
     assert list(shares) == ["width", "name", "noise"]
     assert shares["width"] > 0.5 > shares["name"] > 0.05 >= shares["noise"]
     assert (found[1].best, found[1].worst) == ("good", "bad")
-    importances = [one.by_optuna for one in found]
-    if has_optuna:
-        assert sum(each or 0 for each in importances) == pytest.approx(1)
-        assert (importances[0] or 0) > 0.5
-    else:
-        assert importances == [None] * 3
     low, high = map(float, found[0].best.split(" to "))
     assert low < 0.5 < high
 
@@ -77,13 +60,11 @@ def test_few_trials_say_nothing(records: Records) -> None:
     assert importance_table(read_view(records.database, _search(records, 9))) == ""
 
 
-def test_the_report_says_which_importance_it_has(records: Records, has_optuna: bool) -> None:
+def test_the_report_says_what_matters(records: Records) -> None:
     experiment = _search(records, 20)
     page = records.home / "report.html"
     assert records("report", str(experiment), "-o", str(page)).exit_code == 0
-    text = page.read_text()
-    assert ("How much of the ranks by value each explains alone" in text) is not has_optuna
-    assert ("Optuna's importance" in text.replace("&#x27;", "'")) is has_optuna
+    assert "How much of the ranks by value each explains alone" in page.read_text()
 
 
 def test_chosen_trials_have_axes_of_their_own(records: Records) -> None:
@@ -107,9 +88,3 @@ def test_values_that_say_nothing_are_no_error(records: Records) -> None:
         trial = records.trial(experiment, lr=10.0 ** -(number % 4), **same, **odd)
         records.report(trial, "validation", 10, value=1.0)
     assert all(one.share == 0 for one in rank_hyperparameters(read_view(records.database, 1)))
-    records.report(1, "validation", 20, value=0.5)
-    importance = {
-        one.name: one.by_optuna for one in rank_hyperparameters(read_view(records.database, 1))
-    }
-    assert importance["maybe"] is None
-    assert importance["lr"] is not None

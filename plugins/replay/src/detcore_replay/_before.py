@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.describe import visible_config
+from detcore.describe import flatten, visible_config
 from detcore.trial import list_code
 
 if TYPE_CHECKING:
@@ -97,31 +97,21 @@ def _read(path: Path | None) -> list[str]:
 
 
 def _settings(run: Run) -> dict[str, Any]:
-    flat = dict(_flatten("", visible_config(run.info.config)))
     return {
         name: value
-        for name, value in flat.items()
+        for name, value in flatten(visible_config(run.info.config)).items()
         if not any(name == known or name.startswith(f"{known}.") for known in _NO_INFLUENCE)
     }
-
-
-def _flatten(prefix: str, value: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, Mapping) and value:
-        for key, inner in value.items():
-            yield from _flatten(f"{prefix}.{key}" if prefix else str(key), inner)
-    else:
-        yield prefix, value
 
 
 def _differences(
     prefix: str, one: Mapping[str, Any], other: Mapping[str, Any]
 ) -> list[tuple[str, Any, Any]]:
-    flat = dict(_flatten("", one)), dict(_flatten("", other))
-    names = dict.fromkeys([*flat[0], *flat[1]])
+    mine, others = flatten(one, prefix), flatten(other, prefix)
     return [
-        (f"{prefix}{name}", flat[0].get(name), flat[1].get(name))
-        for name in names
-        if flat[0].get(name) != flat[1].get(name)
+        (name, mine.get(name), others.get(name))
+        for name in dict.fromkeys([*mine, *others])
+        if mine.get(name) != others.get(name)
     ]
 
 

@@ -13,8 +13,7 @@ import click
 
 from detcore.cli import open_records, print_json
 from detcore.errors import RunError
-from detcore_replay._check import check_steps
-from detcore_replay._diverge import find_divergence
+from detcore_replay._diverge import check_steps, find_divergence
 from detcore_replay._page import divergence_page
 from detcore_replay._printing import print_check, print_divergence, to_document
 from detcore_replay._replay import Replayer

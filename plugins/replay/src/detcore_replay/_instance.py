@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from detcore.environment import read_environment
 from detcore.errors import (
     CheckpointNotFoundError,
-    ConfigError,
     InvalidExperimentError,
     describe,
 )
@@ -46,14 +45,14 @@ def create_trial_instance(
         checkpoint_dir: Folder of checkpoints, or one checkpoint; made if it is not there. Event
             files go to ``tensorboard`` in it.
         config: The experiment's configuration, as for `detcore.experimental.create`.
-        hparams: The trial's hyperparameters; default: those of the experiment's first trial:
-            constants as they are, ranges drawn with ``reproducibility.experiment_seed``.
+        hparams: Hyperparameters in place of those of the experiment's first trial: constants as
+            they are, ranges drawn with ``reproducibility.experiment_seed``.
 
     Returns:
         The trial.
 
     Raises:
-        ConfigError: If the configuration has mistakes, or `hparams` lacks some of it.
+        ConfigError: If the configuration has mistakes.
         InvalidExperimentError: If `trial_def` is no trial class.
         PluginNotFoundError: If no plugin trains it.
     """
@@ -78,13 +77,7 @@ def create_trial_instance(
     )
     plain = loaded.config.model_dump(mode="json")
     seed = plain["reproducibility"]["experiment_seed"]
-    wanted = loaded.config.hyperparameters
-    is_given = not isinstance(config, Mapping | None) or "hyperparameters" in (config or {})
-    values: dict[str, Any] = {}
-    if hparams is None or not is_given:
-        values = resolve_constants(wanted, seed=seed)
-    if hparams is not None:
-        values |= _checked(hparams, wanted if is_given else {})
+    values = {**resolve_constants(loaded.config.hyperparameters, seed=seed), **(hparams or {})}
     folder = Path(checkpoint_dir).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
     info = TrialInfo(
@@ -114,30 +107,6 @@ def create_trial_instance(
     context.checkpoints = _Checkpoints(folder, trial, framework, plugins)
     context.begin_instance(trial, context.checkpoints.latest)
     return trial
-
-
-def _checked(hparams: object, wanted: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hyperparameters that were given, if none is missing."""
-    if not isinstance(hparams, Mapping):
-        raise ConfigError(f"hparams is {describe(hparams)}; it is a dictionary, or None")
-    missing = list(_missing(hparams, wanted, ""))
-    if missing:
-        raise ConfigError(
-            f"hparams lacks {', '.join(missing)}; the configuration's hyperparameters are: "
-            f"{', '.join(sorted(map(str, wanted)))}.\n"
-            "A trial reads its hyperparameters from hparams alone, where that is given.\n"
-            "Give all of them a value, or leave hparams out to have the values drawn."
-        )
-    return dict(hparams)
-
-
-def _missing(given: Mapping[str, Any], wanted: Mapping[str, Any], prefix: str) -> Iterator[str]:
-    for name, value in wanted.items():
-        if name not in given:
-            yield f"{prefix}{name}"
-        elif isinstance(value, Mapping) and "type" not in value:
-            group = given[name]
-            yield from _missing(group if isinstance(group, Mapping) else {}, value, f"{name}.")
 
 
 class _Checkpoints(InstanceCheckpoints):

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 from detcore import core
@@ -19,23 +18,6 @@ from detcore_replay._probe import Probe, ReplayEnd
 
 def main(folder: Path, start: int, stop: int, saved: set[int]) -> int:
     """Train the trial that the environment names up to a step."""
-    _train(
-        lambda place: Probe(
-            _digests_path(folder, place),
-            start=start,
-            stop=stop,
-            saved=() if place.rank else saved,
-            place=place,
-        )
-    )
-    return 0
-
-
-def _digests_path(folder: Path, place: core.DistributedContext) -> Path:
-    return folder / StepDigests.file_name(1, rank=place.rank)
-
-
-def _train(make_digests: Callable[[core.DistributedContext], StepDigests]) -> None:
     environment = read_environment()
     info = core.read_trial_info(environment)
     assert info.settings is not None  # checked by find_run
@@ -48,7 +30,13 @@ def _train(make_digests: Callable[[core.DistributedContext], StepDigests]) -> No
         trial_class = import_trial_class(info.config["entrypoint"], model_dir)
         framework = find_framework(trial_class, context.plugins.frameworks())
         with open_trial(context, framework, info.settings) as opened:
-            digests = make_digests(place)
+            digests = Probe(
+                folder / StepDigests.file_name(1, rank=place.rank),
+                start=start,
+                stop=stop,
+                saved=() if place.rank else saved,
+                place=place,
+            )
             digests.describe(plugins=context.plugins.versions())
             opened.context.setup = dataclasses.replace(opened.context.setup, digests=digests)
             try:
@@ -57,6 +45,7 @@ def _train(make_digests: Callable[[core.DistributedContext], StepDigests]) -> No
                 pass
             finally:
                 digests.close()
+    return 0
 
 
 def _start_workers(words: list[str], num_workers: int) -> int:

@@ -11,7 +11,7 @@ import subprocess
 import sys
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from detcore.checkpoint import copy_checkpoint
 from detcore.environment import child_environment
@@ -31,7 +31,6 @@ from detcore_replay._probe import load_tensors
 if TYPE_CHECKING:
     from detcore.cli import CliContext
     from detcore.database import CheckpointRecord, Database
-    from detcore.hooks import PluginManager
     from detcore.types import TrialInfo
     from detcore_replay._runs import Run
 
@@ -40,16 +39,6 @@ _TAIL_LINES = 12
 _MOST_WORKERS_PER_CORE = 4
 _OWN = ("DETCORE_CHANNEL_FD", "DETCORE_DB", "DETCORE_MASTER")
 _NUMERIC = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")
-
-
-class Process(Protocol):
-    """The methods of a process that a replay calls."""
-
-    def wait(self) -> int: ...
-
-    def poll(self) -> int | None: ...
-
-    def kill(self) -> None: ...
 
 
 class Replay:
@@ -62,7 +51,9 @@ class Replay:
         process: Trains it.
     """
 
-    def __init__(self, run: Run, start: int, folder: Path, process: Process) -> None:
+    def __init__(
+        self, run: Run, start: int, folder: Path, process: subprocess.Popen[bytes]
+    ) -> None:
         self.start = start
         self._run = run
         self._folder = folder
@@ -140,16 +131,7 @@ class Replayer:
         checkpoint = self._fetch(run, after, folder / "checkpoints")
         code = _lay_out_code(run, folder, checkpoint)
         start = checkpoint.steps_completed if checkpoint else 0
-        environment = make_environment(
-            run.info,
-            run.digests.facts if run.digests else {},
-            folder,
-            code,
-            plugins=self._obj.plugin_manager(),
-            checkpoint=checkpoint.uuid if checkpoint else None,
-            steps_completed=start,
-            source=None if checkpoint else self._fetch_source(run, folder),
-        )
+        environment = self._make_environment(run, folder, code, checkpoint)
         words = [str(folder), str(start), str(stop), ",".join(map(str, sorted(saved)))]
         words += worker_words(run.info)
         replay = Replay(run, start, folder, self._spawn(words, code, environment))
@@ -161,9 +143,58 @@ class Replayer:
         for replay in self._started:
             replay.end()
 
-    def _spawn(self, words: list[str], code: Path, environment: dict[str, str]) -> Process:
-        """Start the process that trains, in the folder of the code."""
-        return start_process(words, code, environment)
+    def _spawn(
+        self, words: list[str], code: Path, environment: dict[str, str]
+    ) -> subprocess.Popen[bytes]:
+        """Start the process that trains, in the folder of the code.
+
+        Args:
+            words: Its arguments; the first is a folder, which receives its output.
+            code: Its current folder.
+            environment: Its variables.
+        """
+        with (Path(words[0]) / "output.txt").open("wb") as output:
+            return subprocess.Popen(
+                [sys.executable, "-m", "detcore_replay._process", *words],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                cwd=code,
+                env=environment,
+            )
+
+    def _make_environment(
+        self, run: Run, folder: Path, code: Path, checkpoint: CheckpointRecord | None
+    ) -> dict[str, str]:
+        """Return the variables of the process that trains in a scratch folder."""
+        info = run.info
+        assert info.settings is not None  # checked by find_run
+        storage = {"type": "directory", "container_path": str(folder / "checkpoints")}
+        scratch = dataclasses.replace(
+            info,
+            run_id=1,
+            trial_dir=str(folder / "trial"),
+            model_dir=str(code),
+            code_dir=None,
+            config={**info.config, "checkpoint_storage": storage},
+            settings=dataclasses.replace(info.settings, step_digests=1, data_ledger=False),
+            latest_checkpoint=checkpoint.uuid if checkpoint else None,
+            steps_completed=checkpoint.steps_completed if checkpoint else 0,
+            validated_metric=None,
+            source_checkpoint=None if checkpoint else self._fetch_source(run, folder),
+            source_storage=None,
+        )
+        facts = run.digests.facts if run.digests else {}
+        recorded = {name: str(value) for name, value in facts.get("variables", {}).items()}
+        return child_environment(
+            {
+                **recorded,
+                "DETCORE_HOME": str(folder / "home"),
+                "DETCORE_TRIAL_INFO": str(write_run(scratch)),
+            },
+            defaults=framework_variables(self._obj.plugin_manager()),
+            without=[*_OWN, *(name for name in _NUMERIC if facts and name not in recorded)],
+        )
 
     def _fetch(self, run: Run, after: int, folder: Path) -> CheckpointRecord | None:
         """Copy the nearest checkpoint that is still there; None: start from the beginning."""
@@ -199,79 +230,6 @@ class Replayer:
         return str(folder / "source")
 
 
-def start_process(
-    words: list[str], code: Path, environment: dict[str, str]
-) -> subprocess.Popen[bytes]:
-    """Start a process that trains.
-
-    Args:
-        words: Its arguments; the first is a folder, which receives its output.
-        code: Its current folder.
-        environment: Its variables.
-    """
-    with (Path(words[0]) / "output.txt").open("wb") as output:
-        return subprocess.Popen(
-            [sys.executable, "-m", "detcore_replay._process", *words],
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            cwd=code,
-            env=environment,
-        )
-
-
-def make_environment(
-    info: TrialInfo,
-    facts: Mapping[str, Any],
-    folder: Path,
-    code: Path,
-    *,
-    plugins: PluginManager,
-    checkpoint: str | None,
-    steps_completed: int,
-    source: str | None,
-) -> dict[str, str]:
-    """Return the variables of a process that trains a trial again in a scratch folder.
-
-    Args:
-        info: The trial.
-        facts: Of its digests: variables that change numbers; empty: not known.
-        folder: The scratch folder; its ``checkpoints`` has the checkpoint.
-        code: Folder of the code.
-        plugins: Name variables of frameworks.
-        checkpoint: The checkpoint to start from, or None.
-        steps_completed: Steps completed at it.
-        source: Folder of a checkpoint of another trial to start from, or None.
-    """
-    settings = info.settings
-    assert settings is not None  # checked by _check_replayable and read_bundle
-    storage = {"type": "directory", "container_path": str(folder / "checkpoints")}
-    scratch = dataclasses.replace(
-        info,
-        run_id=1,
-        trial_dir=str(folder / "trial"),
-        model_dir=str(code),
-        code_dir=None,
-        config={**info.config, "checkpoint_storage": storage},
-        settings=dataclasses.replace(settings, step_digests=1, data_ledger=False),
-        latest_checkpoint=checkpoint,
-        steps_completed=steps_completed,
-        validated_metric=None,
-        source_checkpoint=source,
-        source_storage=None,
-    )
-    recorded = {name: str(value) for name, value in facts.get("variables", {}).items()}
-    return child_environment(
-        {
-            **recorded,
-            "DETCORE_HOME": str(folder / "home"),
-            "DETCORE_TRIAL_INFO": str(write_run(scratch)),
-        },
-        defaults=framework_variables(plugins),
-        without=[*_OWN, *(name for name in _NUMERIC if facts and name not in recorded)],
-    )
-
-
 def _check_replayable(run: Run) -> None:
     entrypoint = run.info.config["entrypoint"]
     if not is_trial_class(entrypoint):
@@ -290,7 +248,7 @@ def _check_replayable(run: Run) -> None:
 
 
 def worker_words(info: TrialInfo) -> list[str]:
-    """Return the argument of `start_process` for a trial of several workers; empty for one.
+    """Return the argument of the process for a trial of several workers; empty for one.
 
     Raises:
         RunError: If this machine is too small for so many, or cannot start several.
@@ -322,16 +280,11 @@ def _lay_out_code(run: Run, folder: Path, checkpoint: CheckpointRecord | None) -
             "Without it no step can be trained again; what is stored was compared."
         )
     shutil.copytree(found, target)
-    link_data(Path(run.info.model_dir), target)
+    model_dir = Path(run.info.model_dir)
+    for path in model_dir.iterdir() if model_dir.is_dir() else ():
+        if path.name != "__pycache__" and not (target / path.name).exists():
+            (target / path.name).symlink_to(path)
     return target
-
-
-def link_data(model_dir: Path, code: Path) -> None:
-    """Link the files beside the code of a run, such as its data, into a copy of the code."""
-    if model_dir.is_dir():
-        for path in model_dir.iterdir():
-            if path.name != "__pycache__" and not (code / path.name).exists():
-                (code / path.name).symlink_to(path)
 
 
 def code_of(run: Run, checkpoint: Path | None = None) -> Path | None:

@@ -93,12 +93,10 @@ def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool
 def _gather(obj: CliContext, database: Database, view: ExperimentView, *, verify: bool) -> Report:
     settings = visible_config(view.record.config)
     failed = [trial.id for trial in view.trials if trial.error][:_FAILED_SHOWN]
-    checkpoints = _checkpoints(obj, database, view, verify=verify)
     return Report(
         config=yaml.safe_dump(settings, sort_keys=False, allow_unicode=True),
         settings=settings,
-        checkpoints=checkpoints,
-        num_checkpoints=len(checkpoints),
+        checkpoints=_checkpoints(obj, database, view, verify=verify),
         logs={
             trial_id: last_lines(database, database.get_trial(trial_id), _LOG_LINES)
             for trial_id in failed

@@ -18,7 +18,7 @@ from detcore.describe import (
 )
 from detcore_report._charts import draw_chart, draw_parallel, legend, trial_classes
 from detcore_report._importance import importance_table
-from detcore_report._parts import cut, escape, fragment, table
+from detcore_report._parts import cut, definition_list, escape, fragment, table
 from detcore_report._parts import page as plain_page
 
 if TYPE_CHECKING:
@@ -66,7 +66,6 @@ class Report:
     config: str
     settings: Mapping[str, Any]
     checkpoints: Sequence[CheckpointRow]
-    num_checkpoints: int
     logs: Mapping[int, Sequence[LogLine]]
     written_at: str
 
@@ -140,13 +139,10 @@ def trial_part(view: ExperimentView) -> str:
     if trial.value is not None:
         told.append(f"best {cut(view.metric)} {format_number(trial.value)} at {trial.value_step}")
     bad = f'<p class="bad">{escape(cut(trial.error, 2000))}</p>' if trial.error else ""
-    hparams = "".join(
-        f"<dt>{escape(cut(name))}</dt><dd>{escape(cut(format_number(value), 200))}</dd>"
-        for name, value in list(trial.hparams.items())[:_PART_HPARAMS]
-    )
     return fragment(
         f"<h3>Trial {trial.id} of experiment {view.record.id}: {escape(cut(view.record.name))}</h3>"
-        f"<p>{escape(' · '.join(told))}</p>{bad}<dl>{hparams}</dl>{_draw(view)}{_ends(view)}"
+        f"<p>{escape(' · '.join(told))}</p>{bad}{_hparams(trial.hparams, _PART_HPARAMS)}"
+        f"{_draw(view)}{_ends(view)}"
     )
 
 
@@ -154,16 +150,25 @@ def _first(chart: Chart) -> Chart:
     return dataclasses.replace(chart, curves=chart.curves[:_PART_CURVES])
 
 
-def _draw(view: ExperimentView) -> str:
-    """Return the charts of a part of a page."""
+def _draw(view: ExperimentView, points: int = _PART_POINTS) -> str:
+    """Return the charts: the first as wide as the page, the others beside each other."""
     if not view.charts:
-        return '<p class="dim">No metric with a finite value was reported yet.</p>'
-    charts = [
-        draw_chart(view, chart, points=_PART_POINTS, is_wide=not index)
-        for index, chart in enumerate(view.charts)
+        return '<p class="dim">No trial has reported a metric with a finite value yet.</p>'
+    first, *others = view.charts
+    drawings = [
+        legend(view) if len(view.trials) > 1 else "",
+        draw_chart(view, first, points=points, is_wide=True),
     ]
-    others = f'<div class="charts">{"".join(charts[1:])}</div>' if len(charts) > 1 else ""
-    return f"{legend(view) if len(view.trials) > 1 else ''}{charts[0]}{others}"
+    if others:
+        fewer = max(4, points // 2)
+        small = [draw_chart(view, chart, points=fewer, is_wide=False) for chart in others]
+        drawings.append(f'<div class="charts">{"".join(small)}</div>')
+    return "\n".join(drawings)
+
+
+def _hparams(values: Mapping[str, object], limit: int) -> str:
+    shown = list(values.items())[:limit]
+    return definition_list({name: format_number(value) for name, value in shown})
 
 
 def _ends(view: ExperimentView) -> str:
@@ -173,9 +178,8 @@ def _ends(view: ExperimentView) -> str:
         for curve in chart.curves:
             low = min(curve.points, key=lambda point: point[1])
             high = max(curve.points, key=lambda point: point[1])
-            last = curve.points[-1]
-            values = [f"{format_number(y)} at {x}" for x, y in (low, high, last)]
-            rows.append(("", [cut(chart.metric, 60), chart.kind, *values]))
+            ends = [f"{format_number(y)} at {x}" for x, y in (low, high, curve.points[-1])]
+            rows.append(("", [cut(chart.metric, 60), chart.kind, *ends]))
     header = ["metric", "of", "smallest", "largest", "last"]
     return table("Metrics, and the steps of their values", header, rows) if rows else ""
 
@@ -224,26 +228,11 @@ def _summary(view: ExperimentView, report: Report) -> str:
     if row["progress"] is not None:
         fields["search"] = f"{row['progress']:.0%} done"
     fields["report"] = f"written {report.written_at}"
-    items = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(cut(value, 1000))}</dd>"
-        for name, value in fields.items()
-    )
-    return f"<dl>{items}</dl>"
+    return definition_list(fields, limit=1000)
 
 
 def _curves(view: ExperimentView, *, points: int) -> str:
-    parts = ["<h2>Learning curves</h2>"]
-    if not view.charts:
-        parts.append('<p class="dim">No trial has reported a metric with a finite value yet.</p>')
-        return "\n".join(parts)
-    parts.append(legend(view))
-    parts.append(draw_chart(view, view.charts[0], points=points, is_wide=True))
-    if len(view.charts) > 1:
-        others = [
-            draw_chart(view, chart, points=max(4, points // 2), is_wide=False)
-            for chart in view.charts[1:]
-        ]
-        parts.append(f'<div class="charts">{"".join(others)}</div>')
+    parts = ["<h2>Learning curves</h2>", _draw(view, points)]
     if view.hidden_metrics:
         names = ", ".join(cut(name) for name in view.hidden_metrics[:50])
         parts.append(f'<p class="dim">Not drawn: {escape(names)}</p>')
@@ -253,12 +242,8 @@ def _curves(view: ExperimentView, *, points: int) -> str:
 def _hyperparameters(view: ExperimentView) -> str:
     parts = ["<h2>Hyperparameters</h2>"] if view.constants or view.axes else []
     if view.constants:
-        told = "".join(
-            f"<dt>{escape(cut(name))}</dt><dd>{escape(cut(format_number(value), 200))}</dd>"
-            for name, value in list(view.constants.items())[:100]
-        )
         who = "of all trials" if view.num_trials > 1 else "of the trial"
-        parts.append(f"<h3>Values {who}</h3><dl>{told}</dl>")
+        parts.append(f"<h3>Values {who}</h3>{_hparams(view.constants, 100)}")
     parallel = draw_parallel(view)
     if parallel:
         if not view.charts:
@@ -327,7 +312,7 @@ def _checkpoints(view: ExperimentView, report: Report) -> str:
                   format_time(record.committed_at), cut(record.storage_url, 120)])
         )  # fmt: skip
     shown = len(rows)
-    many = "" if shown == report.num_checkpoints else f" ({shown} of {report.num_checkpoints})"
+    many = "" if shown == len(report.checkpoints) else f" ({shown} of {len(report.checkpoints)})"
     parts.append(
         table(
             f"Checkpoints{many}",

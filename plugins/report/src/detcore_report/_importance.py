@@ -4,14 +4,11 @@ Trials are put into groups of similar values: of numbers up to five of equal siz
 one for each. The share is the adjusted coefficient of determination of the trials' ranks by these
 groups: 0 if the groups differ no more than chance would have it, 1 if the value decides the rank.
 It sees effects that rise and fall again, and no effect that needs two hyperparameters at once.
-Where Optuna is installed, its importance by PED-ANOVA is there, too, and decides the order.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
-import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
@@ -20,20 +17,13 @@ from detcore_report._axes import number_of
 from detcore_report._parts import cut, table
 
 if TYPE_CHECKING:
-    from optuna.distributions import BaseDistribution
-
-    from detcore_report._view import ExperimentView, TrialView
+    from detcore_report._view import ExperimentView
 
 
 # With fewer, chance would say more than the hyperparameters.
 MIN_TRIALS = 10
 _MAX_PARTS = 5
 _LEAST_PER_PART = 3
-_BY_OPTUNA = (
-    "Importance: Optuna's PED-ANOVA, how much the best tenth of the trials differs from all; the "
-    "shares of all hyperparameters together are 100 %. With fewer than 100 trials it depends much "
-    "on chance."
-)
 _EXPLAINED = (
     "Explains: groups of similar values, and how much of the variance of the trials' ranks lies "
     "between them, less what chance would give. It leaves out an effect that two "
@@ -50,15 +40,12 @@ class Importance:
         share: Share of the variance of ranks that it explains alone, 0 to 1.
         best: The values of the best group.
         worst: The values of the worst group.
-        by_optuna: Optuna's importance, 0 to 1, of all together 1; None without Optuna, or if a
-            trial lacks the hyperparameter.
     """
 
     name: str
     share: float
     best: str
     worst: str
-    by_optuna: float | None = None
 
 
 def rank_hyperparameters(view: ExperimentView) -> list[Importance]:
@@ -82,65 +69,7 @@ def rank_hyperparameters(view: ExperimentView) -> list[Importance]:
         if not 1 < len(groups) <= len(ranked) / 2:
             continue
         found.append(_explain(axis.name, groups, goodness))
-    by_optuna = _ask_optuna(view, ranked, [one.name for one in found])
-    found = [dataclasses.replace(one, by_optuna=by_optuna.get(one.name)) for one in found]
-    return sorted(found, key=lambda one: (-(one.by_optuna or 0), -one.share, one.name))
-
-
-def _ask_optuna(
-    view: ExperimentView, trials: Sequence[TrialView], names: Sequence[str]
-) -> dict[str, float]:
-    """Return Optuna's importance of hyperparameters, by PED-ANOVA; {} without Optuna.
-
-    Its fANOVA takes some seconds for some hundred trials, which is too long for a page.
-    """
-    columns = {name: [trial.hparams.get(name) for trial in trials] for name in names}
-    columns = {name: column for name, column in columns.items() if None not in column}
-    is_flat = len({trial.value for trial in trials}) == 1
-    if not columns or is_flat or importlib.util.find_spec("optuna") is None:
-        return {}
-    import optuna
-
-    logs = {axis.name for axis in view.axes if axis.is_log}
-    space = {name: _distribution(column, name in logs) for name, column in columns.items()}
-    params = {name: _as_drawn(column, space[name]) for name, column in columns.items()}
-    before = optuna.logging.get_verbosity()
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the evaluator is experimental in some releases
-            goal = "minimize" if view.smaller_is_better else "maximize"
-            study = optuna.create_study(direction=goal)
-            study.add_trials(
-                optuna.trial.create_trial(
-                    value=trial.value,
-                    params={name: column[place] for name, column in params.items()},
-                    distributions=space,
-                )
-                for place, trial in enumerate(trials)
-            )
-            found = optuna.importance.get_param_importances(
-                study, evaluator=optuna.importance.PedAnovaImportanceEvaluator()
-            )
-    finally:
-        optuna.logging.set_verbosity(before)
-    return {name: float(share) for name, share in found.items()}
-
-
-def _distribution(column: Sequence[object], is_log: bool) -> BaseDistribution:
-    """Return the space of a hyperparameter for Optuna: what its values span."""
-    from optuna.distributions import CategoricalDistribution, FloatDistribution
-
-    numbers = [number for value in column if (number := number_of(value)) is not None]
-    if len(numbers) < len(column):
-        return CategoricalDistribution(sorted({str(value) for value in column}))
-    low, high = min(numbers), max(numbers)
-    return FloatDistribution(low, high, log=is_log and low > 0)
-
-
-def _as_drawn(column: Sequence[object], distribution: BaseDistribution) -> list[str | float | None]:
-    is_text = hasattr(distribution, "choices")
-    return [str(value) if is_text else number_of(value) for value in column]
+    return sorted(found, key=lambda one: (-one.share, one.name))
 
 
 def importance_table(view: ExperimentView) -> str:
@@ -148,23 +77,13 @@ def importance_table(view: ExperimentView) -> str:
     found = rank_hyperparameters(view)
     if not found:
         return ""
-    has_optuna = any(one.by_optuna is not None for one in found)
     caption = f"How much of the ranks by {cut(view.metric or '', 60)} each explains alone"
-    heads, note = ["hyperparameter", "explains", "best with", "worst with"], _EXPLAINED
-    if has_optuna:
-        caption = f"How much each matters for {cut(view.metric or '', 60)}: Optuna's importance"
-        heads[1:2] = ["importance", "explains alone"]
-        note = f"{_BY_OPTUNA} {_EXPLAINED}"
-    rows = [("", _cells(one, has_optuna=has_optuna)) for one in found[:50]]
-    right = [1, 2] if has_optuna else [1]
-    return table(caption, heads, rows, right=right) + f'<p class="dim">{note}</p>'
-
-
-def _cells(one: Importance, *, has_optuna: bool) -> list[str]:
-    cells = [cut(one.name, 80), f"{one.share:.0%}", cut(one.best, 60), cut(one.worst, 60)]
-    if has_optuna:
-        cells.insert(1, "-" if one.by_optuna is None else f"{one.by_optuna:.0%}")
-    return cells
+    heads = ["hyperparameter", "explains", "best with", "worst with"]
+    rows = [
+        ("", [cut(one.name, 80), f"{one.share:.0%}", cut(one.best, 60), cut(one.worst, 60)])
+        for one in found[:50]
+    ]
+    return table(caption, heads, rows, right=[1]) + f'<p class="dim">{_EXPLAINED}</p>'
 
 
 def _ranks(values: Sequence[float]) -> list[float]:

@@ -15,7 +15,7 @@ from detcore.experimental import (
     TrialReference,
 )
 from detcore_report._html import experiment_part, trial_part
-from detcore_report._parts import cut, escape, fragment, table
+from detcore_report._parts import cut, definition_list, escape, fragment, table
 from detcore_report._view import read_view
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def _checkpoint_html(checkpoint: Checkpoint) -> str:
     metrics = checkpoint.training.validation_metrics
     files = {name: format_bytes(size) for name, size in sorted(checkpoint.resources.items())}
     return fragment(
-        f"<h3>Checkpoint {escape(checkpoint.uuid)}</h3>{_fields(fields)}"
+        f"<h3>Checkpoint {escape(checkpoint.uuid)}</h3>{definition_list(fields)}"
         f"{_pairs('Validation', ('metric', 'value'), metrics)}"
         f"{_pairs('Metadata', ('key', 'value'), checkpoint.metadata)}"
         f"{_pairs('Files', ('file', 'size'), files)}"
@@ -117,7 +117,7 @@ def _model_html(model: Any) -> str:
     caption = f"Versions{shown if len(rows) < model.num_versions else ''}"
     versions_html = table(caption, header, rows, right=[0, 2, 3]) if rows else ""
     return fragment(
-        f"<h3>Model {escape(cut(model.name, _TEXT_SHOWN))}</h3>{_fields(fields)}"
+        f"<h3>Model {escape(cut(model.name, _TEXT_SHOWN))}</h3>{definition_list(fields)}"
         f"{_pairs('Metadata', ('key', 'value'), model.metadata)}{versions_html}"
     )
 
@@ -132,14 +132,6 @@ def _from_records(shown: Any, show: Callable[[Database], str]) -> str:
 def _explain(shown: object, error: DetcoreError) -> str:
     """Return an object that cannot be read: a cell that shows it must not fail."""
     return fragment(f'<h3>{escape(repr(shown))}</h3><p class="bad">{escape(cut(error, 2000))}</p>')
-
-
-def _fields(fields: dict[str, Any]) -> str:
-    items = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(cut(value, _TEXT_SHOWN))}</dd>"
-        for name, value in fields.items()
-    )
-    return f"<dl>{items}</dl>"
 
 
 def _pairs(caption: str, header: tuple[str, str], pairs: Any) -> str:

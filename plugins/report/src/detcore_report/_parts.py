@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 # Characters that HTML forbids, or that change the direction of the surrounding text.
 _UNWANTED = re.compile(
@@ -192,3 +192,17 @@ def table(
         f"<table><caption>{escape(caption)}</caption>"
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n{body}\n</tbody></table></div>"
     )
+
+
+def definition_list(fields: Mapping[str, object], *, limit: int = 200) -> str:
+    """Return names and values as a list.
+
+    Args:
+        fields: Values by name; not yet escaped.
+        limit: Maximum number of characters of a value.
+    """
+    items = "".join(
+        f"<dt>{escape(cut(name))}</dt><dd>{escape(cut(value, limit))}</dd>"
+        for name, value in fields.items()
+    )
+    return f"<dl>{items}</dl>"

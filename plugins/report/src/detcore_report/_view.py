@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from detcore.database import MetricCurve
@@ -19,7 +20,6 @@ from detcore.describe import (
 )
 from detcore.errors import NotFoundError
 from detcore_report._axes import Axis, make_axis, number_of
-from detcore_report._curves import AllReports, DrawnReports
 
 if TYPE_CHECKING:
     from detcore.database import Database, ExperimentRecord
@@ -125,7 +125,7 @@ def read_view(
     all_metrics: bool = False,
     max_charts: int = 8,
     only: Collection[int] | None = None,
-    parts: int | None = None,
+    parts: int = 1000,
     max_rows: int | None = MAX_ROWS,
 ) -> ExperimentView:
     """Read an experiment.
@@ -141,8 +141,8 @@ def read_view(
         smaller_is_better: Whether a smaller value of it is better; None: derived from its name (a
             loss, a score), or else the searcher's setting.
         only: Only these trials; None: all.
-        parts: Downsample each curve to the extremes in this many parts of the steps, which is
-            faster; None: read all reports.
+        parts: Number of parts of the steps that curves are downsampled to; see
+            `detcore.database.Database.metric_curves`.
         max_rows: Maximum number of trials in the view; None: all.
 
     Raises:
@@ -156,12 +156,10 @@ def read_view(
         smaller = is_loss(metric)
     if smaller is None:
         smaller = overview["smaller_is_better"] is not False
-    reports: AllReports | DrawnReports
-    if parts is None:
-        reports = AllReports(database, records, asked=metric or own, everything=all_metrics)
-    else:
-        reports = DrawnReports(database, experiment_id, parts=parts)
-    names = reports.names
+    read_curves = functools.cache(
+        functools.partial(database.metric_curves, experiment_id, parts=parts)
+    )
+    names = database.metric_names(experiment_id)
     if metric is not None and not any(_is_asked(name, metric, kind) for name in names):
         listed = ", ".join(dict.fromkeys(name for _, name in names)) or "none yet"
         raise NotFoundError(
@@ -174,16 +172,16 @@ def read_view(
                 "validation")  # fmt: skip
     few = None if only is None else tuple(sorted(only))
     is_cut = max_rows is not None and len(rows) > max_rows
-    if few is None and parts is not None and kind == "validation" and is_cut:
+    if few is None and kind == "validation" and is_cut:
         few = _best_ids(rows, metric, smaller_is_better=smaller)[:max_rows]
-    trials = _rank(rows, reports, kind, metric, smaller_is_better=smaller, only=few)
+    trials = _rank(rows, read_curves, kind, metric, smaller_is_better=smaller, only=few)
     shown = trials if only is None else [trial for trial in trials if trial.id in only]
     drawn = [trial.id for trial in shown[:MAX_CURVES]]
     wanted = sorted(names, key=lambda name: (name != (kind, metric), names.index(name)))
     if not all_metrics:
         wanted = [name for name in wanted if name == (kind, metric)]
     charts = [
-        _chart(reports.curves(kind, name, few), drawn, kind, name)
+        _chart(read_curves(kind, name, trial_ids=few), drawn, kind, name)
         for kind, name in wanted[:max_charts]
     ]
     varied, constants = _split([trial.hparams for trial in shown])
@@ -236,7 +234,7 @@ def _is_asked(name: tuple[str, str], metric: str | None, kind: str | None) -> bo
 
 def _rank(
     rows: list[dict[str, Any]],
-    reports: AllReports | DrawnReports,
+    read_curves: Callable[..., Mapping[int, MetricCurve]],
     kind: str,
     metric: str | None,
     *,
@@ -248,7 +246,7 @@ def _rank(
     # The best value of a training metric is known only from its curve, so all curves are read.
     curves: Mapping[int, MetricCurve] = {}
     if metric is not None:
-        curves = reports.curves(kind, metric, only if kind == "validation" else None)
+        curves = read_curves(kind, metric, trial_ids=only if kind == "validation" else None)
     for row in rows:
         series = curves.get(row["id"], MetricCurve()).points
         value, step = None, None

@@ -172,7 +172,7 @@ def test_charts_fit_the_window_and_can_be_read(
 def test_charts_of_a_report_fit_the_window(site: Site, browser: Any, width: int) -> None:
     view = read_view(site.database, site.searched, all_metrics=True)
     report = Report(
-        config="searcher: {}", settings={}, checkpoints=[], num_checkpoints=0, logs={},
+        config="searcher: {}", settings={}, checkpoints=[], logs={},
         written_at="now",
     )  # fmt: skip
     page = browser.new_page(viewport={"width": width, "height": 800})
