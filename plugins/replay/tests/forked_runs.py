@@ -89,7 +89,7 @@ class ForkedReplayer(Replayer):
         self._site = str(Path(run.info.model_dir).parent / "site")
         return super().start(run, after=after, stop=stop, saved=saved)
 
-    def _spawn(self, words: list[str], code: Path, environment: dict[str, str]) -> Child:
+    def _spawn(self, words: list[str], code: Path, environment: dict[str, str]) -> Any:
         folder, start, stop, saved = words
         steps = {int(word) for word in saved.split(",") if word}
         return Child(

@@ -170,6 +170,38 @@ class Script:
             os._exit(code)
 
 
+def run_pair(
+    path: Path,
+    folder: Path,
+    arguments: Sequence[str] = (),
+    *,
+    kills: Sequence[int | Kill] = (),
+    ranks: int = 1,
+) -> tuple[Script, Script]:
+    """Run a script as a whole, and once more with kills; return both.
+
+    Args:
+        path: The script.
+        folder: Receives a folder for each.
+        arguments: Of the script.
+        kills: The step before which each process of the second one is killed, or its kill.
+        ranks: Processes that train together.
+    """
+    whole, broken = (Script(path, folder / name, arguments, ranks) for name in ("whole", "broken"))
+    assert whole.run() == 0, whole.output()
+    for kill in kills:
+        code = broken.run(kill) if isinstance(kill, int) else broken.run_to(kill)
+        assert code == -signal.SIGKILL, broken.output()
+    assert broken.run() == 0, broken.output()
+    return whole, broken
+
+
+def check_equal(whole: Script, broken: Script) -> None:
+    """Check that two runs of a script ended with the same state and validated the same."""
+    assert broken.result() == whole.result()
+    assert broken.metrics("validation") == whole.metrics("validation")
+
+
 @dataclasses.dataclass(frozen=True)
 class Kill:
     """A SIGKILL at a random place.
@@ -217,10 +249,13 @@ class KillAtEnd(Kill):
     def prepare(self, rank: int) -> None:
         from detcore_torch._script import ScriptRun
 
-        def finish(run: ScriptRun, steps_completed: int) -> None:
+        def finish(run: ScriptRun) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
         ScriptRun.finish = finish  # type: ignore[method-assign]
+
+
+KILL_AT_END = KillAtEnd(0, 0, 0.0)
 
 
 def _variables(ranks: int) -> dict[str, str]:

@@ -18,6 +18,8 @@ __all__ = ["ReadRecorder"]
 
 # Files that belong to detcore itself.
 _CORE_FILES = {"clock.json", "manifest.json", "metadata.json", "trial.json"}
+# Levels of keys that are followed; PyTorch copies the state of an optimizer as a whole.
+_DEPTHS = {"optimizer": 0, "worker": 3}
 
 
 @dataclasses.dataclass
@@ -38,7 +40,7 @@ class ReadRecorder:
         """Record reads from now on."""
         import safetensors
 
-        from detcore_torch import _files, _script, _worker_state
+        from detcore_torch import _files
 
         opened = io.open
         opened_tensors = safetensors.safe_open
@@ -61,8 +63,14 @@ class ReadRecorder:
             loads=lambda text: self._tracked(json.loads(text), latest.name), dumps=json.dumps
         )
         patch.setattr(_files, "json", loads)
-        for module in (_script, _worker_state):
-            patch.setattr(module, "decode", self._tracked_decode(module.decode, module.__name__))
+        decode = _files.decode
+
+        def decode_state(state: Any, tensors: Any) -> Any:
+            name = latest.name.partition(".")[0]  # its tensors were read just before
+            decoded = decode(state, tensors)
+            return self._tracked(decoded, f"{name}.state", _DEPTHS.get(name, 2))
+
+        patch.setattr(_files, "decode", decode_state)
 
     def find_unread(self, checkpoint: Path) -> set[str]:
         """Return the files of a checkpoint and keys of its documents that nobody has read."""
@@ -85,9 +93,6 @@ class ReadRecorder:
             self._note("key", f"{name}.{key}")
         items = {k: self._tracked(item, f"{name}.{k}", depth - 1) for k, item in value.items()}
         return _TrackedDict(items, lambda key: self._note("read", f"{name}.{key}"))
-
-    def _tracked_decode(self, decode: Callable[..., Any], name: str) -> Callable[..., Any]:
-        return lambda *args: self._tracked(decode(*args), name, depth=2)
 
 
 class _TrackedDict(dict[str, Any]):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from _killed_scripts import KillAtEnd, Script
+from _killed_scripts import KILL_AT_END, Kill, Script, check_equal, run_pair
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -23,21 +23,11 @@ def make_script(folder: Path, library: str, case: str, *arguments: str) -> Scrip
     )
 
 
-def make_pair(folder: Path, library: str, case: str) -> tuple[Script, Script]:
-    return make_script(folder / "whole", library, case), make_script(
-        folder / "broken", library, case
-    )
-
-
-def check_killed(folder: Path, library: str, case: str, kills: Sequence[int]) -> None:
-    """Check that a script that is killed before some steps ends as one that is not."""
-    whole, broken = make_pair(folder, library, case)
-    assert whole.run() == 0, whole.output()
-    for kill in kills:
-        assert broken.run(kill) == -signal.SIGKILL, broken.output()
-    assert broken.run() == 0, broken.output()
-    assert broken.result() == whole.result()
-    assert broken.metrics("validation") == whole.metrics("validation")
+def run_case(
+    folder: Path, library: str, case: str, kills: Sequence[int | Kill]
+) -> tuple[Script, Script]:
+    script = make_script(folder, library, case)
+    return run_pair(script.path, folder, script.arguments, kills=kills)
 
 
 @pytest.mark.parametrize(
@@ -53,18 +43,19 @@ def check_killed(folder: Path, library: str, case: str, kills: Sequence[int]) ->
     ],
 )
 def test_training_ends_as_without_kills(tmp_path: Path, library: str, case: str) -> None:
-    check_killed(tmp_path, library, case, [4, 6, 9])
+    check_equal(*run_case(tmp_path, library, case, [4, 6, 9]))
 
 
 def test_gradients_that_no_optimizer_has_applied_are_restored(tmp_path: Path) -> None:
-    check_killed(tmp_path, "accelerate", "summed", [3, 2])
+    check_equal(*run_case(tmp_path, "accelerate", "summed", [3, 2]))
 
 
 @pytest.mark.soak
 def test_metrics_of_an_epoch_are_those_of_a_run_without_kills(tmp_path: Path) -> None:
     """A rate depends on them; the model keeps them in a list, of which Lightning knows nothing."""
-    check_killed(tmp_path, "lightning", "plateau-train", [4, 6, 9])
-    errors = [(tmp_path / name / "errors.txt").read_text() for name in ("whole", "broken")]
+    runs = run_case(tmp_path, "lightning", "plateau-train", [4, 6, 9])
+    check_equal(*runs)
+    errors = [(each.folder / "errors.txt").read_text() for each in runs]
     assert errors[0] == errors[1]
     assert errors[0].count("(") == 4
 
@@ -87,14 +78,7 @@ def test_training_ends_as_with_lightning_alone(tmp_path: Path, case: str) -> Non
 @pytest.mark.soak
 @pytest.mark.parametrize("case", ["average", "plateau", "stop", "swa", "swa-norm"])
 def test_a_run_killed_after_its_training_ends_as_without(tmp_path: Path, case: str) -> None:
-    whole, broken = (
-        make_script(tmp_path / name, "lightning", case) for name in ("whole", "broken")
-    )
-    assert whole.run() == 0, whole.output()
-    assert broken.run_to(KillAtEnd(0, 0, 0.0)) == -signal.SIGKILL, broken.output()
-    assert broken.run() == 0, broken.output()
-    assert broken.result() == whole.result()
-    assert broken.metrics("validation") == whole.metrics("validation")
+    check_equal(*run_case(tmp_path, "lightning", case, [KILL_AT_END]))
 
 
 @pytest.mark.soak
@@ -109,8 +93,7 @@ def test_a_preempted_run_ends_as_one_without_interruptions(
     assert whole.run() == 0, whole.output()
     assert broken.run(step, signal.SIGTERM) == 75, broken.output()
     assert broken.run() == 0, broken.output()
-    assert broken.result() == whole.result()
-    assert broken.metrics("validation") == whole.metrics("validation")
+    check_equal(whole, broken)
 
 
 @pytest.mark.soak
@@ -121,11 +104,7 @@ def test_a_preempted_run_ends_as_one_without_interruptions(
 def test_the_best_files_are_those_of_a_run_without_kills(
     tmp_path: Path, case: str, others: list[str]
 ) -> None:
-    whole, broken = make_pair(tmp_path, "lightning", case)
-    assert whole.run() == 0, whole.output()
-    for kill in (4, 6, 9):
-        assert broken.run(kill) == -signal.SIGKILL, broken.output()
-    assert broken.run() == 0, broken.output()
+    whole, broken = run_case(tmp_path, "lightning", case, [4, 6, 9])
     files = [sorted(each.folder.rglob("*.ckpt")) for each in (whole, broken)]
     assert [len({path.parent for path in each}) for each in files] == [1, 1]
     names = [[path.name for path in each] for each in files]
@@ -145,7 +124,9 @@ def test_files_are_those_of_lightning_alone(tmp_path: Path) -> None:
 
 
 def test_files_from_before_the_first_checkpoint_are_overwritten(tmp_path: Path) -> None:
-    whole, broken = make_pair(tmp_path, "lightning", "best-early")
+    whole, broken = (
+        make_script(tmp_path / name, "lightning", "best-early") for name in ("whole", "broken")
+    )
     assert whole.run() == 0, whole.output()
     assert broken.run(2) == -signal.SIGKILL, broken.output()
     assert (broken.folder / "best" / "last.ckpt").exists()

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-import signal
 from pathlib import Path
 
 import pytest
 from _campaign import FAMILIES
-from _killed_scripts import KillAtEnd, Script
+from _killed_scripts import KILL_AT_END, check_equal, run_pair
 
 SCRIPTS = Path(__file__).parent / "scripts"
 
@@ -28,11 +27,5 @@ def test_the_state_is_that_of_the_end(
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     importlib.import_module(FAMILIES[family])
     path = SCRIPTS / f"{family}_{task}.py"
-    whole, broken = (
-        Script(path, tmp_path / name, [f"--ranks={ranks}"], ranks) for name in ("whole", "broken")
-    )
-    assert whole.run_to(None) == 0, whole.output()
-    assert broken.run_to(KillAtEnd(0, 0, 0.0)) == -signal.SIGKILL, broken.output()
-    assert broken.run_to(None) == 0, broken.output()
-    assert broken.result() == whole.result()
-    assert broken.metrics("validation") == whole.metrics("validation")
+    arguments = [f"--ranks={ranks}"]
+    check_equal(*run_pair(path, tmp_path, arguments, kills=[KILL_AT_END], ranks=ranks))

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from _killed_scripts import KillAtEnd, Script
+from _killed_scripts import KILL_AT_END, Script, check_equal, run_pair
 
 SCRIPT = Path(__file__).parent / "scripts" / "trainer_cases.py"
 
@@ -19,24 +18,6 @@ def _imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Import the library before processes are forked, and never ask its servers."""
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     from transformers import GPT2LMHeadModel, Trainer  # noqa: F401
-
-
-def train_with_kills(
-    folder: Path, case: str, kills: Sequence[int], arguments: Sequence[str] = ()
-) -> tuple[Script, Script]:
-    """Return a script that was not killed, and one that was killed before some of its steps."""
-    options = [f"--case={case}", *arguments]
-    whole, broken = (Script(SCRIPT, folder / name, options) for name in ("whole", "broken"))
-    assert whole.run() == 0, whole.output()
-    for kill in kills:
-        assert broken.run(kill) == -signal.SIGKILL, broken.output()
-    assert broken.run() == 0, broken.output()
-    return whole, broken
-
-
-def check_equal(whole: Script, broken: Script) -> None:
-    assert broken.result() == whole.result()
-    assert broken.metrics("validation") == whole.metrics("validation")
 
 
 def check_equal_to_library(whole: Script, case: str) -> None:
@@ -60,7 +41,7 @@ def check_equal_to_library(whole: Script, case: str) -> None:
 )
 def test_trainer_ends_as_the_library_alone(tmp_path: Path, case: str, kills: list[int]) -> None:
     """Early stopping, the best model, and attributes of callbacks."""
-    whole, broken = train_with_kills(tmp_path, case, kills)
+    whole, broken = run_pair(SCRIPT, tmp_path, [f"--case={case}"], kills=kills)
     check_equal(whole, broken)
     check_equal_to_library(whole, case)
     assert "cannot hold" not in whole.output()
@@ -69,13 +50,7 @@ def test_trainer_ends_as_the_library_alone(tmp_path: Path, case: str, kills: lis
 @pytest.mark.soak
 @pytest.mark.parametrize("case", ["early_stopping", "best_at_end", "plateau", "callbacks"])
 def test_trainer_killed_after_its_training_is_restored(tmp_path: Path, case: str) -> None:
-    whole, broken = (
-        Script(SCRIPT, tmp_path / name, [f"--case={case}"]) for name in ("whole", "broken")
-    )
-    assert whole.run() == 0, whole.output()
-    assert broken.run_to(KillAtEnd(0, 0, 0.0)) == -signal.SIGKILL, broken.output()
-    assert broken.run() == 0, broken.output()
-    check_equal(whole, broken)
+    check_equal(*run_pair(SCRIPT, tmp_path, [f"--case={case}"], kills=[KILL_AT_END]))
 
 
 @pytest.mark.soak
@@ -109,7 +84,7 @@ def test_each_rank_restores_its_own_callbacks(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_plateau_schedule_continues(tmp_path: Path) -> None:
-    check_equal(*train_with_kills(tmp_path, "plateau", [3, 7, 9]))
+    check_equal(*run_pair(SCRIPT, tmp_path, ["--case=plateau"], kills=[3, 7, 9]))
 
 
 @pytest.mark.parametrize(
@@ -119,7 +94,8 @@ def test_shuffled_stream_continues(tmp_path: Path, workers: int) -> None:
     """An IterableDataset with a length, whose order and noise come from the generators."""
     from detcore_replay import verify_ledger
 
-    whole, broken = train_with_kills(tmp_path, "stream", [3, 7, 9], [f"--workers={workers}"])
+    arguments = ["--case=stream", f"--workers={workers}"]
+    whole, broken = run_pair(SCRIPT, tmp_path, arguments, kills=[3, 7, 9])
     check_equal(whole, broken)
     ledger = verify_ledger(broken.folder)
     assert ledger.is_proved, ledger.sentence()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -62,14 +63,12 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
             return failure(error)
 
     def _make(self, indices: list[int]) -> Any:
-        records = self._fetch(indices)
-        try:
+        with data_errors(
+            "the dataset", self._dataset, lambda: f"one of the records {_some(indices)}"
+        ):
+            records = self._fetch(indices)
+        with data_errors("collate_fn", self._collate, lambda: f"the records {_some(indices)}"):
             return self._collate(records)
-        except DetcoreError:
-            raise
-        except Exception as error:
-            named = f"the records {_some(indices)}"
-            raise failed_collate(self._collate, named, error) from error
 
     def _fetch(self, indices: list[int]) -> Any:
         dataset = self._dataset
@@ -79,8 +78,6 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
             if hasattr(dataset, "__getitems__"):
                 return dataset.__getitems__(indices)
             return [dataset[index] for index in indices]
-        except DetcoreError:
-            raise
         except IndexError as error:
             raise DataError(
                 f"the dataset, {describe(dataset)}, raised IndexError for one of the records "
@@ -88,9 +85,6 @@ class BatchFetcher(torch.utils.data.Dataset):  # type: ignore[misc]  # of a pack
                 f"Its __len__ says that it has {len(dataset)} records.\n"
                 "Let __len__ return their number, and __getitem__ take every index below it."
             ) from error
-        except Exception as error:
-            where = f"on one of the records {_some(indices)}"
-            raise failed_dataset(dataset, where, error) from error
 
 
 def init_loader_process(
@@ -103,22 +97,28 @@ def init_loader_process(
         worker_init_fn(worker)
 
 
-def failed_collate(collate: Callable[[Any], Any], named: str, error: Exception) -> DataError:
-    """Return the error for a collate function that failed on some records."""
-    return DataError(
-        f"collate_fn, {describe(collate)}, failed on {named}: {type(error).__name__}: {error}.\n"
-        "The position in the data is still before this batch, so a resumed run makes it again.\n"
-        "Correct collate_fn, or the records, and resume."
-    )
+@contextlib.contextmanager
+def data_errors(name: str, called: object, place: Callable[[], str]) -> Iterator[None]:
+    """Translate the errors of the user's dataset or function into detcore's.
 
+    Args:
+        name: What is called in the block, for the message.
+        called: The object.
+        place: Returns the records or the batch that it is called for.
 
-def failed_dataset(dataset: Any, where: str, error: Exception) -> DataError:
-    """Return the error for a dataset that failed to give records."""
-    return DataError(
-        f"the dataset, {describe(dataset)}, failed {where}: {type(error).__name__}: {error}.\n"
-        "The position in the data is still before this batch, so a resumed run makes it again.\n"
-        "Correct the dataset, or the record, and resume."
-    )
+    Raises:
+        DataError: If it failed.
+    """
+    try:
+        yield
+    except DetcoreError:
+        raise
+    except Exception as error:
+        raise DataError(
+            f"{name}, {describe(called)}, failed on {place()}: {type(error).__name__}: {error}.\n"
+            "The position in the data is still before this batch, so a resumed run makes it again."
+            f"\nCorrect {name}, or the records, and resume."
+        ) from error
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -160,5 +160,5 @@ def read_state(directory: Path, name: str) -> dict[str, Any]:
             "Resume with the version that wrote the checkpoint."
         )
     decoded: dict[str, Any] = decode(state, read_tensors(directory / f"{name}.safetensors"))
-    del decoded["version"]
+    decoded.pop("version")
     return decoded

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from detcore.errors import DataError, DetcoreError, InvalidDataTypeError, describe
+from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore_torch._fetch import (
+    data_errors,
     delivered,
-    failed_collate,
-    failed_dataset,
     failure,
     init_loader_process,
     unchanged,
@@ -330,28 +329,19 @@ class _Stream(torch.utils.data.IterableDataset):  # type: ignore[misc]  # no typ
     def _take(self, me: int, number: int) -> list[Any]:
         """Return the records of a batch; none at the end."""
         seed_generators(seed_from(self._seed, self._rank, self._epoch, me, number))
-        try:
+        place = f"batch {number} of epoch {self._epoch}"
+        with data_errors("the dataset", self._dataset, lambda: place):
             records = list(itertools.islice(self._records, self._size))
             if not records and self._may_begin_again:
                 # The state was that of the end of the epoch before.
                 self._records = iter(self._dataset)
                 records = list(itertools.islice(self._records, self._size))
-        except DetcoreError:
-            raise
-        except Exception as error:
-            where = f"in batch {number} of epoch {self._epoch}"
-            raise failed_dataset(self._dataset, where, error) from error
         self._may_begin_again = False
         return [] if self._drop_last and len(records) < self._size else records
 
     def _made(self, records: list[Any]) -> Any:
-        try:
+        with data_errors("collate_fn", self._collate, lambda: f"the next {len(records)} records"):
             return self._collate(records if self._is_batched else records[0])
-        except DetcoreError:
-            raise
-        except Exception as error:
-            named = f"the next {len(records)} records"
-            raise failed_collate(self._collate, named, error) from error
 
     def _ids(self, records: list[Any]) -> list[int] | None:
         if self._record_id is None:
