@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,15 +33,15 @@ CONFIG: dict[str, Any] = {
 
 
 @pytest.fixture
-def line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[Trial]:
+def line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Trial]]:
     """A trial class of the toy framework; its folder is the current one."""
     monkeypatch.syspath_prepend(str(TOY_PLUGIN))
     monkeypatch.syspath_prepend(str(MODEL_DIR))
     monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(MODEL_DIR)
     monkeypatch.delitem(sys.modules, "model_def", raising=False)
-    found: type[Trial] = importlib.import_module("model_def").Line
-    return found
+    yield importlib.import_module("model_def").Line
+    del sys.modules["model_def"]  # processes that other tests fork would have it
 
 
 def test_hyperparameters_are_those_of_the_first_trial(line: type[Trial], tmp_path: Path) -> None:
