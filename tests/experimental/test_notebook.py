@@ -108,7 +108,7 @@ def test_an_experiment_of_any_size_is_shown_in_little(
     page = shown(client.get_experiment(search(store, num_trials)))
     assert len(page.html) < 150_000
     if num_trials == 0:
-        assert "No metric with a finite value was reported yet." in page.text
+        assert "No trial has reported a metric with a finite value yet." in page.text
     elif num_trials > 30:
         assert f"The best 30 of {num_trials} trials are drawn." in page.text
         assert f"Trials, the best first (the first 10 of {num_trials})" in page.text
