@@ -267,22 +267,16 @@ def test_missing_checkpoints_do_not_count(experiment: Experiment) -> None:
 def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
     database = experiment.database
     registered, source, gone = (experiment.save(0, step) for step in (10, 20, 30))
-    latest = experiment.save(0, 40)
     database.create_model("m")
     database.register_version("m", registered)
     other = database.create_experiment(
         config={"searcher": {"source_checkpoint_uuid": source}}, config_text=None, model_dir="/",
         name="warm",
     )  # fmt: skip
-    old = database.create_experiment(
-        config={"searcher": {"source_trial_id": experiment.trials[0]}}, config_text=None,
-        model_dir="/", name="of an earlier release",
-    )  # fmt: skip
     plan = experiment.prune(policy=policy(0, 0, 0))
     assert plan.kept == {
         registered: ("in the model registry: m version 1",),
         source: (f"experiment {other} starts from it",),
-        latest: (f"experiment {old} starts from it",),
     }
     assert plan.deleted == (gone,)
     with pytest.raises(CheckpointStateError, match="in the model registry: m version 1"):

@@ -125,13 +125,6 @@ def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
         cache.open(KEY, refuse)
 
 
-def test_records_of_an_earlier_version_have_no_key_order(tmp_path: Path) -> None:
-    cache = DatasetCache(tmp_path)
-    record = cache.open(KEY, writer()).folder / "detcore-records.json"
-    record.write_text('{"version": 1, "num_records": 3}\n')
-    assert cache.open(KEY, refuse).keys is None
-
-
 @pytest.mark.parametrize("name", ["../up", "", ".hidden", "-x", "a/b", "a b", "a\n", "é", None, 3])
 def test_names_that_are_no_file_names(name: Any) -> None:
     with pytest.raises(UnsafePathError, match="dataset_id is"):

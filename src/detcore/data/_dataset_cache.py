@@ -60,12 +60,12 @@ class CachedRecords:
     Attributes:
         folder: Folder of its files.
         num_records: Number of its records; >= 1.
-        keys: The order of the keys of a record, for `with_key_order`; None if unknown.
+        keys: The order of the keys of a record, for `with_key_order`.
     """
 
     folder: Path
     num_records: int
-    keys: JSONValue = None
+    keys: JSONValue
 
 
 class DatasetCache:
@@ -93,7 +93,7 @@ class DatasetCache:
             num_records = record["num_records"]
             if not isinstance(num_records, int) or num_records < 1:
                 raise ValueError(f"num_records is {describe(num_records)}")
-            return CachedRecords(folder=folder, num_records=num_records, keys=record.get("keys"))
+            return CachedRecords(folder=folder, num_records=num_records, keys=record["keys"])
         except FileNotFoundError:
             return None
         except (KeyError, TypeError, ValueError, AttributeError) as error:

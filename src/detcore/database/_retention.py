@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import ConfigError
@@ -202,21 +202,12 @@ def _exempt(database: Database) -> dict[str, str]:
     """Return the checkpoints that other objects need, with the reason."""
     exempt = {}
     for experiment in database.list_experiments():
-        for uuid in _sources(database, experiment):
+        uuid = (experiment.config.get("searcher") or {}).get("source_checkpoint_uuid")
+        if uuid:
             exempt[uuid] = f"experiment {experiment.id} starts from it"
     for uuid, versions in database.registered_checkpoints().items():
         exempt[uuid] = f"in the model registry: {', '.join(versions)}"
     return exempt
-
-
-def _sources(database: Database, experiment: ExperimentRecord) -> Sequence[str]:
-    """Return the checkpoints that an experiment's trials start from; old records name a trial."""
-    searcher = experiment.config.get("searcher") or {}
-    uuid, trial_id = searcher.get("source_checkpoint_uuid"), searcher.get("source_trial_id")
-    if uuid:
-        return [uuid]
-    latest = None if trial_id is None else database.latest_checkpoint(trial_id)
-    return [] if latest is None else [latest.uuid]
 
 
 def _not_judged(

@@ -7,7 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from detcore.contract.errors import MetricError
+from detcore.core._metrics import clean_batch_metrics, clean_metrics
 from detcore.metrics import weighted_mean
 
 if TYPE_CHECKING:
@@ -90,8 +90,8 @@ class Agreement:
         if self._is_alone:
             return mine, interrupts
         sent = UnitMetrics(
-            _plain(mine.metrics),
-            None if mine.batches is None else [_plain(batch) for batch in mine.batches],
+            clean_metrics(mine.metrics, "training"),
+            clean_batch_metrics(mine.batches),
             mine.n_records,
         )
         if not self._average and self._distributed.rank:
@@ -126,19 +126,6 @@ class Agreement:
         self._is_interrupted = False
         self._reads, self._reads_wanted, self._since = 0, 1, time.monotonic()
         return Interrupts(any(a.preempt for a in answers), any(a.stop for a in answers))
-
-
-def _plain(metrics: Mapping[str, Any]) -> dict[str, float]:
-    plain = {}
-    for name, value in metrics.items():
-        try:
-            plain[name] = float(value)
-        except (TypeError, ValueError) as error:
-            raise MetricError(
-                f"the training metric {name!r} is {value!r}, which is not a number, so there is no "
-                "mean of it over the workers"
-            ) from error
-    return plain
 
 
 def _mean_of(units: Sequence[UnitMetrics]) -> UnitMetrics:
