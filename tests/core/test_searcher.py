@@ -8,7 +8,7 @@ import pytest
 
 from detcore.core import Channel, DistributedContext, SearcherContext, SearcherMode, Unit
 from detcore.errors import ContextStateError, MetricError
-from detcore.types import Length, TrialInfo
+from detcore.types import TrialInfo
 
 
 def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
@@ -28,7 +28,6 @@ def make(max_length: Any = None, *, rank: int = 0) -> SearcherContext:
         ({"batches": 40}, 40, Unit.BATCHES),
         ({"records": 7}, 7, Unit.RECORDS),
         ({"epochs": 2}, 2, Unit.EPOCHS),
-        (Length(5, Unit.EPOCHS), 5, Unit.EPOCHS),
         (100, 100, None),
     ],
 )
