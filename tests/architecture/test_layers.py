@@ -89,7 +89,9 @@ def detcore_imports(module: Module) -> Iterator[tuple[Import, str]]:
 
 
 def test_there_is_something_to_look_at() -> None:
-    assert {"detcore.contract.hooks", "detcore.cli._main"} <= {module.name for module in CORE_MODULES}
+    assert {"detcore.contract.hooks", "detcore.cli._main"} <= {
+        module.name for module in CORE_MODULES
+    }
 
 
 def test_every_package_has_its_row_in_the_table() -> None:
