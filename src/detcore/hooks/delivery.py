@@ -461,7 +461,7 @@ class _Plugin:
             _told, problem = deliver_waiting(
                 self._observer, mailboxes, should_stop, failures=self.failures
             )
-        except Exception as error:  # noqa: BLE001  (what is on the disk stays there)
+        except Exception as error:  # noqa: BLE001  (everything on the disk stays there)
             problem = f"{type(error).__name__}: {error}"
             _LOG.warning("what plugin %s missed cannot be delivered now: %s", label, problem)
         else:

@@ -45,7 +45,7 @@ _VERSION = 1
 _OF_KERAS = ("model", "_model", "params", "validation_data")
 _OF_MONITORS = (*_OF_KERAS, "monitor_op", "min_delta")
 _OF_TENSORBOARD = (*_OF_KERAS, "_is_tracing", "_profiler_started", "_writers")
-# Names of what is saved beside callbacks: the trial, and variables of the user's functions.
+# Names of states saved beside callbacks: the trial, and variables of the user's functions.
 _TRIAL, _FUNCTIONS = "$trial", "$functions"
 SavedCallbacks: TypeAlias = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
 

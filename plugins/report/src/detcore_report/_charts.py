@@ -374,7 +374,7 @@ def _title(chart: Chart) -> str:
 
 
 def describe_chart(view: ExperimentView, chart: Chart) -> tuple[str, str]:
-    """Return the title of a chart and what is in it; not yet escaped."""
+    """Return the title of a chart and its contents; not yet escaped."""
     drawn = {trial.id for trial in view.trials}
     curves = [curve for curve in chart.curves if curve.points and curve.trial_id in drawn]
     last = max((x for curve in chart.curves for x, _ in curve.points), default=0)

@@ -248,7 +248,7 @@ def get_module(statement: cst.ImportFrom) -> str:
 
 
 def make_piece(statement: ImportStatement, alias: cst.ImportAlias) -> Piece:
-    """Return what a name of a statement imports."""
+    """Return the module or object that a name of a statement stands for."""
     name, local = alias.evaluated_name, alias.evaluated_alias or ""
     if isinstance(statement, cst.ImportFrom):
         return Piece(get_module(statement), name, local)
