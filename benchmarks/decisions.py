@@ -33,6 +33,7 @@ from typing import Any
 from _report import parse_options, print_table
 
 from detcore.database import Database
+from detcore.database._queries import now
 from detcore.database._schema import search_events, trials
 from detcore.runner._search_log import SearchLog
 from detcore.runner._supervisor import Advanced, Reported, State, decide, resume
@@ -185,20 +186,18 @@ def _record(database: Database, search: Search) -> int:
         config={"searcher": {"name": "async_halving"}}, config_text=None, model_dir="/m", name="s"
     )
     row = {"experiment_id": experiment, "state": "PAUSED", "seed": 1, "num_restarts": 0,
-           "created_at": 1.0}  # fmt: skip
-    from detcore._log import encode_document
-
+           "labels": [], "notes": "", "created_at": now()}  # fmt: skip
     logged: Iterator[Event | None] = itertools.chain([None], search.events)
     with database._write() as connection:
         connection.execute(
             trials.insert(),
-            [{**row, "search_index": index, "hparams": encode_document(trial.hparams),
+            [{**row, "search_index": index, "hparams": trial.hparams,
               "length": trial.length} for index, trial in enumerate(search.trials)],
         )  # fmt: skip
         connection.execute(
             search_events.insert(),
-            [{"experiment_id": experiment, "number": number, "created_at": 1.0,
-              "event": None if event is None else encode_document(event_to_json(event))}
+            [{"experiment_id": experiment, "number": number, "created_at": now(),
+              "event": None if event is None else event_to_json(event)}
              for number, event in enumerate(logged)],
         )  # fmt: skip
     return experiment

@@ -131,8 +131,9 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
     """Record experiments and trials as users would, and the many rows in bulk."""
     from sqlalchemy import func, insert, select, text
 
-    from detcore.database import Database
-    from detcore.database._queries import this_process
+    from detcore._log import encode_document
+    from detcore.database import Database, identify_process
+    from detcore.database._queries import now
     from detcore.database._schema import trials
     from detcore.types import ExperimentState
 
@@ -141,8 +142,9 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
         experiment = database.create_experiment(
             config={"searcher": searcher}, config_text=None, model_dir="/m", name="many"
         )
-        row = {"experiment_id": experiment, "state": "COMPLETED", "hparams": '{"lr":0.5,"n":3}',
-               "seed": 1, "num_restarts": 0, "created_at": 1.0, "ended_at": 2.0}  # fmt: skip
+        row = {"experiment_id": experiment, "state": "COMPLETED", "hparams": {"lr": 0.5, "n": 3},
+               "labels": [], "notes": "", "seed": 1, "num_restarts": 0, "created_at": now(),
+               "ended_at": now()}  # fmt: skip
         for start in range(0, num_trials, TRIALS_AT_ONCE):
             count = min(TRIALS_AT_ONCE, num_trials - start)
             with database._write() as connection:
@@ -154,7 +156,7 @@ def _fill(url: str, num_trials: int, num_long: int) -> Place:
                     "last": last,
                     "reports": REPORTS,
                     "every": REPORTS // CHECKPOINTS,
-                    "process": this_process(),
+                    "process": encode_document(dataclasses.asdict(identify_process(os.getpid()))),
                 }
                 for statement in _ROWS:
                     # Values of JSON are no parameters.
@@ -200,6 +202,7 @@ def _register(place: Place, count: int) -> None:
     from sqlalchemy import insert
 
     from detcore.database import Database
+    from detcore.database._queries import now
     from detcore.database._schema import model_versions, models
 
     with Database.open(place.url) as database, database._write() as connection:
@@ -209,10 +212,10 @@ def _register(place: Place, count: int) -> None:
         )
         uuids = [ranked.checkpoint.uuid for ranked in best]
         for number in range(known + 1, count + 1):
-            document = {"metadata": '{"team":"vision"}', "created_at": 1.0, "updated_at": 1.0}
+            document = {"metadata": {"team": "vision"}, "created_at": now(), "updated_at": now()}
             created = connection.execute(
                 insert(models).values(
-                    name=f"model {number}", description="of digits", labels='["a","b"]',
+                    name=f"model {number}", description="of digits", labels=["a", "b"],
                     archived=False, last_number=VERSIONS, **document,
                 )
             )  # fmt: skip

@@ -25,7 +25,7 @@ DOCUMENTED = {
     "detcore.data": "DataSource IdKind",
     "detcore.distributed": "DistributedContext",
     "detcore.hooks": "CheckpointSaved EventInfo LauncherType"
-    " OBSERVER_HOOKS RendezvousType RoutesType SearcherType StorageType TablesType"
+    " OBSERVER_HOOKS RendezvousType RoutesType SearcherType StorageType"
     " hookimpl hookspec",
     "detcore.launch": "Launcher OutputSink SupportsCheck WorkerEvent WorkerGroup",
     "detcore.launch.nodes": "Line RankPlace Rendezvous RendezvousService RendezvousStore Sink",

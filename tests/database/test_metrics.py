@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from sqlalchemy import event, update
+from sqlalchemy import event
 
 from detcore.database import MetricRecord
-from detcore.database._metrics import metric_row
-from detcore.database._schema import metrics
+from detcore.database._metrics import select_numbers
 from detcore.errors import DatabaseError, NotFoundError
 
 if TYPE_CHECKING:
@@ -42,9 +41,7 @@ def test_only_numbers_are_compared_and_what_comes_before_them_does_not_matter() 
         "text": "0.5", "nested": {"loss": 1.0}, "array": [1.0, 2.0], "huge": 10**400,
         "nan": math.nan, "n" * 10_000: 1.0, "flag": True, "count": 3, "loss": 0.5, "inf": math.inf,
     }  # fmt: skip
-    row = metric_row(report(10, **values))
-    assert row["values"] == {"flag": 1.0, "count": 3.0, "loss": 0.5, "inf": math.inf}
-    assert metric_row(report(10, kind="training", **values))["values"] == {}
+    assert select_numbers(values) == {"flag": 1.0, "count": 3.0, "loss": 0.5, "inf": math.inf}
 
 
 def test_batch_metrics_are_read_only_where_they_are_wanted(store: Store) -> None:
@@ -62,16 +59,6 @@ def test_batch_metrics_are_read_only_where_they_are_wanted(store: Store) -> None
     assert full.reported_at is not None
     (short,) = store.database.metrics(1, "training", with_batches=False)
     assert short.batch_metrics is None
-
-
-@pytest.mark.parametrize("text", ['"x"', "5", "[1,null]", '{"loss":1}'])
-def test_batch_metrics_of_another_shape_do_not_hinder_reading(store: Store, text: str) -> None:
-    """Releases before this one took them in."""
-    store.database.add_metrics([report(2, kind="training", loss=1.0)])
-    with store.database._write() as connection:
-        connection.execute(update(metrics).values(batch_metrics=text))
-    (record,) = store.database.metrics(1, "training")
-    assert (record.metrics, record.batch_metrics) == ({"loss": 1.0}, None)
 
 
 def test_the_best_validation(store: Store) -> None:

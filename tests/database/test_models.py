@@ -42,7 +42,7 @@ def test_what_is_said_of_a_model_is_kept(store: Store) -> None:
     made = store.database.create_model(
         "mnist", description="digits", metadata={"team": "vision"}, labels=["a", "b"]
     )
-    assert (made.name, made.description, made.labels) == ("mnist", "digits", ("a", "b"))
+    assert (made.name, made.description, made.labels) == ("mnist", "digits", ["a", "b"])
     assert (made.metadata, made.archived, made.num_versions) == ({"team": "vision"}, False, 0)
     with Database.open(store.url) as other:
         assert other.get_model("mnist") == other.get_model(made.id) == made

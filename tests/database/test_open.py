@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import sqlite3
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,12 +95,61 @@ def test_a_database_of_a_newer_release_is_refused(store: Store) -> None:
         Database.open(store.url)
 
 
-@pytest.mark.parametrize("version", ["0001", "0009"])
-def test_database_of_a_development_version_is_refused(store: Store, version: str) -> None:
-    with store.database._write() as connection:
-        connection.exec_driver_sql(f"UPDATE alembic_version SET version_num = '{version}'")
-    with pytest.raises(DatabaseError, match=r"(?s)made by a development version.*Move it away"):
+MIGRATION = """
+import sqlalchemy as sa
+from alembic import op
+
+revision, down_revision = "0002_0_2_0", {before!r}
+
+
+def upgrade():
+    op.add_column("models", sa.Column("remark", sa.Text))
+    if {fails}:
+        raise RuntimeError("killed")
+"""
+
+
+@pytest.fixture
+def write_migration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    """Return a function that adds a migration to those of the code."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(_engine.MIGRATIONS, folder)
+    before = _engine.revisions()[-1]
+
+    def write(fails: bool) -> None:
+        text = MIGRATION.format(before=before, fails=fails)
+        (folder / "versions" / "0002_0_2_0.py").write_text(text, encoding="utf-8")
+        monkeypatch.setattr(_engine, "MIGRATIONS", folder)
+
+    return write
+
+
+def describe_tables(store: Store) -> tuple[str, list[str]]:
+    """Return the version of the tables, and the columns of one of them."""
+    with store.database._read() as connection:
+        version = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        return str(version), list(connection.exec_driver_sql("SELECT * FROM models").keys())
+
+
+def test_an_older_database_is_migrated(
+    store: Store, write_migration: Callable[[bool], None]
+) -> None:
+    _, columns = describe_tables(store)
+    write_migration(False)
+    for _ in range(2):
+        with Database.open(store.url) as database:
+            assert database.get_experiment(store.experiment_id).name == "n"
+        assert describe_tables(store) == ("0002_0_2_0", [*columns, "remark"])
+
+
+def test_a_migration_that_fails_leaves_the_tables_as_they_were(
+    store: Store, write_migration: Callable[[bool], None]
+) -> None:
+    before = describe_tables(store)
+    write_migration(True)
+    with pytest.raises(RuntimeError, match="killed"):
         Database.open(store.url)
+    assert describe_tables(store) == before
 
 
 def test_a_database_that_is_refused_is_closed(sqlite_store: Store) -> None:
@@ -157,13 +208,17 @@ def test_a_damaged_database_is_an_error_not_a_wrong_answer(sqlite_store: Store) 
         database.list_experiments()
 
 
-@pytest.mark.parametrize("change", ["state = 'DONE'", "config = '{\"x\": '", "created_at = 1e300"])
-def test_a_value_that_no_release_writes_is_damage(sqlite_store: Store, change: str) -> None:
+@pytest.mark.parametrize(
+    ("column", "value"), [("state", "DONE"), ("config", '{"x": '), ("created_at", 1e300)]
+)
+def test_a_value_that_no_release_writes_is_damage(
+    sqlite_store: Store, column: str, value: object
+) -> None:
     sqlite_store.database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
     with sqlite3.connect(sqlite_store.file) as connection:
-        connection.execute(f"UPDATE experiments SET {change}")
+        connection.execute(f"UPDATE experiments SET {column} = ?", (value,))
     connection.close()
-    with pytest.raises(DatabaseError, match=f"damaged: {change.split()[0]} is "):
+    with pytest.raises(DatabaseError, match=re.escape(f"damaged: '{value}' cannot be read: ")):
         sqlite_store.database.list_experiments()
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
-from sqlalchemy import text
+from sqlalchemy import update
 
+from detcore.database._schema import experiments
 from detcore.errors import NotFoundError
 from detcore.types import Control, ExperimentState
 
@@ -32,12 +33,9 @@ def test_of_several_processes_one_adopts_what_a_dead_one_leaves(
     assert store.database.adopt_experiment(number)  # its own
     process = store.database.get_experiment(number).process
     assert process is not None
-    gone = {name: getattr(process, name) for name in process.__slots__} | {"started": "1"}
+    gone = dataclasses.replace(process, started="1")
     with store.database.transaction(write=True) as connection:
-        connection.execute(
-            text("UPDATE experiments SET process = :gone WHERE id = :id"),
-            {"gone": json.dumps(gone), "id": number},
-        )
+        connection.execute(update(experiments).values(process=gone))
     command = [sys.executable, "-c", ADOPT, store.url, str(number)]
     others = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)

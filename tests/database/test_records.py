@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import math
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from sqlalchemy import update
@@ -87,12 +87,12 @@ def test_trials_and_their_runs(store: Store) -> None:
 def test_labels_and_notes_of_a_trial(store: Store) -> None:
     database, trial = store.database, store.trial_id
     untouched = database.create_trial(experiment_id=1, hparams={}, seed=0)
-    assert database.update_trial(trial, labels=["b", "ä", "b"]).labels == ("b", "ä")
+    assert database.update_trial(trial, labels=["b", "ä", "b"]).labels == ["b", "ä"]
     assert database.update_trial(trial, notes="x\0\ny").notes == "x\ufffd\ny"
     changed = database.update_trial(trial, add_labels=["a", "b"], remove_labels=["ä", "never"])
-    assert (changed.labels, changed.notes) == (("a", "b"), "x\ufffd\ny")
+    assert (changed.labels, changed.notes) == (["a", "b"], "x\ufffd\ny")
     assert changed == database.get_trial(trial)
-    assert (database.get_trial(untouched).labels, database.get_trial(untouched).notes) == ((), "")
+    assert (database.get_trial(untouched).labels, database.get_trial(untouched).notes) == ([], "")
     with pytest.raises(NotFoundError, match="no trial 99"):
         database.update_trial(99, notes="x")
     with pytest.raises(ConfigError, match="expected a list of texts"):
@@ -205,6 +205,14 @@ def test_an_experiment_that_ends_while_it_is_asked_for(
     assert record == read(number)
 
 
+def change_process(store: Store, **fields: Any) -> None:
+    """Record another process as the one that started the trial."""
+    (run,) = store.database.list_runs(1)
+    with store.database._write() as connection:
+        process = dataclasses.replace(run.process, **fields)
+        connection.execute(update(runs).values(process=process))
+
+
 @pytest.mark.parametrize(
     ("field", "value", "alive"),
     [
@@ -219,10 +227,7 @@ def test_an_experiment_that_ends_while_it_is_asked_for(
 def test_a_process_is_not_taken_for_another(
     store: Store, field: str, value: object, alive: bool | None
 ) -> None:
-    with store.database._write() as connection:
-        text = connection.exec_driver_sql("SELECT process FROM runs").scalar()
-        process = {**json.loads(str(text)), field: value}
-        connection.execute(update(runs).values(process=json.dumps(process)))
+    change_process(store, **{field: value})
     assert store.database.run_is_alive(1) is alive
     assert store.database.runs_alive([1]) == {1: alive}
 
@@ -233,11 +238,8 @@ def test_a_zombie_is_not_alive(store: Store) -> None:
     if child == 0:
         os.read(reader, 1)
         os._exit(0)
-    with store.database._write() as connection:
-        text = connection.exec_driver_sql("SELECT process FROM runs").scalar()
-        started = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
-        process = {**json.loads(str(text)), "pid": child, "started": started}
-        connection.execute(update(runs).values(process=json.dumps(process)))
+    started = Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19]
+    change_process(store, pid=child, started=started)
     assert store.database.run_is_alive(1) is True
     os.write(writer, b"x")
     os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)

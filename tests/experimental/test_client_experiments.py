@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import dataclasses
 import math
 import threading
 from pathlib import Path
@@ -247,17 +247,9 @@ def test_wait_does_not_wait_for_ever(client: Determined, store: ClientStore) -> 
 
 def forget_process(store: ClientStore, experiment_id: int) -> None:
     """Record that the process which runs an experiment is of an earlier start of the machine."""
-    from sqlalchemy import text
-
-    with store.database._write() as connection:
-        process = connection.execute(
-            text("SELECT process FROM experiments WHERE id = :id"), {"id": experiment_id}
-        ).scalar()
-        gone = json.dumps(json.loads(process or "") | {"boot_id": "earlier"})
-        connection.execute(
-            text("UPDATE experiments SET process = :gone WHERE id = :id"),
-            {"gone": gone, "id": experiment_id},
-        )
+    process = store.database.get_experiment(experiment_id).process
+    assert process is not None
+    store.database.disown_experiment(experiment_id, dataclasses.replace(process, boot_id="earlier"))
 
 
 def test_the_first_trial_is_waited_for(client: Determined, store: ClientStore) -> None:

@@ -21,7 +21,7 @@ HEAD = """
 import click
 from detcore import hookimpl
 from detcore.hooks import LauncherType, RendezvousType, RoutesType
-from detcore.hooks import SearcherType, StorageType, TablesType
+from detcore.hooks import SearcherType, StorageType
 from detcore.types import Framework
 told = []
 """
@@ -164,18 +164,6 @@ def test_detcore_register_routes(install: Install) -> None:
     assert manager.provider_of_routes("x").name == "a"
     [problem] = manager.problems()
     assert "returned a router whose make_router is 'm.f', not a text like" in problem.message
-
-
-def test_detcore_register_tables(install: Install) -> None:
-    manager = install(
-        a="@hookimpl\ndef detcore_register_tables(): return "
-        '[TablesType(name="x", migrations="m:F", revisions=("1", "2")), '
-        'TablesType(name="y", migrations="m:F", revisions=[])]'
-    )
-    [(name, tables)] = [found for found in manager.tables().items() if found[0] != "server"]
-    assert (name, tables.migrations, tables.revisions) == ("x", "m:F", ("1", "2"))
-    [problem] = manager.problems()
-    assert "returned a set of tables whose revisions is []" in problem.message
 
 
 def test_detcore_trial_started(install: Install) -> None:

@@ -207,10 +207,10 @@ def test_ten_thousand_experiments_are_a_page_at_a_time(server: RunningServer) ->
     with sqlite3.connect(path) as connection:
         connection.execute(
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 10000) "
-            "INSERT INTO experiments (id, name, state, config, model_dir, archived, created_at, "
-            "ended_at) SELECT i, 'many ' || (10000 - i), CASE i % 4 WHEN 0 THEN 'ERROR' ELSE "
-            "'COMPLETED' END, '{\"labels\": [\"l' || (i % 5) || '\"]}', '/code', i % 10 = 0, i, "
-            "i + 1 FROM n"
+            "INSERT INTO experiments (id, name, state, config, model_dir, archived, notes, "
+            "created_at, ended_at) SELECT i, 'many ' || (10000 - i), CASE i % 4 WHEN 0 THEN "
+            "'ERROR' ELSE 'COMPLETED' END, '{\"labels\": [\"l' || (i % 5) || '\"]}', '/code', "
+            "i % 10 = 0, '', i, i + 1 FROM n"
         )
         connection.execute(
             "INSERT INTO experiment_labels (label, experiment_id) "

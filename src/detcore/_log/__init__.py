@@ -4,15 +4,16 @@ A worker appends to it with `Spool`; followers read it from a cursor: the record
 observers, the display of a run.
 """
 
-from detcore._log.events import is_batches
 from detcore._log.lines import (
     NotASpoolError,
     SpooledRecord,
     SpoolHeader,
     decode_document,
     decode_metrics,
+    decode_numbers,
     encode_document,
     encode_metrics,
+    encode_numbers,
     header_line,
     parse_line,
 )
@@ -36,10 +37,11 @@ __all__ = [
     "SpooledRecord",
     "decode_document",
     "decode_metrics",
+    "decode_numbers",
     "encode_document",
     "encode_metrics",
+    "encode_numbers",
     "header_line",
-    "is_batches",
     "is_spool_in_use",
     "open_log",
     "parse_line",

@@ -39,7 +39,7 @@ def _is_sizes(value: object) -> bool:
     return isinstance(value, dict) and all(map(_is_count, value.values()))
 
 
-def is_batches(value: object) -> bool:
+def _is_batches(value: object) -> bool:
     """Whether a value can be the metrics of batches."""
     return isinstance(value, list) and all(isinstance(batch, dict) for batch in value)
 
@@ -75,7 +75,7 @@ class TrialStarted:
 class _Metrics:
     steps_completed: Count
     metrics: Object
-    batch_metrics: Annotated[Sequence[Mapping[str, Any]] | None, _or_none(is_batches)] = None
+    batch_metrics: Annotated[Sequence[Mapping[str, Any]] | None, _or_none(_is_batches)] = None
     n_records: Annotated[int | None, _or_none(_is_count)] = None
 
 

@@ -35,7 +35,7 @@ def encode_metrics(value: object) -> str:
         # The usual case costs one pass in C; only NaN and infinities take the slow path.
         return _STRICT.encode(value)
     except ValueError:
-        return _STRICT.encode(_spell(value))
+        return _STRICT.encode(encode_numbers(value))
 
 
 def encode_document(value: object) -> str:
@@ -52,7 +52,7 @@ def decode_metrics(text: str) -> Any:
     """Return the value that `encode_metrics` encoded, the three special numbers as floats."""
     value = json.loads(text)
     if '"NaN"' in text or 'Infinity"' in text:
-        return _unspell(value)
+        return decode_numbers(value)
     return value
 
 
@@ -69,7 +69,8 @@ def _unwrap(value: object) -> Any:
 _STRICT: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":"), default=_unwrap)
 
 
-def _spell(value: object) -> Any:
+def encode_numbers(value: object) -> Any:
+    """Return a JSON value with ``"NaN"``, ``"Infinity"`` and ``"-Infinity"`` as texts."""
     if isinstance(value, float):
         if math.isfinite(value):
             return value
@@ -77,19 +78,20 @@ def _spell(value: object) -> Any:
     if value is None or isinstance(value, (str, int)):
         return value
     if isinstance(value, Mapping):
-        return {key: _spell(item) for key, item in value.items()}
+        return {key: encode_numbers(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_spell(item) for item in value]
-    return _spell(_unwrap(value))
+        return [encode_numbers(item) for item in value]
+    return encode_numbers(_unwrap(value))
 
 
-def _unspell(value: object) -> Any:
+def decode_numbers(value: object) -> Any:
+    """Return the value that `encode_numbers` received."""
     if isinstance(value, str):
         return _SPECIAL.get(value, value)
     if isinstance(value, dict):
-        return {key: _unspell(item) for key, item in value.items()}
+        return {key: decode_numbers(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_unspell(item) for item in value]
+        return [decode_numbers(item) for item in value]
     return value
 
 

@@ -23,7 +23,7 @@ from detcore.config._fields import (
     setting,
 )
 from detcore.config._problem import describe_value, problem
-from detcore.contract.values import GradientSettings
+from detcore.contract.values import RETENTION_DEFAULTS, GradientSettings
 
 
 class SearcherSection(Lenient):
@@ -48,10 +48,20 @@ class StorageSection(Lenient):
 
     type: Name = setting("Name of the storage type.")
     save_experiment_best: int = setting(
-        "Keep this many best checkpoints of the whole experiment.", 0, ge=0
+        "Keep this many best checkpoints of the whole experiment.",
+        RETENTION_DEFAULTS["save_experiment_best"],
+        ge=0,
     )
-    save_trial_best: int = setting("Keep this many best checkpoints of each trial.", 1, ge=0)
-    save_trial_latest: int = setting("Keep this many latest checkpoints of each trial.", 1, ge=0)
+    save_trial_best: int = setting(
+        "Keep this many best checkpoints of each trial.",
+        RETENTION_DEFAULTS["save_trial_best"],
+        ge=0,
+    )
+    save_trial_latest: int = setting(
+        "Keep this many latest checkpoints of each trial.",
+        RETENTION_DEFAULTS["save_trial_latest"],
+        ge=0,
+    )
 
 
 STORAGE = Tagged(tag="type", what="storage type", model=StorageSection)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 __all__ = [
     "OBSERVER_HOOKS", "CheckpointSaved", "EventInfo",
-    "LauncherType", "RendezvousType", "RoutesType", "SearcherType", "StorageType", "TablesType",
+    "LauncherType", "RendezvousType", "RoutesType", "SearcherType", "StorageType",
 ]  # fmt: skip
 
 
@@ -105,22 +105,6 @@ class RoutesType:
     name: str
     make_router: str
     has_guards: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class TablesType:
-    """Tables of a plugin in the record store, and the migrations that make them.
-
-    Attributes:
-        name: Their name, such as ``"server"``; their version is in ``alembic_version_<name>``.
-        migrations: The folder of Alembic's migrations (a `pathlib.Path`), as
-            ``"module:attribute"``.
-        revisions: The identifiers of the migrations, oldest first.
-    """
-
-    name: str
-    migrations: str
-    revisions: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,6 @@ if TYPE_CHECKING:
         RoutesType,
         SearcherType,
         StorageType,
-        TablesType,
     )
     from detcore.contract.values import Framework, TrialInfo
 
@@ -46,7 +45,7 @@ __all__ = [
     "detcore_checkpoint_saved", "detcore_register_commands",
     "detcore_register_framework", "detcore_register_launcher", "detcore_register_rendezvous",
     "detcore_register_routes", "detcore_register_searcher", "detcore_register_storage",
-    "detcore_register_tables", "detcore_training_metrics", "detcore_trial_finished",
+    "detcore_training_metrics", "detcore_trial_finished",
     "detcore_trial_started", "detcore_validation_metrics",
 ]  # fmt: skip
 
@@ -166,23 +165,6 @@ def detcore_register_routes() -> RoutesType | list[RoutesType] | None:
         One `RoutesType` or a list. It names the function that makes the router as
         ``"module:function"``, so this hook must not import an HTTP library. A path that the server
         has itself stays the server's.
-
-    Raises:
-        Exception: Any; recorded as a problem of the plugin.
-    """
-
-
-@hookspec
-def detcore_register_tables() -> TablesType | list[TablesType] | None:
-    """Register tables of the record store.
-
-    When: in ``detcore database upgrade``, which brings the tables of all plugins up to date. The
-    plugin's own `detcore.database.Database`, whose ``tables`` they are, does so when it is opened.
-    Kind: register.
-
-    Returns:
-        One `TablesType` or a list. It names the folder of the migrations as
-        ``"module:attribute"``, so this hook must not import a database library.
 
     Raises:
         Exception: Any; recorded as a problem of the plugin.

@@ -10,13 +10,19 @@ from typing import Any, Literal, TypeAlias, Union
 from detcore.contract.errors import ScheduleError
 
 __all__ = [
-    "Control", "ExperimentState", "Framework", "GradientSettings", "JSONValue", "Length",
-    "MetricKind", "ModelOrderBy", "ModelSortBy", "SaveTimes", "TensorInfo",
+    "RETENTION_DEFAULTS", "Control", "ExperimentState", "Framework", "GradientSettings",
+    "JSONValue", "Length", "MetricKind", "ModelOrderBy", "ModelSortBy", "SaveTimes", "TensorInfo",
     "TrialInfo", "TrialSettings", "TrialState", "Unit", "UnsettledCheckpoint", "searcher_metric",
 ]  # fmt: skip
 
 JSONValue: TypeAlias = Union[bool, int, float, str, "list[JSONValue]", "dict[str, JSONValue]", None]
 MetricKind = Literal["training", "validation"]
+RETENTION_DEFAULTS: Mapping[str, int] = {
+    "save_experiment_best": 0,
+    "save_trial_best": 1,
+    "save_trial_latest": 1,
+}
+"""Numbers of checkpoints to keep, where ``checkpoint_storage`` does not set them."""
 
 
 class Unit(str, enum.Enum):

@@ -1,6 +1,16 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
-from detcore._records import (
+from detcore.database._connections import DatabaseAway, Patience, shown_url
+from detcore.database._curves import MetricCurve
+from detcore.database._database import Database
+from detcore.database._engine import make_engine, revisions
+from detcore.database._experiments import replace_labels
+from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
+from detcore.database._process import identify_process
+from detcore.database._queries import checked_metadata, checked_texts
+from detcore.database._questions import answer_question
+from detcore.database._ranking import RankedCheckpoint, RankedTrial, TrialSummary
+from detcore.database._records import (
     CheckpointRecord,
     EventRecord,
     ExperimentRecord,
@@ -11,23 +21,11 @@ from detcore._records import (
     ProcessIdentity,
     RunRecord,
     TrialRecord,
-    read_rows,
 )
-from detcore.database._connections import DatabaseAway, Patience, shown_url
-from detcore.database._curves import MetricCurve
-from detcore.database._database import Database
-from detcore.database._engine import make_engine, revisions
-from detcore.database._experiments import note_last_id, replace_labels
-from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
-from detcore.database._process import identify_process
-from detcore.database._queries import checked_metadata, checked_texts, unused_id
-from detcore.database._questions import answer_question
-from detcore.database._ranking import RankedCheckpoint, RankedTrial, TrialSummary
 from detcore.database._retention import RetentionPlan, RetentionPolicy, plan_retention
 from detcore.database._schema import metadata
 from detcore.database._searches import TrialDraft, TrialTarget
 from detcore.database._secrets import hide_secrets, keep_secrets, restore_secrets
-from detcore.database._text import PlainText
 from detcore.database._trial_log import LineFile, TrialLog, read_log_page
 
 __all__ = [
@@ -44,7 +42,6 @@ __all__ = [
     "ModelRecord",
     "ModelVersionRecord",
     "Patience",
-    "PlainText",
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
@@ -66,13 +63,10 @@ __all__ = [
     "keep_secrets",
     "make_engine",
     "metadata",
-    "note_last_id",
     "plan_retention",
     "read_log_page",
-    "read_rows",
     "replace_labels",
     "restore_secrets",
     "revisions",
     "shown_url",
-    "unused_id",
 ]

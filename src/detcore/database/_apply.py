@@ -8,11 +8,12 @@ go through the same transitions.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, TypeAlias, get_args
 
-from sqlalchemy import ColumnElement, Connection, Row, case, func, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, select, update
 
-from detcore._log import encode_document, events
+from detcore._log import events
 from detcore.contract.errors import CheckpointStateError
 from detcore.contract.values import TrialState
 from detcore.database._schema import checkpoints, model_versions, models, runs, trials
@@ -36,7 +37,7 @@ APPLIED = frozenset(event.KIND for event in (*get_args(events.CheckpointEvent), 
 
 
 def apply_event(
-    connection: Connection, owner: tuple[int, int], event: events.Event, at: float
+    connection: Connection, owner: tuple[int, int], event: events.Event, at: datetime
 ) -> bool:
     """Apply an event to the records.
 
@@ -44,13 +45,13 @@ def apply_event(
         connection: The transaction that takes the event in.
         owner: The trial and run whose log it is in.
         event: The event.
-        at: When it happened, in seconds since 1970.
+        at: When it happened.
 
     Returns:
         Whether the records took it. Those that they refuse are kept as events: an event must
         never hold up its log.
     """
-    if not 0 <= at < _MAX_TIME:
+    if not 0 <= at.timestamp() < _MAX_TIME:
         return False
     if isinstance(event, events.CheckpointStarted):
         return _start(connection, owner, event, at)
@@ -79,7 +80,7 @@ def change_checkpoint(
     connection: Connection,
     found: Row[Any],
     event: CheckpointChange,
-    at: float,
+    at: datetime,
     *,
     is_late: bool = True,
 ) -> None:
@@ -89,11 +90,13 @@ def change_checkpoint(
         connection: A transaction that writes.
         found: The checkpoint's row.
         event: The change that was reported.
-        at: Time of the change, in seconds since 1970.
+        at: Time of the change.
         is_late: Whether others may have decided about the checkpoint since; False for a process
             that has just seen its files.
     """
     allowed, state, columns = _transition(event, at, is_late=is_late)
+    if found.committed_at is not None:  # users may have added to its metadata
+        columns.pop("metadata", None)
     if found.state in allowed:
         connection.execute(
             update(checkpoints)
@@ -103,17 +106,13 @@ def change_checkpoint(
 
 
 def _transition(
-    event: CheckpointChange, at: float, *, is_late: bool
+    event: CheckpointChange, at: datetime, *, is_late: bool
 ) -> tuple[frozenset[str], str, dict[str, object]]:
     """Return from which states an event leads on, to which state, and what changes with it."""
     if isinstance(event, events.CheckpointCommitted):
         committed: dict[str, object] = {
-            # Users may have added to the metadata of one that was complete before.
-            "metadata": case(
-                (checkpoints.c.committed_at.is_(None), encode_document(event.metadata)),
-                else_=checkpoints.c.metadata,
-            ),
-            "resources": encode_document(event.resources),
+            "metadata": event.metadata,
+            "resources": event.resources,
             "steps_completed": event.steps_completed,
             "committed_at": at,
             "deleted_at": None,
@@ -122,15 +121,15 @@ def _transition(
     if isinstance(event, events.CheckpointDamaged):
         return _ALL - _GONE, DAMAGED, {}
     if isinstance(event, events.CheckpointDeleting):
-        return _ALL - _GONE, DELETING, {"resources": "{}", "deleted_at": at}
-    left: dict[str, object] = {"resources": encode_document(event.resources), "deleted_at": at}
+        return _ALL - _GONE, DELETING, {"resources": {}, "deleted_at": at}
+    left: dict[str, object] = {"resources": event.resources, "deleted_at": at}
     if event.resources:
         return _ALL - _GONE - {ACTIVE}, PARTIALLY_DELETED, left
     return _ALL - {DELETED}, DELETED, left
 
 
 def insert_checkpoint(
-    connection: Connection, event: events.CheckpointStarted, at: float, *, trial_id: int | None
+    connection: Connection, event: events.CheckpointStarted, at: datetime, *, trial_id: int | None
 ) -> None:
     """Insert a checkpoint that is being written.
 
@@ -146,15 +145,15 @@ def insert_checkpoint(
             storage_url=event.storage_url,
             state=ACTIVE,
             steps_completed=event.steps_completed,
-            metadata="{}",
-            resources="{}",
+            metadata={},
+            resources={},
             started_at=at,
         )
     )
 
 
 def _start(
-    connection: Connection, owner: tuple[int, int], event: events.CheckpointStarted, at: float
+    connection: Connection, owner: tuple[int, int], event: events.CheckpointStarted, at: datetime
 ) -> bool:
     found = connection.execute(
         select(checkpoints.c.trial_id).where(checkpoints.c.uuid == event.uuid)
@@ -165,7 +164,7 @@ def _start(
 
 
 def _fail(
-    connection: Connection, owner: tuple[int, int], event: events.TrialFailed, at: float
+    connection: Connection, owner: tuple[int, int], event: events.TrialFailed, at: datetime
 ) -> bool:
     """Record that a trial failed, while it is recorded as running and no later run has begun."""
     trial_id, run_id = owner
@@ -175,8 +174,8 @@ def _fail(
     if newest is None or newest <= run_id:
         connection.execute(
             update(trials)
-            .where(trials.c.id == trial_id, trials.c.state == TrialState.RUNNING.value)
-            .values(state=TrialState.ERROR.value, error=event.error, ended_at=at)
+            .where(trials.c.id == trial_id, trials.c.state == TrialState.RUNNING)
+            .values(state=TrialState.ERROR, error=event.error, ended_at=at)
         )
     return True
 

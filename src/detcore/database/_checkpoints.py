@@ -9,8 +9,7 @@ from sqlalchemy import Select, func, select, update
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._log import decode_document, encode_document, events
-from detcore._records import CheckpointRecord, read_rows
+from detcore._log import events
 from detcore.contract.errors import DatabaseError, NotFoundError
 from detcore.database._apply import (
     COMPLETED,
@@ -21,6 +20,7 @@ from detcore.database._apply import (
 )
 from detcore.database._metrics import AT_ITS_STEP, is_current
 from detcore.database._queries import Queries, checked_metadata, checked_texts, now
+from detcore.database._records import CheckpointRecord, read_rows
 from detcore.database._schema import checkpoints, metrics, validation_values
 
 _LISTED = 10
@@ -213,10 +213,10 @@ class CheckpointQueries(Queries):
             row = connection.execute(select(checkpoints.c.metadata).where(here)).fetchone()
             if row is None:
                 raise _not_found(uuid)
-            text = encode_document(change(decode_document(row.metadata)))
-            connection.execute(update(checkpoints).where(here).values(metadata=text))
-            changed = connection.execute(select(checkpoints).where(here))
-            return read_rows(CheckpointRecord, changed)[0]
+            changed = change(row.metadata)
+            connection.execute(update(checkpoints).where(here).values(metadata=changed))
+            rows = connection.execute(select(checkpoints).where(here))
+            return read_rows(CheckpointRecord, rows)[0]
 
 
 def _not_found(

@@ -13,19 +13,20 @@ from sqlalchemy import (
     Integer,
     Select,
     Subquery,
+    Text,
     and_,
     case,
     cast,
     func,
     or_,
     select,
+    type_coerce,
 )
 from sqlalchemy.engine import Connection
 
-from detcore._log import decode_metrics
-from detcore._records import MetricRecord, read_rows
 from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, among
+from detcore.database._records import MetricRecord, read_rows
 from detcore.database._schema import metrics, trials, validation_values
 
 # Reports with a NaN are looked at one by one; of more than these, some are not counted.
@@ -63,13 +64,11 @@ class CurveQueries(Queries):
         with self._read() as connection:
             named = connection.execute(_validation_names(experiment_id)).scalars()
             names = {("validation", name) for name in named if name is not None}
-            for text in connection.execute(
+            for reported in connection.execute(
                 select(metrics.c.metrics).where(metrics.c.id.in_(newest))
             ).scalars():
                 names |= {
-                    ("training", name)
-                    for name, value in decode_metrics(text).items()
-                    if _is_number(value)
+                    ("training", name) for name, value in reported.items() if _is_number(value)
                 }
         return sorted(names, key=lambda name: (name[0] != "validation", name[1]))
 
@@ -260,16 +259,16 @@ def _read_values(connection: Connection, rows: Subquery) -> Iterator[tuple[int, 
     query = select(rows.c.trial_id, rows.c.steps_completed, rows.c.value, rows.c.reported_at)
     query = query.where(or_(*[place == 1 for place in places]))
     for row in connection.execute(query.order_by(rows.c.trial_id, rows.c.steps_completed)):
-        yield row.trial_id, row.steps_completed, row.value, row.reported_at
+        yield row.trial_id, row.steps_completed, row.value, row.reported_at.timestamp()
 
 
 def _read_reports(
     connection: Connection, query: Select[Any], name: str
 ) -> Iterator[tuple[int, int, float, float]]:
     for row in connection.execute(query):
-        value = decode_metrics(row.metrics).get(name)
+        value = row.metrics.get(name)
         if _is_number(value):
-            yield row.trial_id, row.steps_completed, value, row.reported_at
+            yield row.trial_id, row.steps_completed, value, row.reported_at.timestamp()
 
 
 def _is_number(value: object) -> bool:
@@ -282,10 +281,10 @@ def _count_nan(
     """Count NaN values, which have no rows in `validation_values`."""
     query = (
         select(metrics.c.trial_id, metrics.c.metrics)
-        .where(which, metrics.c.metrics.like('%"NaN"%'), is_current())
+        .where(which, type_coerce(metrics.c.metrics, Text).like('%"NaN"%'), is_current())
         .limit(_MAX_NAN)
     )
-    for trial_id, text in connection.execute(query):
-        value = decode_metrics(text).get(name)
+    for trial_id, reported in connection.execute(query):
+        value = reported.get(name)
         if isinstance(value, float) and math.isnan(value):
             curves.setdefault(trial_id, MetricCurve()).num_nan += 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from sqlalchemy import Engine
 
@@ -19,8 +19,6 @@ from detcore.database._trials import TrialQueries
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from detcore.hooks import TablesType
 
 
 class Database(
@@ -43,14 +41,7 @@ class Database(
     30 s), and those that write `StorageFullError`. The next call tries again, with a new
     connection if the server was gone.
 
-    A plugin with tables of its own derives a class, which is what `detcore_register_tables`
-    returns, and whose methods use `transaction`.
-
-    Attributes:
-        tables: Tables that are brought up to date, too, when a database is opened.
     """
-
-    tables: ClassVar[TablesType | None] = None
 
     def __init__(
         self, engine: Engine, guard: ForkGuard, *, patience: Patience | None = None
@@ -73,8 +64,6 @@ class Database(
         engine, guard = make_engine(url)
         try:
             bring_up_to_date(engine)
-            if cls.tables is not None:
-                bring_up_to_date(engine, cls.tables)
         except BaseException:
             engine.dispose()
             raise

@@ -12,14 +12,13 @@ from sqlalchemy import Connection, bindparam, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from detcore._log import SpooledRecord, SpoolPart, encode_metrics, parse_line, read_spool
-from detcore._log.events import Event, TrainingMetrics, ValidationMetrics, encode
-from detcore._records import MetricRecord
+from detcore._log.events import Event, TrainingMetrics, ValidationMetrics
 from detcore.contract.errors import DatabaseError
 from detcore.database._apply import APPLIED, apply_event
+from detcore.database._column_types import MAX_INDEXED, EncodedJson
 from detcore.database._metrics import insert_metrics, metric_row
 from detcore.database._queries import among, now
 from detcore.database._schema import events, spools
-from detcore.database._text import MAX_INDEXED
 
 if TYPE_CHECKING:
     from detcore.database._database import Database
@@ -172,24 +171,25 @@ def _entry(owner: Owner, line: SpooledRecord) -> _Entry | None:
     """Return a record as its row; None if it cannot be one."""
     trial_id, run_id = owner
     event = line.event
+    moment = datetime.datetime.fromtimestamp(line.time, datetime.timezone.utc)
     try:
         if isinstance(event, TrainingMetrics | ValidationMetrics):
-            record = MetricRecord(
+            row = metric_row(
+                event,
                 trial_id=trial_id,
                 run_id=run_id,
                 seq=line.seq,
                 kind=line.kind,
-                reported_at=datetime.datetime.fromtimestamp(line.time, datetime.timezone.utc),
-                **encode(event),
+                reported_at=moment,
             )
-            return _Entry(line.seq, metric_row(record))
+            return _Entry(line.seq, row)
         row = {
             "trial_id": trial_id,
             "run_id": run_id,
             "seq": line.seq,
             "kind": line.kind[:MAX_INDEXED],
-            "payload": encode_metrics(line.payload),
-            "reported_at": line.time,
+            "payload": EncodedJson(encode_metrics(line.payload)),
+            "reported_at": moment,
         }
     except RecursionError:  # nested deeper than any report is
         return None
@@ -204,7 +204,7 @@ def _damaged(owner: Owner, offset: int, text: bytes) -> _Entry:
         "run_id": owner[1],
         "seq": None,
         "kind": "damaged",
-        "payload": encode_metrics({"offset": offset, "bytes": len(text) + 1, "text": shown}),
+        "payload": {"offset": offset, "bytes": len(text) + 1, "text": shown},
         "reported_at": now(),
     }
     return _Entry(None, row)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import functools
-import importlib
-import re
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote
 
 from sqlalchemy import (
     URL,
     Connection,
     Engine,
-    TextClause,
     create_engine,
     event,
     inspect,
@@ -36,18 +31,15 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from detcore.contract.errors import DatabaseError
 from detcore.database import _postgresql, _sqlite
+from detcore.database._column_types import set_home
 from detcore.database._connections import WAIT_S, ForkGuard, shown_url
 from detcore.database._schema import metadata
-from detcore.database._text import set_home
-
-if TYPE_CHECKING:
-    from detcore.hooks import TablesType
 
 # Connections of a process: a worker needs two, a command one; servers have about 100.
 _POOL = {"pool_size": 2, "max_overflow": 8, "pool_pre_ping": True}
 MIGRATIONS = Path(__file__).parent / "migrations"
-_OWN_VERSION = "alembic_version"
-_DEVELOPMENT_VERSION = re.compile(r"\d{4}")  # of homes made before 0.1.0
+_VERSION_TABLE = "alembic_version"
+_SELECT_VERSION = text(f"SELECT version_num FROM {_VERSION_TABLE}")
 # Execution option of connections: how their next transaction begins.
 _MODE = "detcore_mode"
 _READS = {"write": False, "migrates": False}
@@ -178,38 +170,38 @@ def _hidden(url: str) -> str:
     return f"{scheme}***@{tail.partition('?')[0]}" if at else url.partition("?")[0]
 
 
-def bring_up_to_date(engine: Engine, tables: TablesType | None = None) -> None:
+def bring_up_to_date(engine: Engine) -> None:
     """Create or migrate tables, unless they are up to date, which one query checks.
 
-    Any number of processes may do so at once; one does the work, the others wait for it.
+    Any number of processes may do so concurrently. One does the work, and the others wait for it.
 
     Args:
         engine: The database.
-        tables: Those of a plugin; None: those of the records.
 
     Raises:
-        DatabaseError: If a newer detcore or plugin wrote the database, or it cannot be used.
+        DatabaseError: If a newer detcore wrote the database, or it cannot be used.
     """
-    known = revisions() if tables is None else tables.revisions
-    if _quick_version(engine, tables) == known[-1]:
+    newest = revisions()[-1]
+    if _quick_version(engine) == newest:
         return
     with _ALEMBIC, transaction(engine, write=True, migrates=True) as connection:
-        version = read_version(connection, tables)
-        if version == known[-1]:
+        version = None
+        if _VERSION_TABLE in inspect(connection).get_table_names():
+            version = connection.scalar(_SELECT_VERSION)
+        if version == newest:
             return  # another process did it while this one waited
-        if version is not None and version not in known:
-            raise DatabaseError(_unknown_version(engine, version, tables))
-        if version is None and tables is None:
+        if version is None:
             _require_room(connection)
             _create_tables(connection)
+        elif version in revisions():
+            _migrate(connection)
         else:
-            _migrate(connection, tables)
+            raise DatabaseError(_unknown_version(engine, version))
     engine.dispose()
 
 
-@functools.cache
 def revisions() -> tuple[str, ...]:
-    """Return the versions of the records' tables that this code can migrate, oldest first.
+    """Return the versions of the tables that this code can migrate, oldest first.
 
     It works with the last one. Each version is a file in ``migrations/versions``.
     """
@@ -219,66 +211,35 @@ def revisions() -> tuple[str, ...]:
 def _create_tables(connection: Connection) -> None:
     """Create the tables of a new database, which needs no Alembic, and record their version."""
     metadata.create_all(connection, checkfirst=False)
-    key = f"CONSTRAINT {_OWN_VERSION}_pkc PRIMARY KEY (version_num)"
+    key = f"CONSTRAINT {_VERSION_TABLE}_pkc PRIMARY KEY (version_num)"
     connection.execute(
-        text(f"CREATE TABLE {_OWN_VERSION} (version_num VARCHAR(32) NOT NULL, {key})")
+        text(f"CREATE TABLE {_VERSION_TABLE} (version_num VARCHAR(32) NOT NULL, {key})")
     )
-    connection.execute(text(f"INSERT INTO {_OWN_VERSION} VALUES ('{revisions()[-1]}')"))
+    connection.execute(text(f"INSERT INTO {_VERSION_TABLE} VALUES ('{revisions()[-1]}')"))
 
 
-def _migrate(connection: Connection, tables: TablesType | None) -> None:
+def _migrate(connection: Connection) -> None:
     """Apply the migrations that a database lacks.
 
     The caller's transaction holds the write lock, so that a killed migration leaves nothing.
-
-    Args:
-        connection: Of a transaction that writes.
-        tables: Those of a plugin; None: those of the records.
     """
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
     from alembic.script import ScriptDirectory
 
-    folder = MIGRATIONS / "versions" if tables is None else _load_folder(tables)
-    # A list is not split at spaces or commas, which a text in a `Config` is.
-    scripts = ScriptDirectory(str(MIGRATIONS), version_locations=[str(folder)])
-    options = {"version_table": _version_table(tables), "target_metadata": metadata}
-    context = MigrationContext.configure(connection, opts=options)
-    since = context.get_current_revision() or "base"
+    scripts = ScriptDirectory(str(MIGRATIONS))
+    context = MigrationContext.configure(connection, opts={"target_metadata": metadata})
     with Operations.context(context):
-        for script in reversed(list(scripts.iterate_revisions("head", since))):
+        missing = scripts.iterate_revisions("head", context.get_current_revision())
+        for script in reversed(list(missing)):
             script.module.upgrade()
     context.stamp(scripts, "head")
 
 
-def read_version(connection: Connection, tables: TablesType | None = None) -> str | None:
-    """Return the version of the tables of the records or of a plugin; None: there are none."""
-    name = _version_table(tables)
-    if name not in inspect(connection).get_table_names():
-        return None
-    version: str | None = connection.scalar(_select_version(name))
-    return version
-
-
-def _version_table(tables: TablesType | None) -> str:
-    return _OWN_VERSION if tables is None else f"{_OWN_VERSION}_{tables.name}"
-
-
-def _select_version(name: str) -> TextClause:
-    """Return the query of the version in a table of Alembic's."""
-    return text(f'SELECT version_num FROM "{name}"')
-
-
-def _load_folder(tables: TablesType) -> Path:
-    module, _, attribute = tables.migrations.partition(":")
-    folder: Path = getattr(importlib.import_module(module), attribute)
-    return folder
-
-
-def _quick_version(engine: Engine, tables: TablesType | None) -> str | None:
+def _quick_version(engine: Engine) -> str | None:
     try:
         with engine.connect() as connection:
-            version: str | None = connection.scalar(_select_version(_version_table(tables)))
+            version: str | None = connection.scalar(_SELECT_VERSION)
             return version
     except (OperationalError, ProgrammingError) as error:
         if engine.dialect.name == "sqlite" or isinstance(error, ProgrammingError):
@@ -301,23 +262,9 @@ def _require_room(connection: Connection) -> None:
         _postgresql.require_unicode(connection)
 
 
-def _unknown_version(engine: Engine, version: str, tables: TablesType | None) -> str:
+def _unknown_version(engine: Engine, version: str) -> str:
     from detcore import __version__
 
-    if tables is None and _DEVELOPMENT_VERSION.fullmatch(version):
-        return (
-            f"the database {shown_url(engine.url)} has schema {version}, made by a development "
-            f"version of detcore, which {__version__} cannot read.\n"
-            "Move it away: rename DETCORE_HOME, or set DETCORE_HOME (or DETCORE_DB) to a new place."
-        )
-    if tables is not None:
-        return (
-            f"the database {shown_url(engine.url)} has version {version} of the tables of the "
-            f"plugin {tables.name!r}, which is newer than this plugin knows "
-            f"({tables.revisions[-1]}).\n"
-            "A newer one wrote it, and this one could damage its records.\n"
-            f"Update the plugin: detcore plugins info {tables.name}"
-        )
     return (
         f"the database {shown_url(engine.url)} has schema {version}, which is newer than "
         f"detcore {__version__} knows ({revisions()[-1]}).\n"

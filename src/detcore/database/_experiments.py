@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
-from sqlalchemy import (
-    Connection,
-    Table,
-    delete,
-    func,
-    insert,
-    inspect,
-    literal,
-    select,
-    text,
-    update,
-)
+from sqlalchemy import Connection, delete, func, literal, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._log import decode_document, encode_document
-from detcore._records import ExperimentRecord, ProcessIdentity, experiment_state, read_rows
 from detcore.contract.values import ExperimentState
 from detcore.database._apply import refuse_registered
+from detcore.database._column_types import MAX_INDEXED
 from detcore.database._process import identify_this_process, is_alive
 from detcore.database._queries import (
     Queries,
@@ -30,27 +17,23 @@ from detcore.database._queries import (
     change_where,
     find,
     now,
-    process_document,
     require,
-    this_process,
-    unused_id,
 )
+from detcore.database._records import ExperimentRecord, ProcessIdentity, read_rows
 from detcore.database._schema import (
     checkpoints,
     events,
     experiment_labels,
     experiments,
-    last_ids,
-    metadata,
     metrics,
     runs,
     search_events,
     spools,
+    submissions,
     trials,
     validation_values,
 )
 from detcore.database._secrets import hide_secrets
-from detcore.database._text import MAX_INDEXED
 
 _CLAIMED = (ExperimentState.PAUSED, ExperimentState.ERROR)
 
@@ -86,14 +69,14 @@ class ExperimentQueries(Queries):
         with self._write() as connection:
             created = connection.execute(
                 experiments.insert().values(
-                    **unused_id(connection, experiments),
                     name=name,
-                    state=ExperimentState.RUNNING.value,
-                    config=encode_document(hidden),
+                    state=ExperimentState.RUNNING,
+                    config=hidden,
                     config_text=text,
                     model_dir=model_dir,
-                    process=this_process(),
+                    process=identify_this_process(),
                     archived=False,
+                    notes="",
                     created_at=now(),
                 )
             )
@@ -129,14 +112,14 @@ class ExperimentQueries(Queries):
         """
         hidden, _ = hide_secrets(config, None)
         with self._write() as connection:
-            change(connection, experiments, experiment_id, config=encode_document(hidden))
+            change(connection, experiments, experiment_id, config=hidden)
             last = select(func.max(runs.c.run_id)).where(runs.c.trial_id == trials.c.id)
             row = {
                 "trial_id": trials.c.id,
                 "run_id": func.coalesce(last.scalar_subquery(), 0),
                 "kind": literal("config"),
-                "payload": literal(encode_document(changes)),
-                "reported_at": literal(now()),
+                "payload": literal(changes, events.c.payload.type),
+                "reported_at": literal(now(), events.c.reported_at.type),
             }
             rows = select(*row.values()).where(trials.c.experiment_id == experiment_id)
             connection.execute(events.insert().from_select(list(row), rows))
@@ -153,7 +136,7 @@ class ExperimentQueries(Queries):
     def list_experiments(
         self,
         *,
-        states: Iterable[ExperimentState | str] | None = None,
+        states: Iterable[ExperimentState] | None = None,
         archived: bool | None = None,
         labels: Iterable[str] = (),
         name: str = "",
@@ -218,12 +201,12 @@ class ExperimentQueries(Queries):
         """
         running = state == ExperimentState.RUNNING
         changed: dict[str, object] = {
-            "state": ExperimentState(state).value,
+            "state": state,
             "error": error,
             "ended_at": None if running else now(),
         }
         if running:
-            changed["process"] = this_process()
+            changed["process"] = identify_this_process()
         self._change(experiments, experiment_id, **changed)
 
     def experiment_is_alive(self, experiment_id: int) -> bool | None:
@@ -277,12 +260,12 @@ class ExperimentQueries(Queries):
         Returns:
             Whether this process did. False also if no experiment has that id.
         """
-        ended = experiments.c.state.in_([state.value for state in states])
+        ended = experiments.c.state.in_(states)
         which = (experiments.c.id == experiment_id, ended)
-        changed = {"state": ExperimentState.RUNNING.value, "error": None, "ended_at": None}
+        changed = {"state": ExperimentState.RUNNING, "error": None, "ended_at": None}
         with self._write() as connection:
             claimed = change_where(
-                connection, experiments, *which, process=this_process(), **changed
+                connection, experiments, *which, process=identify_this_process(), **changed
             )
             if claimed and also is not None:
                 also(connection)
@@ -296,12 +279,12 @@ class ExperimentQueries(Queries):
         Returns:
             Whether it is this one's now, or was so before.
         """
-        mine = this_process()
+        mine = identify_this_process()
         query = select(experiments.c.process).where(*_runs(experiment_id))
-        known: str | None = self._read_value(query)
+        known: ProcessIdentity | None = self._read_value(query)
         if known is None or known == mine:
             return known == mine
-        if is_alive(ProcessIdentity.from_document(decode_document(known))) is not False:
+        if is_alive(known) is not False:
             return False
         which = (*_runs(experiment_id), experiments.c.process == known)
         with self._write() as connection:
@@ -314,9 +297,12 @@ class ExperimentQueries(Queries):
             experiment_id: Which.
             process: The one it was adopted from, which is gone.
         """
-        which = (experiments.c.id == experiment_id, experiments.c.process == this_process())
+        which = (
+            experiments.c.id == experiment_id,
+            experiments.c.process == identify_this_process(),
+        )
         with self._write() as connection:
-            change_where(connection, experiments, *which, process=process_document(process))
+            change_where(connection, experiments, *which, process=process)
 
     def list_script_runs(self, first_id: int | None = None) -> list[ExperimentRecord]:
         """Return the experiments that one start of a script recorded, in the order of its calls.
@@ -325,7 +311,7 @@ class ExperimentQueries(Queries):
             first_id: The experiment of the first call. None: the start is the calling process, and
                 the experiments are those that it has opened so far.
         """
-        mine = experiments.c.process == this_process()
+        mine = experiments.c.process == identify_this_process()
         which = mine if first_id is None else experiments.c.id >= first_id
         query = select(experiments).where(which).order_by(experiments.c.id)
         found = [
@@ -351,8 +337,8 @@ class ExperimentQueries(Queries):
         Returns:
             Whether the calling process has adopted it.
         """
-        is_complete = experiments.c.state == ExperimentState.COMPLETED.value
-        is_held = experiments.c.process == process_document(process)
+        is_complete = experiments.c.state == ExperimentState.COMPLETED
+        is_held = experiments.c.process == process
         with self._write() as connection:
             return change_where(
                 connection,
@@ -360,7 +346,7 @@ class ExperimentQueries(Queries):
                 experiments.c.id == experiment_id,
                 is_complete,
                 is_held,
-                process=this_process(),
+                process=identify_this_process(),
             )
 
     def finish_script(self) -> None:
@@ -374,7 +360,7 @@ class ExperimentQueries(Queries):
             return
         which = experiments.c.id.in_([record.id for record in found])
         with self._write() as connection:
-            is_mine = experiments.c.process == this_process()
+            is_mine = experiments.c.process == identify_this_process()
             change_where(connection, experiments, which, is_mine, process=None)
 
     def delete_experiment(self, experiment_id: int) -> None:
@@ -395,15 +381,12 @@ class ExperimentQueries(Queries):
                 checkpoints.c.experiment_id == experiment_id,
                 remedy="Delete those versions first.",
             )
-            for table in (experiments, trials):
-                note_last_id(connection, table)
             values = validation_values
             connection.execute(delete(values).where(values.c.experiment_id == experiment_id))
             numbers = select(trials.c.id).where(mine)
-            _delete_from_other_tables(connection, experiment_id)
             for own in (metrics, events, spools, runs):
                 connection.execute(delete(own).where(own.c.trial_id.in_(numbers)))
-            for own in (checkpoints, search_events, experiment_labels, trials):
+            for own in (checkpoints, search_events, experiment_labels, submissions, trials):
                 connection.execute(delete(own).where(own.c.experiment_id == experiment_id))
             connection.execute(delete(experiments).where(experiments.c.id == experiment_id))
 
@@ -418,7 +401,7 @@ class ExperimentQueries(Queries):
 
 def _runs(experiment_id: int) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that an experiment is RUNNING."""
-    is_running = experiments.c.state == ExperimentState.RUNNING.value
+    is_running = experiments.c.state == ExperimentState.RUNNING
     return experiments.c.id == experiment_id, is_running
 
 
@@ -427,14 +410,14 @@ def _is_alive(record: ExperimentRecord) -> bool | None:
 
 
 def _filters(
-    states: Iterable[ExperimentState | str] | None,
+    states: Iterable[ExperimentState] | None,
     archived: bool | None,
     labels: Iterable[str],
     where: ColumnElement[bool] | None,
 ) -> list[ColumnElement[bool]]:
     which: list[ColumnElement[bool]] = []
     if states is not None:
-        which.append(experiments.c.state.in_([experiment_state(state).value for state in states]))
+        which.append(experiments.c.state.in_(states))
     if archived is not None:
         which.append(experiments.c.archived == archived)
     for label in labels:
@@ -465,33 +448,3 @@ def replace_labels(connection: Connection, experiment_id: int, labels: Iterable[
         connection.execute(
             experiment_labels.insert().values(label=label, experiment_id=experiment_id)
         )
-
-
-def _delete_from_other_tables(connection: Connection, experiment_id: int) -> None:
-    """Delete the rows of tables of plugins that refer to an experiment or one of its trials.
-
-    The plugin of a table need not be installed where an experiment is deleted.
-    """
-    there, quote = inspect(connection), connection.dialect.identifier_preparer.quote
-    which = {
-        experiments.name: "= :number",
-        trials.name: "IN (SELECT id FROM trials WHERE experiment_id = :number)",
-    }
-    for name in set(there.get_table_names()) - metadata.tables.keys():
-        for key in there.get_foreign_keys(name):
-            if key["referred_table"] in which:
-                (column,) = key["constrained_columns"]
-                condition = f"{quote(column)} {which[key['referred_table']]}"
-                statement = text(f"DELETE FROM {quote(name)} WHERE {condition}")
-                connection.execute(statement, {"number": experiment_id})
-
-
-def note_last_id(connection: Connection, table: Table) -> None:
-    """Remember the highest id of a table before rows are deleted; see `unused_id`."""
-    here = last_ids.c.name == table.name
-    newest: Any = connection.execute(select(func.max(table.c.id))).scalar()
-    known = connection.execute(select(last_ids.c.last_id).where(here)).scalar()
-    if known is None:
-        connection.execute(insert(last_ids).values(name=table.name, last_id=newest or 0))
-    elif newest is not None and newest > known:
-        connection.execute(update(last_ids).where(here).values(last_id=newest))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import datetime
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Select, and_, exists, func, insert, or_, select
@@ -12,11 +13,12 @@ from sqlalchemy.sql.elements import ColumnElement
 from sqlalchemy.sql.expression import FromClause
 
 from detcore._log import encode_metrics
-from detcore._records import EventRecord, MetricRecord, read_rows
+from detcore._log import events as log_events
 from detcore.contract.errors import DatabaseError
+from detcore.database._column_types import MAX_INDEXED, EncodedJson, plain_text
 from detcore.database._queries import Queries, now, require
+from detcore.database._records import EventRecord, MetricRecord, read_rows
 from detcore.database._schema import checkpoints, events, metrics, trials, validation_values
-from detcore.database._text import MAX_INDEXED, plain_text
 
 # Of a join: the validation of a checkpoint's trial at its own step.
 AT_ITS_STEP = and_(
@@ -38,7 +40,17 @@ class MetricQueries(Queries):
             NotFoundError: If a trial does not exist.
             DatabaseError: If a report of that run and sequence number is recorded already.
         """
-        plain = [metric_row(record) for record in rows]
+        plain = [
+            metric_row(
+                record,
+                trial_id=record.trial_id,
+                run_id=record.run_id,
+                seq=record.seq,
+                kind=record.kind,
+                reported_at=record.reported_at or now(),
+            )
+            for record in rows
+        ]
         try:
             with self._write() as connection:
                 for trial_id in {row["trial_id"] for row in plain}:
@@ -200,27 +212,39 @@ def is_current(report: FromClause = metrics, *, is_last: bool = False) -> Column
     )
 
 
-def metric_row(record: MetricRecord) -> dict[str, Any]:
-    """Return a report as its row; "values" has the numbers of a validation."""
-    batches = record.batch_metrics
+def metric_row(
+    report: log_events.TrainingMetrics | log_events.ValidationMetrics | MetricRecord,
+    *,
+    trial_id: int,
+    run_id: int,
+    seq: int | None,
+    kind: str,
+    reported_at: datetime.datetime,
+) -> dict[str, Any]:
+    """Return a report as its row; "values" has the numbers of a validation.
+
+    Raises:
+        RecursionError: If it is nested too deep.
+    """
+    batches = report.batch_metrics
     return {
-        "trial_id": record.trial_id,
-        "run_id": record.run_id,
-        "seq": record.seq,
-        "kind": record.kind,
-        "steps_completed": record.steps_completed,
-        "metrics": encode_metrics(record.metrics),
-        "batch_metrics": None if batches is None else encode_metrics(batches),
-        "n_records": record.n_records,
-        "reported_at": now() if record.reported_at is None else record.reported_at.timestamp(),
-        "values": _numbers(record) if record.kind == "validation" else {},
+        "trial_id": trial_id,
+        "run_id": run_id,
+        "seq": seq,
+        "kind": kind,
+        "steps_completed": report.steps_completed,
+        "metrics": EncodedJson(encode_metrics(report.metrics)),
+        "batch_metrics": None if batches is None else EncodedJson(encode_metrics(batches)),
+        "n_records": report.n_records,
+        "reported_at": reported_at,
+        "values": select_numbers(report.metrics) if kind == "validation" else {},
     }
 
 
-def _numbers(record: MetricRecord) -> dict[str, float]:
+def select_numbers(metrics: Mapping[str, Any]) -> dict[str, float]:
     """Return the metrics that can be compared."""
     numbers = {}
-    for name, value in record.metrics.items():
+    for name, value in metrics.items():
         try:
             number = float(value)
         except (TypeError, ValueError, OverflowError):

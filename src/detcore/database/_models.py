@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-import json
-import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from sqlalchemy import Connection, Row, delete, func, select, update
 from sqlalchemy.exc import IntegrityError
 
-from detcore._records import ModelRecord, ModelVersionRecord, read_rows
 from detcore.contract.errors import CheckpointStateError, ConfigError, DatabaseError, NotFoundError
 from detcore.contract.values import ModelOrderBy, ModelSortBy
-from detcore.database._experiments import note_last_id
-from detcore.database._queries import Queries, checked_metadata, checked_texts, unused_id
+from detcore.database._queries import Queries, checked_metadata, checked_texts, now
+from detcore.database._records import ModelRecord, ModelVersionRecord, read_rows
 from detcore.database._schema import checkpoints, model_versions, models
 
-now = time.time
+_MODELS = select(
+    models,
+    select(func.count())
+    .where(model_versions.c.model_id == models.c.id)
+    .scalar_subquery()
+    .label("num_versions"),
+)
 _LISTED = 20
 _MOST_LETTERS = 512
 _SORT_KEYS: dict[ModelSortBy, Any] = {
@@ -59,14 +62,13 @@ class ModelQueries(Queries):
         _check_name(name)
         moment = now()
         try:
-            with self.transaction(write=True) as connection:
+            with self._write() as connection:
                 created = connection.execute(
                     models.insert().values(
-                        **unused_id(connection, models),
                         name=name,
                         description=description,
-                        metadata=_encode(checked_metadata(metadata or {})),
-                        labels=_encode(checked_texts("labels", labels)),
+                        metadata=checked_metadata(metadata or {}),
+                        labels=checked_texts("labels", labels),
                         archived=False,
                         last_number=0,
                         created_at=moment,
@@ -87,7 +89,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If no model has that name or id; the message lists the known ones.
         """
-        with self.transaction(write=False) as connection:
+        with self._read() as connection:
             return _read_model(connection, model)
 
     def list_models(
@@ -115,23 +117,18 @@ class ModelQueries(Queries):
             offset: How many are left out at the beginning.
         """
         wanted = set(checked_texts("labels", labels))
-        with self.transaction(write=False) as connection:
-            numbers = _count_versions(connection)
-            rows: Sequence[Row[Any]] = connection.execute(select(models)).fetchall()
         # Databases differ in how they compare letters beyond ASCII; Python does it one way.
-        if name:
-            rows = [row for row in rows if name.casefold() in row.name.casefold()]
-        if description:
-            rows = [row for row in rows if description.casefold() in row.description.casefold()]
-        if archived is not None:
-            rows = [row for row in rows if bool(row.archived) is archived]
-        if wanted:
-            rows = [row for row in rows if wanted <= set(json.loads(row.labels))]
+        found = [
+            model
+            for model in self._read_all(ModelRecord, _MODELS)
+            if name.casefold() in model.name.casefold()
+            and description.casefold() in model.description.casefold()
+            and archived in (None, model.archived)
+            and wanted <= set(model.labels)
+        ]
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
-        rows = sorted(rows, key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
-        # Create records of the returned rows only; that costs more than all before.
-        chosen = rows[offset:] if limit is None else rows[offset : offset + limit]
-        return read_rows(ModelRecord, chosen, num_versions=lambda row: numbers.get(row.id, 0))
+        found.sort(key=_SORT_KEYS[ModelSortBy(sort_by)], reverse=descending)
+        return found[offset : None if limit is None else offset + limit]
 
     def update_model(
         self,
@@ -162,11 +159,11 @@ class ModelQueries(Queries):
         if description is not None:
             changed["description"] = description
         if labels is not None:
-            changed["labels"] = _encode(checked_texts("labels", labels))
+            changed["labels"] = checked_texts("labels", labels)
         if metadata is not None:
-            changed["metadata"] = _encode(checked_metadata(metadata))
+            changed["metadata"] = checked_metadata(metadata)
         try:
-            with self.transaction(write=True) as connection:
+            with self._write() as connection:
                 row = _open_row(connection, model)
                 return _change_model(connection, row.id, changed)
         except IntegrityError as error:
@@ -178,7 +175,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self.transaction(write=True) as connection:
+        with self._write() as connection:
             row = _locked_row(connection, model)
             return _change_model(connection, row.id, {"archived": archived})
 
@@ -191,10 +188,10 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         added = checked_metadata(metadata)
-        with self.transaction(write=True) as connection:
+        with self._write() as connection:
             row = _open_row(connection, model)
-            merged = {**json.loads(row.metadata), **added}
-            return _change_model(connection, row.id, {"metadata": _encode(merged)})
+            merged = {**row.metadata, **added}
+            return _change_model(connection, row.id, {"metadata": merged})
 
     def remove_model_metadata(self, model: str | int, keys: Iterable[str]) -> ModelRecord:
         """Remove top-level keys from a model's metadata; those that are not there are skipped.
@@ -205,11 +202,10 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         gone = set(checked_texts("keys", keys))
-        with self.transaction(write=True) as connection:
+        with self._write() as connection:
             row = _open_row(connection, model)
-            before = json.loads(row.metadata)
-            left = {key: value for key, value in before.items() if key not in gone}
-            return _change_model(connection, row.id, {"metadata": _encode(left)})
+            left = {key: value for key, value in row.metadata.items() if key not in gone}
+            return _change_model(connection, row.id, {"metadata": left})
 
     def delete_model(self, model: str | int) -> None:
         """Delete a model and its versions; the checkpoints stay, and are exempt no more.
@@ -217,9 +213,8 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self.transaction(write=True) as connection:
+        with self._write() as connection:
             row = _locked_row(connection, model)
-            note_last_id(connection, models)
             connection.execute(delete(model_versions).where(model_versions.c.model_id == row.id))
             connection.execute(delete(models).where(models.c.id == row.id))
 
@@ -243,8 +238,8 @@ class ModelQueries(Queries):
             DatabaseError: If the model is archived.
         """
         moment = now()
-        document = _encode(checked_metadata(metadata or {}))
-        with self.transaction(write=True) as connection:
+        document = checked_metadata(metadata or {})
+        with self._write() as connection:
             row = _open_row(connection, model)
             _require_whole(connection, checkpoint_uuid)
             number = row.last_number + 1
@@ -277,7 +272,7 @@ class ModelQueries(Queries):
         Raises:
             NotFoundError: If there is no such model.
         """
-        with self.transaction(write=False) as connection:
+        with self._read() as connection:
             row = _model_row(connection, model)
             query = select(model_versions).where(model_versions.c.model_id == row.id)
             if number not in (0, -1):
@@ -296,7 +291,7 @@ class ModelQueries(Queries):
         """
         number = model_versions.c.number
         descending = ModelOrderBy(order_by) is ModelOrderBy.DESCENDING
-        with self.transaction(write=False) as connection:
+        with self._read() as connection:
             row = _model_row(connection, model)
             rows = connection.execute(
                 select(model_versions)
@@ -332,8 +327,8 @@ class ModelQueries(Queries):
         given = {"name": name, "comment": comment, "notes": notes}
         changed: dict[str, object] = {k: v for k, v in given.items() if v is not None}
         if metadata is not None:
-            changed["metadata"] = _encode(checked_metadata(metadata))
-        with self.transaction(write=True) as connection:
+            changed["metadata"] = checked_metadata(metadata)
+        with self._write() as connection:
             row = _open_row(connection, model)
             connection.execute(
                 update(model_versions)
@@ -351,7 +346,7 @@ class ModelQueries(Queries):
             NotFoundError: If there is no such model or version.
             DatabaseError: If the model is archived.
         """
-        with self.transaction(write=True) as connection:
+        with self._write() as connection:
             row = _open_row(connection, model)
             _read_version(connection, row, number)
             connection.execute(
@@ -360,10 +355,6 @@ class ModelQueries(Queries):
                 )
             )
             _change_model(connection, row.id, {})
-
-
-def _encode(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"))
 
 
 def _check_name(name: object) -> None:
@@ -378,7 +369,7 @@ def _check_name(name: object) -> None:
 
 def _model_row(connection: Connection, model: str | int, *, lock: bool = False) -> Row[Any]:
     column = models.c.id if isinstance(model, int) else models.c.name
-    query = select(models).where(column == model)
+    query = _MODELS.where(column == model)
     row = connection.execute(query.with_for_update() if lock else query).fetchone()
     if row is not None:
         return row
@@ -405,9 +396,7 @@ def _open_row(connection: Connection, model: str | int) -> Row[Any]:
 
 
 def _read_model(connection: Connection, model: str | int) -> ModelRecord:
-    row = _model_row(connection, model)
-    numbers = _count_versions(connection, row.id)
-    return read_rows(ModelRecord, [row], num_versions=lambda row: numbers.get(row.id, 0))[0]
+    return read_rows(ModelRecord, [_model_row(connection, model)])[0]
 
 
 def _read_version(connection: Connection, row: Row[Any], number: int) -> ModelVersionRecord:
@@ -425,13 +414,6 @@ def _read_version(connection: Connection, row: Row[Any], number: int) -> ModelVe
     ).scalars()
     listed = ", ".join(map(str, numbers)) or "none yet"
     raise NotFoundError(f"the model {row.name!r} has no version {number}; versions: {listed}")
-
-
-def _count_versions(connection: Connection, model_id: int | None = None) -> dict[int, int]:
-    query = select(model_versions.c.model_id, func.count()).group_by(model_versions.c.model_id)
-    if model_id is not None:
-        query = query.where(model_versions.c.model_id == model_id)
-    return {row[0]: row[1] for row in connection.execute(query)}
 
 
 def _change_model(

@@ -7,7 +7,7 @@ import os
 import socket
 from pathlib import Path
 
-from detcore._records import ProcessIdentity
+from detcore.database._records import ProcessIdentity
 
 
 def identify_this_process() -> ProcessIdentity:

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import contextlib
-import time
+import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
-from sqlalchemy import Connection, Engine, Row, Select, Table, func, select, true, update
+from sqlalchemy import Connection, Engine, Row, Select, Table, select, true, update
 from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_document
-from detcore._records import ProcessIdentity, read_rows
 from detcore.contract.errors import ConfigError, NotFoundError
 from detcore.database._connections import Patience, shown_url
 from detcore.database._engine import transaction
-from detcore.database._process import identify_this_process
-from detcore.database._schema import last_ids
+from detcore.database._records import read_rows
 
-now = time.time
 _T = TypeVar("_T")
 # Databases limit how many values a statement has.
 _AT_ONCE = 500
+
+
+def now() -> datetime.datetime:
+    """Return the time of a record that is written."""
+    return datetime.datetime.now(datetime.timezone.utc)
 
 
 class Queries:
@@ -63,7 +65,7 @@ class Queries:
 
     @contextlib.contextmanager
     def transaction(self, *, write: bool) -> Iterator[Connection]:
-        """Run a block in a transaction, for queries of the tables of plugins.
+        """Run a block in a transaction.
 
         Args:
             write: Whether it writes; such transactions wait for each other at their beginning.
@@ -116,16 +118,6 @@ def find(connection: Connection, table: Table, number: int) -> Row[Any]:
     return row
 
 
-def this_process() -> str:
-    """Return the calling process as its column keeps it."""
-    return process_document(identify_this_process())
-
-
-def process_document(process: ProcessIdentity) -> str:
-    """Return a process as its column keeps it."""
-    return encode_document({name: getattr(process, name) for name in process.__slots__})
-
-
 def require(connection: Connection, table: Table, number: int) -> None:
     """Raise NotFoundError, listing the known ids, unless `number` is an id of `table`."""
     if not connection.execute(select(table.c.id).where(table.c.id == number)).fetchone():
@@ -155,22 +147,6 @@ def among(column: ColumnElement[_T], values: Sequence[_T] | None) -> list[Column
     return [
         column.in_(values[start : start + _AT_ONCE]) for start in range(0, len(values), _AT_ONCE)
     ]
-
-
-def unused_id(connection: Connection, table: Table) -> dict[str, int]:
-    """Return the id of a new row, where the database would give one that was deleted again.
-
-    The caller's transaction must be one that writes.
-    """
-    if connection.dialect.name != "sqlite":
-        return {}  # sequences of servers never go back
-    known = connection.execute(
-        select(last_ids.c.last_id).where(last_ids.c.name == table.name)
-    ).scalar()
-    if known is None:
-        return {}
-    newest = connection.execute(select(func.max(table.c.id))).scalar()
-    return {"id": max(known, newest or 0) + 1}
 
 
 def describe_ids(numbers: Iterable[int]) -> str:

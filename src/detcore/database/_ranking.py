@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, Select, Table, and_, exists, func, select
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._records import CheckpointRecord, MetricRecord, TrialRecord, read_rows
 from detcore.database._apply import COMPLETED
 from detcore.database._checkpoints import select_latest
 from detcore.database._metrics import AT_ITS_STEP, is_current, select_best
 from detcore.database._queries import Queries, among, require
+from detcore.database._records import CheckpointRecord, MetricRecord, TrialRecord, read_rows
 from detcore.database._schema import (
     checkpoints,
     experiments,

@@ -9,16 +9,15 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import ConfigError
-from detcore.contract.values import searcher_metric
+from detcore.contract.values import RETENTION_DEFAULTS, searcher_metric
 
 if TYPE_CHECKING:
-    from detcore._records import CheckpointRecord, ExperimentRecord
     from detcore.database._database import Database
+    from detcore.database._records import CheckpointRecord, ExperimentRecord
 
 
 # If the newest one turns out to be damaged, a trial resumes from the one before it.
 _TO_GO_ON_FROM = 2
-_RULES = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,12 +30,12 @@ class RetentionPolicy:
         save_trial_latest: Checkpoints of each trial with the most steps; >= 0.
     """
 
-    save_experiment_best: int = 0
-    save_trial_best: int = 1
-    save_trial_latest: int = 1
+    save_experiment_best: int = RETENTION_DEFAULTS["save_experiment_best"]
+    save_trial_best: int = RETENTION_DEFAULTS["save_trial_best"]
+    save_trial_latest: int = RETENTION_DEFAULTS["save_trial_latest"]
 
     def __post_init__(self) -> None:
-        for name in _RULES:
+        for name in RETENTION_DEFAULTS:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or value < 0:
                 raise ConfigError(f"{name} is {value!r}; expected a whole number >= 0")
@@ -47,7 +46,9 @@ class RetentionPolicy:
         storage = config.get("checkpoint_storage")
         if not isinstance(storage, Mapping):
             return cls()
-        return cls(**{name: storage[name] for name in _RULES if storage.get(name) is not None})
+        return cls(
+            **{name: storage[name] for name in RETENTION_DEFAULTS if storage.get(name) is not None}
+        )
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,25 +1,37 @@
-"""The tables: a column for each field of a record, and those that records do not show.
+"""The tables. A column with the name of a record's field is that field.
 
-From 0.1.0 on, a change here or of a record needs a migration.
-
-Times are seconds since 1970 (UTC). JSON is kept as text that `detcore._log.lines` reads, so
-that every database holds the same bytes and NaN survives.
+From 0.1.0 on, a change here needs a migration.
 """
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Iterator
-from typing import Any
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+)
 
-import sqlalchemy as sa
-from sqlalchemy.types import TypeEngine
-
-from detcore import _records as records
 from detcore.contract.values import Control, ExperimentState, TrialState
-from detcore.database._text import HomePath, PlainText
+from detcore.database._column_types import (
+    DOCUMENT,
+    METRICS,
+    PROCESS,
+    TIME,
+    HomePath,
+    PlainText,
+    choice_of,
+)
 
-metadata = sa.MetaData(
+metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
         "uq": "uq_%(table_name)s_%(column_0_N_name)s",
@@ -27,186 +39,221 @@ metadata = sa.MetaData(
         "pk": "pk_%(table_name)s",
     }
 )
-# By the type of a field, or its mark.
-_TYPES: dict[object, TypeEngine[Any]] = {
-    bool: sa.Boolean(),
-    int: sa.Integer(),
-    float: sa.Float(53),
-    datetime.datetime: sa.Float(53),
-    str: PlainText(),
-    records.ProcessIdentity: sa.Text(),
-    records.Json: sa.Text(),
-    records.Kept.AS_LARGE: sa.BigInteger(),
-    records.Kept.AS_PATH: HomePath(),
-    **dict.fromkeys((Control, ExperimentState, TrialState), sa.String(16)),
-}
 
-
-def _columns(record: Callable[..., object], *given: sa.Column[Any]) -> Iterator[sa.Column[Any]]:
-    """Yield the columns of a record's table.
-
-    A field that is optional or has a default may be NULL; see `detcore._records.read_rows`.
-
-    Args:
-        record: The record's class.
-        given: Columns that are not fields, or that are more than the type of their field says.
-    """
-    yield from given
-    names = {column.name for column in given}
-    for name, field in records.fields_of(record).items():
-        kind = records.Json if field.json is not None else field.kept or field.type
-        if kind in _TYPES and name not in names:
-            is_nullable = field.is_optional or field.default is not None
-            yield sa.Column(name, _TYPES[kind], nullable=is_nullable)
-
-
-experiments = sa.Table(
+# Ids of experiments, trials and models are not given again (`sqlite_autoincrement`): folders,
+# scripts and objects of clients name them.
+experiments = Table(
     "experiments",
     metadata,
-    *_columns(
-        records.ExperimentRecord,
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("archived", sa.Boolean, nullable=False),
-    ),
-)
-
-# The highest id that a table had when rows were deleted from it. Ids are not given again, because
-# folders, scripts and objects of clients name them, but SQLite would.
-last_ids = sa.Table(
-    "last_ids",
-    metadata,
-    sa.Column("name", sa.String(32), primary_key=True),
-    sa.Column("last_id", sa.BigInteger, nullable=False),
+    Column("id", Integer, primary_key=True),
+    Column("name", PlainText, nullable=False),
+    Column("state", choice_of(ExperimentState), nullable=False),
+    Column("error", PlainText),
+    Column("config", DOCUMENT, nullable=False),
+    Column("config_text", PlainText),
+    Column("model_dir", HomePath, nullable=False),
+    Column("process", PROCESS),
+    Column("archived", Boolean, nullable=False),
+    Column("progress", Float(53)),
+    Column("created_at", TIME, nullable=False),
+    Column("ended_at", TIME),
+    Column("control", choice_of(Control)),
+    Column("notes", PlainText, nullable=False),
+    sqlite_autoincrement=True,
 )
 
 # The labels of each experiment's configuration once more, to find it by.
-experiment_labels = sa.Table(
+experiment_labels = Table(
     "experiment_labels",
     metadata,
-    sa.Column("label", PlainText, primary_key=True),
-    sa.Column(
-        "experiment_id", sa.ForeignKey("experiments.id"), primary_key=True, autoincrement=False
-    ),
+    Column("label", PlainText, primary_key=True),
+    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True, autoincrement=False),
 )
 
-trials = sa.Table(
+trials = Table(
     "trials",
     metadata,
-    *_columns(
-        records.TrialRecord,
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("experiment_id", sa.ForeignKey("experiments.id"), nullable=False, index=True),
-        sa.Column("num_restarts", sa.Integer, nullable=False),
-    ),
+    Column("id", Integer, primary_key=True),
+    Column("experiment_id", ForeignKey("experiments.id"), nullable=False, index=True),
+    Column("state", choice_of(TrialState), nullable=False),
+    Column("error", PlainText),
+    Column("hparams", DOCUMENT, nullable=False),
+    Column("seed", BigInteger, nullable=False),
+    Column("trial_dir", HomePath),
+    Column("num_restarts", Integer, nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Column("ended_at", TIME),
+    Column("search_index", Integer),
+    Column("length", BigInteger),
+    Column("rung", Integer),
+    Column("control", choice_of(Control)),
+    Column("labels", DOCUMENT, nullable=False),
+    Column("notes", PlainText, nullable=False),
     # An index rather than a constraint: SQLite adds the one without copying the table.
-    sa.Index(None, "experiment_id", "search_index", unique=True),
+    Index(None, "experiment_id", "search_index", unique=True),
     # A runner looks for requests about twice a second, among perhaps 100,000 trials.
-    sa.Index(None, "experiment_id", "control"),
+    Index(None, "experiment_id", "control"),
+    sqlite_autoincrement=True,
 )
 
 # The events of each search, in order: its whole state; see `detcore.search`.
-search_events = sa.Table(
+search_events = Table(
     "search_events",
     metadata,
-    sa.Column("experiment_id", sa.ForeignKey("experiments.id"), primary_key=True),
+    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True),
     # From 0, which is the search's beginning and has no event.
-    sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("event", sa.Text),
-    sa.Column("created_at", sa.Float(53), nullable=False),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("event", DOCUMENT),
+    Column("created_at", TIME, nullable=False),
 )
 
-runs = sa.Table(
+runs = Table(
     "runs",
     metadata,
-    *_columns(
-        records.RunRecord,
-        sa.Column("trial_id", sa.ForeignKey("trials.id"), primary_key=True),
-        sa.Column("run_id", sa.Integer, primary_key=True, autoincrement=False),
-    ),
+    Column("trial_id", ForeignKey("trials.id"), primary_key=True),
+    Column("run_id", Integer, primary_key=True, autoincrement=False),
+    Column("process", PROCESS, nullable=False),
+    Column("started_at", TIME, nullable=False),
 )
 
-metrics = sa.Table(
+metrics = Table(
     "metrics",
     metadata,
-    *_columns(
-        records.MetricRecord,
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("trial_id", sa.ForeignKey("trials.id"), nullable=False),
-        sa.Column("kind", sa.String(16), nullable=False),
-        sa.Column("reported_at", sa.Float(53), nullable=False),
-    ),
-    sa.UniqueConstraint("trial_id", "run_id", "seq"),
-    sa.Index(None, "trial_id", "kind", "steps_completed", "run_id"),
+    Column("id", Integer, primary_key=True),
+    Column("trial_id", ForeignKey("trials.id"), nullable=False),
+    Column("run_id", Integer, nullable=False),
+    Column("kind", String(16), nullable=False),
+    Column("steps_completed", BigInteger, nullable=False),
+    Column("metrics", METRICS, nullable=False),
+    Column("batch_metrics", METRICS),
+    Column("n_records", BigInteger),
+    Column("reported_at", TIME, nullable=False),
+    Column("seq", BigInteger),
+    UniqueConstraint("trial_id", "run_id", "seq"),
+    Index(None, "trial_id", "kind", "steps_completed", "run_id"),
 )
 
 # The numbers of validations once more, one per row, so that the best is an index look-up: in the
 # order of an index, and of equal values that of the earlier trial first.
-validation_values = sa.Table(
+validation_values = Table(
     "validation_values",
     metadata,
-    sa.Column("metric_id", sa.ForeignKey("metrics.id"), primary_key=True, autoincrement=False),
-    sa.Column("name", PlainText, primary_key=True),
-    sa.Column("experiment_id", sa.Integer, nullable=False),
-    sa.Column("trial_id", sa.Integer, nullable=False),
-    sa.Column("value", sa.Float(53), nullable=False),
-    sa.Index(None, "experiment_id", "name", "value", "trial_id"),
-    sa.Index(None, "trial_id", "name", "value"),
+    Column("metric_id", ForeignKey("metrics.id"), primary_key=True, autoincrement=False),
+    Column("name", PlainText, primary_key=True),
+    Column("experiment_id", Integer, nullable=False),
+    Column("trial_id", Integer, nullable=False),
+    Column("value", Float(53), nullable=False),
+    Index(None, "experiment_id", "name", "value", "trial_id"),
+    Index(None, "trial_id", "name", "value"),
 )
 
-events = sa.Table(
+events = Table(
     "events",
     metadata,
-    *_columns(
-        records.EventRecord,
-        sa.Column("id", sa.Integer, primary_key=True),
-        sa.Column("trial_id", sa.ForeignKey("trials.id"), nullable=False),
-    ),
-    sa.Index(None, "trial_id", "kind"),
+    Column("id", Integer, primary_key=True),
+    Column("trial_id", ForeignKey("trials.id"), nullable=False),
+    Column("run_id", Integer, nullable=False),
+    Column("seq", BigInteger),
+    Column("kind", PlainText, nullable=False),
+    Column("payload", METRICS, nullable=False),
+    Column("reported_at", TIME, nullable=False),
+    Index(None, "trial_id", "kind"),
 )
 
-# How far each spool has been taken in; moved in the transaction that adds its records.
-spools = sa.Table(
+# How far each log has been ingested; moved in the transaction that adds its records.
+spools = Table(
     "spools",
     metadata,
-    sa.Column("trial_id", sa.ForeignKey("trials.id"), primary_key=True),
-    sa.Column("run_id", sa.Integer, primary_key=True, autoincrement=False),
-    sa.Column("byte_offset", sa.BigInteger, nullable=False),
-    sa.Column("last_seq", sa.BigInteger, nullable=False),
+    Column("trial_id", ForeignKey("trials.id"), primary_key=True),
+    Column("run_id", Integer, primary_key=True, autoincrement=False),
+    Column("byte_offset", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
 )
 
-checkpoints = sa.Table(
+checkpoints = Table(
     "checkpoints",
     metadata,
-    *_columns(
-        records.CheckpointRecord,
-        sa.Column("uuid", sa.String(64), primary_key=True),
-        sa.Column("trial_id", sa.ForeignKey("trials.id"), nullable=False),
-        sa.Column("experiment_id", sa.ForeignKey("experiments.id"), nullable=False),
-        sa.Column("state", sa.String(20), nullable=False),
-    ),
-    sa.Index(None, "trial_id", "steps_completed"),
-    sa.Index(None, "experiment_id", "trial_id", "steps_completed"),
+    Column("uuid", String(64), primary_key=True),
+    Column("trial_id", ForeignKey("trials.id"), nullable=False),
+    Column("experiment_id", ForeignKey("experiments.id"), nullable=False),
+    Column("storage_url", HomePath, nullable=False),
+    Column("state", String(20), nullable=False),
+    Column("steps_completed", BigInteger, nullable=False),
+    Column("metadata", DOCUMENT, nullable=False),
+    Column("resources", DOCUMENT, nullable=False),
+    Column("started_at", TIME, nullable=False),
+    Column("committed_at", TIME),
+    Column("deleted_at", TIME),
+    Index(None, "trial_id", "steps_completed"),
+    Index(None, "experiment_id", "trial_id", "steps_completed"),
 )
 
-models = sa.Table(
+models = Table(
     "models",
     metadata,
-    *_columns(
-        records.ModelRecord,
-        sa.Column("id", sa.Integer, primary_key=True),
-        # The number that the newest version got; numbers of deleted versions are not given again.
-        sa.Column("last_number", sa.Integer, nullable=False),
-    ),
-    sa.UniqueConstraint("name"),
+    Column("id", Integer, primary_key=True),
+    Column("name", PlainText, nullable=False),
+    Column("description", PlainText, nullable=False),
+    Column("metadata", DOCUMENT, nullable=False),
+    Column("labels", DOCUMENT, nullable=False),
+    Column("archived", Boolean, nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Column("updated_at", TIME, nullable=False),
+    # The number that the newest version got; numbers of deleted versions are not given again.
+    Column("last_number", Integer, nullable=False),
+    UniqueConstraint("name"),
+    sqlite_autoincrement=True,
 )
 
-model_versions = sa.Table(
+model_versions = Table(
     "model_versions",
     metadata,
-    *_columns(
-        records.ModelVersionRecord,
-        sa.Column("model_id", sa.ForeignKey("models.id"), primary_key=True),
-        sa.Column("number", sa.Integer, primary_key=True, autoincrement=False),
-        sa.Column("checkpoint_uuid", sa.ForeignKey("checkpoints.uuid"), nullable=False, index=True),
-    ),
+    Column("model_id", ForeignKey("models.id"), primary_key=True),
+    Column("number", Integer, primary_key=True, autoincrement=False),
+    Column("checkpoint_uuid", ForeignKey("checkpoints.uuid"), nullable=False, index=True),
+    Column("name", PlainText, nullable=False),
+    Column("comment", PlainText, nullable=False),
+    Column("notes", PlainText, nullable=False),
+    Column("metadata", DOCUMENT, nullable=False),
+    Column("created_at", TIME, nullable=False),
+    Column("updated_at", TIME, nullable=False),
+)
+
+# The users of a server.
+users = Table(
+    "users",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("name", PlainText, nullable=False),
+    # The hash that the server made of the password; NULL: this user cannot log in.
+    Column("password_hash", Text),
+    Column("is_admin", Boolean, nullable=False),
+    Column("is_active", Boolean, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    UniqueConstraint("name"),
+)
+
+# Tokens that authenticate users: the SHA-256 of each token, never the token.
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
+    Column("created_at", Float(53), nullable=False),
+    Column("expires_at", Float(53), nullable=False, index=True),
+)
+
+# The user of each submitted experiment, and the work left for the server.
+submissions = Table(
+    "submissions",
+    metadata,
+    Column("experiment_id", ForeignKey("experiments.id"), primary_key=True, autoincrement=False),
+    Column("user_id", ForeignKey("users.id"), nullable=False),
+    # Made by the client, so that a repeated submission is recognized.
+    Column("submission_id", String(64), nullable=False),
+    # "QUEUED", "STARTED" or "ENDED".
+    Column("phase", String(16), nullable=False, index=True),
+    Column("test_mode", Boolean, nullable=False),
+    Column("created_at", Float(53), nullable=False),
+    UniqueConstraint("user_id", "submission_id"),
 )

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import func, select, update
 
-from detcore._log import decode_document, encode_document
 from detcore.contract.errors import DatabaseError
 from detcore.contract.values import Control, ExperimentState, TrialState
 from detcore.database._queries import Queries, change, find, now, require
@@ -93,7 +92,7 @@ class SearchQueries(Queries):
                 search_events.insert().values(
                     experiment_id=experiment_id,
                     number=number,
-                    event=None if event is None else encode_document(event),
+                    event=event,
                     created_at=now(),
                 )
             )
@@ -139,7 +138,7 @@ class SearchQueries(Queries):
                 .where(search_events.c.experiment_id == experiment_id)
                 .order_by(search_events.c.number)
             )
-            return [None if row.event is None else decode_document(row.event) for row in rows]
+            return list(rows.scalars())
 
     def count_restart(self, trial_id: int) -> int:
         """Note that a trial is started again after a crash.
@@ -166,9 +165,8 @@ class SearchQueries(Queries):
         """
         if control is None:
             return self._change(experiments, experiment_id, control=None)
-        is_running = experiments.c.state == ExperimentState.RUNNING.value
-        value = Control(control).value
-        return self._change(experiments, experiment_id, is_running, control=value)
+        is_running = experiments.c.state == ExperimentState.RUNNING
+        return self._change(experiments, experiment_id, is_running, control=control)
 
     def request_trial_control(self, trial_id: int, control: Control) -> bool:
         """Ask the runner of a search to end one of its trials for good.
@@ -183,8 +181,8 @@ class SearchQueries(Queries):
         Raises:
             NotFoundError: If no trial has that id.
         """
-        is_open = trials.c.state.in_([TrialState.RUNNING.value, TrialState.PAUSED.value])
-        return self._change(trials, trial_id, is_open, control=Control(control).value)
+        is_open = trials.c.state.in_([TrialState.RUNNING, TrialState.PAUSED])
+        return self._change(trials, trial_id, is_open, control=control)
 
     def requested_trial_controls(self, experiment_id: int) -> dict[int, Control]:
         """Return how trials of an experiment were asked to end, by their index in its search."""
@@ -196,13 +194,13 @@ class SearchQueries(Queries):
                     trials.c.search_index.is_not(None),
                 )
             )
-            return {row.search_index: Control(row.control) for row in found}
+            return {row.search_index: row.control for row in found}
 
     def requested_control(self, experiment_id: int) -> Control | None:
         """Return the request to the runner of an experiment, or None."""
         query = select(experiments.c.control).where(experiments.c.id == experiment_id)
-        found = self._read_value(query)
-        return None if found is None else Control(found)
+        control: Control | None = self._read_value(query)
+        return control
 
     def conclude_experiment(
         self,
@@ -228,12 +226,11 @@ class SearchQueries(Queries):
         Raises:
             NotFoundError: If no experiment has that id.
         """
-        value = None if asked is None else Control(asked).value
         return self._change(
             experiments,
             experiment_id,
-            experiments.c.control.is_not_distinct_from(value),
-            state=ExperimentState(state).value,
+            experiments.c.control.is_not_distinct_from(asked),
+            state=state,
             error=error,
             ended_at=now(),
             control=None,

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from sqlalchemy import Connection, Select, and_, func, select, update
 from sqlalchemy.sql.elements import ColumnElement
 
-from detcore._log import decode_document, encode_document, spool_path
-from detcore._records import ProcessIdentity, RunRecord, TrialRecord, read_rows
+from detcore._log import spool_path
 from detcore.contract.values import TrialState, searcher_metric
 from detcore.database._metrics import select_best
 from detcore.database._process import identify_this_process, is_alive
@@ -21,9 +21,8 @@ from detcore.database._queries import (
     find,
     now,
     require,
-    this_process,
-    unused_id,
 )
+from detcore.database._records import ProcessIdentity, RunRecord, TrialRecord, read_rows
 from detcore.database._schema import experiments, metrics, runs, trials, validation_values
 
 
@@ -87,7 +86,7 @@ class TrialQueries(Queries):
         """
         which = trials.c.experiment_id == experiment_id
         if states is not None:
-            which = and_(which, trials.c.state.in_([TrialState(state).value for state in states]))
+            which = and_(which, trials.c.state.in_(states))
         order = trials.c.id.desc() if newest_first else trials.c.id
         with self._read() as connection:
             if limit is not None or offset:
@@ -123,7 +122,7 @@ class TrialQueries(Queries):
         self._change(
             trials,
             trial_id,
-            state=TrialState(state).value,
+            state=state,
             error=error,
             ended_at=None if running else now(),
         )
@@ -165,9 +164,9 @@ class TrialQueries(Queries):
         with self._write() as connection:
             if given is None and (added or removed):
                 query = select(trials.c.labels).where(trials.c.id == trial_id).with_for_update()
-                given = decode_document(connection.execute(query).scalar() or "[]")
+                given = connection.execute(query).scalar() or []
             if given is not None:
-                changed["labels"] = encode_document(sorted({*given, *added} - removed))
+                changed["labels"] = sorted({*given, *added} - removed)
             if changed:
                 change(connection, trials, trial_id, **changed)
             else:
@@ -193,13 +192,16 @@ class TrialQueries(Queries):
             run_id = _free_run_id((last or 0) + 1, trial_dir)
             connection.execute(
                 runs.insert().values(
-                    trial_id=trial_id, run_id=run_id, process=this_process(), started_at=now()
+                    trial_id=trial_id,
+                    run_id=run_id,
+                    process=identify_this_process(),
+                    started_at=now(),
                 )
             )
             connection.execute(
                 update(trials)
                 .where(trials.c.id == trial_id)
-                .values(state=TrialState.RUNNING.value, error=None, ended_at=None)
+                .values(state=TrialState.RUNNING, error=None, ended_at=None)
             )
             return run_id
 
@@ -225,14 +227,14 @@ class TrialQueries(Queries):
         """Return what `run_is_alive` does, for many trials at once; unknown ones are False."""
         numbers = list(trial_ids)
         query = select(runs.c.trial_id, runs.c.process).order_by(runs.c.trial_id, runs.c.run_id)
-        newest: dict[int, str] = {}
+        newest: dict[int, ProcessIdentity] = {}
         with self._read() as connection:
             for condition in among(runs.c.trial_id, numbers):
                 newest |= {row[0]: row[1] for row in connection.execute(query.where(condition))}
         here = identify_this_process()
-        alive: dict[str | None, bool | None] = {None: False}
-        for text in set(newest.values()):  # one process may have started all
-            alive[text] = is_alive(ProcessIdentity.from_document(decode_document(text)), here)
+        alive: dict[ProcessIdentity | None, bool | None] = {None: False}
+        for process in set(newest.values()):  # one process may have started all
+            alive[process] = is_alive(process, here)
         return {number: alive[newest.get(number)] for number in numbers}
 
     def best_of_other_trials(
@@ -297,13 +299,14 @@ def insert_trial(
     """Add a trial, in state PAUSED; return its id."""
     created = connection.execute(
         trials.insert().values(
-            **unused_id(connection, trials),
             experiment_id=experiment_id,
-            state=TrialState.PAUSED.value,
-            hparams=encode_document(hparams),
+            state=TrialState.PAUSED,
+            hparams=hparams,
             seed=seed,
             search_index=search_index,
             num_restarts=0,
+            labels=[],
+            notes="",
             created_at=now(),
         )
     )
@@ -327,7 +330,10 @@ def read_trials(
     current = {run.trial_id: run for run in read_rows(RunRecord, connection.execute(query))}
     order = trials.c.id.desc() if newest_first else trials.c.id
     rows = connection.execute(select(trials).where(which).order_by(order))
-    return read_rows(TrialRecord, rows, current_run=lambda row: current.get(row.id))
+    return [
+        dataclasses.replace(trial, current_run=current.get(trial.id))
+        for trial in read_rows(TrialRecord, rows)
+    ]
 
 
 def _free_run_id(first: int, trial_dir: str | None) -> int:

@@ -13,18 +13,18 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore._records import document_of
     from detcore.contract.values import ModelOrderBy, ModelSortBy
     from detcore.experimental import estimator, keras
     from detcore.experimental._arguments import load_given
     from detcore.experimental._checkpoint import Checkpoint, CheckpointTrainingMetadata
     from detcore.experimental._client import Determined
     from detcore.experimental._create import create, create_trial_instance
+    from detcore.experimental._documents import DOCUMENTS, Document
     from detcore.experimental._embedded import EmbeddedTransport
     from detcore.experimental._experiment import ExperimentReference, TrialSortBy
     from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
     from detcore.experimental._model import Model
-    from detcore.experimental._transport import Document, Transport
+    from detcore.experimental._transport import Transport
     from detcore.experimental._trial import (
         CheckpointOrderBy,
         CheckpointSortBy,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from detcore.experimental._where import find_class
 
 __all__ = [
+    "DOCUMENTS",
     "Checkpoint",
     "CheckpointOrderBy",
     "CheckpointSortBy",
@@ -55,7 +56,6 @@ __all__ = [
     "ValidationMetrics",
     "create",
     "create_trial_instance",
-    "document_of",
     "estimator",
     "find_class",
     "keras",
@@ -66,7 +66,6 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "": "estimator keras",
-        "detcore._records": "document_of",
         "detcore.contract.values": "ModelOrderBy ModelSortBy",
         "_arguments": "load_given",
         "_checkpoint": "Checkpoint CheckpointTrainingMetadata",
@@ -76,7 +75,8 @@ __getattr__, __dir__ = lazy_names(
         "_experiment": "ExperimentReference TrialSortBy",
         "_metrics": "TrainingMetrics ValidationMetrics",
         "_model": "Model",
-        "_transport": "Document Transport",
+        "_documents": "DOCUMENTS Document",
+        "_transport": "Transport",
         "_trial": "CheckpointOrderBy CheckpointSortBy OrderBy TrialOrderBy TrialReference",
         "_where": "find_class",
     },

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import ConfigError, InvalidArgumentError, describe
+from detcore.contract.values import ExperimentState
 
 if TYPE_CHECKING:
     from detcore.config import LoadedConfig
@@ -74,6 +75,18 @@ def check_id(what: str, number: Any) -> int:
     if isinstance(number, bool) or not isinstance(number, int):
         raise InvalidArgumentError(f"{what} is {describe(number)}; expected a whole number")
     return number
+
+
+def check_state(state: ExperimentState | str) -> ExperimentState:
+    """Return a state that may be given by its name.
+
+    Raises:
+        InvalidArgumentError: If there is no such state.
+    """
+    names = [each.value for each in ExperimentState]
+    if state not in names:
+        raise InvalidArgumentError(f"{state!r} is no state; expected one of {', '.join(names)}")
+    return ExperimentState(state)
 
 
 def check_count(what: str, number: Any) -> int:

@@ -25,7 +25,8 @@ from detcore.hooks import PluginManager
 from detcore.trial import check_requirements, checkpoint_folder, import_object
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Document, Transport
+    from detcore.experimental._documents import Document
+    from detcore.experimental._transport import Transport
 
 
 _METADATA_FILE = "metadata.json"

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._records import experiment_state
 from detcore.contract.values import ExperimentState, ModelOrderBy, ModelSortBy
 from detcore.experimental._arguments import (
     check_count,
     check_id,
     check_keys,
     check_metadata,
+    check_state,
     check_text,
 )
 from detcore.experimental._checkpoint import Checkpoint
@@ -25,7 +25,8 @@ from detcore.experimental._transport import connect
 from detcore.experimental._trial import TrialReference
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Document, Transport
+    from detcore.experimental._documents import Document
+    from detcore.experimental._transport import Transport
 
 
 class Determined:
@@ -119,7 +120,7 @@ class Determined:
         Raises:
             InvalidArgumentError: If there is no such state, or the limit is less than 1.
         """
-        wanted = None if states is None else [experiment_state(state).value for state in states]
+        wanted = None if states is None else [check_state(state) for state in states]
         if wanted == []:
             return []
         if limit is not None:

@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore._records import make_document
 from detcore.contract.values import ExperimentState, ModelOrderBy, searcher_metric
+from detcore.experimental._documents import make_document
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from detcore.environment import Environment
     from detcore.experimental import _transport
     from detcore.experimental._checkpoint_files import CheckpointFiles
-    from detcore.experimental._transport import Document
+    from detcore.experimental._documents import Document
     from detcore.storage import StorageBackend
 
 
@@ -42,25 +42,11 @@ _EVENTS = "tfevents"
 class EmbeddedTransport:
     """Asks a `Database`, and the storages that its records name. `HttpTransport` asks a server.
 
-    Both have the methods of one contract. Arguments and results are what JSON can express; times
-    are ISO 8601 strings in UTC. Metrics may be NaN or infinite. Each method that changes something
+    Both have the methods of one contract. Arguments and results are what JSON can express; see
+    `detcore.experimental.DOCUMENTS`. Each method that changes something
     returns when the store has accepted the change, and raises what the method of
     `detcore.database.Database` of the same purpose raises. The database is opened at the first
     question.
-
-    Documents:
-
-    - experiment: ``id, name, state, error, config, archived, progress, created_at, ended_at`` and
-      ``is_alive``: whether its process is there, None where that cannot be determined;
-    - trial: ``id, experiment_id, state, error, hparams, num_restarts, created_at, ended_at,
-      labels, notes``;
-    - report: ``trial_id, run_id, steps_completed, metrics, batch_metrics, n_records, reported_at``;
-    - checkpoint: ``uuid, experiment_id, trial_id, state, steps_completed, metadata, resources,
-      experiment_config, hparams, started_at, committed_at`` and ``validation``: ``metrics,
-      n_records`` of the validation at its step, or None;
-    - model: ``id, name, description, metadata, labels, archived, num_versions, created_at,
-      updated_at``;
-    - version: ``model_id, model_name, number, checkpoint`` (a document), ``created_at``.
     """
 
     def __init__(self, environment: Environment) -> None:
@@ -84,7 +70,9 @@ class EmbeddedTransport:
         database = self.database()
         # Asked first: a process that is gone has recorded before how it ended.
         is_alive = database.experiment_is_alive(experiment_id)
-        return make_document(database.get_experiment(experiment_id), is_alive=is_alive)
+        return make_document(
+            "experiment", database.get_experiment(experiment_id), is_alive=is_alive
+        )
 
     def list_experiments(self, **query: Unpack[_transport.ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
@@ -92,6 +80,7 @@ class EmbeddedTransport:
         found = database.list_experiments(**query)
         return [
             make_document(
+                "experiment",
                 record,
                 is_alive=record.process is not None and database.process_is_alive(record.process),
             )
@@ -129,11 +118,11 @@ class EmbeddedTransport:
 
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
-        return make_document(self.database().get_trial(trial_id))
+        return make_document("trial", self.database().get_trial(trial_id))
 
     def update_trial(self, trial_id: int, **changes: Unpack[_transport.TrialChanges]) -> Document:
         """Change a trial's notes or labels, and return it; None keeps a value."""
-        return make_document(self.database().update_trial(trial_id, **changes))
+        return make_document("trial", self.database().update_trial(trial_id, **changes))
 
     def list_metrics(
         self, trial_id: int, kind: str, *, limit: int | None = None, offset: int = 0
@@ -141,7 +130,7 @@ class EmbeddedTransport:
         """Return the reports of a trial by steps."""
         database = self._with_reports(trial_id)
         records = _part(database.metrics(trial_id, kind), limit, offset)
-        return [make_document(record) for record in records]
+        return [make_document("report", record) for record in records]
 
     def read_log(self, trial_id: int, *, position: int, limit: int) -> Document:
         """Return lines of a trial's log from a position on.
@@ -164,7 +153,7 @@ class EmbeddedTransport:
             return {"lines": [], "position": position, "is_over": is_over}
         lines, behind = read_log_page(Path(trial.trial_dir), position, limit=limit)
         return {
-            "lines": [make_document(line) for line in lines],
+            "lines": [make_document("line", line) for line in lines],
             "position": behind,
             "is_over": is_over,
         }
@@ -319,39 +308,37 @@ class EmbeddedTransport:
         self, name: str, description: str, metadata: Document, labels: list[str]
     ) -> Document:
         """Add a model."""
-        return make_document(
-            self.database().create_model(
-                name, description=description, metadata=metadata, labels=labels
-            )
+        record = self.database().create_model(
+            name, description=description, metadata=metadata, labels=labels
         )
+        return make_document("model", record)
 
     def get_model(self, model: str | int) -> Document:
         """Return a model by its name or its id."""
-        return make_document(self.database().get_model(model))
+        return make_document("model", self.database().get_model(model))
 
     def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
         """Return models."""
-        return [make_document(record) for record in self.database().list_models(**query)]
+        return [make_document("model", record) for record in self.database().list_models(**query)]
 
     def update_model(
         self, model: str | int, *, description: str | None, labels: list[str] | None
     ) -> Document:
         """Change a model's description or labels; None keeps a value."""
-        return make_document(
-            self.database().update_model(model, description=description, labels=labels)
-        )
+        record = self.database().update_model(model, description=description, labels=labels)
+        return make_document("model", record)
 
     def set_model_archived(self, model: str | int, archived: bool) -> Document:
         """Put a model away, or bring it back."""
-        return make_document(self.database().set_model_archived(model, archived))
+        return make_document("model", self.database().set_model_archived(model, archived))
 
     def add_model_metadata(self, model: str | int, metadata: Document) -> Document:
         """Add to a model's metadata."""
-        return make_document(self.database().add_model_metadata(model, metadata))
+        return make_document("model", self.database().add_model_metadata(model, metadata))
 
     def remove_model_metadata(self, model: str | int, keys: list[str]) -> Document:
         """Remove keys from a model's metadata."""
-        return make_document(self.database().remove_model_metadata(model, keys))
+        return make_document("model", self.database().remove_model_metadata(model, keys))
 
     def delete_model(self, model: str | int) -> None:
         """Delete a model and its versions; checkpoints stay."""
@@ -436,7 +423,7 @@ class EmbeddedTransport:
             database, [database.get_checkpoint(record.checkpoint_uuid) for record in records]
         )
         return [
-            make_document(record, model_name=name, checkpoint=checkpoint)
+            make_document("version", record, model_name=name, checkpoint=checkpoint)
             for record, checkpoint in zip(records, checkpoints, strict=True)
         ]
 
@@ -450,11 +437,11 @@ class EmbeddedTransport:
         configs = {number: database.get_experiment(number).config for number in numbers}
         return [
             make_document(
+                "checkpoint",
                 record,
                 experiment_config=copy.deepcopy(configs[record.experiment_id]),
                 hparams=copy.deepcopy(owners[record.trial_id].hparams),
-                validation=validation
-                and {"metrics": dict(validation.metrics), "n_records": validation.n_records},
+                validation=validation and make_document("validation", validation),
             )
             for record, validation in pairs
         ]
@@ -467,6 +454,7 @@ def _part(records: list[Any], limit: int | None = None, offset: int = 0) -> list
 def _list_trial(record: TrialRecord, summary: TrialSummary, metric: str | None) -> Document:
     best = summary.best
     return make_document(
+        "listed",
         record,
         steps_completed=max(summary.steps_completed, summary.steps_saved),
         value=None if best is None or metric is None else float(best.metrics[metric]),

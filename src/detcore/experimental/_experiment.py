@@ -14,7 +14,8 @@ from detcore.experimental._trial import OrderBy, TrialReference
 
 if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint
-    from detcore.experimental._transport import Document, Transport
+    from detcore.experimental._documents import Document
+    from detcore.experimental._transport import Transport
 
 
 class TrialSortBy(enum.IntEnum):

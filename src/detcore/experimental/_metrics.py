@@ -16,7 +16,7 @@ from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._transport import Connected
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Document
+    from detcore.experimental._documents import Document
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

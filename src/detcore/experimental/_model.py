@@ -13,7 +13,8 @@ from detcore.experimental._checkpoint import Checkpoint
 from detcore.experimental._transport import Connected
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Document, Transport
+    from detcore.experimental._documents import Document
+    from detcore.experimental._transport import Transport
 
 _LATEST = (0, -1)
 

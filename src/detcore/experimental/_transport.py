@@ -7,16 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from detcore.environment import read_environment, read_variables
 
 if TYPE_CHECKING:
+    from detcore.contract.values import ExperimentState
+    from detcore.experimental._documents import Document
     from detcore.experimental._embedded import EmbeddedTransport
     from detcore.experimental.http import HttpTransport
 
 
-Document: TypeAlias = "dict[str, Any]"
 Transport: TypeAlias = "EmbeddedTransport | HttpTransport"
 _PORT = "DET_MASTER_PORT"
 
@@ -27,7 +28,7 @@ class ExperimentQuery(TypedDict, total=False):
     See the parameters of `detcore.database.Database.list_experiments`.
     """
 
-    states: list[str] | None
+    states: list[ExperimentState] | None
     labels: list[str]
     name: str
     archived: bool | None

@@ -18,7 +18,8 @@ from detcore.experimental._metrics import Ranked, TrainingMetrics, ValidationMet
 
 if TYPE_CHECKING:
     from detcore.experimental._checkpoint import Checkpoint
-    from detcore.experimental._transport import Document, Transport
+    from detcore.experimental._documents import Document
+    from detcore.experimental._transport import Transport
 
 
 # One class under the names that both generations of the API give it.

@@ -17,7 +17,6 @@ from detcore.contract.hook_values import (
     RoutesType,
     SearcherType,
     StorageType,
-    TablesType,
 )
 from detcore.lazy import lazy_names
 
@@ -32,7 +31,7 @@ __all__ = [
     "OBSERVER_HOOKS", "CheckpointSaved", "EventInfo",
     "LauncherType", "Observer", "PluginEntry", "PluginManager",
     "PluginProblem", "PluginState", "RendezvousType", "RoutesType", "SearcherType", "StorageType",
-    "TablesType", "describe_error", "diagnose", "hookimpl", "hookspec",
+    "describe_error", "diagnose", "hookimpl", "hookspec",
 ]  # fmt: skip
 
 __getattr__, __dir__ = lazy_names(

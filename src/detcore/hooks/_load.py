@@ -313,7 +313,6 @@ KINDS = {
         Kind("searcher", "detcore_register_searcher", types.SearcherType, ("method", "settings")),
         Kind("command", "detcore_register_commands", None),
         Kind("router", "detcore_register_routes", types.RoutesType, ("make_router",)),
-        Kind("set of tables", "detcore_register_tables", types.TablesType, ("migrations",)),
     )
 }
 

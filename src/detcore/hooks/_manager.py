@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         RoutesType,
         SearcherType,
         StorageType,
-        TablesType,
     )
     from detcore.contract.values import Framework
     from detcore.environment import Environment
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
         | RendezvousType
         | SearcherType
         | RoutesType
-        | TablesType
         | click.Command
     )
 
@@ -201,10 +199,6 @@ class PluginManager:
     def provider_of_routes(self, name: str) -> PluginEntry:
         """Return the plugin of routes from `routes`."""
         return self._registrations("router")[name].entry
-
-    def tables(self) -> dict[str, TablesType]:
-        """Return the registered tables of plugins by name."""
-        return self._items("set of tables")
 
     def settings_models(self) -> dict[str, Any]:
         """Return the arguments of `detcore.config.load_config` for plugins' settings.

@@ -167,6 +167,7 @@ class SearchLoop:
         progress = search.progress
         if int(progress * 100) != self._percent:
             self._percent = int(progress * 100)
+            # Progress is only displayed: waiting would hold up signals to the trials.
             with contextlib.suppress(DatabaseAway):
                 self._starter.impatient.set_search_progress(self._experiment_id, progress)
         if abs(progress - self._told_progress) >= _LEAST_PROGRESS:

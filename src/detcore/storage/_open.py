@@ -15,6 +15,7 @@ from detcore.contract.errors import (
     PluginError,
     StorageTypeError,
 )
+from detcore.contract.values import RETENTION_DEFAULTS
 from detcore.storage._local import LocalStorage
 
 if TYPE_CHECKING:
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from detcore.hooks import PluginManager, StorageType
 
 
-# Retention settings do not affect the location.
-_RETENTION = ("save_experiment_best", "save_trial_best", "save_trial_latest")
 # File systems that take a password separately from the URL.
 _WITH_PASSWORD = frozenset({"ftp", "sftp", "smb", "ssh"})
 
@@ -121,7 +120,7 @@ def _open_type(spec: Mapping[str, Any], types: Mapping[str, StorageType]) -> Sto
     name = spec["type"]
     if not isinstance(name, str):
         raise ConfigError(f"checkpoint_storage.type is {name!r}; expected the name of a type")
-    fields = {key: value for key, value in spec.items() if key not in ("type", *_RETENTION)}
+    fields = {key: value for key, value in spec.items() if key not in ("type", *RETENTION_DEFAULTS)}
     if name in types:
         return _build(types[name], "model_validate", fields)
     how = "Install the plugin that provides it (detcore plugins list shows what is installed)."

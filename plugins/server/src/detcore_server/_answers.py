@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from detcore.experimental.http import spell_document, spell_metrics
+from detcore.experimental.http import encode_answer
 
 _CHUNK_BYTES = 1 << 20
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -16,11 +16,6 @@ _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "b
 FILE_CONTENT: dict[int | str, dict[str, Any]] = {
     200: {"content": _BYTES, "description": "The file, from the byte on."}
 }
-
-# The parts of documents that hold metrics; see `detcore.experimental.Transport`.
-_METRICS = ("metrics", "batch_metrics", "value")
-# Documents in documents.
-_INNER = ("validation", "checkpoint", "checkpoints")
 
 
 class AsciiJson(JSONResponse):
@@ -31,7 +26,7 @@ class AsciiJson(JSONResponse):
 
     def render(self, content: Any) -> bytes:
         """Return the content as JSON; see `detcore.experimental.http` for special numbers."""
-        return json.dumps(_spell(content), allow_nan=False, separators=(",", ":")).encode()
+        return json.dumps(encode_answer(content), allow_nan=False, separators=(",", ":")).encode()
 
 
 def answer_file(file: BinaryIO, size: int, offset: int) -> StreamingResponse:
@@ -51,18 +46,3 @@ def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
         while size > 0 and (piece := file.read(min(size, _CHUNK_BYTES))):
             size -= len(piece)
             yield piece
-
-
-def _spell(document: Any) -> Any:
-    if isinstance(document, list):
-        return [_spell(item) for item in document]
-    if not isinstance(document, dict):
-        return document
-    return {
-        key: spell_metrics(value)
-        if key in _METRICS
-        else _spell(value)
-        if key in _INNER
-        else spell_document(value)
-        for key, value in document.items()
-    }

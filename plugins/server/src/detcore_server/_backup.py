@@ -21,7 +21,7 @@ from detcore.database import make_engine, revisions, shown_url
 from detcore.errors import ConfigError, DatabaseError, StorageFullError
 
 _TABLES = ("experiments", "trials", "checkpoints", "models", "users")
-# Where Alembic keeps the version of the records' tables; that of a plugin's has its name behind it.
+# Where Alembic keeps the version of the tables.
 _VERSION = "alembic_version"
 _WAIT_S = 30.0
 
@@ -32,7 +32,7 @@ def describe_database(url: str) -> dict[str, Any]:
     Returns:
         ``url`` (its secrets are shown as ``***``); ``schema``, the version of its tables, None if
         it has none yet; ``newest_schema``, the version that it has once it is opened; ``counts``,
-        rows of some tables by name; ``schemas_of_plugins``, versions of the tables of plugins.
+        rows of some tables by name.
 
     Raises:
         DatabaseError: If it cannot be read.
@@ -40,7 +40,7 @@ def describe_database(url: str) -> dict[str, Any]:
     parsed = make_url(url)
     info = {"url": shown_url(parsed), "newest_schema": revisions()[-1]}
     if parsed.get_backend_name() == "sqlite" and not Path(parsed.database or "").exists():
-        return {**info, "schema": None, "counts": {}, "schemas_of_plugins": {}}
+        return {**info, "schema": None, "counts": {}}
     engine, guard = make_engine(url)
     try:
         with engine.connect() as connection:
@@ -50,21 +50,16 @@ def describe_database(url: str) -> dict[str, Any]:
                 for name in _TABLES
                 if name in names
             }
-            versions = {
-                name.removeprefix(_VERSION).removeprefix("_"): str(
-                    connection.scalar(text(f'SELECT version_num FROM "{name}"'))
-                )
-                for name in sorted(names)
-                if name.startswith(_VERSION)
-            }
+            schema = None
+            if _VERSION in names:
+                schema = str(connection.scalar(text(f"SELECT version_num FROM {_VERSION}")))
     except (SQLAlchemyError, UnicodeDecodeError) as error:
         raise DatabaseError(
             f"the database {shown_url(parsed)} cannot be read: {getattr(error, 'orig', error)}"
         ) from error
     finally:
         guard.dispose()
-    schema = versions.pop("", None)
-    return {**info, "schema": schema, "counts": counts, "schemas_of_plugins": versions}
+    return {**info, "schema": schema, "counts": counts}
 
 
 def back_up(url: str, target: Path) -> int:

@@ -1,21 +1,18 @@
 """Requests and answers of the client's routes, as the OpenAPI document describes them.
 
-Answers are the documents of `detcore.experimental.Transport` as they are: the models are made of
-what the core says of these, and do not check them.
+Answers are the documents of `detcore.experimental.Transport` as they are, and are not checked.
 """
 
 from __future__ import annotations
 
-import enum
-import functools
 import json
 from types import GenericAlias
 from typing import Annotated, Any, Literal, TypeAlias
 
 from fastapi import Depends, Query
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from detcore.experimental import document_of
+from detcore.experimental import DOCUMENTS
 from detcore.types import ModelOrderBy, ModelSortBy
 
 MOST_ENTRIES = 1000
@@ -23,19 +20,6 @@ MOST_DEPTH = 100
 
 Action: TypeAlias = Literal["activate", "pause", "cancel", "kill", "archive", "unarchive"]
 Kind: TypeAlias = Literal["training", "validation"]
-Metric: TypeAlias = float | Literal["NaN", "Infinity", "-Infinity"]
-Metrics = Annotated[
-    dict[str, Metric],
-    Field(description="Numbers by name; those that JSON does not have are texts."),
-]
-Document = Annotated[
-    dict[str, Any],
-    Field(
-        description='JSON. NaN is {"$number": "NaN"} in it, and likewise "Infinity" and '
-        '"-Infinity"; an object whose only key is "$number" otherwise has its value once more in '
-        "such an object."
-    ),
-]
 SortBy = Annotated[
     ModelSortBy,
     Field(description="0: id, 1: name, 2: description, 4: creation, 5: last change."),
@@ -151,30 +135,11 @@ class VersionRequest(_Request):
     metadata: Metadata = Field(default_factory=dict)
 
 
-@functools.cache
 def answer_to(kind: str) -> Any:
-    """Return the model of an answer that is a document of a kind; see `document_of`."""
-    line, fields = document_of(kind)
-    described: dict[str, Any] = {
-        name: (_type_of(field), Field(description=field.description) if field.description else ...)
-        for name, field in fields.items()
-    }
-    return create_model(f"{kind.title()}Answer", __doc__=line, **described)
+    """Return the type of an answer that is a document of a kind; see `DOCUMENTS`."""
+    return DOCUMENTS[kind]
 
 
 def list_of(kind: str) -> Any:
     """Return the model of an answer that is a list of documents of a kind."""
     return GenericAlias(list, (answer_to(kind),))
-
-
-def _type_of(field: Any) -> Any:
-    kind = field.type
-    if field.document is not None:
-        kind = answer_to(field.document)
-    elif field.holds is not None:
-        kind = Metric if kind is float else Document if field.holds == "document" else Metrics
-    elif isinstance(kind, type) and issubclass(kind, enum.Enum):
-        kind = str
-    if field.is_list:
-        kind = GenericAlias(list, (kind,))
-    return kind | None if field.is_optional else kind

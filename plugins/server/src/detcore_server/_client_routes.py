@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from detcore.experimental.http import answer_read, spell_document
+from detcore.experimental.http import answer_read, encode_value
 from detcore.types import ExperimentState
 from detcore_server import _model_routes
 from detcore_server._answers import FILE_CONTENT, AsciiJson, answer_file
@@ -67,7 +67,7 @@ def list_experiments(
     """Return experiments, by number."""
     return AsciiJson(
         state.transport.list_experiments(
-            states=[each.value for each in state_is] or None,
+            states=state_is or None,
             labels=label,
             name=name,
             archived=archived,
@@ -297,7 +297,7 @@ def get_file(
 def read(state: State, name: Question, request: Read) -> Response:
     """Call a method of the database that reads, as the commands that show records do."""
     answer = answer_read(state.database, name, request.arguments)
-    return Response(json.dumps(spell_document(answer)), media_type="application/json")
+    return Response(json.dumps(encode_value(answer)), media_type="application/json")
 
 
 def _list_top(state: State, page: Page, **query: Any) -> AsciiJson:

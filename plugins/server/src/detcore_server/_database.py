@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,13 +25,15 @@ from detcore.database import (
     Database,
     ProcessIdentity,
     checked_texts,
+    metadata,
     replace_labels,
 )
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import Control, ExperimentState
-from detcore_server._tables import experiments, submissions, tokens, users
-from detcore_server.plugin import detcore_register_tables
 
+experiments, submissions, tokens, users = (
+    metadata.tables[name] for name in ("experiments", "submissions", "tokens", "users")
+)
 # Lets tools that search logs and repositories for secrets recognize a token.
 _PREFIX = "detcore_"
 _QUEUED = "QUEUED"
@@ -113,8 +114,6 @@ def token_digest(token: str) -> str:
 class ServerDatabase(Database):
     """The records, with the users of a server, their tokens and the submitted experiments."""
 
-    tables = detcore_register_tables()
-
     def describe_experiment(
         self,
         experiment_id: int,
@@ -154,7 +153,7 @@ class ServerDatabase(Database):
         this = experiments.c.id == experiment_id
         with self.transaction(write=True) as connection:
             query = select(experiments.c.config).where(this).with_for_update()
-            config = {**json.loads(connection.execute(query).scalar() or "{}"), **changed}
+            config = {**(connection.execute(query).scalar() or {}), **changed}
             before = config.get("labels") or ()
             if labels is not None:
                 before = checked_texts("labels", labels)
@@ -164,8 +163,7 @@ class ServerDatabase(Database):
                 replace_labels(connection, experiment_id, after)
             columns = {"name": name, "notes": notes}
             texts = {key: text for key, text in columns.items() if text is not None}
-            text = json.dumps(config, separators=(",", ":"))
-            connection.execute(update(experiments).where(this).values(config=text, **texts))
+            connection.execute(update(experiments).where(this).values(config=config, **texts))
             return after
 
     def create_user(
@@ -389,7 +387,7 @@ class ServerDatabase(Database):
         if phase == _ENDED:
             running = select(experiments.c.id).where(
                 experiments.c.id == experiment_id,
-                experiments.c.state == ExperimentState.RUNNING.value,
+                experiments.c.state == ExperimentState.RUNNING,
             )
             which.append(submissions.c.experiment_id.not_in(running))
         with self.transaction(write=True) as connection:
@@ -429,7 +427,4 @@ _RECORDS: Select[Any] = (
 def _read_submission(row: RowMapping) -> SubmissionRecord:
     values = dict(row)
     del values["created_at"]
-    process = values["process"] and ProcessIdentity.from_document(json.loads(values["process"]))
-    control = values["control"] and Control(values["control"])
-    state = ExperimentState(values["state"])
-    return SubmissionRecord(**{**values, "state": state, "process": process, "control": control})
+    return SubmissionRecord(**values)

@@ -29,7 +29,7 @@ def show_info(obj: CliContext, as_json: bool) -> None:
     from detcore_server._backup import describe_database
 
     info = describe_database(obj.environment.database_url)
-    counts, plugins = info.pop("counts"), info["schemas_of_plugins"]
+    counts = info.pop("counts")
     if as_json:
         print_json({**info, **counts})
         return
@@ -39,7 +39,6 @@ def show_info(obj: CliContext, as_json: bool) -> None:
         {
             "url": info["url"],
             "schema": f"{schema} (upgrade to {newest})" if is_old else schema,
-            **{f"tables of {name}": version for name, version in plugins.items()},
             **{name: str(count) for name, count in counts.items()},
         }
     )
@@ -48,7 +47,7 @@ def show_info(obj: CliContext, as_json: bool) -> None:
 @database_group.command("upgrade")
 @click.pass_obj
 def upgrade(obj: CliContext) -> None:
-    """Bring the record store to the schema of this release and of the plugins, or create it.
+    """Bring the record store to the schema of this release, or create it.
 
     Every command and every server does so automatically; this command lets you choose the time.
     Copy the record store first: an older release refuses it afterwards.
@@ -59,19 +58,11 @@ def upgrade(obj: CliContext) -> None:
     url = obj.environment.database_url
     before = describe_database(url)
     Database.open(url).close()
-    _print_version(before["url"], "schema", before["schema"], before["newest_schema"])
-    for name, tables in sorted(obj.plugin_manager().tables().items()):
-        kind: type[Database] = type("PluginDatabase", (Database,), {"tables": tables})
-        kind.open(url).close()
-        earlier = before["schemas_of_plugins"].get(name)
-        _print_version(before["url"], f"tables of {name}", earlier, tables.revisions[-1])
-
-
-def _print_version(url: str, what: str, before: str | None, after: str | None) -> None:
-    if before == after:
-        click.echo(f"{url} is up to date: {what} {after}")
+    if before["schema"] == before["newest_schema"]:
+        click.echo(f"{before['url']} is up to date: schema {before['schema']}")
     else:
-        click.echo(f"{url}: {what} {after}, was {before or 'not there'}")
+        earlier = before["schema"] or "not there"
+        click.echo(f"{before['url']}: schema {before['newest_schema']}, was {earlier}")
 
 
 @database_group.command("backup")

@@ -9,9 +9,7 @@ from detcore import hookimpl
 if TYPE_CHECKING:
     import click
 
-    from detcore.hooks import TablesType
-
-__all__ = ["detcore_register_commands", "detcore_register_tables"]
+__all__ = ["detcore_register_commands"]
 
 
 @hookimpl
@@ -23,13 +21,3 @@ def detcore_register_commands() -> list[click.Command]:
     from detcore_server._user_commands import user_group
 
     return [serve, ui, user_group, database_group]
-
-
-@hookimpl
-def detcore_register_tables() -> TablesType:
-    """Register the tables of users, tokens and submissions."""
-    from detcore.hooks import TablesType
-
-    return TablesType(
-        name="server", migrations="detcore_server._tables:MIGRATIONS", revisions=("0001",)
-    )

@@ -23,10 +23,9 @@ if TYPE_CHECKING:
     )
     from detcore.experimental.http._documents import (
         NUMBER,
-        spell_document,
-        spell_metrics,
-        unspell_document,
-        unspell_metrics,
+        decode_value,
+        encode_answer,
+        encode_value,
     )
     from detcore.experimental.http._reads import answer_read
     from detcore.experimental.http._session import ServerAway, ServerRefused, Session, normal_url
@@ -57,6 +56,9 @@ __all__ = [
     "activate",
     "answer_read",
     "connect",
+    "decode_value",
+    "encode_answer",
+    "encode_value",
     "find_credentials",
     "follow",
     "forget_token",
@@ -67,11 +69,7 @@ __all__ = [
     "open_session",
     "pack",
     "read_events",
-    "spell_document",
-    "spell_metrics",
     "submit",
-    "unspell_document",
-    "unspell_metrics",
 ]
 
 __getattr__, __dir__ = lazy_names(
@@ -81,7 +79,7 @@ __getattr__, __dir__ = lazy_names(
         "_credentials": (
             "KeptToken find_credentials forget_token keep_token log_in_at open_session"
         ),
-        "_documents": "NUMBER spell_document spell_metrics unspell_document unspell_metrics",
+        "_documents": "NUMBER decode_value encode_answer encode_value",
         "_reads": "answer_read",
         "_session": "ServerAway ServerRefused Session normal_url",
         "_submit": "Detached HandIn activate follow hand_in read_events submit",

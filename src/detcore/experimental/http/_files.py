@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
 from detcore.contract.errors import NotFoundError, StorageError
-from detcore.experimental.http._documents import checked
+from detcore.experimental.http._documents import read_document
 from detcore.experimental.http._session import ServerAway
 from detcore.storage import (
     Capabilities,
@@ -29,7 +29,7 @@ from detcore.storage import (
 )
 
 if TYPE_CHECKING:
-    from detcore.experimental._transport import Document
+    from detcore.experimental._documents import Document
     from detcore.experimental.http._session import Session
 
 
@@ -134,7 +134,7 @@ class HttpStorage:
 
     def _look(self) -> None:
         """Ask for the current list of files."""
-        answer = checked("files", self._session.ask("GET", self._path))
+        answer = read_document("files", self._session.ask("GET", self._path))
         self.uuid, self.url = answer["uuid"], answer["storage_url"]
         self._known: dict[str, int] = {file["name"]: file["size"] for file in answer["files"]}
 

@@ -14,7 +14,7 @@ from detcore.contract.errors import ConfigError, DatabaseError, DetcoreError, in
 from detcore.describe import format_bytes
 from detcore.experimental.http._context import pack
 from detcore.experimental.http._credentials import open_session
-from detcore.experimental.http._documents import unspell_document
+from detcore.experimental.http._documents import decode_value
 from detcore.experimental.http._session import ServerAway
 from detcore.types import ExperimentState
 
@@ -312,7 +312,7 @@ def follow(session: Session, experiment_id: int, listener: RunListener) -> Exper
             if not said["lines"]:
                 wait()
         path = f"{_API}/experiments/{experiment_id}/outcome"
-        return _result(unspell_document(ask_patiently(lambda: session.ask("GET", path))))
+        return _result(decode_value(ask_patiently(lambda: session.ask("GET", path))))
     except KeyboardInterrupt:
         raise Detached(experiment_id, session.url) from None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from detcore.contract.errors import InvalidArgumentError
 from detcore.experimental.http._credentials import find_credentials, trusted_authorities
-from detcore.experimental.http._documents import checked, checked_list, unspell_document
+from detcore.experimental.http._documents import decode_value, read_document, read_documents
 from detcore.experimental.http._files import HttpStorage, checkpoint_path, fetch_growth
 from detcore.experimental.http._session import ServerRefused, Session, normal_url
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from detcore.database import Database, LogLine
     from detcore.environment import Environment
+    from detcore.experimental._documents import Document
     from detcore.experimental._transport import (
-        Document,
         ExperimentQuery,
         ModelQuery,
         TrialChanges,
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 _ROOT = "/api/detcore/v1"
 # Timeout of slow requests: deleting an experiment's or a checkpoint's files, starting a runner.
 _LONG_S = 1800.0
-_PARAMETERS = {"states": "state", "labels": "label"}
 PARTS = 1000
 """Entries that a server answers at most."""
 
@@ -74,11 +73,13 @@ class HttpTransport:
 
     def get_experiment(self, experiment_id: int) -> Document:
         """Return an experiment."""
-        return checked("experiment", self._get(f"/experiments/{experiment_id}"))
+        return read_document("experiment", self._get(f"/experiments/{experiment_id}"))
 
     def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
-        return self._list("experiment", "/experiments", **_params(query))
+        states = query.pop("states", None)
+        names = None if states is None else [state.value for state in states]
+        return self._list("experiment", "/experiments", state=names, **_params(query))
 
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
@@ -101,12 +102,12 @@ class HttpTransport:
 
     def get_trial(self, trial_id: int) -> Document:
         """Return a trial."""
-        return checked("trial", self._get(f"/trials/{trial_id}"))
+        return read_document("trial", self._get(f"/trials/{trial_id}"))
 
     def update_trial(self, trial_id: int, **changes: Unpack[TrialChanges]) -> Document:
         """Change a trial's notes or labels, and return it; None keeps a value."""
         answer = self._change("PATCH", f"/trials/{trial_id}", {**changes}, is_repeatable=True)
-        return checked("trial", answer)
+        return read_document("trial", answer)
 
     def list_metrics(self, trial_id: int, kind: str) -> list[Document]:
         """Return the reports of a trial by steps."""
@@ -115,7 +116,7 @@ class HttpTransport:
     def read_log(self, trial_id: int, *, position: int, limit: int) -> Document:
         """Return lines of a trial's log from a position on."""
         params = {"position": position, "limit": limit}
-        return checked("log", self._get(f"/trials/{trial_id}/log", params))
+        return read_document("log", self._get(f"/trials/{trial_id}/log", params))
 
     def download_event_files(self, trial_id: int, folder: str) -> int:
         """Bring the event files in a folder up to date, and return how many there are."""
@@ -129,7 +130,7 @@ class HttpTransport:
 
     def get_checkpoint(self, uuid: str) -> Document:
         """Return a checkpoint by its UUID, or by a beginning of it."""
-        return checked("checkpoint", self._get("/checkpoints", {"uuid": uuid}))
+        return read_document("checkpoint", self._get("/checkpoints", {"uuid": uuid}))
 
     def list_checkpoints(self, trial_id: int) -> list[Document]:
         """Return the COMPLETED checkpoints of a trial, oldest first."""
@@ -138,7 +139,7 @@ class HttpTransport:
     def latest_checkpoint(self, trial_id: int) -> Document | None:
         """Return the COMPLETED checkpoint of a trial with the most steps."""
         found = self._get(f"/trials/{trial_id}/latest-checkpoint")
-        return None if found is None else checked("checkpoint", found)
+        return None if found is None else read_document("checkpoint", found)
 
     def top_checkpoints(
         self,
@@ -160,7 +161,7 @@ class HttpTransport:
         answer: Document = {}
 
         def ask(asked: dict[str, Any]) -> list[Document]:
-            answer.update(checked("top", self._get(path, {**params, **asked})))
+            answer.update(read_document("top", self._get(path, {**params, **asked})))
             found: list[Document] = answer["checkpoints"]
             return found
 
@@ -170,22 +171,24 @@ class HttpTransport:
     def add_checkpoint_metadata(self, uuid: str, metadata: Document) -> Document:
         """Add to a checkpoint's metadata, and return the checkpoint."""
         path = f"{checkpoint_path(uuid)}/metadata"
-        return checked("checkpoint", self._change("PATCH", path, metadata, is_repeatable=True))
+        return read_document(
+            "checkpoint", self._change("PATCH", path, metadata, is_repeatable=True)
+        )
 
     def remove_checkpoint_metadata(self, uuid: str, keys: list[str]) -> Document:
         """Remove keys from a checkpoint's metadata, and return the checkpoint."""
         path = f"{checkpoint_path(uuid)}/metadata/remove"
         sent = {"keys": keys}
-        return checked("checkpoint", self._change("POST", path, sent, is_repeatable=True))
+        return read_document("checkpoint", self._change("POST", path, sent, is_repeatable=True))
 
     def delete_checkpoint(self, uuid: str, globs: list[str] | None) -> Document:
         """Delete a checkpoint's files, or those that match, and return the checkpoint."""
         path = checkpoint_path(uuid)
         if globs is None:
-            return checked("checkpoint", self._change("DELETE", path, timeout_s=_LONG_S))
+            return read_document("checkpoint", self._change("DELETE", path, timeout_s=_LONG_S))
         sent = {"globs": globs}
         answer = self._change("POST", f"{path}/files/remove", sent, timeout_s=_LONG_S)
-        return checked("checkpoint", answer)
+        return read_document("checkpoint", answer)
 
     def download_checkpoint(self, uuid: str, folder: str) -> None:
         """Put a checkpoint's files into a folder, unless they are there."""
@@ -202,13 +205,13 @@ class HttpTransport:
     ) -> Document:
         """Add a model."""
         sent = {"name": name, "description": description, "metadata": metadata, "labels": labels}
-        return checked("model", self._change("POST", "/models", sent))
+        return read_document("model", self._change("POST", "/models", sent))
 
     def get_model(self, model: str | int) -> Document:
         """Return a model by its name or its id."""
         if isinstance(model, int):
-            return checked("model", self._get(f"/models/{model}"))
-        return checked("model", self._get("/model", {"name": model}))
+            return read_document("model", self._get(f"/models/{model}"))
+        return read_document("model", self._get("/model", {"name": model}))
 
     def list_models(self, **query: Unpack[ModelQuery]) -> list[Document]:
         """Return models."""
@@ -242,12 +245,14 @@ class HttpTransport:
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
         sent = {"checkpoint_uuid": checkpoint_uuid, **given}
-        return checked("version", self._change("POST", f"{self._model(model)}/versions", sent))
+        return read_document(
+            "version", self._change("POST", f"{self._model(model)}/versions", sent)
+        )
 
     def get_version(self, model: str | int, number: int) -> Document | None:
         """Return a version of a model, 0 for the latest; None if it does not exist."""
         found = self._get(f"{self._model(model)}/versions/{number}")
-        return None if found is None else checked("version", found)
+        return None if found is None else read_document("version", found)
 
     def list_versions(self, model: str | int, *, order_by: int) -> list[Document]:
         """Return the versions of a model by number."""
@@ -272,7 +277,7 @@ class HttpTransport:
         """Return a list, or its beginning."""
 
         def ask(asked: dict[str, Any]) -> list[Document]:
-            return checked_list(kind, self._get(path, {**params, **asked}))
+            return read_documents(kind, self._get(path, {**params, **asked}))
 
         return _read_parts(ask, limit)
 
@@ -295,7 +300,7 @@ class HttpTransport:
 
     def _change_model(self, method: str, model: str | int, path: str, sent: object) -> Document:
         answer = self._change(method, f"{self._model(model)}{path}", sent, is_repeatable=True)
-        return checked("model", answer)
+        return read_document("model", answer)
 
     def _model(self, model: str | int) -> str:
         """Return the path of a model, which has its number: a name may hold anything."""
@@ -338,7 +343,7 @@ class ServerRecords:
                 is_repeatable=True,
             )
             try:
-                return read_result(name, unspell_document(answer))
+                return read_result(name, decode_value(answer))
             except ValueError as error:
                 raise ServerRefused(
                     f"{self.url} answered {name} with what this detcore does not understand: "
@@ -383,4 +388,4 @@ def _read_parts(
 
 def _params(query: ExperimentQuery | ModelQuery) -> dict[str, Any]:
     """Return a query in the words of the server's routes."""
-    return {_PARAMETERS.get(name, name): value for name, value in query.items()}
+    return {"label" if name == "labels" else name: value for name, value in query.items()}

@@ -87,11 +87,7 @@ def _searcher(experiment: ExperimentRecord) -> Mapping[str, object]:
 
 
 def _origin(database: Database, experiment: ExperimentRecord) -> Origin | None:
-    searcher = _searcher(experiment)
-    name, trial_id = searcher.get("source_checkpoint_uuid"), searcher.get("source_trial_id")
-    if isinstance(trial_id, int) and not name:
-        latest = database.latest_checkpoint(trial_id)  # old records name a trial
-        name = None if latest is None else latest.uuid
+    name = _searcher(experiment).get("source_checkpoint_uuid")
     if not isinstance(name, str) or not name:
         return None
     try:
