@@ -68,7 +68,7 @@ sys.exit(_submission_runner.main())
 # Fails in the middle of a decision.
 FAILS = """
 import sys
-from detcore.database import DatabaseAway
+from detcore.database import DatabaseUnavailableError
 from detcore.errors import DatabaseError
 from detcore_server import _submission_runner
 from detcore.runner._search_log import SearchLog
@@ -214,7 +214,10 @@ def test_a_pause_that_is_taken_back_meanwhile_leaves_it_running(job: Job, progra
 
 def test_records_that_go_away_in_a_decision_do_not_end_it(detcore: Detcore) -> None:
     with contextlib.closing(Job(detcore, 10)) as job:
-        assert job.end(job.start("-c", FAILS.format(error="DatabaseAway"))) == (1, RUNNING)
+        assert job.end(job.start("-c", FAILS.format(error="DatabaseUnavailableError"))) == (
+            1,
+            RUNNING,
+        )
         assert job.end(job.start()) == (0, ExperimentState.COMPLETED)
 
 

@@ -112,7 +112,7 @@ class CheckpointCommitted:
         steps_completed: Batches completed when it was made.
         metadata: The user's metadata.
         resources: Its files and their sizes in bytes.
-        url: Where it is.
+        url: Where it is, or None: observers are not notified.
         path: Its folder, on a storage of this machine.
         size_bytes: Sum of the sizes of its files.
         stalled_s: How long training waited for it, in seconds; None = unknown.

@@ -247,10 +247,8 @@ class ScriptOpening(Opening):
         Raises:
             StorageFullError: If the database has no room for it.
         """
-        from detcore.database import Patience
-
         info, outcome = self._info, self.outcome
-        database = self._database.patient(Patience(logging.getLogger("detcore").warning))
+        database = self._database.waiting(logging.getLogger("detcore").warning)
         try:
             if not info.is_complete:  # else it stays so, also if its code fails now
                 error = outcome.record

@@ -1,13 +1,13 @@
 """Where records live: experiments, trials, metrics, checkpoints."""
 
-from detcore.database._connections import DatabaseAway, Patience, shown_url
+from detcore.database._connections import DatabaseUnavailableError, shown_url
 from detcore.database._curves import MetricCurve
 from detcore.database._database import Database
 from detcore.database._engine import make_engine, revisions
 from detcore.database._experiments import replace_labels
 from detcore.database._follower import LogFollower, ingest_reports, ingest_spools
 from detcore.database._process import identify_process
-from detcore.database._queries import checked_metadata, checked_texts
+from detcore.database._queries import checked_texts
 from detcore.database._questions import answer_question
 from detcore.database._ranking import RankedCheckpoint, RankedTrial, TrialSummary
 from detcore.database._records import (
@@ -31,7 +31,7 @@ from detcore.database._trial_log import LineFile, TrialLog, read_log_page
 __all__ = [
     "CheckpointRecord",
     "Database",
-    "DatabaseAway",
+    "DatabaseUnavailableError",
     "EventRecord",
     "ExperimentRecord",
     "LineFile",
@@ -41,7 +41,6 @@ __all__ = [
     "MetricRecord",
     "ModelRecord",
     "ModelVersionRecord",
-    "Patience",
     "ProcessIdentity",
     "RankedCheckpoint",
     "RankedTrial",
@@ -54,7 +53,6 @@ __all__ = [
     "TrialSummary",
     "TrialTarget",
     "answer_question",
-    "checked_metadata",
     "checked_texts",
     "hide_secrets",
     "identify_process",

@@ -1,4 +1,4 @@
-"""Parts that connections to every database share: timeouts, forks, a server that is away."""
+"""Parts that connections to every database share: timeouts, forks, an unreachable server."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ WAIT_S = 30.0
 MIGRATION_TIMEOUT_S = 600.0
 _SECRET = re.compile(r"pass|secret|token|key", re.IGNORECASE)
 _T = TypeVar("_T")
-_LONGEST_S = 600.0
+_MAX_WAIT_S = 600.0
 _FIRST_PAUSE_S = 0.1
-_LONGEST_PAUSE_S = 1.0
+_MAX_PAUSE_S = 1.0
 
 
 def shown_url(url: URL) -> str:
@@ -70,53 +70,43 @@ class ForkGuard:
         raise DisconnectionError("the connection belongs to another process")
 
 
-class DatabaseAway(DatabaseError):
-    """The server of the records cannot be reached; it may be back soon."""
+class DatabaseUnavailableError(DatabaseError):
+    """Raised when the server of the records cannot be reached; it may be back soon."""
 
 
-class Patience:
-    """Tries to begin a transaction until the server is there; nothing was done before.
+def call_until_available(
+    call: Callable[[], _T],
+    *,
+    notify: Callable[[str], None],
+    should_stop: Callable[[], bool],
+) -> _T:
+    """Return the result of a call, which is repeated while the server is unreachable.
 
     Args:
-        notice: Receives a message when a wait begins, and when it is over.
-        longest_s: Seconds after which the error is raised.
-        gives_up: Called between tries; if it returns True, the error is raised.
+        call: Called again while it raises `DatabaseUnavailableError`.
+        notify: Receives a message when a wait starts, and when it is over.
+        should_stop: Called between two calls. If it returns True, the error is raised.
+
+    Raises:
+        DatabaseUnavailableError: If the server stays unreachable.
     """
-
-    def __init__(
-        self,
-        notice: Callable[[str], None],
-        *,
-        longest_s: float = _LONGEST_S,
-        gives_up: Callable[[], bool] = lambda: False,
-    ) -> None:
-        self._notice = notice
-        self._longest_s = longest_s
-        self._gives_up = gives_up
-
-    def until_there(self, begin: Callable[[], _T]) -> _T:
-        """Return what `begin` returns, which is called again while it raises `DatabaseAway`.
-
-        Raises:
-            DatabaseAway: If the server stays away.
-        """
-        since = time.monotonic()
-        pause_s = _FIRST_PAUSE_S
-        waits = False
-        while True:
-            try:
-                value = begin()
-            except DatabaseAway as away:
-                if self._gives_up() or time.monotonic() - since >= self._longest_s:
-                    raise
-                if not waits:
-                    reason = str(away).partition("\n")[0]
-                    self._notice(f"waiting up to {self._longest_s:.0f} s: {reason}")
-                    waits = True
-                time.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-            else:
-                if waits:
-                    waited_s = time.monotonic() - since
-                    self._notice(f"the records can be reached again, after {waited_s:.0f} s")
-                return value
+    since = time.monotonic()
+    pause_s = _FIRST_PAUSE_S
+    is_waiting = False
+    while True:
+        try:
+            result = call()
+        except DatabaseUnavailableError as error:
+            if should_stop() or time.monotonic() - since >= _MAX_WAIT_S:
+                raise
+            if not is_waiting:
+                reason = str(error).partition("\n")[0]
+                notify(f"waiting up to {_MAX_WAIT_S:.0f} s: {reason}")
+                is_waiting = True
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _MAX_PAUSE_S)
+        else:
+            if is_waiting:
+                waited_s = time.monotonic() - since
+                notify(f"the records can be reached again, after {waited_s:.0f} s")
+            return result

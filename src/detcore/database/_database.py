@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Engine
 
 from detcore.database._checkpoints import CheckpointQueries
-from detcore.database._connections import ForkGuard, Patience, shown_url
+from detcore.database._connections import ForkGuard, call_until_available, shown_url
 from detcore.database._curves import CurveQueries
 from detcore.database._engine import READ_ONLY, bring_up_to_date, make_engine
 from detcore.database._experiments import ExperimentQueries
@@ -44,9 +46,9 @@ class Database(
     """
 
     def __init__(
-        self, engine: Engine, guard: ForkGuard, *, patience: Patience | None = None
+        self, engine: Engine, guard: ForkGuard, *, begin: Callable[..., Any] | None = None
     ) -> None:
-        super().__init__(engine, patience)
+        super().__init__(engine, begin)
         self._guard = guard
 
     @classmethod
@@ -69,13 +71,21 @@ class Database(
             raise
         return cls(engine, guard)
 
-    def patient(self, patience: Patience) -> Self:
+    def waiting(
+        self, notify: Callable[[str], None], *, should_stop: Callable[[], bool] = lambda: False
+    ) -> Self:
         """Return the same records, for callers that wait while their server is unreachable.
 
-        A call that has begun when the server goes away fails nevertheless: whether it was done is
-        not known. The returned object shares these connections, and need not be closed.
+        A call fails nevertheless if the server becomes unreachable after its transaction has
+        started: whether it was done is not known. The returned object shares these connections, and
+        need not be closed.
+
+        Args:
+            notify: Receives a message when a wait starts, and when it is over.
+            should_stop: Called while waiting. If it returns True, the call fails.
         """
-        return type(self)(self._engine, self._guard, patience=patience)
+        begin = functools.partial(call_until_available, notify=notify, should_stop=should_stop)
+        return type(self)(self._engine, self._guard, begin=begin)
 
     @property
     def url(self) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import URL, Connection
 
 from detcore.contract.errors import DatabaseError, StorageFullError
-from detcore.database._connections import MIGRATION_TIMEOUT_S, WAIT_S, DatabaseAway
+from detcore.database._connections import MIGRATION_TIMEOUT_S, WAIT_S, DatabaseUnavailableError
 
 # Key of the advisory lock that writers hold; locks are per database.
 _LOCK = int.from_bytes(b"detcore", "big")
@@ -134,10 +134,10 @@ def _unreachable(reason: str, where: str) -> DatabaseError:
         todo = "Correct user and password in DETCORE_DB, or keep them in ~/.pgpass."
     elif "too many" in low or "remaining connection slots" in low:
         todo = "Raise max_connections of the server, or put a pooler before it."
-        kind = DatabaseAway
+        kind = DatabaseUnavailableError
     else:
         todo = "Start the server, or correct the URL. The next use connects again."
-        kind = DatabaseAway
+        kind = DatabaseUnavailableError
     return kind(
         f"the database server of {where} cannot be used: {reason}.\n"
         "Records are kept there because DETCORE_DB says so; what is reported meanwhile stays in "

@@ -13,7 +13,7 @@ from sqlalchemy.sql.elements import ColumnElement
 
 from detcore._log import encode_document
 from detcore.contract.errors import ConfigError, NotFoundError
-from detcore.database._connections import Patience, shown_url
+from detcore.database._connections import shown_url
 from detcore.database._engine import transaction
 from detcore.database._records import read_rows
 
@@ -27,12 +27,22 @@ def now() -> datetime.datetime:
     return datetime.datetime.now(datetime.timezone.utc)
 
 
+def _call(start: Callable[[], _T]) -> _T:
+    return start()
+
+
 class Queries:
     """Methods of `Database` that need an engine and nothing else."""
 
-    def __init__(self, engine: Engine, patience: Patience | None = None) -> None:
+    def __init__(self, engine: Engine, begin: Callable[..., Any] | None = None) -> None:
+        """Initialize the queries.
+
+        Args:
+            engine: The database.
+            begin: Calls the function that starts a transaction, and returns its result.
+        """
         self._engine = engine
-        self._patience = patience
+        self._begin = begin or _call
 
     def _read(self) -> AbstractContextManager[Connection]:
         return self.transaction(write=False)
@@ -70,14 +80,8 @@ class Queries:
         Args:
             write: Whether it writes; such transactions wait for each other at their beginning.
         """
-        if self._patience is None:
-            with transaction(self._engine, write=write) as connection:
-                yield connection
-            return
         with contextlib.ExitStack() as stack:
-            yield self._patience.until_there(
-                lambda: stack.enter_context(transaction(self._engine, write=write))
-            )
+            yield self._begin(lambda: stack.enter_context(transaction(self._engine, write=write)))
 
 
 def change(

@@ -279,8 +279,8 @@ def read_rows(record: Callable[..., _T], rows: Iterable[Row[Any]]) -> list[_T]:
         rows: The rows. Columns that are not fields are left out, and a field without a column has
             its default.
     """
-    names = [field.name for field in dataclasses.fields(record)]  # type: ignore[arg-type]
+    names = {field.name for field in dataclasses.fields(record)}  # type: ignore[arg-type]
     return [
-        record(**{name: row._mapping[name] for name in names if name in row._mapping})
+        record(**{name: value for name, value in row._mapping.items() if name in names})
         for row in rows
     ]

@@ -13,9 +13,8 @@ from detcore.contract.values import Control, ExperimentState
 from detcore.core import find_source
 from detcore.database import (
     Database,
-    DatabaseAway,
+    DatabaseUnavailableError,
     LogFollower,
-    Patience,
     ingest_spools,
     keep_secrets,
     restore_secrets,
@@ -274,8 +273,9 @@ class _Run:
         test_mode: bool,
     ) -> None:
         self._interrupts = Interrupts()
-        patience = Patience(settings.listener.notice, gives_up=lambda: self._interrupts.is_urgent)
-        self._database = database.patient(patience)
+        self._database = database.waiting(
+            settings.listener.notice, should_stop=lambda: self._interrupts.is_urgent
+        )
         self._impatient = database
         self._settings = settings
         self._experiment_id = experiment_id
@@ -316,7 +316,7 @@ class _Run:
             conclusion = Conclusion(
                 state=ExperimentState.ERROR, error=str(error).partition("\n")[0]
             )
-            if isinstance(error, DatabaseAway) and self._settings.is_looked_after:
+            if isinstance(error, DatabaseUnavailableError) and self._settings.is_looked_after:
                 conclusion = Conclusion(state=ExperimentState.PAUSED, is_from_outside=True)
             raise
         finally:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from detcore._signals import find_stop_signals, leave_closed_terminal
-from detcore.database import DatabaseAway
+from detcore.database import DatabaseUnavailableError
 from detcore.runner._supervisor import Requested, Signaled
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Requests:
         try:
             control = self._database.requested_control(self._experiment_id)
             trials = self._database.requested_trial_controls(self._experiment_id)
-        except DatabaseAway:
+        except DatabaseUnavailableError:
             return []  # the trials continue; a process that has to record waits
         found = [Requested(each, index) for index, each in trials.items()]
         return found if control is None else [*found, Requested(control)]

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from detcore._log.events import CheckpointDamaged
 from detcore.contract.errors import DetcoreError
 from detcore.contract.values import TrialState
-from detcore.database import DatabaseAway
+from detcore.database import DatabaseUnavailableError
 from detcore.describe import flatten
 from detcore.hooks.delivery import tell_end_of_killed
 from detcore.runner._listener import TrialStatus
@@ -168,7 +168,7 @@ class SearchLoop:
         if int(progress * 100) != self._percent:
             self._percent = int(progress * 100)
             # Progress is only displayed: waiting would hold up signals to the trials.
-            with contextlib.suppress(DatabaseAway):
+            with contextlib.suppress(DatabaseUnavailableError):
                 self._starter.impatient.set_search_progress(self._experiment_id, progress)
         if abs(progress - self._told_progress) >= _LEAST_PROGRESS:
             self._tell_progress()

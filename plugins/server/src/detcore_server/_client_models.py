@@ -135,11 +135,6 @@ class VersionRequest(_Request):
     metadata: Metadata = Field(default_factory=dict)
 
 
-def answer_to(kind: str) -> Any:
-    """Return the type of an answer that is a document of a kind; see `DOCUMENTS`."""
-    return DOCUMENTS[kind]
-
-
 def list_of(kind: str) -> Any:
     """Return the model of an answer that is a list of documents of a kind."""
-    return GenericAlias(list, (answer_to(kind),))
+    return GenericAlias(list, (DOCUMENTS[kind],))

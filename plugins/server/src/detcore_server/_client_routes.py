@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
+from detcore.experimental import DOCUMENTS
 from detcore.experimental.http import answer_read, encode_value
 from detcore.types import ExperimentState
 from detcore_server import _model_routes
@@ -25,7 +26,6 @@ from detcore_server._client_models import (
     Page,
     TrialChange,
     TrialControlRequest,
-    answer_to,
     list_of,
 )
 
@@ -37,7 +37,7 @@ Smaller = Annotated[bool | None, Query(description="Default: as the searcher say
 Distinct = Annotated[bool, Query(description="Only the best one of each trial.")]
 Question = Annotated[str, Path(description="A method of Database that reads.", max_length=64)]
 Uuid = Annotated[str, Path(description="The checkpoint's UUID, the whole of it.")]
-CHECKPOINT = answer_to("checkpoint")
+CHECKPOINT = DOCUMENTS["checkpoint"]
 
 experiments = APIRouter(prefix="/experiments", tags=["experiments"])
 trials = APIRouter(prefix="/trials", tags=["trials"])
@@ -77,7 +77,7 @@ def list_experiments(
     )
 
 
-@experiments.get("/{experiment_id}", response_model=answer_to("experiment"))
+@experiments.get("/{experiment_id}", response_model=DOCUMENTS["experiment"])
 def get_experiment(state: State, experiment_id: ExperimentId) -> AsciiJson:
     """Return an experiment; secrets in its configuration are shown as asterisks."""
     return AsciiJson(state.transport.get_experiment(experiment_id))
@@ -107,7 +107,7 @@ def list_trials(
     return AsciiJson(state.transport.list_trials(experiment_id, **page))
 
 
-@experiments.get("/{experiment_id}/top-checkpoints", response_model=answer_to("top"))
+@experiments.get("/{experiment_id}/top-checkpoints", response_model=DOCUMENTS["top"])
 def top_of_experiment(
     state: State,
     page: Page,
@@ -128,13 +128,13 @@ def top_of_experiment(
     )
 
 
-@trials.get("/{trial_id}", response_model=answer_to("trial"))
+@trials.get("/{trial_id}", response_model=DOCUMENTS["trial"])
 def get_trial(state: State, trial_id: TrialId) -> AsciiJson:
     """Return a trial."""
     return AsciiJson(state.transport.get_trial(trial_id))
 
 
-@trials.patch("/{trial_id}", response_model=answer_to("trial"))
+@trials.patch("/{trial_id}", response_model=DOCUMENTS["trial"])
 def update_trial(
     state: State, requester: Requester, trial_id: TrialId, request: TrialChange
 ) -> AsciiJson:
@@ -163,7 +163,7 @@ def list_metrics(
     return AsciiJson(found)
 
 
-@trials.get("/{trial_id}/log", response_model=answer_to("log"))
+@trials.get("/{trial_id}/log", response_model=DOCUMENTS["log"])
 def read_log(
     state: State,
     trial_id: TrialId,
@@ -184,13 +184,13 @@ def list_checkpoints(
     return AsciiJson(state.transport.list_checkpoints(trial_id, **page))
 
 
-@trials.get("/{trial_id}/latest-checkpoint", response_model=answer_to("checkpoint") | None)
+@trials.get("/{trial_id}/latest-checkpoint", response_model=DOCUMENTS["checkpoint"] | None)
 def latest_checkpoint(state: State, trial_id: TrialId) -> AsciiJson:
     """Return the complete checkpoint of a trial with the most steps, or null."""
     return AsciiJson(state.transport.latest_checkpoint(trial_id))
 
 
-@trials.get("/{trial_id}/top-checkpoints", response_model=answer_to("top"))
+@trials.get("/{trial_id}/top-checkpoints", response_model=DOCUMENTS["top"])
 def top_of_trial(
     state: State,
     page: Page,
@@ -262,7 +262,7 @@ def delete_checkpoint(state: State, requester: Requester, uuid: Uuid) -> AsciiJs
     return AsciiJson(state.transport.delete_checkpoint(uuid, None))
 
 
-@checkpoints.get("/{uuid}/files", response_model=answer_to("files"))
+@checkpoints.get("/{uuid}/files", response_model=DOCUMENTS["files"])
 def list_files(state: State, uuid: Uuid) -> AsciiJson:
     """Return the stored files of a checkpoint that can be read, its manifest included."""
     return AsciiJson(state.transport.list_files(uuid))

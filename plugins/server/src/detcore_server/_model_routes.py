@@ -6,6 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
+from detcore.experimental import DOCUMENTS
 from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_server._answers import AsciiJson
 from detcore_server._auth import State
@@ -18,7 +19,6 @@ from detcore_server._client_models import (
     Page,
     SortBy,
     VersionRequest,
-    answer_to,
     list_of,
 )
 
@@ -53,7 +53,7 @@ def list_models(
     )
 
 
-@router.get("/model", response_model=answer_to("model"))
+@router.get("/model", response_model=DOCUMENTS["model"])
 def find_model(
     state: State, name: Annotated[str, Query(description="The whole name.")]
 ) -> AsciiJson:
@@ -61,13 +61,13 @@ def find_model(
     return AsciiJson(state.transport.get_model(name))
 
 
-@router.get("/models/{model_id}", response_model=answer_to("model"))
+@router.get("/models/{model_id}", response_model=DOCUMENTS["model"])
 def get_model(state: State, model_id: ModelId) -> AsciiJson:
     """Return a model."""
     return AsciiJson(state.transport.get_model(model_id))
 
 
-@router.post("/models", response_model=answer_to("model"))
+@router.post("/models", response_model=DOCUMENTS["model"])
 def create_model(state: State, request: ModelRequest) -> AsciiJson:
     """Add a model."""
     return AsciiJson(
@@ -77,7 +77,7 @@ def create_model(state: State, request: ModelRequest) -> AsciiJson:
     )
 
 
-@router.patch("/models/{model_id}", response_model=answer_to("model"))
+@router.patch("/models/{model_id}", response_model=DOCUMENTS["model"])
 def update_model(state: State, model_id: ModelId, request: ModelChange) -> AsciiJson:
     """Change the description or labels of a model."""
     return AsciiJson(
@@ -87,25 +87,25 @@ def update_model(state: State, model_id: ModelId, request: ModelChange) -> Ascii
     )
 
 
-@router.post("/models/{model_id}/archive", response_model=answer_to("model"))
+@router.post("/models/{model_id}/archive", response_model=DOCUMENTS["model"])
 def archive_model(state: State, model_id: ModelId) -> AsciiJson:
     """Archive a model: it is shown, but cannot be changed."""
     return AsciiJson(state.transport.set_model_archived(model_id, True))
 
 
-@router.post("/models/{model_id}/unarchive", response_model=answer_to("model"))
+@router.post("/models/{model_id}/unarchive", response_model=DOCUMENTS["model"])
 def unarchive_model(state: State, model_id: ModelId) -> AsciiJson:
     """Unarchive a model."""
     return AsciiJson(state.transport.set_model_archived(model_id, False))
 
 
-@router.patch("/models/{model_id}/metadata", response_model=answer_to("model"))
+@router.patch("/models/{model_id}/metadata", response_model=DOCUMENTS["model"])
 def add_metadata(state: State, model_id: ModelId, request: Metadata) -> AsciiJson:
     """Add to a model's metadata; values of existing keys are replaced."""
     return AsciiJson(state.transport.add_model_metadata(model_id, request))
 
 
-@router.post("/models/{model_id}/metadata/remove", response_model=answer_to("model"))
+@router.post("/models/{model_id}/metadata/remove", response_model=DOCUMENTS["model"])
 def remove_metadata(state: State, model_id: ModelId, request: KeysRequest) -> AsciiJson:
     """Remove keys from a model's metadata."""
     return AsciiJson(state.transport.remove_model_metadata(model_id, request.keys))
@@ -128,7 +128,7 @@ def list_versions(
     return AsciiJson(state.transport.list_versions(model_id, order_by=order_by, **page))
 
 
-@router.post("/models/{model_id}/versions", response_model=answer_to("version"))
+@router.post("/models/{model_id}/versions", response_model=DOCUMENTS["version"])
 def register_version(state: State, model_id: ModelId, request: VersionRequest) -> AsciiJson:
     """Make a checkpoint the next version of a model."""
     return AsciiJson(
@@ -143,7 +143,7 @@ def register_version(state: State, model_id: ModelId, request: VersionRequest) -
     )
 
 
-@router.get("/models/{model_id}/versions/{number}", response_model=answer_to("version") | None)
+@router.get("/models/{model_id}/versions/{number}", response_model=DOCUMENTS["version"] | None)
 def get_version(state: State, model_id: ModelId, number: Number) -> AsciiJson:
     """Return a version of a model; null if it does not exist."""
     return AsciiJson(state.transport.get_version(model_id, number))

@@ -110,5 +110,5 @@ def _decode_field(name: str, value: Any) -> Any:
 def _refuse(kind: str, why: str) -> ServerRefused:
     return ServerRefused(
         f"the server answered with what is no {kind}: {why}.\n"
-        "It is another program, or a release of detcore that does not go with this one."
+        "Is it the address of a detcore server of this version?"
     )
