@@ -47,7 +47,7 @@ def test_what_is_said_of_a_model_is_kept(store: Store) -> None:
     with Database.open(store.url) as other:
         assert other.get_model("mnist") == other.get_model(made.id) == made
         changed = other.update_model("mnist", description="ten digits", labels=[])
-    assert (changed.description, changed.labels) == ("ten digits", ())
+    assert (changed.description, changed.labels) == ("ten digits", [])
     assert changed.metadata == made.metadata
     assert changed.updated_at > made.updated_at
     assert changed.created_at == made.created_at

@@ -34,7 +34,7 @@ from detcore.experimental.http import (
     decode_value,
     encode_value,
 )
-from detcore.experimental.http._documents import checked
+from detcore.experimental.http._documents import read_document
 from detcore.experimental.http._transport import PARTS, HttpTransport
 
 
@@ -417,13 +417,13 @@ def test_a_forked_child_goes_on(store: ClientStore, pair: tuple[Transport, Trans
 )
 def test_a_wrong_answer_is_named(answer: Any) -> None:
     with pytest.raises(ServerRefused, match="what is no trial: it"):
-        checked("trial", answer)
+        read_document("trial", answer)
 
 
 def test_what_a_newer_server_adds_is_left_out() -> None:
     line = {"at": 1.5, "run": 1, "rank": 0, "stream": "stdout", "text": "x"}
     log = {"lines": [{**line, "colour": "red"}], "position": 3, "is_over": False, "more": 1}
-    assert checked("log", log) == {"lines": [line], "position": 3, "is_over": False}
+    assert read_document("log", log) == {"lines": [line], "position": 3, "is_over": False}
 
 
 # -- who may --------------------------------------------------------------------------------------
