@@ -31,7 +31,6 @@ LAYERS = (
         "_files",
     ),
     ("_log",),
-    ("_records",),
     (
         "hooks",
         "database",
