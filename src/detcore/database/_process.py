@@ -30,14 +30,9 @@ def identify_process(pid: int) -> ProcessIdentity:
     )
 
 
-def is_alive(process: ProcessIdentity, here: ProcessIdentity | None = None) -> bool | None:
-    """Return whether a process is still there; None if that cannot be determined from here.
-
-    Args:
-        process: Which.
-        here: The calling process, for callers that ask of many.
-    """
-    here = here or identify_this_process()
+def is_alive(process: ProcessIdentity) -> bool | None:
+    """Return whether a process is still there; None if that cannot be determined from here."""
+    here = identify_this_process()
     # Containers of two machines may share a host name.
     if (process.host, process.machine_id) != (here.host, here.machine_id):
         return None

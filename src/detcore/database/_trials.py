@@ -231,10 +231,9 @@ class TrialQueries(Queries):
         with self._read() as connection:
             for condition in among(runs.c.trial_id, numbers):
                 newest |= {row[0]: row[1] for row in connection.execute(query.where(condition))}
-        here = identify_this_process()
         alive: dict[ProcessIdentity | None, bool | None] = {None: False}
         for process in set(newest.values()):  # one process may have started all
-            alive[process] = is_alive(process, here)
+            alive[process] = is_alive(process)
         return {number: alive[newest.get(number)] for number in numbers}
 
     def best_of_other_trials(
