@@ -123,12 +123,16 @@ def loader(workers: int, *, processes: bool) -> Callable[[], Callable[[int], Non
         from detcore_keras._loader import SequenceLoader
 
         made = SequenceLoader(
-            Importable(), workers=workers, use_multiprocessing=processes, max_queue_size=10
+            Importable(),
+            workers=workers,
+            use_multiprocessing=processes,
+            max_queue_size=10,
+            seed=0,
         )
 
         def turn(items: int) -> None:
-            for _ in made.batches(range(items), 0):
-                made.release()
+            for _ in made.batches(range(items)):
+                pass
 
         turn(20)
         return turn

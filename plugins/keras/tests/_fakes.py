@@ -15,6 +15,7 @@ from detcore.types import TrialInfo
 from detcore_keras._context import TFKerasTrialContext
 from detcore_keras._controller import KerasController
 from detcore_keras._keras import keras, tf
+from detcore_keras._state import training_state, write_array_files
 from detcore_keras._trial import TFKerasTrial
 
 SEED = 11
@@ -354,3 +355,12 @@ def assert_same(left: Sequence[np.ndarray], right: Sequence[np.ndarray]) -> None
     for one, other in zip(left, right, strict=True):
         assert one.dtype == other.dtype
         assert one.tobytes() == other.tobytes()
+
+
+def capture_training_state(
+    model: Any, optimizers: Sequence[Any], directory: Path, *, input_spec: Any = None
+) -> None:
+    """Write the result of `training_state`."""
+    state = training_state(model, optimizers, input_spec=input_spec)
+    state.write_record(directory)
+    write_array_files(directory, state.files)

@@ -132,20 +132,6 @@ class Exiting(Plain):
         os._exit(3)
 
 
-class Stuck(Plain):
-    """Items never get ready; `deaf` ones hold the GIL all the while."""
-
-    def __init__(self, *, deaf: bool = False) -> None:
-        super().__init__()
-        self.deaf = deaf
-
-    def __getitem__(self, index: int) -> Any:
-        if self.deaf:
-            # One call into C that neither gives the GIL back nor looks at signals.
-            sum(range(10**12))
-        time.sleep(1000)
-
-
 class WithLambda(Plain):
     def __init__(self) -> None:
         super().__init__()
@@ -173,6 +159,7 @@ def nested(index: int) -> Any:
         {"image": np.ones((2, 3), np.uint8), "text": np.array([["é", ""], ["bc", "d"]], object)},
         [np.float32(index), np.arange(6).reshape(2, 3).T, 7, 0.5, "name", True, None],
         np.array([b"\x00\xff", b""], object),
+        {3: np.array([None, 3], object)},
     )
 
 
@@ -203,16 +190,8 @@ def changing_types(index: int) -> Any:
     return np.zeros(3, "if"[index % 2]), np.zeros(2 + index % 3)
 
 
-def objects(index: int) -> Any:
-    return np.array([object(), 3], dtype=object), np.zeros(1)
-
-
 def foreign(index: int) -> Any:
     return {"x": threading}, np.zeros(1)
-
-
-def number_keys(index: int) -> Any:
-    return {3: np.zeros(1)}, np.zeros(1)
 
 
 def stuck(index: int) -> Any:

@@ -20,7 +20,7 @@ from detcore.errors import (
 )
 from detcore_keras import SequenceAdapter
 from detcore_keras._controller import KerasController
-from detcore_keras._gradients import GradientOptions, share_gradients
+from detcore_keras._gradients import share_gradients
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._tfdata import is_wrapped
 
@@ -139,10 +139,11 @@ def test_aggregation_frequency(tmp_path: Path) -> None:
     assert loaded.optimizer.get_config() == model.optimizer.get_config()
 
 
-def test_an_optimizer_within_another_one_uses_what_that_one_added_up() -> None:
+def test_an_optimizer_within_another_one_uses_what_that_one_added_up(tmp_path: Path) -> None:
     inner = keras.optimizers.SGD(0.5)
     outer = keras.mixed_precision.LossScaleOptimizer(inner)
-    share_gradients([outer, inner], GradientOptions(frequency=2), None)
+    context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
+    share_gradients([outer, inner], context.setup, None)
     layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="ones")
     layer.build((None, 2))
     (kernel,) = layer.trainable_variables

@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _fakes import capture_training_state
 
 from detcore.errors import InvalidCheckpointError
 from detcore_keras._arrays import decoded, read_arrays
 from detcore_keras._keras import keras
 from detcore_keras._npz import write_npz
-from detcore_keras._state import VARIABLES_FILE, capture_training_state, restore_weights
+from detcore_keras._state import VARIABLES_FILE, restore_weights
 
 GIGABYTE = 1 << 30
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from _fakes import capture_training_state
 
 import detcore_keras
 from detcore.errors import (
@@ -23,7 +24,6 @@ from detcore.errors import (
     InvalidModelError,
 )
 from detcore_keras._keras import keras, tf
-from detcore_keras._state import capture_training_state
 
 X = np.random.default_rng(1).normal(size=(8, 6)).astype("float32")
 

@@ -1,7 +1,7 @@
 """Exchange values in a group of ranks: the first one, the hub, collects and answers all calls.
 
-The only module that pickles; see docs/distributed.md. Only frames of ranks that have proven to
-belong to the job reach it.
+The only module of the core that pickles; see docs/distributed.md. Only frames of ranks that have
+proven to belong to the job reach it.
 """
 
 from __future__ import annotations

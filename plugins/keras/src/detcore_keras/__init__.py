@@ -11,8 +11,11 @@ from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
     from detcore_keras import callbacks
-    from detcore_keras._adapter import SequenceAdapter
-    from detcore_keras._context import TFKerasExperimentalContext, TFKerasTrialContext
+    from detcore_keras._context import (
+        SequenceAdapter,
+        TFKerasExperimentalContext,
+        TFKerasTrialContext,
+    )
     from detcore_keras._detcore_callback import DetcoreCallback
     from detcore_keras._load import (
         load_model_from_checkpoint_path,
@@ -43,8 +46,7 @@ __getattr__, __dir__ = lazy_names(
     __name__,
     {
         "": "callbacks",
-        "_adapter": "SequenceAdapter",
-        "_context": "TFKerasExperimentalContext TFKerasTrialContext",
+        "_context": "SequenceAdapter TFKerasExperimentalContext TFKerasTrialContext",
         "_detcore_callback": "DetcoreCallback",
         "_load": "load_model_from_checkpoint_path load_weights_from_checkpoint_path",
         "_native": "TFKerasNativeContext init",

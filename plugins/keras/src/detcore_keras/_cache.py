@@ -10,7 +10,7 @@ from typing import Any
 from detcore.data import CacheKey, DatasetCache, with_key_order
 from detcore.errors import DataError, InvalidDataTypeError, describe
 from detcore_keras._keras import tf
-from detcore_keras._rng import preserved_rng
+from detcore_keras._random_state import preserved_rng
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

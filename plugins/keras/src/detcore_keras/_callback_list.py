@@ -118,11 +118,6 @@ class CallbackMultiplexer:
         if not batches_per_epoch:
             check_epoch_hooks(here)
 
-    @property
-    def stop_training(self) -> bool:
-        """Whether a callback requested the end of training."""
-        return bool(self._model.stop_training)
-
     # -- training ---------------------------------------------------------------------------------
 
     def train_begin(

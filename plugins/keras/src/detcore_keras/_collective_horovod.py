@@ -50,10 +50,9 @@ class HorovodCollective:
         compress: Whether gradients travel as half-precision numbers.
     """
 
-    name = "horovod"
-
     def __init__(self, *, compress: bool) -> None:
         self._hvd = _horovod()
+        self.size: int = self._hvd.size()
         self.failure: DistributedError | None = None
         kinds = self._hvd.Compression
         self._compression = kinds.fp16 if compress else kinds.none
@@ -76,9 +75,6 @@ class HorovodCollective:
     def broadcast(self, variables: Sequence[Any]) -> None:
         """Set variables to the chief's values."""
         self._hvd.broadcast_variables(list(variables), root_rank=0)
-
-    def close(self) -> None:
-        """Leave Horovod running: it belongs to the process, and ends with it."""
 
 
 def _horovod() -> Any:

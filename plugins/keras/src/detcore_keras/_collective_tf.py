@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import os
-import socket
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -24,9 +23,6 @@ if TYPE_CHECKING:
     from detcore.trial import PrepareOptions
 
 
-TIMEOUT_S = 1800.0  # as DistributedContext: a worker that is alive may be slow
-
-
 def prepare_process(options: PrepareOptions) -> None:
     """Check that workers can share memory here.
 
@@ -36,7 +32,7 @@ def prepare_process(options: PrepareOptions) -> None:
     Raises:
         DistributedError: If the system has no anonymous shared memory (it is not Linux).
     """
-    if not (hasattr(os, "memfd_create") and hasattr(socket, "send_fds")):
+    if not hasattr(os, "memfd_create"):
         raise DistributedError(
             f"{options.world_size} workers cannot train a Keras 3 model on this system.\n"
             "They sum their gradients in anonymous shared memory, which only Linux has.\n"
@@ -50,33 +46,23 @@ class TensorFlowCollective:
     A model that uses it cannot be compiled with ``jit_compile``: XLA cannot call Python.
 
     Attributes:
-        name: "tensorflow".
+        size: Number of workers.
         failure: Why no sum can succeed any more, or None. TensorFlow hides the error that a
             function of a graph has raised.
     """
 
-    name = "tensorflow"
-
-    def __init__(
-        self,
-        distributed: DistributedContext,
-        *,
-        compress: bool = False,
-        timeout_s: float = TIMEOUT_S,
-    ) -> None:
-        """Connect to the other workers; all of them must call this together.
+    def __init__(self, distributed: DistributedContext, *, compress: bool) -> None:
+        """Use the other workers' connections.
 
         Args:
             distributed: The workers.
             compress: Whether gradients are sent as half-precision numbers.
-            timeout_s: How long a sum waits for a worker that is alive, in seconds.
         """
         self._distributed = distributed
         self._compress = compress
+        self.size = distributed.size
         self.failure: DistributedError | None = None
-        self._shared = None
-        if self._distributed.local_size > 1:
-            self._shared = SharedSum(self._distributed, timeout_s=timeout_s)
+        self._shared = SharedSum(distributed) if distributed.local_size > 1 else None
 
     @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # TensorFlow
     def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
@@ -105,17 +91,14 @@ class TensorFlowCollective:
             for variable, value in zip(variables, values, strict=True):
                 variable.assign(value)
 
-    def close(self) -> None:
-        """Leave; the others get an error if they still wait for this worker's gradients."""
-        if self._shared is not None:
-            self._shared.close()
-
     def _packed(self, gradient: Any) -> Any:
         if self._compress and gradient.dtype.is_floating:
             return tf.cast(gradient, tf.float16)
         return gradient
 
     def _sum(self, label: str, *parts: Any) -> list[Any]:
+        if self.failure is not None:
+            raise self.failure
         try:
             sums = [np.asarray(part) for part in parts]
             if self._shared is not None:
@@ -131,7 +114,5 @@ class TensorFlowCollective:
         gathered = self._distributed.gather(sums if is_first else None)
         if gathered is not None:
             rows = [row for row in gathered if row is not None]
-            sums = [np.empty_like(part) for part in sums]
-            for total, *terms in zip(sums, *rows, strict=True):
-                add_up(terms, total)
+            sums = [add_up(terms, np.empty_like(terms[0])) for terms in zip(*rows, strict=True)]
         return self._distributed.broadcast(sums)

@@ -17,10 +17,10 @@ from detcore_keras._evaluation import Evaluation
 from detcore_keras._fast_loop import TrainSteps, class_weighted, own_train_function, slow_reason
 from detcore_keras._feeds import POSITION_FILE, make_feed, read_position, write_position
 from detcore_keras._fit import epoch_batches, fit_until_stopped, keras_function, num_epochs
-from detcore_keras._gradients import GradientOptions, share_gradients
+from detcore_keras._gradients import share_gradients
 from detcore_keras._host_memory import ArrayFiles, HostMemory
 from detcore_keras._keras import keep_eager, tf
-from detcore_keras._legacy import find_legacy, load_legacy_weights
+from detcore_keras._legacy import check_legacy, load_legacy_weights
 from detcore_keras._model import (
     checked_model,
     list_trainable,
@@ -28,8 +28,13 @@ from detcore_keras._model import (
     optimizers_of,
     set_trainable,
 )
-from detcore_keras._random_state import capture_rng, restore_rng
-from detcore_keras._rng import RandomState, preserved_rng, vary_by_rank
+from detcore_keras._random_state import (
+    RandomState,
+    capture_rng,
+    preserved_rng,
+    restore_rng,
+    vary_by_rank,
+)
 from detcore_keras._state_tensors import StateReader
 from detcore_keras._units import (
     FastUnits,
@@ -38,7 +43,7 @@ from detcore_keras._units import (
     Units,
     generated_batches,
 )
-from detcore_keras._variables import raw_variable, training_variables, value_size
+from detcore_keras._variables import raw_variable, training_variables
 from detcore_keras._workers import Workers, digest_weights
 
 if TYPE_CHECKING:
@@ -81,11 +86,7 @@ class KerasController:
         self._model = model
         share_gradients(
             self._optimizers(),
-            GradientOptions(
-                frequency=context.setup.gradients.aggregation_frequency,
-                average=context.setup.gradients.average_aggregated_gradients,
-                world_size=self._workers.size,
-            ),
+            context.setup,
             self._workers.collective,
         )
         self._own_function = own_train_function(model)
@@ -148,7 +149,6 @@ class KerasController:
         self._is_finished = False
         callbacks = self._begun_callbacks()
         units = self._units(callbacks, clock)
-        self._prepare_memory()
 
         def train() -> Mapping[str, float] | None:
             if self._random is not None:
@@ -252,12 +252,6 @@ class KerasController:
             self._state_reader = StateReader(*((self._model, self._optimizers()) if exists else ()))
         return self._state_reader.read()
 
-    def _prepare_memory(self) -> None:
-        """Allocate the memory of snapshots before the first one, if there will be any."""
-        if self._workers.is_chief and self._context.setup.config.get("checkpoint_async", True):
-            found = training_variables(self._model, self._optimizers())
-            self._memory.prepare(value_size(item.variable) for item in found)
-
     def _capture(self, directory: Path) -> ArrayFiles:
         """Write small files; return the arrays, which may share the variables' memory."""
         self._build()
@@ -360,9 +354,10 @@ class KerasController:
         """
         names = (POSITION_FILE, _state.VARIABLES_FILE)
         is_own = any((directory / name).exists() for name in names)
-        legacy = None if is_own else find_legacy(directory, weights_only=True)
-        if legacy is None:
+        if is_own:
             read_position(directory / POSITION_FILE)
+        else:
+            check_legacy(directory)
         self._build()
         self._start_together()
         self._begun_callbacks()  # which may write weights, too
@@ -370,17 +365,16 @@ class KerasController:
         if not self._traced:
             self._build_by_training()
             _state.clear_step(self._model, self._optimizers())
-        if legacy is None:
+        if is_own:
             _state.take_over_training_state(self._model, self._optimizers(), directory)
         else:
-            load_legacy_weights(self._model, legacy)
+            load_legacy_weights(self._model, directory)
             _logger.info("it is a checkpoint of Determined: only its weights are taken over")
 
     def close(self) -> None:
         """Stop the data's workers."""
         self._feed.close()
         self._evaluation.close()
-        self._workers.close()
 
     def _restore_variables(self, directory: Path, own: Path | None) -> None:
         optimizers = self._optimizers()

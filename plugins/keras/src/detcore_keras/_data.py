@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from detcore.data import IdKind, IndexSampler
 from detcore.errors import CheckFailedError, DataError, InvalidDataTypeError, describe
-from detcore_keras._adapter import SequenceAdapter
-from detcore_keras._context import FitOptions
+from detcore_keras._context import FitOptions, SequenceAdapter
 from detcore_keras._keras import keras, tf
-from detcore_keras._rng import preserved_rng
+from detcore_keras._loader import SequenceLoader
+from detcore_keras._random_state import preserved_rng
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter
@@ -230,13 +230,13 @@ class SequenceFeed:
     Args:
         sequence: The Sequence.
         sampler: Selects the item at each position (one "record" is one item).
-        loader: Prepares items: ``loader.batches(indices, epoch)`` yields them in order.
+        loader: Prepares items.
     """
 
     in_graph = False
     split: Split | None = None
 
-    def __init__(self, sequence: Any, sampler: IndexSampler, loader: Any) -> None:
+    def __init__(self, sequence: Any, sampler: IndexSampler, loader: SequenceLoader) -> None:
         self._sequence = sequence
         self._sampler = sampler
         self._loader = loader
@@ -271,7 +271,6 @@ class SequenceFeed:
         """Record that the item was trained on; notify the Sequence at the end of an epoch."""
         self.position += count
         self.records = (self.records or 0) + self._block_records
-        self._loader.release()
         if self._sampler.epoch(self.position) > self._loader.epochs_ended:
             self._close_items()
             self._loader.end_epoch()
@@ -330,8 +329,7 @@ class SequenceFeed:
         while self._sampler.epoch(stop) == epoch:
             stop += 1
         indices = np.concatenate(list(self._sampler.batches(self.position, stop)))
-        items: Generator[Any, None, None] = self._loader.batches(indices, epoch)
-        return items
+        return self._loader.batches(indices)
 
 
 def as_arrays(data: Any, role: str) -> Any:
@@ -416,7 +414,9 @@ def as_sequence(data: Any) -> SequenceAdapter | None:
     return SequenceAdapter(data)
 
 
-def make_loader(data: Any, adapter: SequenceAdapter, options: FitOptions, seed: int) -> Any:
+def make_loader(
+    data: Any, adapter: SequenceAdapter, options: FitOptions, seed: int
+) -> SequenceLoader:
     """Return the loader that prepares a Sequence's items.
 
     Args:
@@ -425,8 +425,6 @@ def make_loader(data: Any, adapter: SequenceAdapter, options: FitOptions, seed: 
         options: Settings of ``configure_fit``; used for a plain Sequence.
         seed: The trial's seed.
     """
-    from detcore_keras._loader import SequenceLoader
-
     source: SequenceAdapter | FitOptions = adapter if data is adapter else options
     return SequenceLoader(
         adapter.sequence,

@@ -9,6 +9,7 @@ import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,6 @@ from detcore_keras._callback_state import keep_rows
 from detcore_keras._host_memory import HostMemory
 from detcore_keras._input_spec import build_from_spec, spec_from_json
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
-from detcore_keras._loader._seeding import find_generators
 from detcore_keras._model import (
     build_optimizer,
     has_built_optimizer,
@@ -34,6 +34,7 @@ from detcore_keras._random_state import (
     restore_rng,
     warn_of_unsaved_generators,
 )
+from detcore_keras._seeding import find_generators
 
 if TYPE_CHECKING:
     from detcore.core import Context
@@ -408,12 +409,9 @@ def _float_spec(shapes: Any) -> Any:
 
 def _find_fit_arguments() -> Mapping[str, Any]:
     """Return the arguments of the ``fit`` that this call is a part of; empty if there is none."""
-    frame = inspect.currentframe()
-    while frame is not None:
-        names = frame.f_locals
-        if frame.f_code.co_name == "fit" and isinstance(names.get("self"), keras.Model):
-            return names
-        frame = frame.f_back
+    for frame in _walk_frames():
+        if frame.f_code.co_name == "fit" and isinstance(frame.f_locals.get("self"), keras.Model):
+            return frame.f_locals
     return {}
 
 
@@ -443,12 +441,18 @@ def _find_callback_list(callback: Any) -> Any:
 
     Keras gives a callback its model and its parameters, but no way to the other callbacks.
     """
-    frame = inspect.currentframe()
-    while frame is not None:
+    for frame in _walk_frames():
         owner = frame.f_locals.get("self")
         if isinstance(owner, keras.callbacks.CallbackList) and any(
             each is callback for each in owner.callbacks
         ):
             return owner
-        frame = frame.f_back
     return None
+
+
+def _walk_frames() -> Iterator[FrameType]:
+    """Yield the frames of the callers, innermost first."""
+    frame = inspect.currentframe()
+    while frame is not None:
+        yield frame
+        frame = frame.f_back

@@ -31,7 +31,7 @@ from detcore_keras._fast_loop import replaces_keras
 from detcore_keras._fit import replaced_function, stand_in
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 from detcore_keras._merging import Tested, TestSteps, merged_results
-from detcore_keras._rng import preserved_rng
+from detcore_keras._random_state import preserved_rng
 from detcore_keras._tfdata import check_dataset
 
 if TYPE_CHECKING:
@@ -232,9 +232,7 @@ class Evaluation:
         self._tests_each = None in tf.nest.flatten(self._spec)
 
         def items() -> Generator[object, None, None]:
-            # Copied: TensorFlow may read a batch after requesting the next one.
-            loaded = self._loader.batches(self._mine, self._passes, copy=True)
-            with contextlib.closing(loaded):
+            with contextlib.closing(self._loader.batches(self._mine)) as loaded:
                 for item in loaded:
                     yield batch_tensors(item, sequence)
 

@@ -8,7 +8,6 @@ clipping, works on the mean, as it would on one worker with the whole batch.
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import types
 import weakref
@@ -19,30 +18,16 @@ from detcore.errors import InvalidExperimentError
 from detcore_keras._keras import KERAS_MAJOR, tf
 
 if TYPE_CHECKING:
-    from detcore_keras._collective import Collective
+    from detcore.trial import TrialSetup
+    from detcore_keras._workers import Collective
 
 
 _T = TypeVar("_T")
 _EXCHANGE = "_detcore_exchange"
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class GradientOptions:
-    """Settings for summing gradients.
-
-    Attributes:
-        frequency: Batches whose gradients make one update; >= 1.
-        average: Whether the sum over batches is divided by their number.
-        world_size: Workers; the sum over them is always divided by their number.
-    """
-
-    frequency: int = 1
-    average: bool = True
-    world_size: int = 1
-
-
 def share_gradients(
-    optimizers: Sequence[Any], options: GradientOptions, collective: Collective | None
+    optimizers: Sequence[Any], setup: TrialSetup, collective: Collective | None
 ) -> None:
     """Make optimizers sum gradients before they use them, if there is anything to sum.
 
@@ -52,18 +37,20 @@ def share_gradients(
     Args:
         optimizers: Optimizers that have not been used yet; the same on all workers, in the same
             order.
-        options: Settings for summing.
+        setup: Has the experiment's settings.
         collective: Sums over the workers; None for a single worker.
 
     Raises:
         InvalidExperimentError: If an optimizer sums the gradients of several batches by itself.
     """
-    if options.frequency == 1 and collective is None:
+    frequency = setup.gradients.aggregation_frequency
+    averages = setup.gradients.average_aggregated_gradients
+    if frequency == 1 and collective is None:
         return
     turns = _Turns()
     for index, optimizer in enumerate(optimizers):
-        _check_not_twice(optimizer, options)
-        exchange = _Exchange(f"optimizer_{index}", options, collective, turns)
+        _check_not_twice(optimizer, frequency)
+        exchange = _Exchange(f"optimizer_{index}", frequency, averages, collective, turns)
         make = _with_apply if KERAS_MAJOR == 3 else _with_apply_gradients
         # Past Keras's own `__setattr__`, which looks for hyperparameters.
         object.__setattr__(optimizer, "__class__", make(type(optimizer), exchange))
@@ -119,12 +106,14 @@ class _Exchange:
     def __init__(
         self,
         name: str,
-        options: GradientOptions,
+        frequency: int,
+        averages: bool,
         collective: Collective | None,
         turns: _Turns,
     ) -> None:
         self._name = name
-        self._options = options
+        self.frequency = frequency
+        self._averages = averages
         self._collective = collective
         self._turns = turns
         self._sums: dict[tuple[int, ...], _Sums] = {}
@@ -132,10 +121,6 @@ class _Exchange:
     @property
     def variables(self) -> list[Any]:
         return [variable for sums in self._sums.values() for variable in sums.all_variables]
-
-    @property
-    def frequency(self) -> int:
-        return self._options.frequency
 
     @property
     def is_off(self) -> bool:
@@ -180,18 +165,17 @@ class _Exchange:
             return tf.constant(True)
 
         def use_if_due() -> Any:
-            is_due = sums.count >= self._options.frequency
+            is_due = sums.count >= self.frequency
             return tf.cond(is_due, use, lambda: tf.constant(False))
 
         self._turns.run(use_if_due, lambda done: done)
 
     def _mean(self, gradients: list[Any], over_workers: bool) -> list[Any]:
-        options = self._options
-        divisor = options.frequency if options.average else 1
+        divisor = self.frequency if self._averages else 1
         if self._collective is not None and over_workers:
             with tf.name_scope(self._name):
                 gradients = self._collective.sum_gradients(gradients)
-            divisor *= options.world_size
+            divisor *= self._collective.size
         if divisor == 1:
             return gradients
         return [gradient / tf.cast(divisor, gradient.dtype) for gradient in gradients]
@@ -303,13 +287,13 @@ def _subclass(kind: type, exchange: _Exchange, **methods: Any) -> type:
     return types.new_class(kind.__name__, (kind,), exec_body=lambda body: body.update(names))
 
 
-def _check_not_twice(optimizer: Any, options: GradientOptions) -> None:
-    if options.frequency == 1 or KERAS_MAJOR == 2:
+def _check_not_twice(optimizer: Any, frequency: int) -> None:
+    if frequency == 1 or KERAS_MAJOR == 2:
         return
     inner = getattr(optimizer, "inner_optimizer", optimizer)
     if inner.gradient_accumulation_steps:
         raise InvalidExperimentError(
-            f"optimizations.aggregation_frequency is {options.frequency}, and the optimizer "
+            f"optimizations.aggregation_frequency is {frequency}, and the optimizer "
             f"{inner.name!r} was given gradient_accumulation_steps="
             f"{inner.gradient_accumulation_steps}.\n"
             "Gradients would be added up twice.\nSet only one of the two."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,32 +16,16 @@ _WEIGHTS = "determined-keras-model-weights"
 _H5_FILES = ("determined-keras-model.h5", "determined-keras-model")
 _DESCRIPTIONS = ("load_data.json", "metadata.json")
 _TRIAL_TYPE = "TFKerasTrial"
+LOAD_INSTEAD = """\
+Build the model yourself, and load the weights into it:
+  detcore_keras.load_weights_from_checkpoint_path(path, model)"""
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class LegacyCheckpoint:
-    """Description of a checkpoint of Determined.
-
-    Attributes:
-        folder: The checkpoint's folder.
-        entrypoint: ``"module:Class"`` of the trial; empty if only the weights are wanted.
-        config: The experiment's configuration, with the trial's hyperparameters as plain values.
-    """
-
-    folder: Path
-    entrypoint: str = ""
-    config: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-
-def find_legacy(folder: Path, *, weights_only: bool = False) -> LegacyCheckpoint:
-    """Recognise a checkpoint of Determined.
-
-    Args:
-        folder: The checkpoint's folder.
-        weights_only: Whether to skip looking for the trial class.
+def check_legacy(folder: Path) -> None:
+    """Raise an error for a folder that is not a checkpoint of Determined.
 
     Raises:
-        InvalidCheckpointError: If it is not one, or of another kind of trial, or incomplete.
+        InvalidCheckpointError: If it has no weights of a ``TFKerasTrial``.
     """
     has_weights = (folder / f"{_WEIGHTS}.index").exists()
     if not has_weights and not any((folder / name).exists() for name in _H5_FILES):
@@ -51,28 +34,32 @@ def find_legacy(folder: Path, *, weights_only: bool = False) -> LegacyCheckpoint
             f"{_WEIGHTS}.index and no {_H5_FILES[0]} (Determined).\n"
             f"It has: {', '.join(sorted(path.name for path in folder.iterdir())) or 'nothing'}."
         )
-    if weights_only:
-        return LegacyCheckpoint(folder=folder)
+
+
+def read_legacy_trial(folder: Path) -> tuple[str, dict[str, Any]]:
+    """Return a trial's ``"module:Class"``, and its configuration with plain hyperparameters.
+
+    Raises:
+        InvalidCheckpointError: If the checkpoint does not describe a ``TFKerasTrial``.
+    """
     for name in _DESCRIPTIONS:
         described = _read(folder / name)
         if "experiment_config" in described:
-            return _from_description(folder, name, described)
+            return _read_description(folder / name, described)
     raise InvalidCheckpointError(
         f"{folder} does not say which trial class wrote it: it has no load_data.json, and no "
         "metadata.json with an experiment_config.\n"
         "Determined 0.17.6 and earlier wrote that only when a checkpoint was downloaded.\n"
-        "Build the model yourself, and load the weights into it:\n"
-        "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
+        f"{LOAD_INSTEAD}"
     )
 
 
-def load_legacy_weights(model: Any, legacy: LegacyCheckpoint) -> None:
+def load_legacy_weights(model: Any, folder: Path) -> None:
     """Load the weights into a built model.
 
     Raises:
         InvalidCheckpointError: If they do not fit; the model stays unchanged.
     """
-    folder = legacy.folder
     if (folder / f"{_WEIGHTS}.index").exists():
         load_object_graph_weights(model, folder / _WEIGHTS)
         return
@@ -114,24 +101,20 @@ def _read(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _from_description(folder: Path, name: str, described: Mapping[str, Any]) -> LegacyCheckpoint:
+def _read_description(path: Path, described: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     kind = described.get("trial_type", _TRIAL_TYPE)
     if kind != _TRIAL_TYPE:
         raise InvalidCheckpointError(
-            f"{folder / name} says that the checkpoint is of a {kind}, not of a {_TRIAL_TYPE}"
+            f"{path} says that the checkpoint is of a {kind}, not of a {_TRIAL_TYPE}"
         )
     config = described["experiment_config"]
     entrypoint = described.get("trial_cls_spec") or config.get("entrypoint")
     if not isinstance(entrypoint, str) or ":" not in entrypoint:
         raise InvalidCheckpointError(
-            f"{folder / name} names no trial class: its entrypoint is {entrypoint!r}.\n"
-            "Build the model yourself, and load the weights into it:\n"
-            "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
+            f"{path} names no trial class: its entrypoint is {entrypoint!r}.\n{LOAD_INSTEAD}"
         )
     hparams = described.get("hparams") or config.get("hyperparameters") or {}
-    return LegacyCheckpoint(
-        folder=folder, entrypoint=entrypoint, config={**config, "hyperparameters": hparams}
-    )
+    return entrypoint, {**config, "hyperparameters": hparams}
 
 
 def _alias(name: str, target: ModuleType | None, extra: Mapping[str, Any]) -> ModuleType:

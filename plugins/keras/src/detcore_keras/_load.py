@@ -14,19 +14,17 @@ from detcore_keras._context import TFKerasTrialContext
 from detcore_keras._input_spec import build_from_spec, spec_from_json
 from detcore_keras._keras import keras
 from detcore_keras._legacy import (
-    LegacyCheckpoint,
-    find_legacy,
+    LOAD_INSTEAD,
+    check_legacy,
     load_legacy_weights,
     names_of_the_earlier_system,
+    read_legacy_trial,
 )
 from detcore_keras._state import VARIABLES_FILE, read_variables_file, restore_weights
 
 _TRIAL_FILE = "trial.json"
 _FRAMEWORK = "keras"
 _SCRIPT_TRIAL = "detcore_keras._native:NativeTrial"
-_INSTEAD = """\
-Build the model yourself, and load the weights into it:
-  detcore_keras.load_weights_from_checkpoint_path(path, model)"""
 
 
 def load_model_from_checkpoint_path(
@@ -58,14 +56,14 @@ def load_model_from_checkpoint_path(
     """
     folder = checkpoint_folder(path)
     if not (folder / _TRIAL_FILE).exists():
-        legacy = find_legacy(folder)
-        model = _build(folder, legacy.entrypoint, legacy.config, names_of_the_earlier_system())
-        return _with_legacy_weights(model, legacy)
+        check_legacy(folder)
+        model = _build(folder, *read_legacy_trial(folder), names_of_the_earlier_system())
+        return _with_legacy_weights(model, folder)
     record = read_trial_file(folder, _FRAMEWORK)
     if record["trial_class"] == _SCRIPT_TRIAL:
         raise InvalidCheckpointError(
             f"{folder} is a checkpoint of a script, which builds its model without a trial class.\n"
-            f"{_INSTEAD}"
+            f"{LOAD_INSTEAD}"
         )
     model = _build(folder, record["trial_class"], record["config"])
     _load_own(model, folder)
@@ -99,7 +97,8 @@ def load_weights_from_checkpoint_path(path: str | os.PathLike[str], model: Any) 
     if (folder / VARIABLES_FILE).exists():
         _load_own(model, folder)
         return model
-    return _with_legacy_weights(model, find_legacy(folder, weights_only=True))
+    check_legacy(folder)
+    return _with_legacy_weights(model, folder)
 
 
 def _build(
@@ -110,7 +109,9 @@ def _build(
 ) -> Any:
     """Import the trial class from the checkpoint and let it build its model."""
     context = TFKerasTrialContext.from_config(config)
-    with made_from_code(folder, entrypoint, context, instead=_INSTEAD, aliases=aliases) as trial:
+    with made_from_code(
+        folder, entrypoint, context, instead=LOAD_INSTEAD, aliases=aliases
+    ) as trial:
         returned = trial.build_model()
     model = context.wrapped_models[-1] if returned is None and context.wrapped_models else returned
     if not isinstance(model, keras.Model):
@@ -136,7 +137,7 @@ def _load_own(model: Any, folder: Path) -> None:
     restore_weights(model, folder)
 
 
-def _with_legacy_weights(model: Any, legacy: LegacyCheckpoint) -> Any:
+def _with_legacy_weights(model: Any, folder: Path) -> Any:
     if not model.built:
         raise InvalidCheckpointError(
             f"the weights of {type(model).__name__} are made by its first call, and checkpoints of "
@@ -144,5 +145,5 @@ def _with_legacy_weights(model: Any, legacy: LegacyCheckpoint) -> Any:
             "Build the model, call it on a batch, then load the weights into it:\n"
             "  detcore_keras.load_weights_from_checkpoint_path(path, model)"
         )
-    load_legacy_weights(model, legacy)
+    load_legacy_weights(model, folder)
     return model

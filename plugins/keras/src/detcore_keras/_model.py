@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.errors import InvalidCheckpointError, InvalidModelError, describe
 from detcore_keras._gradients import sums_batches
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
+from detcore_keras._variables import OPTIMIZERS, layer_generators
 
 if TYPE_CHECKING:
     from detcore_keras._context import TFKerasTrialContext
@@ -64,11 +65,10 @@ def optimizers_of(model: Any, context: TFKerasTrialContext) -> list[Any]:
     The one given to ``compile``, those given to ``wrap_optimizer``, and those that are attributes
     of the model, in this order.
     """
-    kinds = _optimizer_kinds()
-    attributes = [value for _, value in sorted(vars(model).items()) if isinstance(value, kinds)]
+    own = [value for _, value in sorted(vars(model).items())]
     found: list[Any] = []
-    for optimizer in [getattr(model, "optimizer", None), *context.wrapped_optimizers, *attributes]:
-        if isinstance(optimizer, kinds) and not any(optimizer is known for known in found):
+    for optimizer in [getattr(model, "optimizer", None), *context.wrapped_optimizers, *own]:
+        if isinstance(optimizer, OPTIMIZERS) and not any(optimizer is known for known in found):
             found.append(optimizer)
     return found
 
@@ -77,12 +77,7 @@ def model_generators(model: Any) -> list[Any]:
     """Return the variables that hold the random generators of a model's layers."""
     if KERAS_MAJOR == 3:
         return [v for v in model.variables if v.path.endswith("seed_generator_state")]
-    found = []
-    for layer in model._flatten_layers():
-        generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
-        if generator is not None:
-            found.append(generator.state)
-    return found
+    return list(layer_generators(model))
 
 
 def list_trainable(model: Any) -> list[bool]:
@@ -175,14 +170,3 @@ def _only_output(model: Any) -> Any:
 def _is_from_keras(value: Any) -> bool:
     package, own = (kind.__module__.partition(".")[0] for kind in (keras.Model, type(value)))
     return bool(package == own)
-
-
-def _optimizer_kinds() -> tuple[type, ...]:
-    kinds: list[type] = [keras.optimizers.Optimizer]
-    legacy = getattr(keras.optimizers, "legacy", None)
-    if legacy is not None and hasattr(legacy, "Optimizer"):
-        kinds.append(legacy.Optimizer)
-    mixed = getattr(getattr(keras, "mixed_precision", None), "LossScaleOptimizer", None)
-    if mixed is not None:
-        kinds.append(mixed)
-    return tuple(kinds)

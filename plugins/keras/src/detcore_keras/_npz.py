@@ -87,6 +87,7 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         zlib.error,
         EOFError,
         NotImplementedError,
+        OverflowError,
         ValueError,
     ) as error:
         raise _refused(path, f"it is damaged, or no array file ({error})") from error
@@ -128,7 +129,7 @@ def _checked_members(
 
 def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> npt.NDArray[Any]:
     with archive.open(member) as source:
-        shape, fortran_order, dtype = _read_header(path, member, source)
+        shape, dtype = _read_header(path, member, source)
         _check_type(path, member, dtype)
         size_bytes = math.prod(shape) * dtype.itemsize
         there = member.file_size - source.tell()
@@ -138,17 +139,16 @@ def _read_array(path: Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -
                 f"its member {member.filename!r} is said to hold {dtype} {shape}, which is "
                 f"{size_bytes} bytes, but has {there}",
             )
-        array: npt.NDArray[Any] = np.empty(math.prod(shape), dtype)
-        _fill(source, bytes_of(array))
+        source.seek(0)
+        array: npt.NDArray[Any] = np.lib.format.read_array(source, allow_pickle=False)
         if source.read(1):  # the checksum is compared only at the end of the member
             raise EOFError("bytes are left over")
-    whole: npt.NDArray[Any] = array.reshape(shape[::-1] if fortran_order else shape)
-    return whole.transpose() if fortran_order else whole
+    return array
 
 
 def _read_header(
     path: Path, member: zipfile.ZipInfo, source: IO[bytes]
-) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+) -> tuple[tuple[int, ...], np.dtype[Any]]:
     start = source.read(len(_NPY_MAGIC))
     if start != _NPY_MAGIC:
         raise _refused(
@@ -163,7 +163,7 @@ def _read_header(
             (1, 0): np.lib.format.read_array_header_1_0,
             (2, 0): np.lib.format.read_array_header_2_0,
         }[version]
-        shape, fortran_order, dtype = read(source)
+        shape, _, dtype = read(source)
     # Includes the exceptions of Python's parser for malicious text.
     except (
         ValueError,
@@ -180,7 +180,7 @@ def _read_header(
         ) from error
     if any(type(size) is not int or size < 0 for size in shape):
         raise _refused(path, f"its member {member.filename!r} is said to have the shape {shape}")
-    return shape, fortran_order, dtype
+    return shape, dtype
 
 
 def _check_type(path: Path, member: zipfile.ZipInfo, dtype: np.dtype[Any]) -> None:
@@ -198,16 +198,6 @@ def _check_type(path: Path, member: zipfile.ZipInfo, dtype: np.dtype[Any]) -> No
         raise _refused(
             path, f"its member {member.filename!r} holds {dtype.str}, in the byte order of others"
         )
-
-
-def _fill(source: IO[bytes], target: memoryview) -> None:
-    done = 0
-    while done < len(target):
-        piece = source.read(min(_PIECE_BYTES, len(target) - done))
-        if not piece:
-            raise EOFError(f"it ends {len(target) - done} bytes too early")
-        target[done : done + len(piece)] = piece
-        done += len(piece)
 
 
 def bytes_of(array: npt.NDArray[Any]) -> memoryview:

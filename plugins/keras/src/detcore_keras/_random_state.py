@@ -1,11 +1,13 @@
-"""Save the process's random generators in a file: Python's, NumPy's, TensorFlow's and Keras's."""
+"""Save, restore and preserve Python's, NumPy's, TensorFlow's and Keras's random generators."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
+import random
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,8 @@ _logger = logging.getLogger("detcore.keras")
 
 RNG_FILE = "rng.json"
 _VERSION = 1
+# Odd and large, so that consecutive ranks and steps give unrelated seeds.
+_STRIDE = 0x9E3779B1
 # Operations of a graph that keep the state of their random generator themselves.
 _STATEFUL_OPERATIONS = frozenset(
     {
@@ -101,21 +105,10 @@ def find_graphs(function: Any, *, depth: int = 3) -> Iterator[Any]:
                 yield from find_graphs(cell.cell_contents, depth=depth - 1)
 
 
-def generator_finder() -> Callable[[], Mapping[str, tf.Variable]]:
-    """Return a function that returns the states of the process-wide generators that exist, by name.
-
-    These are TensorFlow's and Keras's. The function imports nothing, so it is fast.
-    """
-    from tensorflow.python.ops import stateful_random_ops
-
-    find_keras = _keras_generator_finder()
-
-    def find() -> Mapping[str, tf.Variable]:
-        # The public `tf.random.get_global_generator` would make one with a random seed.
-        known = {"tensorflow": stateful_random_ops.global_generator, "keras": find_keras()}
-        return {name: raw_variable(each.state) for name, each in known.items() if each is not None}
-
-    return find
+def find_process_generators() -> dict[str, tf.Variable]:
+    """Return the states of TensorFlow's and Keras's process-wide generators that exist, by name."""
+    found = {"tensorflow": _find_tensorflow_generator(), "keras": _find_keras_generator()}
+    return {name: raw_variable(each.state) for name, each in found.items() if each is not None}
 
 
 def restore_rng(directory: Path) -> None:
@@ -146,6 +139,66 @@ def restore_rng(directory: Path) -> None:
         raise InvalidCheckpointError(f"{path} cannot be used: {error}") from error
 
 
+class RandomState:
+    """The state of every random generator, held in memory.
+
+    Args:
+        variables: Variables with generators of the model (dropout and similar layers).
+    """
+
+    def __init__(self, variables: Sequence[Any] = ()) -> None:
+        self._python = random.getstate()
+        self._numpy = np.random.get_state()
+        self._variables = _list_states(variables)
+        self._values = [tf.identity(variable) for variable in self._variables]
+
+    def restore(self) -> None:
+        """Restore all generators."""
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)
+        for variable, value in zip(self._variables, self._values, strict=True):
+            variable.assign(value)
+
+
+@contextlib.contextmanager
+def preserved_rng(variables: Sequence[Any] = ()) -> Iterator[None]:
+    """Restore the generators after the block to their state before it.
+
+    Args:
+        variables: See `RandomState`.
+    """
+    state = RandomState(variables)
+    try:
+        yield
+    finally:
+        state.restore()
+
+
+def vary_by_rank(variables: Sequence[Any], *, seed: int, rank: int, step: int) -> None:
+    """Make a worker draw other random numbers than the chief, whose numbers stay the same.
+
+    Args:
+        variables: See `RandomState`.
+        seed: The trial's seed.
+        rank: Rank of this worker; nothing changes for rank 0.
+        step: Batches completed.
+    """
+    if rank == 0:
+        return
+    offset = (rank * _STRIDE + step) % (1 << 31)
+    keras.utils.set_random_seed((seed + offset) % (1 << 31))
+    for state in _list_states(variables):
+        words = np.array(state.numpy())
+        # The last word is the seed in TensorFlow, and a count of draws in Keras 3.
+        words[-1] += np.array(offset, words.dtype)
+        state.assign(words)
+
+
+def _list_states(variables: Sequence[Any]) -> list[Any]:
+    generator = _find_tensorflow_generator()
+    return [*map(raw_variable, variables), *([] if generator is None else [generator.state])]
+
+
 def _eager_context() -> Any:
     # TensorFlow has no public way to read the seed given to `tf.random.set_seed`, or the number of
     # seeds that eager operations drew from it. Checked on 2.15 and 2.21.
@@ -169,11 +222,15 @@ def _restore_eager(state: dict[str, Any]) -> None:
     _eager_context()._rng.setstate((version, tuple(words), gauss))
 
 
-def _global_generator_state() -> dict[str, Any] | None:
+def _find_tensorflow_generator() -> Any:
     from tensorflow.python.ops import stateful_random_ops
 
     # The public `tf.random.get_global_generator` would make one with a random seed.
-    generator = stateful_random_ops.global_generator
+    return stateful_random_ops.global_generator
+
+
+def _global_generator_state() -> dict[str, Any] | None:
+    generator = _find_tensorflow_generator()
     if generator is None:
         return None
     words = [int(word) for word in generator.state.numpy()]
@@ -181,12 +238,10 @@ def _global_generator_state() -> dict[str, Any] | None:
 
 
 def _restore_global_generator(state: dict[str, Any] | None) -> None:
-    from tensorflow.python.ops import stateful_random_ops
-
     if state is None:
         return
     words = np.array(state["state"], np.int64)
-    generator = stateful_random_ops.global_generator
+    generator = _find_tensorflow_generator()
     if generator is not None and int(generator.algorithm) == state["algorithm"]:
         # The same variable: traced graphs read this one.
         generator.state.assign(words)
@@ -196,19 +251,18 @@ def _restore_global_generator(state: dict[str, Any] | None) -> None:
         )
 
 
-def _keras_generator_finder() -> Callable[[], keras.random.SeedGenerator | None]:
+def _find_keras_generator() -> Any:
     if KERAS_MAJOR != 3:
-        return lambda: None
+        return None
     # Keras has no public name for it. Checked on 3.15.
     from keras.src.backend.common import global_state
     from keras.src.random import seed_generator
 
-    name = seed_generator.GLOBAL_SEED_GENERATOR
-    return lambda: global_state.get_global_attribute(name)
+    return global_state.get_global_attribute(seed_generator.GLOBAL_SEED_GENERATOR)
 
 
 def _keras_seed_state() -> list[int] | None:
-    generator = _keras_generator_finder()()
+    generator = _find_keras_generator()
     return None if generator is None else [int(word) for word in generator.state.numpy()]
 
 

@@ -102,22 +102,6 @@ def training_state(
     return TrainingState(VARIABLES_FILE, record, files)
 
 
-def capture_training_state(
-    model: Any, optimizers: Sequence[Any], directory: Path, *, input_spec: Any = None
-) -> None:
-    """Write the result of `training_state`.
-
-    Args:
-        model: As for `training_state`.
-        optimizers: As for `training_state`.
-        directory: Folder to write into.
-        input_spec: As for `training_state`.
-    """
-    state = training_state(model, optimizers, input_spec=input_spec)
-    state.write_record(directory)
-    write_array_files(directory, state.files)
-
-
 def write_array_files(directory: Path, files: ArrayFiles) -> None:
     """Write arrays of NumPy's own types.
 
@@ -137,13 +121,13 @@ def copied_to_write(directory: Path, files: ArrayFiles, memory: HostMemory) -> C
         files: As for `write_array_files`.
         memory: Memory for the copies; it is returned once they are written.
     """
-    copies = memory.copy(files)
+    copies, release = memory.copy(files)
 
     def write() -> None:
         try:
-            write_array_files(directory, copies.files)
+            write_array_files(directory, copies)
         finally:
-            copies.release()
+            release()
 
     return write
 
@@ -158,7 +142,7 @@ def restore_training_state(
     Args:
         model: The same model, made by the same code.
         optimizers: The same optimizers, in the same order.
-        directory: Folder of `capture_training_state`.
+        directory: Folder with the files of `training_state`.
         leave_out: Groups of variables that are neither compared nor restored.
 
     Raises:
@@ -243,7 +227,7 @@ def restore_mean_gradients(
 
     Args:
         model: The model, restored from `directory`.
-        optimizers: As for `capture_training_state`.
+        optimizers: As for `training_state`.
         directory: The checkpoint.
         own_folders: Folders of the values of each worker but the chief.
     """
@@ -275,7 +259,7 @@ def take_over_training_state(model: Any, optimizers: Sequence[Any], directory: P
     Args:
         model: A model of the same structure; its variables exist.
         optimizers: Optimizers of the same kinds, in the same order.
-        directory: Folder of `capture_training_state`.
+        directory: Folder with the files of `training_state`.
 
     Raises:
         InvalidCheckpointError: If anything does not fit; nothing is changed then.
@@ -292,7 +276,7 @@ def clear_step(model: Any, optimizers: Sequence[Any]) -> None:
 
     Args:
         model: The model; it has trained one batch.
-        optimizers: As for `capture_training_state`.
+        optimizers: As for `training_state`.
     """
     model.reset_metrics()
     for item in training_variables(model, optimizers):
@@ -324,7 +308,7 @@ def restore_weights(model: Any, directory: Path) -> None:
     Args:
         model: A model of the same structure, with its weights made. Layers may be numbered
             otherwise (``dense_1`` for ``dense``).
-        directory: Folder of `capture_training_state`.
+        directory: Folder with the files of `training_state`.
 
     Raises:
         InvalidCheckpointError: If anything does not fit; nothing is changed then.

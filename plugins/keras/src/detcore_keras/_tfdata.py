@@ -24,7 +24,7 @@ from detcore_keras._data import (
 )
 from detcore_keras._fast_loop import RECORD_IDS
 from detcore_keras._keras import tf
-from detcore_keras._rng import preserved_rng
+from detcore_keras._random_state import preserved_rng
 
 if TYPE_CHECKING:
     from detcore.data import LedgerWriter

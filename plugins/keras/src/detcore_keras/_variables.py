@@ -12,7 +12,7 @@ from detcore.trial import list_function_variables
 from detcore_keras._gradients import accumulated_variables
 from detcore_keras._keras import KERAS_MAJOR, keras, tf
 
-_OPTIMIZERS: tuple[type, ...] = (
+OPTIMIZERS: tuple[type, ...] = (
     (keras.optimizers.Optimizer,)
     if KERAS_MAJOR == 3
     else (
@@ -23,7 +23,7 @@ _OPTIMIZERS: tuple[type, ...] = (
 )
 # Containers that may hold variables. Plain objects are not searched.
 _CONTAINERS: tuple[type, ...] = (
-    *_OPTIMIZERS,
+    *OPTIMIZERS,
     *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
     keras.layers.Layer,
     keras.metrics.Metric,
@@ -38,7 +38,7 @@ _GENERATORS: tuple[type, ...] = (
     *((keras.random.SeedGenerator,) if KERAS_MAJOR == 3 else ()),
 )
 # Owners of hyperparameters that may be variables.
-_CONFIGURED: tuple[type, ...] = (*_OPTIMIZERS, keras.optimizers.schedules.LearningRateSchedule)
+_CONFIGURED: tuple[type, ...] = (*OPTIMIZERS, keras.optimizers.schedules.LearningRateSchedule)
 # Settings that Keras 2 keeps in variables; training never changes them.
 _NOT_STATE = frozenset({"_steps_per_execution"})
 _COUNTERS = ("_train_counter", "_test_counter", "_predict_counter")
@@ -98,13 +98,6 @@ def raw_variable(variable: Any) -> Any:
     if KERAS_MAJOR == 3 and isinstance(variable, keras.Variable):
         return variable.value
     return variable
-
-
-def value_size(variable: Any) -> int:
-    """Return the size of a TensorFlow variable's value in bytes; 0 if its shape may change."""
-    if not variable.shape.is_fully_defined():
-        return 0
-    return int(variable.shape.num_elements() * variable.dtype.size)
 
 
 def same_name(one: str, other: str) -> bool:
@@ -185,6 +178,11 @@ def _seed_variables(model: Any) -> Iterator[Any]:
         weights = {id(variable) for variable in model.weights}
         yield from (v for v in model.variables if id(v) not in weights)
         return
+    yield from layer_generators(model)
+
+
+def layer_generators(model: Any) -> Iterator[Any]:
+    """Yield the variables that hold the random generators of the layers of a Keras 2 model."""
     for layer in model._flatten_layers():
         generator = getattr(getattr(layer, "_random_generator", None), "_generator", None)
         if generator is not None:
@@ -216,7 +214,7 @@ def _walk(root: Any, group: str) -> Iterator[Found]:
                     raw_variable(value),
                     isinstance(current, _GENERATORS),
                 )
-            elif isinstance(value, _OPTIMIZERS):
+            elif isinstance(value, OPTIMIZERS):
                 pending.append((child, value, "optimizer"))
             elif isinstance(value, keras.metrics.Metric):
                 pending.append((child, value, "metrics"))

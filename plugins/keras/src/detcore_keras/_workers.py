@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -12,12 +12,13 @@ from detcore.errors import CheckFailedError, DataError, InvalidModelError
 from detcore.metrics import weighted_mean
 from detcore.storage import Digester
 from detcore_keras._arrays import encoded
-from detcore_keras._collective import Collective, open_collective
 from detcore_keras._host_memory import host_array
+from detcore_keras._keras import KERAS_MAJOR
 from detcore_keras._npz import bytes_of
 from detcore_keras._variables import Found, raw_variable, training_variables
 
 if TYPE_CHECKING:
+    from detcore.errors import DistributedError
     from detcore_keras._context import TFKerasTrialContext
     from detcore_keras._data import Feed
 
@@ -25,6 +26,38 @@ if TYPE_CHECKING:
 _T = TypeVar("_T")
 # Groups with the chief's values on all workers; generators and metrics belong to each worker.
 _SHARED = frozenset({"weights", "extra", "optimizer", "hyperparameters", "counters"})
+
+
+class Collective(Protocol):
+    """Sums of gradients and broadcasts: Horovod's for Keras 2, our own for Keras 3.
+
+    All workers make the same calls in the same order.
+
+    Attributes:
+        size: Number of workers.
+        failure: Why no sum can succeed any more, if the error that a graph raised hides it.
+    """
+
+    size: int
+    failure: DistributedError | None
+
+    def sum_gradients(self, gradients: Sequence[Any]) -> list[Any]:
+        """Return the sums over the workers, in few messages.
+
+        Called eagerly, or while a function is traced, also inside a branch of ``tf.cond`` or the
+        body of a loop. The enclosing name scope is the same on all workers, and differs for each
+        call within a graph.
+
+        Args:
+            gradients: Dense tensors; the same shapes and types on all workers.
+        """
+
+    def broadcast(self, variables: Sequence[Any]) -> None:
+        """Set variables to the chief's values; called eagerly.
+
+        Args:
+            variables: ``tf.Variable`` objects; the same shapes and types on all workers.
+        """
 
 
 class Workers:
@@ -46,7 +79,7 @@ class Workers:
         self._averages_metrics = context.setup.gradients.average_training_metrics
         self.collective: Collective | None = None
         if self.size > 1:
-            self.collective = open_collective(context)
+            self.collective = _open_collective(context)
 
     @property
     def is_chief(self) -> bool:
@@ -56,11 +89,6 @@ class Workers:
     def all_gather(self, value: _T) -> list[_T]:
         """Return every worker's value, in the order of their ranks."""
         return [value] if self.size == 1 else self._distributed.allgather(value)
-
-    def close(self) -> None:
-        """Release the collectives."""
-        if self.collective is not None:
-            self.collective.close()
 
     # -- data -------------------------------------------------------------------------------------
 
@@ -185,6 +213,17 @@ class Workers:
         if None in counts or not any(weights):
             weights = [1.0] * len(told)
         return weighted_mean([each for each, _ in told], weights)
+
+
+def _open_collective(context: TFKerasTrialContext) -> Collective:
+    compress = context.setup.gradients.gradient_compression
+    if KERAS_MAJOR == 2:
+        from detcore_keras._collective_horovod import HorovodCollective
+
+        return HorovodCollective(compress=compress)
+    from detcore_keras._collective_tf import TensorFlowCollective
+
+    return TensorFlowCollective(context.distributed, compress=compress)
 
 
 def _shared(found: Sequence[Found]) -> list[Found]:
