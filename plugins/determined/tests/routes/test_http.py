@@ -243,6 +243,7 @@ def test_a_hundred_experiments_are_listed_unless_more_are_asked_for(
         ("GET", f"/api/v1/experiments/{2**80}"),
         ("GET", "/api/v1/trials/metrics/trial_metrics?group=training"),
         ("GET", "/api/v1/trials/1/logs?timestampAfter=yesterday"),
+        ("GET", "/api/v1/trials/1/logs?timestampBefore=0.5"),
         ("POST", "/api/v1/models"),
         ("DELETE", "/api/v1/checkpoints"),
     ],

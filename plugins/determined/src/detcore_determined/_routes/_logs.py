@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import anyio.to_thread
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import StreamingResponse
-from pydantic import AwareDatetime, BaseModel, Field
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
 
 from detcore_determined._routes import _enums
 from detcore_determined._routes._answers import (
@@ -37,6 +37,15 @@ _RUNNER = "detcore"
 _TASK = re.compile(r"trial-(\d{1,9})")
 
 
+def _check_moment(text: str) -> str:
+    if not re.match(r"\d{4}-", text):  # pydantic also reads numbers of seconds
+        raise ValueError("a time is written as 2026-01-31T12:00:00Z")
+    return text
+
+
+_Moment = Annotated[AwareDatetime, BeforeValidator(_check_moment)]
+
+
 class Filters(BaseModel):
     """Which lines are wanted."""
 
@@ -51,8 +60,8 @@ class Filters(BaseModel):
     container_ids: Texts = Field([], alias="containerIds")
     allocation_ids: Texts = Field([], alias="allocationIds")
     search_text: Text = Field("", alias="searchText")
-    before: AwareDatetime | None = Field(None, alias="timestampBefore")
-    after: AwareDatetime | None = Field(None, alias="timestampAfter")
+    before: _Moment | None = Field(None, alias="timestampBefore")
+    after: _Moment | None = Field(None, alias="timestampAfter")
 
     def has(self, found: Document) -> bool:
         """Whether a line is wanted."""
