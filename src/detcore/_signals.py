@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import signal
 import stat
 import termios
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 
 def find_stop_signals() -> tuple[signal.Signals, ...]:
@@ -14,6 +18,20 @@ def find_stop_signals() -> tuple[signal.Signals, ...]:
     always = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
     is_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
     return always if is_ignored else (*always, signal.SIGHUP)
+
+
+@contextlib.contextmanager
+def handle_signals(numbers: Iterable[int], handle: Callable[[int], object]) -> Iterator[None]:
+    """Call a function with the number of each signal during a block, in the main thread alone."""
+    before: dict[int, Any] = {}
+    if threading.current_thread() is threading.main_thread():
+        for number in numbers:
+            before[number] = signal.signal(number, lambda received, _frame: handle(received))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def leave_closed_terminal() -> None:

@@ -17,7 +17,7 @@ def detcore_register_launcher() -> LauncherType:
     return LauncherType(
         name="local",
         launcher="detcore.launch:LocalLauncher",
-        settings="detcore.launch._local_settings:LocalSettings",
+        settings="detcore.launch._local:LocalSettings",
     )
 
 

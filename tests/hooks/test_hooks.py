@@ -254,6 +254,10 @@ def test_a_failing_register_hook_is_logged_once_and_the_others_count(
         (FRAMEWORK.format("x").replace("m:K", "m.K"), "controller is 'm.K', not a text like"),
         (FRAMEWORK.format("x")[:-1] + ", requires='tf')", "requires is 'tf', not a tuple of names"),
         (
+            FRAMEWORK.format("x")[:-1] + ", inexact_resume=True)",
+            "inexact_resume is True, not a text",
+        ),
+        (
             FRAMEWORK.format("x")[:-1] + ", load_checkpoint='m')",
             "load_checkpoint is 'm', not a text",
         ),

@@ -214,7 +214,7 @@ class ScriptOpening(Opening):
             subscribe(self._info, observers)
             self._delivery = LateDelivery(
                 self._environment.home,
-                lambda: observers,
+                observers,
                 experiment_id=self._info.experiment_id,
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from detcore.contract.errors import near_name
@@ -64,9 +64,9 @@ class PluginEntry:
         return f"{self.name} ({self.distribution} {self.version})"
 
 
-def is_reserved(name: str, entry: PluginEntry, reserved: Mapping[str, Sequence[str]]) -> bool:
+def is_reserved(name: str, entry: PluginEntry, reserved: Mapping[str, str]) -> bool:
     """Whether a plugin may not register a command: it is built in, or another distribution's."""
-    return name in reserved and entry.distribution not in reserved[name]
+    return name in reserved and entry.distribution != reserved[name]
 
 
 class Observer:
@@ -139,12 +139,11 @@ def plugin_problem(
     )
 
 
-def command_clash(entry: PluginEntry, name: str, owners: Sequence[str]) -> PluginProblem:
-    """Return the problem of a command whose name is reserved for others; no owners: built in."""
-    if not owners:
-        told = "has the name of a built-in command; the built-in one is used"
-    else:
-        told = f"has the name of the command of {' and '.join(owners)}, which is used instead"
+def command_clash(entry: PluginEntry, name: str, owner: str) -> PluginProblem:
+    """Return the problem of a command whose name is reserved; the owner "" is detcore itself."""
+    told = "has the name of a built-in command; the built-in one is used"
+    if owner:
+        told = f"has the name of the command of {owner}, which is used instead"
     return plugin_problem("command-clash", entry, f"its command {name!r} {told}")
 
 

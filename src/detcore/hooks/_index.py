@@ -139,27 +139,6 @@ def canonical_name(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def find_nameless_distributions() -> list[str]:
-    """Return the directories of installed distributions that have no name.
-
-    With one of them, `importlib.metadata.entry_points` raises TypeError.
-    """
-    from importlib.metadata import distributions
-
-    return [
-        str(getattr(distribution, "_path", distribution))
-        for distribution in distributions()
-        if not _find_name(distribution)
-    ]
-
-
-def _find_name(distribution: Distribution) -> str | None:
-    try:
-        return distribution.metadata["Name"]
-    except KeyError:  # of newer versions of Python
-        return None
-
-
 def scan_distributions() -> tuple[list[Installed], list[PluginProblem]]:
     """Return the distributions with plugins, and a problem for each that cannot be read.
 

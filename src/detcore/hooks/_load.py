@@ -320,12 +320,11 @@ KINDS = {
 def collect(
     kind: Kind,
     callers: Iterable[tuple[PluginEntry, pluggy.HookCaller]],
-    reserved: Mapping[str, Sequence[str]],
+    reserved: Mapping[str, str],
 ) -> tuple[dict[str, Registration], list[PluginProblem]]:
     """Call a register hook of some plugins; return the valid values by name, and the problems.
 
-    The names in `reserved` may be registered by these distributions only. Several register parts of
-    one group, which is built in.
+    The names in `reserved` may be registered by these distributions only.
     """
     registrations: list[Registration] = []
     problems: list[PluginProblem] = []
@@ -372,7 +371,7 @@ def _shorten(value: object) -> str:
 
 
 def _settle(
-    kind: Kind, registrations: Sequence[Registration], reserved: Mapping[str, Sequence[str]]
+    kind: Kind, registrations: Sequence[Registration], reserved: Mapping[str, str]
 ) -> tuple[dict[str, Registration], list[PluginProblem]]:
     """Drop names that were registered twice, except built-in ones."""
     claims: dict[tuple[str, str], list[Registration]] = {}
@@ -387,7 +386,7 @@ def _settle(
         out.update(map(id, barred))
         problems += [command_clash(rival.entry, name, reserved[name]) for rival in barred]
         rivals = [rival for rival in rivals if rival not in barred]
-        if len(rivals) > 1 and len(reserved.get(name, ())) < 2:
+        if len(rivals) > 1:
             losers = [rival for rival in rivals if not rival.entry.is_built_in]
             out.update(map(id, losers))
             problems.append(_conflict(noun, name, rivals, losers))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from detcore.contract.errors import PluginNotFoundError, near_name
@@ -60,8 +60,8 @@ class PluginManager:
         environment: Enabled plugins (``DETCORE_PLUGINS``, ``DETCORE_DISABLE_PLUGINS``).
         disabled: Further plugins to disable.
         allowed: The only plugins to use besides the built-in one; None follows `environment`.
-        reserved_commands: Names of commands, each with the distributions whose plugins may
-            register it; none: it is built in.
+        reserved_commands: Names of commands, each with the distribution whose plugins may register
+            it; "": it is built in.
         on_problem: Called once with each problem when it is found; default: log a warning.
     """
 
@@ -71,7 +71,7 @@ class PluginManager:
         *,
         disabled: Iterable[str] = (),
         allowed: Iterable[str] | None = None,
-        reserved_commands: Mapping[str, Sequence[str]] | None = None,
+        reserved_commands: Mapping[str, str] | None = None,
         on_problem: Callable[[PluginProblem], None] | None = None,
     ) -> None:
         self._selection = Selection(

@@ -8,7 +8,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 
@@ -56,6 +56,7 @@ __all__ = [
 
 _LOG = logging.getLogger("detcore.plugins")
 _LOOK_EVERY_S = 2.0
+_FIRST_RETRY_S = 1.0
 _LAST_RETRY_S = 60.0
 # How long the end waits at most for a service that did not answer before.
 _AWAY_WAIT_S = 0.5
@@ -338,34 +339,35 @@ class _Courier:
 
 
 class LateDelivery:
-    """Delivers the waiting events under a home to observers, with one thread for each plugin.
+    """Delivers the waiting events under a home to observers, to each in a separate thread.
 
     It looks at the trials of earlier experiments once, and at those of its experiment every two
-    seconds. No plugin is imported while no event waits.
+    seconds.
+
+    Args:
+        home: `Environment.home`.
+        observers: The plugins; nothing else may use these objects.
+        experiment_id: The experiment whose trials are searched until the end.
     """
 
-    def __init__(
-        self,
-        home: Path,
-        make_observers: Callable[[], Sequence[Observer]],
-        *,
-        experiment_id: int,
-    ) -> None:
-        """Start to look for events, in a thread.
-
-        Args:
-            home: `Environment.home`; searched once.
-            make_observers: Returns the observer plugins that are on; called in the thread.
-            experiment_id: The experiment whose trials are searched until the end.
-        """
+    def __init__(self, home: Path, observers: Iterable[Observer], *, experiment_id: int) -> None:
         self._home = home
-        self._make_observers = make_observers
         self._experiment_id = experiment_id
-        self._plugins: dict[str, _Plugin] | None = None
         self._is_closing = threading.Event()
         self._is_given_up = False
-        self._thread = threading.Thread(target=self._run, name="detcore-late-delivery", daemon=True)
-        self._thread.start()
+        self._plugins = [_Plugin(self, observer) for observer in observers]
+
+    def find(self, *, only_mine: bool) -> Iterator[Mailbox]:
+        """Yield the mailboxes of the experiment, or all under the home."""
+        return find_mailboxes(self._home, experiment_id=self._experiment_id if only_mine else None)
+
+    def is_given_up(self) -> bool:
+        """Whether the time to deliver is over."""
+        return self._is_given_up
+
+    def wait_for_close(self, timeout_s: float) -> bool:
+        """Wait until the end begins, or for some seconds; return whether it has begun."""
+        return self._is_closing.wait(timeout_s)
 
     def close(self, timeout_s: float) -> dict[str, int]:
         """Deliver the remaining events of the experiment's trials, as far as time allows.
@@ -375,104 +377,60 @@ class LateDelivery:
         """
         deadline = time.monotonic() + timeout_s
         self._is_closing.set()
-        self._thread.join(timeout_s)
-        plugins = list((self._plugins or {}).values())
-        for plugin in plugins:
-            if plugin.thread is not None:
-                left_s = max(0.0, deadline - time.monotonic())
-                plugin.thread.join(min(left_s, _AWAY_WAIT_S) if plugin.is_away else left_s)
+        for plugin in self._plugins:
+            left_s = max(0.0, deadline - time.monotonic())
+            plugin.thread.join(min(left_s, _AWAY_WAIT_S) if plugin.is_away else left_s)
         self._is_given_up = True
-        for plugin in plugins:
+        for plugin in self._plugins:
             plugin.failures.close()
-        return Counter(mailbox.plugin for mailbox in self._find(only_mine=True))
-
-    def _run(self) -> None:
-        is_first = True
-        while True:
-            is_last = self._is_closing.is_set()
-            try:
-                self._look(self._find(only_mine=not is_first), is_last=is_last)
-                is_first = False
-            except (DetcoreError, OSError) as error:
-                _LOG.warning("what waits for observers cannot be looked for: %s", error)
-            if is_last:
-                return
-            self._is_closing.wait(_LOOK_EVERY_S)
-
-    def _find(self, *, only_mine: bool) -> list[Mailbox]:
-        wanted = self._experiment_id if only_mine else None
-        return list(find_mailboxes(self._home, experiment_id=wanted))
-
-    def _look(self, found: list[Mailbox], *, is_last: bool) -> None:
-        """Start a thread for each plugin that has waiting events and no running thread."""
-        waiting: dict[str, list[Mailbox]] = {}
-        for mailbox in found:
-            waiting.setdefault(mailbox.plugin, []).append(mailbox)
-        if waiting and self._plugins is None:
-            self._plugins = {each.entry.name: _Plugin(each) for each in self._make_observers()}
-        for name, mailboxes in waiting.items():
-            plugin = (self._plugins or {}).get(name)
-            if plugin is not None and plugin.is_free(is_last=is_last):
-                plugin.start(mailboxes, lambda: self._is_given_up)
+        return Counter(mailbox.plugin for mailbox in self.find(only_mine=True))
 
 
 class _Plugin:
-    """One observer of a `LateDelivery`, and the thread that delivers to it."""
+    """One observer of a `LateDelivery`, and the thread that delivers to it.
 
-    def __init__(self, observer: Observer) -> None:
+    Attributes:
+        failures: Counts the failures of its hooks.
+        is_away: Whether its service was away at the last attempt.
+    """
+
+    def __init__(self, delivery: LateDelivery, observer: Observer) -> None:
         self.failures = _Failures(observer)
-        self.thread: threading.Thread | None = None
+        self.is_away = False
+        self._delivery = delivery
         self._observer = observer
-        self._not_before = 0.0
-        self._pause_s = 0.5
-        self._has_told_away = False
-
-    @property
-    def is_away(self) -> bool:
-        """Whether the plugin's service was away at the last attempt."""
-        return self._not_before > 0.0
-
-    def is_free(self, *, is_last: bool) -> bool:
-        """Whether a delivery may start: at the end also behind one that has not returned."""
-        if self.thread is not None and self.thread.is_alive() and (not is_last or self.is_away):
-            return False
-        return is_last or time.monotonic() >= self._not_before
-
-    def start(self, mailboxes: list[Mailbox], should_stop: Callable[[], bool]) -> None:
-        """Deliver events in a new thread."""
         self.thread = threading.Thread(
-            target=self._deliver,
-            args=(mailboxes, should_stop, self.thread),
-            name=f"detcore-late-{self._observer.entry.name}",
-            daemon=True,
+            target=self._run, name=f"detcore-late-{observer.entry.name}", daemon=True
         )
         self.thread.start()
 
-    def _deliver(
-        self,
-        mailboxes: list[Mailbox],
-        should_stop: Callable[[], bool],
-        before: threading.Thread | None,
-    ) -> None:
-        if before is not None:
-            before.join()  # at the end; a hook that hangs holds up its own plugin only
-        label = self._observer.entry.label
+    def _run(self) -> None:
+        only_mine, is_last, pause_s = False, False, _FIRST_RETRY_S
+        while True:
+            self._deliver(only_mine=only_mine)
+            if is_last:
+                return
+            only_mine = True
+            is_last = self._delivery.wait_for_close(pause_s if self.is_away else _LOOK_EVERY_S)
+            pause_s = min(_LAST_RETRY_S, 2 * pause_s) if self.is_away else _FIRST_RETRY_S
+
+    def _deliver(self, *, only_mine: bool) -> None:
+        name, label = self._observer.entry.name, self._observer.entry.label
         try:
-            _told, problem = deliver_waiting(
-                self._observer, mailboxes, should_stop, failures=self.failures
+            found = [box for box in self._delivery.find(only_mine=only_mine) if box.plugin == name]
+            _, problem = deliver_waiting(
+                self._observer, found, self._delivery.is_given_up, failures=self.failures
             )
         except Exception as error:  # noqa: BLE001  (everything on the disk stays there)
             problem = f"{type(error).__name__}: {error}"
             _LOG.warning("what plugin %s missed cannot be delivered now: %s", label, problem)
         else:
-            if problem is not None and not self._has_told_away:
+            if problem is not None and not self.is_away:
                 _LOG.warning(
                     "plugin %s: its service is away, and what it misses is kept for later: %s",
                     label, problem,
                 )  # fmt: skip
-            self._has_told_away = problem is not None
-        self._pause_s = min(_LAST_RETRY_S, 2 * self._pause_s) if problem else 0.5
-        self._not_before = time.monotonic() + self._pause_s if problem else 0.0
+        self.is_away = problem is not None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

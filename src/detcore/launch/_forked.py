@@ -42,7 +42,6 @@ class ForkServer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
-        self._cwd: Path | None = None
         self._is_ready = False
         self._is_over = False
 
@@ -58,7 +57,7 @@ class ForkServer:
 
         Args:
             environment: All environment variables of the worker.
-            cwd: Its working directory, the same for all workers.
+            cwd: Its working directory.
             keep_open: Descriptors that it inherits.
         """
         with self._lock:
@@ -67,7 +66,7 @@ class ForkServer:
             try:
                 if self._process is None:
                     self._start_server(environment, cwd)
-                if cwd != self._cwd or not self._wait_until_ready():
+                if not self._wait_until_ready():
                     return None
                 return self._fork(environment, cwd, keep_open)
             except OSError as error:
@@ -93,7 +92,6 @@ class ForkServer:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
-        self._cwd = cwd
 
     def _wait_until_ready(self) -> bool:
         """Return whether the server can fork, without waiting for its imports."""

@@ -7,28 +7,30 @@ import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, BinaryIO
 
+from detcore._signals import find_stop_signals, handle_signals
 from detcore.contract.errors import ConfigError
 from detcore.environment import read_environment
 from detcore.launch import _guard
 from detcore.launch._hosts import HostsRequest, exported_environment, parse_hosts
 from detcore.launch._job import LocalJob
+from detcore.launch._lines import RewriteLimit
 from detcore.launch._places import place_ranks
-from detcore.launch._printer import Printer
 from detcore.launch._ranks import reserve_port, torch_variables
 from detcore.launch._workers import Workers, describe_exit, find_stop_timeout_s
 
 if TYPE_CHECKING:
-    from detcore.contract.launch import RendezvousService
+    from detcore.contract.launch import Line, RendezvousService
     from detcore.environment import Environment
     from detcore.launch._hosts import HostsJob, SupportsHosts
 
 
 _POLL_S = 0.1
+_UPDATE_INTERVAL_S = 10.0
 # After SIGINT. More than the hour that the end of a trial waits for its checkpoint by default; a
 # person who does not want to wait interrupts twice.
 _INTERRUPT_STOP_S = 3900.0
@@ -76,7 +78,8 @@ def run_workers(
         stack.callback(job.close)
         port = reserve_port(stack, _LOOPBACK) if torch else None
         guard = stack.enter_context(_guarded())
-        signals = stack.enter_context(_Signals())
+        signals = _Signals()
+        stack.enter_context(signals.listen())
         stack.callback(workers.kill)  # those that an error here leaves behind
         for rank, place in enumerate(place_ranks(["here"] * num_workers)):
             mine = dict(variables) if rank == 0 else {**variables, **without_channel}
@@ -136,7 +139,8 @@ def run_on_hosts(
     )
     with ExitStack() as stack:
         guard = stack.enter_context(_guarded())
-        signals = stack.enter_context(_Signals())
+        signals = _Signals()
+        stack.enter_context(signals.listen())
         run = service.start_on_hosts(command, request, printer)
         stack.callback(run.kill)
         guard(f"+{run.pid}")
@@ -162,19 +166,16 @@ def _follow(
     ended: Callable[[int], None],
 ) -> int:
     """Supervise workers until they end; return the exit code for the shell."""
-    try:
-        while workers.is_alive:
-            for rank, code in workers.poll(_POLL_S):
-                ended(rank)
-                if workers.first_failed == rank:
-                    others = "; ending the others" if workers.is_alive else ""
-                    notice(f"rank {rank} {describe_exit(code)}{others}")
-            signals.pass_on(workers)
-            if printer.is_broken and workers.is_alive and not workers.is_ending:
-                workers.end()
-        code = workers.close()
-    finally:
-        printer.close()
+    while workers.is_alive:
+        for rank, code in workers.poll(_POLL_S):
+            ended(rank)
+            if workers.first_failed == rank:
+                others = "; ending the others" if workers.is_alive else ""
+                notice(f"rank {rank} {describe_exit(code)}{others}")
+        signals.pass_on(workers)
+        if printer.is_broken and workers.is_alive and not workers.is_ending:
+            workers.end()
+    code = workers.close()
     return _EXIT_BROKEN_PIPE if printer.is_broken else shell_code(code)
 
 
@@ -183,29 +184,44 @@ def shell_code(code: int) -> int:
     return code if code >= 0 else 128 - code
 
 
+class Printer:
+    """Writes each line whole, with its rank in front; of a progress bar, some of its states.
+
+    Args:
+        stdout: Where lines from ``"stdout"`` go.
+        stderr: Where lines from ``"stderr"`` go.
+
+    Attributes:
+        is_broken: Whether the reader has ended, such as `| head`. Workers must not block then.
+    """
+
+    def __init__(self, stdout: BinaryIO, stderr: BinaryIO) -> None:
+        self._streams = {"stdout": stdout, "stderr": stderr}
+        self._limit = RewriteLimit(_UPDATE_INTERVAL_S)
+        self.is_broken = False
+
+    def __call__(self, rank: int, stream: str, line: Line) -> None:
+        """Write a line; see `detcore.contract.launch.Sink`."""
+        if self.is_broken or not self._limit.lets_through(rank, stream, line):
+            return
+        try:
+            self._streams[stream].write(b"[rank=%d] %s\n" % (rank, line.text))
+            self._streams[stream].flush()
+        except BrokenPipeError:
+            self.is_broken = True
+
+
 class _Signals:
     """Collects the signals that this process gets, to pass them on."""
 
     def __init__(self) -> None:
         self._received: deque[int] = deque()
         self._num_interrupts = 0
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> _Signals:
+    def listen(self) -> AbstractContextManager[None]:
+        """Return a context during which signals are collected."""
         # At SIGQUIT, workers with a Core API context write their stacks and continue.
-        numbers = [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGQUIT]
-        if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup
-            numbers.append(signal.SIGHUP)
-        for number in numbers:
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *exc_info: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _frame: object) -> None:
-        self._received.append(number)
+        return handle_signals((*find_stop_signals(), signal.SIGQUIT), self._received.append)
 
     def pass_on(self, workers: Workers | HostsJob) -> None:
         """Pass on the signals received since; a second SIGINT kills all workers at once."""

@@ -85,6 +85,29 @@ def _visible(text: bytes) -> bytes:
     return _MOVEMENT.sub(b"", text).strip(b"\b")
 
 
+class RewriteLimit:
+    """Says which states of lines that are being rewritten, such as progress bars, are shown.
+
+    Args:
+        interval_s: How often a state of a line is shown, in seconds.
+    """
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._shown_at: dict[tuple[int, str], float] = {}
+
+    def lets_through(self, rank: int, stream: str, line: Line) -> bool:
+        """Whether to show a line now; a final one always is."""
+        place, now = (rank, stream), time.monotonic()
+        if line.is_final:
+            self._shown_at.pop(place, None)
+        elif now - self._shown_at.setdefault(place, now) < self._interval_s:
+            return False
+        else:
+            self._shown_at[place] = now
+        return True
+
+
 class Pump:
     """Reads one stream of one worker to its end, and hands on its lines.
 

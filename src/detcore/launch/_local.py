@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import importlib
 import math
+import pkgutil
 import socket
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from pydantic import BaseModel
 
 from detcore.contract.errors import PluginError, WorkerError
 from detcore.contract.launch import Line, OutputSink, RendezvousService
@@ -20,6 +21,7 @@ from detcore.environment import read_environment
 from detcore.launch._forked import ForkedWorker, ForkServer
 from detcore.launch._group import LocalWorkerGroup, Wake
 from detcore.launch._job import LocalJob
+from detcore.launch._lines import RewriteLimit
 from detcore.launch._workers import (
     WorkerProcess,
     Workers,
@@ -37,6 +39,10 @@ _WORKER = (sys.executable, "-m", "detcore.launch.worker")
 _LINGER_S = 60.0
 # How often a progress bar's state becomes a line.
 _UPDATE_INTERVAL_S = 10.0
+
+
+class LocalSettings(BaseModel):
+    """Settings of the launcher ``local`` in an experiment file: it has none."""
 
 
 def _make_stop_timeout(info: TrialInfo) -> Callable[[int], float]:
@@ -221,21 +227,11 @@ class LineSink:
 
     def __init__(self, on_output: OutputSink) -> None:
         self._on_output = on_output
-        self._shown_at: dict[tuple[int, str], float] = {}
+        self._limit = RewriteLimit(_UPDATE_INTERVAL_S)
 
     def __call__(self, rank: int, stream: str, line: Line) -> None:
-        if line.is_final:
-            self._shown_at.pop((rank, stream), None)
-        elif not self._is_due(rank, stream):
-            return
-        self._on_output(rank, stream, line.text.decode("utf-8", "replace"))
-
-    def _is_due(self, rank: int, stream: str) -> bool:
-        now = time.monotonic()
-        if now - self._shown_at.setdefault((rank, stream), now) < _UPDATE_INTERVAL_S:
-            return False
-        self._shown_at[rank, stream] = now
-        return True
+        if self._limit.lets_through(rank, stream, line):
+            self._on_output(rank, stream, line.text.decode("utf-8", "replace"))
 
 
 def find_services(
@@ -265,9 +261,8 @@ def make_services(plugins: PluginManager) -> dict[str, RendezvousService]:
 
 
 def _make(name: str, service: str) -> RendezvousService:
-    module, _, attribute = service.partition(":")
     try:
-        made: RendezvousService = getattr(importlib.import_module(module), attribute)()
+        made: RendezvousService = pkgutil.resolve_name(service)()
     except (ImportError, AttributeError) as error:
         raise PluginError(
             f"the rendezvous {name!r} ({service}) cannot be imported: {error}"

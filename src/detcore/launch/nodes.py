@@ -4,7 +4,8 @@ The launcher decides on which machine each rank runs, and carries a few values b
 This module does the rest: it numbers the workers (`place_ranks`), computes their environment
 variables (`rank_variables`), starts one of them on its machine (`start_rank`), runs the
 services of plugins by which libraries such as Horovod find the other workers (`find_services`),
-handles the failure of one of them (`Workers`), and brings the trial's log to the runner from a
+handles the failure of one of them (`Workers`), lets a thread end a wait of the runner (`Wake`), and
+brings the trial's log to the runner from a
 machine that does not share its folders (`LogSource` there, `LogCopy` here).
 A service that can start any command on several machines is a `SupportsHosts`.
 Tests that start workers without a runner create the log themselves (`create_log`).
@@ -22,6 +23,7 @@ from detcore.contract.launch import (
     Sink,
 )
 from detcore.contract.values import TrialInfo
+from detcore.launch._group import Wake
 from detcore.launch._hosts import HostsJob, HostsRequest, SupportsHosts
 from detcore.launch._job import LocalJob, place_variables
 from detcore.launch._lines import LineCutter
@@ -46,6 +48,7 @@ __all__ = [
     "RendezvousStore",
     "Sink",
     "SupportsHosts",
+    "Wake",
     "Workers",
     "create_log",
     "find_services",

@@ -47,7 +47,6 @@ from detcore.search import Search
 
 if TYPE_CHECKING:
     from detcore.database import ExperimentRecord
-    from detcore.hooks import Observer
     from detcore.launch import Launcher
     from detcore.runner._listener import RunListener, RunSettings
     from detcore.storage import StorageBackend
@@ -357,9 +356,8 @@ class _Run:
             log = SearchLog(
                 self._database,
                 self._experiment_id,
-                lambda: make_method(config, settings.plugins),
-                seed=config.reproducibility.experiment_seed,
-                smaller_is_better=config.searcher.smaller_is_better,
+                config,
+                settings.plugins,
                 trials_dir=trials_folder(settings.environment, self._experiment_id),
             )
             _tell_if_crowded(num_workers, slots, log, listener)
@@ -387,11 +385,12 @@ class _Run:
                 lock_fd=self._lock_fd,
                 follower=follower,
             )
+            stack.enter_context(self._interrupts.listen())
             loop = SearchLoop(
                 starter,
                 log,
                 slots,
-                interrupts=stack.enter_context(self._interrupts),
+                interrupts=self._interrupts,
                 requests=Requests(self._impatient, self._experiment_id),
                 max_restarts=config.max_restarts,
             )
@@ -449,19 +448,8 @@ def _late_delivery(settings: RunSettings, experiment_id: int) -> Iterator[None]:
     Events left by earlier runs under the same home are delivered first, then the reports of the
     experiment's own trials. The rest stays for the next run.
     """
-    environment, plugins = settings.environment, settings.plugins
-
-    def make_observers() -> list[Observer]:
-        # A separate manager, because one belongs to one thread. The run's reports the faults.
-        own = PluginManager(
-            environment,
-            disabled=plugins.disabled,
-            allowed=plugins.allowed,
-            on_problem=lambda problem: None,
-        )
-        return own.observers()
-
-    late = LateDelivery(environment.home, make_observers, experiment_id=experiment_id)
+    environment = settings.environment
+    late = LateDelivery(environment.home, settings.plugins.observers(), experiment_id=experiment_id)
     try:
         yield
     finally:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING
 
-from detcore._signals import find_stop_signals, leave_closed_terminal
+from detcore._signals import find_stop_signals, handle_signals, leave_closed_terminal
 from detcore.database import DatabaseUnavailableError
 from detcore.runner._supervisor import Requested, Signaled
 
@@ -32,19 +32,12 @@ class Interrupts:
         self._received: list[int] = []
         self._num_observed = 0
         self.is_urgent = False
-        self._before: dict[int, Any] = {}
 
-    def __enter__(self) -> Interrupts:
-        if threading.current_thread() is threading.main_thread():
-            for number in find_stop_signals():
-                self._before[number] = signal.signal(number, self._note)
-        return self
+    def listen(self) -> AbstractContextManager[None]:
+        """Return a context during which signals are noted."""
+        return handle_signals(find_stop_signals(), self._note)
 
-    def __exit__(self, *exc_info: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, _frame: object) -> None:
+    def _note(self, number: int) -> None:
         self.is_urgent = self.is_urgent or (number == signal.SIGINT and bool(self._received))
         if number == signal.SIGHUP:
             leave_closed_terminal()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import functools
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore.contract.errors import DetcoreError
 from detcore.database import TrialDraft, TrialTarget
+from detcore.runner._named import make_method
 from detcore.runner._supervisor import LogEntry
 from detcore.search import (
     Create,
@@ -16,7 +18,6 @@ from detcore.search import (
     ExitReason,
     Operation,
     Search,
-    SearchMethod,
     Train,
     Validated,
     event_from_json,
@@ -24,7 +25,9 @@ from detcore.search import (
 )
 
 if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
     from detcore.database import Database
+    from detcore.hooks import PluginManager
 
 
 class SearchLog:
@@ -33,8 +36,8 @@ class SearchLog:
     Args:
         database: The records.
         experiment_id: Whose search; the caller holds the experiment's lock.
-        make_method: Makes the search method, new.
-        seed: The experiment's seed.
+        config: The experiment's configuration.
+        plugins: Provide search methods.
         trials_dir: The folder with the folders of the trials.
 
     Attributes:
@@ -52,23 +55,22 @@ class SearchLog:
         self,
         database: Database,
         experiment_id: int,
-        make_method: Callable[[], SearchMethod],
+        config: ExperimentConfig,
+        plugins: PluginManager,
         *,
-        seed: int,
         trials_dir: Path,
-        smaller_is_better: bool = True,
     ) -> None:
         self._database = database
         self._experiment_id = experiment_id
-        self._make_method = make_method
-        self._seed = seed
+        self._make_method = functools.partial(make_method, config, plugins)
+        self._seed = config.reproducibility.experiment_seed
         self._trials_dir = trials_dir
-        self._pick = min if smaller_is_better else max
+        self._pick = min if config.searcher.smaller_is_better else max
         self.entries: list[LogEntry] = []
         self.rungs: dict[int, int] = {}
         self._exits: dict[int, ExitReason] = {}
         self.best: dict[int, float] = {}
-        self.search = Search(make_method(), seed=seed)
+        self.search = Search(self._make_method(), seed=self._seed)
         self.trial_ids = {
             trial.search_index: trial.id
             for trial in database.list_trials(experiment_id)
