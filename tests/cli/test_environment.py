@@ -1,4 +1,4 @@
-"""Commands in surroundings that are broken: a deleted directory, remains of a package."""
+"""Commands in a working directory that was deleted."""
 
 from __future__ import annotations
 
@@ -39,15 +39,3 @@ def test_deleted_working_directory_is_named(tmp_path: Path, command: str) -> Non
     )  # fmt: skip
     assert code == 1
     assert stderr == "error: the working directory was deleted. Change to another one: cd ~\n"
-
-
-def test_remains_of_a_package_are_named(tmp_path: Path) -> None:
-    remains = tmp_path / "packages" / "-name-1.0.dist-info"
-    remains.mkdir(parents=True)
-    (tmp_path / "c.yaml").write_text(CONFIG)
-    code, stderr = run_command(
-        "config", "check", tmp_path / "c.yaml", PYTHONPATH=str(remains.parent)
-    )
-    assert code == 1
-    assert stderr.startswith(f"error: {remains} belongs to a package without a name")
-    assert "Traceback" not in stderr

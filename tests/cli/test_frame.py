@@ -437,13 +437,6 @@ def test_plugins_info_of_a_broken_plugin(tmp_path: Path) -> None:
     assert "faults:        bad (detcore-bad 1.0): importing detcore_bad.plugin" in result.stdout
 
 
-def test_plugins_info_of_no_plugin(tmp_path: Path) -> None:
-    install_bake(tmp_path)
-    result = run_detcore("plugins", "info", "baker", sites=[tmp_path])
-    assert result.stderr == "error: no plugin is called 'baker'.\nDid you mean 'bakery'?\n"
-    assert result.returncode == 1
-
-
 @pytest.mark.parametrize("words", [(), ("run",), ("checkpoint",), ("checkpoint", "verify")])
 def test_help_is_a_command_too(words: tuple[str, ...]) -> None:
     assert run_detcore("help", *words).stdout == run_detcore(*words, "--help").stdout

@@ -371,9 +371,6 @@ def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
     [
         (("experiment", "tirals", "1"), "Did you mean 'trials'?"),
         (("experiment", "zzz"), "--help' lists the commands."),
-        (("trial", "log", "1"), "Did you mean 'logs'?"),
-        (("model", "registerversion"), "Did you mean 'register-version'?"),
-        (("checkpoint", "verfy"), "Did you mean 'verify'?"),
     ],
 )
 def test_a_mistyped_command(search: Records, arguments: tuple[str, ...], hint: str) -> None:
@@ -402,20 +399,6 @@ def test_each_command_of_a_group_is_where_its_table_says(name: str) -> None:
         command = import_command(lazy)
         assert command.name == command_name
         assert command.help
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_trials_fit_a_terminal(search: Records, width: int) -> None:
-    code, written, _ = on_a_terminal(
-        [sys.executable, "-m", "detcore", "experiment", "trials", "1"],
-        variables={"DETCORE_HOME": str(search.home)},
-        folder=Path.cwd(),
-        width=width,
-    )
-    text = without_colour(written)
-    assert code == 0, text
-    assert "val_loss" in text
-    assert max(len(line) for line in text.splitlines()) <= width
 
 
 @pytest.mark.parametrize(

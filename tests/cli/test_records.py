@@ -141,18 +141,6 @@ def test_secrets_of_a_configuration_are_not_shown(records: Records) -> None:
         assert "hunter2" not in result.output
 
 
-def test_trials_show_what_differs_between_them(records: Records) -> None:
-    experiment = records.experiment()
-    for rate in (0.1, 0.2):
-        records.trial(experiment, batch=8, rate=rate)
-    text = records("experiment", "describe", "1").stdout
-    assert "all with batch=8" in text
-    assert "rate=0.1" in text
-    assert "rate=0.2" in text
-    assert text.count("batch=8") == 1
-    assert text.count("not started") == 2
-
-
 def test_an_experiment_without_trials_or_searcher_is_described(records: Records) -> None:
     records.experiment(config={"is_standalone": True})
     result = records("experiment", "describe", "1")
@@ -352,7 +340,10 @@ def test_on_a_terminal_there_is_colour_unless_it_is_unwanted(records: Records) -
 
 def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
     trial = records.trained()
-    for arguments in (("trial", "describe", str(trial)), ("experiment", "list")):
+    commands = (
+        ("trial", "describe", str(trial)), ("experiment", "list"), ("experiment", "trials", "1"),
+    )  # fmt: skip
+    for arguments in commands:
         text = shown_on_a_terminal(records, *arguments, width=60)
         for line in re.sub(r"\x1b\[[0-9;]*m", "", text).splitlines():
             assert len(line) <= 60, line

@@ -79,7 +79,6 @@ checkpoint_group.add_command(prune)
 @click.option("--deleted", is_flag=True, help="Also those that were deleted.")
 @json_option
 @master_option
-@click.pass_obj
 def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json: bool) -> None:
     """List checkpoints, oldest first."""
     with open_store(obj) as store:
@@ -120,7 +119,6 @@ def list_command(obj: CliContext, experiment: int | None, deleted: bool, as_json
 @click.argument("uuid")
 @json_option
 @master_option
-@click.pass_obj
 def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
     """Show the files of a checkpoint, and the metadata saved with it."""
     manifest = None
@@ -146,7 +144,6 @@ def describe(obj: CliContext, uuid: str, as_json: bool) -> None:
     help="Folder to write to; default: one called like the checkpoint, here.",
 )
 @master_option
-@click.pass_obj
 def download(obj: CliContext, uuid: str, output: Path | None) -> None:
     """Copy a checkpoint's files to a folder, checking each.
 
@@ -166,13 +163,12 @@ def download(obj: CliContext, uuid: str, output: Path | None) -> None:
 @click.option("--all", "verify_all", is_flag=True, help="Verify every checkpoint there is.")
 @json_option
 @master_option
-@click.pass_context
-def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: bool) -> None:
+def verify(obj: CliContext, uuid: str | None, verify_all: bool, as_json: bool) -> None:
     """Read a checkpoint and compare each file with the manifest."""
     if (uuid is None) != verify_all:
         raise click.UsageError("give a UUID, or --all (one of the two)")
     results = []
-    with open_store(context.obj) as store:
+    with open_store(obj) as store:
         if uuid is None:
             records = store.database.list_checkpoints(states=READABLE)
         else:
@@ -185,7 +181,7 @@ def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: 
                 _print_faults(record, faults)
     if as_json:
         print_json(results)
-    context.exit(_EXIT_FAULTY if any(result["faults"] for result in results) else 0)
+    raise SystemExit(_EXIT_FAULTY if any(result["faults"] for result in results) else 0)
 
 
 @checkpoint_group.command()
@@ -193,8 +189,7 @@ def verify(context: click.Context, uuid: str | None, verify_all: bool, as_json: 
 @click.option("--all", "repair_all", is_flag=True, help="Look at every checkpoint there is.")
 @click.option("--remove-strays", is_flag=True, help="Remove files that are none of a checkpoint.")
 @master_option
-@click.pass_context
-def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_strays: bool) -> None:
+def repair(obj: CliContext, uuid: str | None, repair_all: bool, remove_strays: bool) -> None:
     """Bring the records in line with the files in the storage.
 
     Checkpoints that a killed process left half saved or half deleted are settled. A checkpoint
@@ -203,16 +198,16 @@ def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_st
     """
     if (uuid is None) != repair_all:
         raise click.UsageError("give a UUID, or --all (one of the two)")
-    if context.obj.master is not None:
+    if obj.master is not None:
         what = "--all" if uuid is None else uuid
         raise RunError(
-            f"checkpoints of {context.obj.master} are not repaired from here: repair changes "
+            f"checkpoints of {obj.master} are not repaired from here: repair changes "
             "their files and records together, which only the server's machine can reach.\n"
             f"Run there, without --master and DETCORE_MASTER: detcore checkpoint repair {what}\n"
             f"To read the files from here: detcore checkpoint verify {what}"
         )
     is_faulty = False
-    with open_store(context.obj) as store:
+    with open_store(obj) as store:
         one = [] if uuid is None else [store.database.get_checkpoint(uuid)]
         store.settle(one or store.database.list_checkpoints())
         records = store.database.list_checkpoints()
@@ -220,7 +215,7 @@ def repair(context: click.Context, uuid: str | None, repair_all: bool, remove_st
         for record in records:
             if record.uuid in wanted and record.state in ("DAMAGED", *READABLE):
                 is_faulty |= _repair(store, record, remove_strays=remove_strays)
-    context.exit(_EXIT_FAULTY if is_faulty else 0)
+    raise SystemExit(_EXIT_FAULTY if is_faulty else 0)
 
 
 def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: bool) -> bool:
@@ -244,7 +239,6 @@ def _repair(store: CheckpointStore, record: CheckpointRecord, *, remove_strays: 
 @dry_run_option
 @click.option("--force", is_flag=True, help="Also one that is in the model registry.")
 @master_option
-@click.pass_obj
 def delete(obj: CliContext, uuid: str, yes: bool, dry_run: bool, force: bool) -> None:
     """Delete a checkpoint's files. Its record stays."""
     if force and obj.master is not None:

@@ -87,7 +87,6 @@ def open_store(obj: CliContext) -> Iterator[CheckpointStore]:
 @dry_run_option
 @json_option
 @master_option
-@click.pass_obj
 def prune(
     obj: CliContext,
     /,

@@ -22,15 +22,15 @@ class CliContext:
         environment: The settings from environment variables.
         disabled: Plugins switched off by ``--no-plugin``.
         allowed: The allow-list given by ``--plugins``, or None.
-        reserved: Names of detcore's commands, each with the distributions that may register it;
-            none: built in.
+        reserved: Names of detcore's commands, each with the distribution that may register it;
+            "": built in.
         master: The server whose records are shown; None: those of this home.
     """
 
     environment: Environment
     disabled: frozenset[str] = frozenset()
     allowed: frozenset[str] | None = None
-    reserved: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    reserved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     master: str | None = None
 
     def plugin_manager(

@@ -65,7 +65,6 @@ def _command(what: str, summary: str) -> click.Command:
     @_no_wait
     @json_option
     @master_option
-    @click.pass_obj
     def command(obj: CliContext, experiment_id: int, no_wait: bool, as_json: bool) -> None:
         _control(obj, experiment_id, what, no_wait=no_wait, as_json=as_json)
 
@@ -83,9 +82,8 @@ kill = _command("kill", "End all trials at once, without a checkpoint.")
 @click.option("--max-slots", type=click.IntRange(min=1), metavar="N", help="As in detcore run.")
 @json_option
 @master_option
-@click.pass_context
 def resume(
-    ctx: click.Context,
+    obj: CliContext,
     experiment_id: int,
     slots: int | None,
     max_slots: int | None,
@@ -94,8 +92,7 @@ def resume(
     """Continue an experiment in this terminal: detcore run --resume."""
     from detcore.cli._run import run
 
-    obj: CliContext = ctx.obj
-    ctx.invoke(
+    click.get_current_context().invoke(
         run,
         resume=experiment_id,
         slots=slots,
@@ -154,7 +151,6 @@ def _wait(obj: CliContext, experiment_id: int, what: str) -> None:
 @yes_option
 @dry_run_option
 @master_option
-@click.pass_obj
 def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> None:
     """Delete an experiment: its checkpoints' files, its trials, their metrics and logs.
 
@@ -192,15 +188,13 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
 )  # fmt: skip
 @format_options
 @master_option
-@click.pass_context
 def wait(
-    context: click.Context,
+    obj: CliContext,
     experiment_id: int,
     timeout_s: float | None,
     form: Format,
 ) -> None:
     """Wait until an experiment no longer runs; the exit code says how it ended."""
-    obj: CliContext = context.obj
     until = None if timeout_s is None else time.monotonic() + timeout_s
     with open_records(obj) as database:
         while True:
@@ -227,4 +221,4 @@ def wait(
         error = f": {record.error}" if record.error else ""
         still = " still" if code == _EXIT_TIMEOUT else ""
         click.echo(printable(f"experiment {experiment_id} is{still} {state}{error}"), err=True)
-    context.exit(code)
+    raise SystemExit(code)

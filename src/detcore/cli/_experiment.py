@@ -103,7 +103,6 @@ def experiment_group() -> None:
 )
 @format_options
 @master_option
-@click.pass_obj
 def list_command(
     obj: CliContext,
     show_all: bool,
@@ -158,7 +157,6 @@ def _sorted(rows: list[dict[str, Any]], by: str) -> list[dict[str, Any]]:
 @experiment_argument
 @format_options
 @master_option
-@click.pass_obj
 def describe_command(obj: CliContext, experiment_id: int, form: Format) -> None:
     """Show an experiment: its configuration, trials and best validation.
 
@@ -194,7 +192,6 @@ def describe_command(obj: CliContext, experiment_id: int, form: Format) -> None:
 @click.command("archive")
 @experiment_argument
 @master_option
-@click.pass_obj
 def archive(obj: CliContext, experiment_id: int) -> None:
     """Leave an experiment out of lists. Nothing of it is deleted."""
     _set_archived(obj, experiment_id, archived=True)
@@ -203,7 +200,6 @@ def archive(obj: CliContext, experiment_id: int) -> None:
 @click.command("unarchive")
 @experiment_argument
 @master_option
-@click.pass_obj
 def unarchive(obj: CliContext, experiment_id: int) -> None:
     """Bring an archived experiment back into lists."""
     _set_archived(obj, experiment_id, archived=False)

@@ -63,7 +63,6 @@ def _log_options(command: Any) -> Any:
 @click.command("logs", epilog=_TRIAL_EXAMPLES)
 @trial_argument
 @_log_options
-@click.pass_obj
 def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
     """Show the output of the workers of a trial, oldest first.
 
@@ -82,7 +81,6 @@ def trial_logs(obj: CliContext, /, trial_id: int, **options: Any) -> None:
 @click.command("logs", epilog=_EXPERIMENT_EXAMPLES)
 @experiment_argument
 @_log_options
-@click.pass_obj
 def experiment_logs(obj: CliContext, /, experiment_id: int, **options: Any) -> None:
     """Show the output of the trials of an experiment, in the order of time.
 

@@ -208,11 +208,11 @@ class _Main(CommandGroup):
                 raise
             click.echo(f"error: {error.object[:80]!r} is not UTF-8, and is no name here.", err=True)
             ctx.exit(EXIT_USAGE)
-        except (FileNotFoundError, TypeError) as error:
-            explanation = _explain_environment(error)
-            if explanation is None:
+        except FileNotFoundError:
+            if _has_working_directory():
                 raise
-            click.echo(f"error: {explanation}", err=True)
+            text = "error: the working directory was deleted. Change to another one: cd ~"
+            click.echo(text, err=True)
             ctx.exit(EXIT_ERROR)
         except KeyboardInterrupt:
             click.echo("interrupted", err=True)
@@ -222,24 +222,12 @@ class _Main(CommandGroup):
             ctx.exit(EXIT_INTERRUPTED)
 
 
-def _explain_environment(error: FileNotFoundError | TypeError) -> str | None:
-    """Return the explanation of an error that every command would meet here, or None."""
-    if isinstance(error, FileNotFoundError):
-        try:
-            os.getcwd()
-        except FileNotFoundError:
-            return "the working directory was deleted. Change to another one: cd ~"
-        return None
-    from detcore.hooks._index import find_nameless_distributions
-
-    # `importlib.metadata.entry_points`, which pydantic calls, raises TypeError because of them.
-    paths = find_nameless_distributions()
-    if not paths:
-        return None
-    return (
-        f"{paths[0]} belongs to a package without a name, which an interrupted installation left "
-        "behind. Python cannot list the installed packages because of it. Delete this directory."
-    )
+def _has_working_directory() -> bool:
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _plugins_of(ctx: click.Context) -> PluginManager:
@@ -270,14 +258,10 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(name.strip() for name in text.split(",") if name.strip())
 
 
-def _owners() -> dict[str, list[str]]:
-    """Return the distributions that may register detcore's commands, by the first word of these."""
-    owners: dict[str, list[str]] = {name: [] for name in (*COMMANDS, *ALIASES)}
-    for path, owner in DISTRIBUTION_OF_COMMAND.items():
-        known = owners.setdefault(path.partition(" ")[0], [])
-        if owner not in known:
-            known.append(owner)
-    return owners
+def _owners() -> dict[str, str]:
+    """Return which distribution may register each of detcore's commands; "": it is built in."""
+    elsewhere = {path.partition(" ")[0]: name for path, name in DISTRIBUTION_OF_COMMAND.items()}
+    return {**dict.fromkeys((*COMMANDS, *ALIASES), ""), **elsewhere}
 
 
 @click.group(

@@ -109,7 +109,6 @@ def _reject_constant(text: str) -> None:
 @click.option("--label", "labels", multiple=True, metavar="LABEL", help="May be given again.")
 @format_options
 @master_option
-@click.pass_obj
 def create(
     obj: CliContext,
     name: str,
@@ -124,7 +123,7 @@ def create(
         model = client.create_model(name, description, given, labels)
         record = database.get_model(model.name)
     if form == "table":
-        click.echo(printable(f"created model {record.name} (id {record.id})"))
+        print_line(f"created model {record.name} (id {record.id})")
     else:
         _print_records(form, pick(_MODEL_FIELDS, record))
 
@@ -139,7 +138,6 @@ def create(
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N.")
 @format_options
 @master_option
-@click.pass_obj
 def list_command(
     obj: CliContext,
     /,
@@ -185,7 +183,6 @@ def list_command(
 @click.argument("name")
 @format_options
 @master_option
-@click.pass_obj
 def describe(obj: CliContext, name: str, form: Format) -> None:
     """Show a model and its versions, the latest first. With --csv its versions."""
     with open_records(obj) as database:
@@ -210,7 +207,6 @@ def describe(obj: CliContext, name: str, form: Format) -> None:
 @_metadata_option
 @format_options
 @master_option
-@click.pass_obj
 def register_version(
     obj: CliContext,
     /,
@@ -236,7 +232,7 @@ def register_version(
         versions = database.list_versions(model.id)
     number = checkpoint.model_version
     if form == "table":
-        click.echo(printable(f"{model.name} version {number}: checkpoint {whole}"))
+        print_line(f"{model.name} version {number}: checkpoint {whole}")
         return
     for version in versions:
         if version.number == number:
@@ -247,19 +243,17 @@ def register_version(
 @click.argument("name")
 @click.argument("text")
 @master_option
-@click.pass_obj
 def set_description(obj: CliContext, name: str, text: str) -> None:
     """Replace the description of a model."""
     with _open_model(obj, name) as model:
         model.set_description(text)
-    click.echo(printable(f"{model.name}: {model.description}"))
+    print_line(f"{model.name}: {model.description}")
 
 
 @model_group.command("set-metadata")
 @click.argument("name")
 @click.argument("pairs", nargs=-1, required=True, metavar="KEY=VALUE...")
 @master_option
-@click.pass_obj
 def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
     """Add to the metadata of a model; values of keys that are there are replaced.
 
@@ -268,41 +262,34 @@ def set_metadata(obj: CliContext, name: str, pairs: tuple[str, ...]) -> None:
     given = _read_metadata(pairs)
     with _open_model(obj, name) as model:
         model.add_metadata(given)
-    click.echo(printable(f"{model.name}: {_metadata_text(model.metadata)}"))
+    print_line(f"{model.name}: {_metadata_text(model.metadata)}")
 
 
 @model_group.command("remove-metadata")
 @click.argument("name")
 @click.argument("keys", nargs=-1, required=True, metavar="KEY...")
 @master_option
-@click.pass_obj
 def remove_metadata(obj: CliContext, name: str, keys: tuple[str, ...]) -> None:
     """Remove keys from the metadata of a model; those that are not there are skipped."""
     with _open_model(obj, name) as model:
         model.remove_metadata(keys)
-    click.echo(printable(f"{model.name}: {_metadata_text(model.metadata)}"))
+    print_line(f"{model.name}: {_metadata_text(model.metadata)}")
 
 
-@model_group.command()
-@click.argument("name")
-@master_option
-@click.pass_obj
-def archive(obj: CliContext, name: str) -> None:
-    """Archive a model: lists leave it out, and it cannot be changed."""
-    with _open_model(obj, name) as model:
-        model.archive()
-    click.echo(printable(f"{model.name} is archived"))
+def _add_archive_command(what: str, summary: str, said: str) -> None:
+    @model_group.command(what, help=summary)
+    @click.argument("name")
+    @master_option
+    def command(obj: CliContext, name: str) -> None:
+        with _open_model(obj, name) as model:
+            getattr(model, what)()
+        print_line(f"{model.name} is {said}")
 
 
-@model_group.command()
-@click.argument("name")
-@master_option
-@click.pass_obj
-def unarchive(obj: CliContext, name: str) -> None:
-    """Bring an archived model back."""
-    with _open_model(obj, name) as model:
-        model.unarchive()
-    click.echo(printable(f"{model.name} is in lists again"))
+_add_archive_command(
+    "archive", "Archive a model: lists leave it out, and it cannot be changed.", "archived"
+)
+_add_archive_command("unarchive", "Bring an archived model back.", "in lists again")
 
 
 @model_group.command()
@@ -310,7 +297,6 @@ def unarchive(obj: CliContext, name: str) -> None:
 @click.option("--version", "number", type=click.IntRange(min=1), metavar="N", help="Only this one.")
 @yes_option
 @master_option
-@click.pass_obj
 def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
     """Delete a model with its versions, or one version. Checkpoints stay where they are."""
     with _open_model(obj, name) as model:
@@ -322,7 +308,7 @@ def delete(obj: CliContext, name: str, number: int | None, yes: bool) -> None:
             model.delete()
         else:
             model.delete_version(number)
-    click.echo(printable(f"deleted {what}"))
+    print_line(f"deleted {what}")
 
 
 def _print_records(form: str, row: dict[str, Any]) -> None:

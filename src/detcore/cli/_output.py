@@ -21,6 +21,8 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 import click
 
+from detcore.describe import flatten
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
@@ -189,8 +191,7 @@ def print_heading(text: str) -> None:
 def print_line(text: str = "", *, style: str = "") -> None:
     """Print text, which is never cut; the style is for terminals only."""
     text = printable(text)
-    console = make_console()
-    if console.is_terminal and style:
+    if style and (console := make_console()).is_terminal:
         console.print(text, style=style, soft_wrap=True)
     else:
         click.echo(text)
@@ -227,7 +228,7 @@ def print_csv(
         columns: Those that are there without rows as well, and come first.
         with_header: Whether to print the names of the columns.
     """
-    flat = [dict(_flat_cells(row)) for row in rows]
+    flat = [flatten(plain_value(row)) for row in rows]
     names = dict.fromkeys(columns)
     for row in flat:
         names.update(dict.fromkeys(row))
@@ -242,19 +243,10 @@ def print_csv(
     click.echo(text.getvalue(), nl=False)
 
 
-def _flat_cells(row: Mapping[str, object], prefix: str = "") -> Iterable[tuple[str, object]]:
-    for key, value in row.items():
-        plain = plain_value(value)
-        if isinstance(plain, dict) and plain:
-            yield from _flat_cells(plain, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", None if plain == {} else value
-
-
 def format_csv_cell(value: object) -> str:
     """Return a value as `print_csv` writes it, before it is quoted."""
     plain = plain_value(value)
-    if plain is None:
+    if plain in (None, {}):
         return ""
     return _guarded(plain) if isinstance(plain, str) else json.dumps(plain)
 

@@ -22,7 +22,7 @@ _Command = TypeVar("_Command")
 
 
 def master_option(command: _Command) -> _Command:
-    """Give a command that reads records the option to read those of a server."""
+    """Give a command the option to read the records of a server, and its `CliContext` first."""
 
     def choose(ctx: click.Context, _param: click.Parameter, value: str | None) -> None:
         obj: CliContext | None = ctx.obj
@@ -38,7 +38,7 @@ def master_option(command: _Command) -> _Command:
         callback=choose,
         help="Ask this server.  [default: DETCORE_MASTER, else the records of this home]",
     )
-    return cast("_Command", option(cast("Any", command)))
+    return cast("_Command", option(click.pass_obj(cast("Any", command))))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import click
 
 from detcore.cli._completion import EXPERIMENT_ID
 from detcore.cli._context import load_experiment_file
-from detcore.cli._output import printable
+from detcore.cli._output import print_line, printable
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -292,7 +292,7 @@ def _conclude(result: ExperimentResult, display: Any, *, as_json: bool, at: str 
         return
     is_shown = result.error is not None and display.has_shown(printable(result.error))
     for line in _summary(result, at, is_error_shown=is_shown):
-        click.echo(printable(line))
+        print_line(line)
 
 
 def _summary(result: ExperimentResult, at: str = "", *, is_error_shown: bool = False) -> list[str]:

@@ -9,7 +9,7 @@ import click
 
 from detcore.cli._completion import trial_argument
 from detcore.cli._groups import CommandGroup, Lazy
-from detcore.cli._output import json_option, printable
+from detcore.cli._output import json_option, print_line
 from detcore.cli._records import master_option, open_client, open_records
 
 if TYPE_CHECKING:
@@ -38,7 +38,6 @@ def _add_command(what: str, summary: str) -> None:
     @trial_argument
     @json_option
     @master_option
-    @click.pass_obj
     def command(obj: CliContext, trial_id: int, as_json: bool) -> None:
         with open_client(obj) as client:
             trial = client.get_trial(trial_id)
@@ -64,7 +63,6 @@ _add_command("kill", "End a trial at once, without a checkpoint")
 @click.argument("labels", nargs=-1, required=True, metavar="LABEL...")
 @click.option("--remove", is_flag=True, help="Remove them; those that are not there are skipped.")
 @master_option
-@click.pass_obj
 def label(obj: CliContext, trial_id: int, labels: tuple[str, ...], remove: bool) -> None:
     """Add labels to a trial, to find it by on the page: "baseline" in labels."""
     with open_client(obj) as client:
@@ -72,16 +70,15 @@ def label(obj: CliContext, trial_id: int, labels: tuple[str, ...], remove: bool)
         for text in labels:
             (trial.remove_label if remove else trial.add_label)(text)
         left = trial.labels
-    click.echo(printable(f"trial {trial_id}: {', '.join(left) or 'no labels'}"))
+    print_line(f"trial {trial_id}: {', '.join(left) or 'no labels'}")
 
 
 @trial_group.command()
 @trial_argument
 @click.argument("text")
 @master_option
-@click.pass_obj
 def set_notes(obj: CliContext, trial_id: int, text: str) -> None:
     """Replace the notes of a trial; an empty text removes them."""
     with open_client(obj) as client:
         client.get_trial(trial_id).set_notes(text)
-    click.echo(printable(f"trial {trial_id}: {text or 'no notes'}"))
+    print_line(f"trial {trial_id}: {text or 'no notes'}")

@@ -85,7 +85,6 @@ Examples:
 )
 @format_options
 @master_option
-@click.pass_obj
 def describe_trial(
     obj: CliContext,
     trial_id: int,
@@ -123,7 +122,6 @@ def describe_trial(
 @trial_argument
 @click.option("--metric", metavar="NAME", help="Which metric; default: the searcher's.")
 @master_option
-@click.pass_obj
 def plot_trial(obj: CliContext, trial_id: int, metric: str | None) -> None:
     """Plot a metric of a trial over steps, on the terminal.
 

@@ -73,7 +73,6 @@ _WIDE = 100
 @click.option("--limit", type=click.IntRange(min=1), metavar="N", help="The first N in that order.")
 @format_options
 @master_option
-@click.pass_obj
 def trials(
     obj: CliContext,
     experiment_id: int,
@@ -220,7 +219,6 @@ def _best_at(row: dict[str, Any], metric: str | None) -> str:
 @click.option("--uuid", "only_uuids", is_flag=True, help="Print nothing but UUIDs.")
 @format_options
 @master_option
-@click.pass_obj
 def best(
     obj: CliContext,
     experiment_id: int,

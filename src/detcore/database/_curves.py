@@ -26,7 +26,6 @@ from sqlalchemy.engine import Connection
 
 from detcore.database._metrics import is_current
 from detcore.database._queries import Queries, among
-from detcore.database._records import MetricRecord, read_rows
 from detcore.database._schema import metrics, trials, validation_values
 
 # Reports with a NaN are looked at one by one; of more than these, some are not counted.
@@ -125,25 +124,6 @@ class CurveQueries(Queries):
                 if kind == "validation":
                     _count_nan(connection, curves, which, name)
         return curves
-
-    def sample_metrics(self, trial_id: int, kind: str, *, parts: int) -> list[MetricRecord]:
-        """Return a few reports of a trial, in the order of steps.
-
-        The steps are cut into equal parts; the last report of each is returned, and the first of
-        all. The time that this takes does not grow with the number of reports.
-
-        Args:
-            trial_id: Which trial.
-            kind: "training" or "validation".
-            parts: In how many parts the steps are cut; >= 1.
-        """
-        owner = trials.c.id == trial_id
-        with self._read() as connection:
-            ends = _ends(connection, owner, kind, None)
-            if ends is None:
-                return []
-            rows = connection.execute(_samples(owner, kind, ends, parts))
-            return read_rows(MetricRecord, rows)
 
 
 def _validation_names(experiment_id: int) -> Select[Any]:

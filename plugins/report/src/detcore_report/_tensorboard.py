@@ -47,20 +47,18 @@ Examples:
     metavar="EXPERIMENT_ID... [--] [TENSORBOARD_OPTIONS]",
 )
 @master_option
-@click.pass_context
-def tensorboard(ctx: click.Context, arguments: tuple[str, ...]) -> None:
+def tensorboard(obj: CliContext, arguments: tuple[str, ...]) -> None:
     """Start TensorBoard on the event files of the trials of experiments.
 
     Runs are called experiment-ID/TRIAL/...; trials that start later appear by themselves. The
     arguments after the ids are passed on to TensorBoard. The event files of a server are copied to
     a temporary folder, and brought up to date while TensorBoard runs.
     """
-    obj: CliContext = ctx.obj
     ids, rest = _split(arguments)
     if not ids:
         raise click.UsageError("give the id of an experiment")
     if obj.master is not None:
-        ctx.exit(_show_copies(obj, ids, rest))
+        raise SystemExit(_show_copies(obj, ids, rest))
     folders: dict[str, Path] = {}
     with open_records(obj) as database:
         for experiment_id in ids:

@@ -41,7 +41,6 @@ READS = frozenset(
         "registered_checkpoints",
         "run_is_alive",
         "runs_alive",
-        "sample_metrics",
         "shared_beginnings",
         "summarize_trials",
         "top_checkpoints",
