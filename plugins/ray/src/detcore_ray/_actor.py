@@ -17,7 +17,9 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
+
+import ray
 
 from detcore.environment import child_environment
 from detcore.errors import DetcoreError, WorkerError
@@ -37,10 +39,6 @@ from detcore.types import TrialInfo
 from detcore_ray._code import unpack_code
 from detcore_ray._machine import describe_process, machine_id
 
-if TYPE_CHECKING:
-    from detcore_ray._store import AskStore
-
-
 _HOLD_S = 2.0
 _WATCH_S = 0.1
 _MOST_WAITING = 8 << 20
@@ -50,6 +48,32 @@ _PASSED_ON = ("DETCORE_", "DET_", "GLOO_", "HOROVOD_", "JAX_", "KERAS_", "KMP_",
               "OPENBLAS_", "TF_", "TORCH_", "XLA_")  # fmt: skip
 _RAYS_OWN = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "SPT_NOENV")
 _DEVICES = "CUDA_VISIBLE_DEVICES"
+
+
+class AskStore:
+    """Reaches the values of a rendezvous service over Ray, so that no port is opened for them.
+
+    Args:
+        chief: Handle of rank 0's actor.
+        service: Name of the service.
+    """
+
+    def __init__(self, chief: Any, service: str) -> None:
+        self._chief = chief
+        self._service = service
+
+    def get(self, scope: str, key: str) -> bytes | None:
+        """Return a value, or None if it is not set yet."""
+        found: bytes | None = ray.get(self._chief.store_get.remote(self._service, scope, key))
+        return found
+
+    def put(self, scope: str, key: str, value: bytes) -> bool:
+        """Keep a value; return whether there was room for it."""
+        return bool(ray.get(self._chief.store_put.remote(self._service, scope, key, value)))
+
+    def delete(self, scope: str, key: str) -> None:
+        """Record that a rank has left a scope."""
+        ray.get(self._chief.store_delete.remote(self._service, scope, key))
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +98,8 @@ class Start:
     environment: Mapping[str, str]
     machine: str
     variables: Mapping[str, str]
-    disabled: list[str]
-    allowed: list[str] | None
+    disabled: frozenset[str]
+    allowed: frozenset[str] | None
     code: bytes | None
     num_cpus: int
     lease_s: float
@@ -171,8 +195,8 @@ class RankActor:
                 rank=start.place.rank,
                 home=Path(start.home),
                 on_output=self._take_line,
-                disabled_plugins=frozenset(start.disabled),
-                allowed_plugins=None if start.allowed is None else frozenset(start.allowed),
+                disabled_plugins=start.disabled,
+                allowed_plugins=start.allowed,
             )
         except (DetcoreError, OSError) as error:
             return {"error": str(error)}
@@ -207,7 +231,9 @@ class RankActor:
             master_port=start.master_port,
             interface=interface,
         )
-        services = _find_services(start.disabled, start.allowed) if start.stores else {}
+        services: dict[str, RendezvousService] = {}
+        if start.stores:
+            services = find_services(disabled_plugins=start.disabled, allowed_plugins=start.allowed)
         for name, asked in start.stores.items():
             if name not in services:
                 raise WorkerError(
@@ -221,14 +247,17 @@ class RankActor:
         return {**found, **told, **variables}
 
     def prepare_stores(
-        self, places: Sequence[RankPlace], disabled: list[str], allowed: list[str] | None
+        self,
+        places: Sequence[RankPlace],
+        disabled: frozenset[str],
+        allowed: frozenset[str] | None,
     ) -> list[str]:
         """Keep the values of all rendezvous services; of rank 0, before any begins.
 
         Returns:
             The names of the services.
         """
-        services = _find_services(disabled, allowed)
+        services = find_services(disabled_plugins=disabled, allowed_plugins=allowed)
         self._stores = {name: each.make_store(places) for name, each in services.items()}
         return list(services)
 
@@ -354,10 +383,3 @@ class RankActor:
                 os.killpg(group.pid, signal.SIGKILL)
         print("detcore-ray: heard nothing of the runner; the worker was ended", file=sys.stderr)
         os._exit(_EXIT_UNHEARD)
-
-
-def _find_services(disabled: list[str], allowed: list[str] | None) -> dict[str, RendezvousService]:
-    return find_services(
-        disabled_plugins=frozenset(disabled),
-        allowed_plugins=None if allowed is None else frozenset(allowed),
-    )

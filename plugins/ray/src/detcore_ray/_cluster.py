@@ -12,15 +12,12 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import ray
+from ray import exceptions
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+
 from detcore.environment import read_variables
 from detcore.errors import WorkerError
-from detcore_ray._ray import (
-    PlacementGroup,
-    exceptions,
-    placement_group,
-    ray,
-    remove_placement_group,
-)
 from detcore_ray._settings import STRATEGIES, RaySettings
 
 _CONNECT_TIMEOUT_S = 10.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import queue
 import signal
 import threading
@@ -12,7 +11,7 @@ from typing import IO, Any
 
 from detcore.errors import WorkerError
 from detcore.launch import OutputSink, WorkerEvent
-from detcore.launch.nodes import LogCopy, Workers
+from detcore.launch.nodes import LogCopy, Wake, Workers
 from detcore.launch.worker import is_trial_class
 from detcore.types import TrialInfo
 from detcore_ray._wire import Line
@@ -51,9 +50,7 @@ class RayWorkerGroup:
         self._log: LogCopy | None = None
         self._on_output = on_output
         self._why_gone = why_gone
-        self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
-        self._wake_lock = threading.Lock()
-        self._is_closed = False
+        self._wake = Wake()
         self._events: queue.SimpleQueue[WorkerEvent] = queue.SimpleQueue()
         self._is_alive = True
         self._is_waited_for = True
@@ -64,7 +61,7 @@ class RayWorkerGroup:
         self._workers = Workers(
             lambda rank, stream, line: None,  # their output comes over the line
             linger_s=_LINGER_S if is_trial_class(info.config["entrypoint"]) else None,
-            on_end=self._set,
+            on_end=self._wake.set,
         )
         for rank in self._ranks:
             self._workers.adopt(rank)
@@ -106,12 +103,11 @@ class RayWorkerGroup:
 
     def fileno(self) -> int:
         """Return a descriptor that is readable when `poll` has something to do."""
-        return self._wake
+        return self._wake.fileno()
 
     def poll(self) -> list[WorkerEvent]:
         """Return the events that rank 0 sent since the last call, without waiting."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self._wake)
+        self._wake.clear()
         self._workers.poll()
         # Checked before reading, so that all events sent before the end are read.
         is_running = self._workers.is_alive
@@ -143,15 +139,8 @@ class RayWorkerGroup:
         self._line.close()
         if self._log is not None:
             self._log.close()
-        with self._wake_lock:
-            self._is_closed = True
-            os.close(self._wake)
+        self._wake.close()
         return code
-
-    def _set(self) -> None:
-        with self._wake_lock:
-            if not self._is_closed:
-                os.eventfd_write(self._wake, 1)
 
     def _read(self) -> None:
         for said in self._line.heard():
@@ -173,7 +162,7 @@ class RayWorkerGroup:
         elif kind == "event":
             fields = said["fields"]
             self._events.put(WorkerEvent(str(fields.pop("type")), fields))
-            self._set()
+            self._wake.set()
         elif kind == "log":
             # Only now: on the runner's machine the worker itself holds the file.
             self._log = self._log or LogCopy(self._info)

@@ -8,10 +8,12 @@ import threading
 import time
 from typing import Any
 
+import ray
+from ray import exceptions
+
 from detcore_ray._actor import Batch
 from detcore_ray._cluster import Cluster
 from detcore_ray._machine import end_process
-from detcore_ray._ray import exceptions, ray
 from detcore_ray._wire import Line
 
 _AGAIN_S = 0.2

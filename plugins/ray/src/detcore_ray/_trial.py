@@ -11,22 +11,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import ray
+from ray import exceptions
+from ray.util.placement_group import PlacementGroup, placement_group_table
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
 from detcore.errors import DetcoreError, WorkerError
 from detcore.launch.nodes import place_ranks
-from detcore_ray._actor import RankActor, Start
+from detcore_ray._actor import AskStore, RankActor, Start
 from detcore_ray._cluster import Cluster
 from detcore_ray._code import pack_code
 from detcore_ray._lease import Lease, left_over_s
 from detcore_ray._machine import machine_id
 from detcore_ray._rank_link import RankLink
-from detcore_ray._ray import (
-    PlacementGroup,
-    PlacementGroupSchedulingStrategy,
-    exceptions,
-    placement_group_table,
-    ray,
-)
-from detcore_ray._store import AskStore
 from detcore_ray._wire import Line
 
 _COME_BACK = 75
@@ -229,12 +226,12 @@ class _Trial:
             self._actors.append(made.remote(addresses.get(node_id, cluster.address)))
         self._look_for_cancel()
         looks = ray.get([actor.look.remote() for actor in self._actors])
+        disabled, allowed = frozenset(request["disabled"]), request["allowed"]
+        allowed = None if allowed is None else frozenset(allowed)
         chief = self._actors[0]
         services: list[str] = []
         if self._slots > 1:
-            services = ray.get(
-                chief.prepare_stores.remote(places, request["disabled"], request["allowed"])
-            )
+            services = ray.get(chief.prepare_stores.remote(places, disabled, allowed))
         chief_port, master_port = looks[0]["ports"]
         begun = [
             actor.begin.remote(
@@ -246,8 +243,8 @@ class _Trial:
                     environment=request["environment"],
                     machine=machine_id(),
                     variables={**request["variables"], **settings.variables},
-                    disabled=request["disabled"],
-                    allowed=request["allowed"],
+                    disabled=disabled,
+                    allowed=allowed,
                     code=code,
                     num_cpus=int(settings.bundle.get("CPU", 0)),
                     lease_s=settings.lease_s,
