@@ -143,28 +143,6 @@ def test_a_mistake_on_another_rank_that_comes_again_is_final(
     assert finished.stdout.count(told) == num_starts
 
 
-@pytest.mark.soak
-def test_an_interrupt_reaches_all_and_the_trial_goes_on_with_other_slots(detcore: Detcore) -> None:
-    process = detcore.start("run", slow(detcore), MODEL_DIR, "--slots", 3, "--json")
-    pids: list[int] = []
-    assert process.stderr is not None
-    for line in process.stderr:
-        match = re.match(r"\d workers: processes ([\d, ]+)$", line)
-        if match:
-            pids = [int(pid) for pid in match[1].split(", ")]
-            break
-    detcore.wait_for(detcore.committed)
-    process.send_signal(signal.SIGINT)
-    finished = finish(process, detcore)
-    assert finished.code == 75, finished.stderr
-    assert finished.summary["state"] == "PAUSED"
-    assert wait_until_gone(pids, 0.0) == []
-    resumed = detcore("run", "--resume", 1, "--json", "--slots", 2)
-    assert resumed.code == 0, resumed.stderr
-    assert resumed.summary["trials"][0]["steps_completed"] == 200
-    assert "2 workers: processes" in resumed.stderr
-
-
 def test_a_killed_runner_leaves_no_worker_behind(detcore: Detcore) -> None:
     endless = slow(detcore, num_batches=100_000)
     process = detcore.start("run", endless, MODEL_DIR, "--slots", 2)

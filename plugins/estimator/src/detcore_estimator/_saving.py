@@ -169,7 +169,7 @@ class _SaverSet:
 
 
 def _copy_value(tensor: Any, value: Any) -> npt.NDArray[Any]:
-    """Return what a session returned as an array that is not TensorFlow's memory."""
+    """Return the result of a session as an array that is not TensorFlow's memory."""
     array: npt.NDArray[Any] = np.asarray(value, tensor.dtype.base_dtype.as_numpy_dtype)
     return array if array.flags.owndata else array.copy()
 
