@@ -75,6 +75,19 @@ def numbers(output: str) -> tuple[int, ...]:
     return int(selected[2]), int(selected[1]), int(selected[3])
 
 
+def test_a_refused_method_is_answered_with_those_of_the_path(
+    running: tuple[str, str], document: dict[str, Any]
+) -> None:
+    """Before the next test, which ends the session of the token."""
+    url, token = running
+    with contextlib.closing(PlainHttp(url)) as server:
+        for template, operations in document["paths"].items():
+            path = re.sub(r"\{\w+\}", "1", template)
+            answer = server.ask("OPTIONS", path, token=token)
+            allowed = {method.lower() for method in answer.headers["allow"].split(", ")}
+            assert (answer.status, allowed) == (405, set(operations)), path
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 @pytest.mark.long
@@ -128,15 +141,3 @@ def test_the_document_is_a_good_one(document: dict[str, Any]) -> None:
         for answer in good:
             for kind in answer.get("content", {}).values():
                 assert kind["schema"], where
-
-
-def test_a_refused_method_is_answered_with_those_of_the_path(
-    running: tuple[str, str], document: dict[str, Any]
-) -> None:
-    url, token = running
-    with contextlib.closing(PlainHttp(url)) as server:
-        for template, operations in document["paths"].items():
-            path = re.sub(r"\{\w+\}", "1", template)
-            answer = server.ask("OPTIONS", path, token=token)
-            allowed = {method.lower() for method in answer.headers["allow"].split(", ")}
-            assert (answer.status, allowed) == (405, set(operations)), path
