@@ -32,9 +32,12 @@ from typing import Any
 
 from _report import parse_options, print_table
 
+from detcore.config import ExperimentConfig, load_mapping
 from detcore.database import Database
 from detcore.database._queries import now
 from detcore.database._schema import search_events, trials
+from detcore.environment import read_environment
+from detcore.hooks import PluginManager
 from detcore.runner._search_log import SearchLog
 from detcore.runner._supervisor import Advanced, Reported, State, decide, resume
 from detcore.search import (
@@ -109,6 +112,17 @@ def _method() -> HalvingSearch:
     )
 
 
+def _config() -> ExperimentConfig:
+    searcher = {"name": "async_halving", "metric": "loss", "max_length": {"batches": 1024}}
+    config = {
+        "name": "s",
+        "searcher": {**searcher, **SETTINGS},
+        "hyperparameters": SPACE,
+        "reproducibility": {"experiment_seed": 1},
+    }
+    return load_mapping(config).config
+
+
 def _measure(folder: Path, size: int, count: int) -> dict[str, list[float]]:
     """Return the seconds of each kind of work, after reports of so many trials."""
     searches = [_grown(size), _grown(size)]
@@ -126,7 +140,8 @@ def _measure(folder: Path, size: int, count: int) -> dict[str, list[float]]:
     search = Search.replay(_method(), kept, seed=1)
     reports = _waiting(search)
     began = time.process_time()
-    log = SearchLog(database, experiment, _method, seed=1, trials_dir=folder)
+    plugins = PluginManager(read_environment({"DETCORE_PLUGINS": "core"}))
+    log = SearchLog(database, experiment, _config(), plugins, trials_dir=folder)
     records = dict(enumerate(database.list_trials(experiment)))
     state, _ = resume(log.entries, records, max_restarts=0, num_places=16)
     found["resume, whole"] = [time.process_time() - began]

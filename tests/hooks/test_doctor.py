@@ -289,7 +289,8 @@ def test_each_breakage_gets_one_line_with_its_mending_command(name: str, tmp_pat
 def test_switching_the_plugin_off_mends_it(name: str, tmp_path: Path) -> None:
     breakage = BREAKAGES[name]
     seed(tmp_path, breakage)
-    (command,) = {breakage.mend, breakage.alternative} & {OFF.format("bad"), OFF.format("worse")}
+    switches = (OFF.format("bad"), OFF.format("worse"))
+    command = next(each for each in (breakage.mend, breakage.alternative) if each in switches)
     assert command is not None
     variable, _, value = command.removeprefix("export ").partition("=")
     result = run_detcore(

@@ -193,7 +193,10 @@ def test_a_checkpoint_of_another_framework_is_refused(detcore: Detcore) -> None:
     config = detcore.config(searcher__source_checkpoint_uuid=str(copied))
     finished = detcore("run", config, MODEL_DIR)
     assert finished.code == 1
-    assert "a checkpoint of the framework 'other'; the trial is one of 'toy'" in finished.stdout
+    assert (
+        "a checkpoint of the framework 'other' (trial class model_def:Line), not of 'toy'"
+        in finished.stdout
+    )
 
 
 def test_a_controller_that_cannot_start_from_a_checkpoint(detcore: Detcore) -> None:

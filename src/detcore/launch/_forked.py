@@ -42,6 +42,7 @@ class ForkServer:
         self._lock = threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._link: socket.socket | None = None
+        self._cwd: Path | None = None
         self._is_ready = False
         self._is_over = False
 
@@ -57,7 +58,7 @@ class ForkServer:
 
         Args:
             environment: All environment variables of the worker.
-            cwd: Its working directory.
+            cwd: Its working directory, the same for all workers.
             keep_open: Descriptors that it inherits.
         """
         with self._lock:
@@ -66,7 +67,7 @@ class ForkServer:
             try:
                 if self._process is None:
                     self._start_server(environment, cwd)
-                if not self._wait_until_ready():
+                if cwd != self._cwd or not self._wait_until_ready():
                     return None
                 return self._fork(environment, cwd, keep_open)
             except OSError as error:
@@ -92,6 +93,7 @@ class ForkServer:
                 stderr=subprocess.DEVNULL,
                 start_new_session=True,
             )
+        self._cwd = cwd
 
     def _wait_until_ready(self) -> bool:
         """Return whether the server can fork, without waiting for its imports."""

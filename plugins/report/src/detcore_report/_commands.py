@@ -48,7 +48,6 @@ Examples:
 )  # fmt: skip
 @click.option("--metric", metavar="NAME", help="Draw this one; default: the searcher's.")
 @master_option
-@click.pass_obj
 def plot_experiment(
     obj: CliContext, experiment_id: int, output: str | None, metric: str | None
 ) -> None:
@@ -77,7 +76,6 @@ def plot_experiment(
     help="Whether to read the checkpoints and compare them with what was saved.  [default: yes]",
 )
 @master_option
-@click.pass_obj
 def report(obj: CliContext, experiment_id: int, output: str | None, verify: bool) -> None:
     """Write everything recorded about an experiment into one HTML file.
 

@@ -55,7 +55,6 @@ Examples:
 )  # fmt: skip
 @format_options
 @master_option
-@click.pass_obj
 def top(
     obj: CliContext,
     once: bool,

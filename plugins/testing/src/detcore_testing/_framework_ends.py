@@ -90,7 +90,7 @@ class EndClauses(FrameworkBase):
     def test_a_wrong_entrypoint_is_told(self, runs: FrameworkRuns) -> None:
         """The message lists the classes that exist."""
         run = runs.unknown
-        assert run.code == 2, f"exit code {run.code}:\n{run.output}"
+        assert run.code == 1, f"exit code {run.code}:\n{run.output}"
         assert "has no class 'NobodyWroteThisTrial'" in run.output, run.output
         name = self.entrypoint.rpartition(":")[2]
         assert name in run.output, f"{name} is not among what is there:\n{run.output}"
