@@ -39,8 +39,10 @@ def read_only(directory: Path) -> Iterator[None]:
         pytest.skip("a file system can only be mounted as root")
     subprocess.run(["mount", "--bind", directory, directory], check=True)
     subprocess.run(["mount", "-o", "remount,ro,bind", directory], check=True)
-    yield
-    subprocess.run(["umount", directory], check=True)
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", directory], check=True)
 
 
 COMMANDS = [

@@ -29,6 +29,9 @@ import pytest
 from detcore.errors import DataError
 from detcore_keras._loader import SequenceLoader
 
+# The first warm start of a process opens a connection to the zygote, and descriptors are counted.
+pytestmark = pytest.mark.cold
+
 KINDS = {
     "calling thread": {"workers": 0},
     "threads": {"workers": 2},

@@ -423,6 +423,7 @@ def test_random_generators_go_on_in_another_process(tmp_path: Path) -> None:
             """
             import importlib.util, json, sys
             from pathlib import Path
+            sys.path.insert(0, str(Path(sys.argv[1]).parent))
             spec = importlib.util.spec_from_file_location("tests_here", sys.argv[1])
             here = importlib.util.module_from_spec(spec)
             spec.loader.exec_module(here)
