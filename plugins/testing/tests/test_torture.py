@@ -249,7 +249,7 @@ def _repair_without_looking(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _shards_are_not_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_save.Saver, "committed", lambda self, *_, **__: None)
+    monkeypatch.setattr(_save.Saver, "_record_end", lambda self, *_, **__: None)
     monkeypatch.setattr(_sharded.ShardedSaver, "_write", lambda *_, **__: None)
 
 
