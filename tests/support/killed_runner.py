@@ -248,7 +248,8 @@ def outcome(folder: Path) -> dict[str, Any]:
             )
             for trial in trials
         }
-        folders = list((folder / "checkpoints").iterdir())
+        # A killed probe of the storage leaves a file, which a later start removes after a day.
+        folders = [path for path in (folder / "checkpoints").iterdir() if path.is_dir()]
         return {
             "state": experiment.state.value,
             "progress": experiment.progress,
