@@ -9,7 +9,6 @@ import secrets
 import threading
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
-from typing import TypeAlias
 
 from detcore.checkpoint import (
     CheckpointContext,
@@ -263,8 +262,6 @@ def _check_repair(bench: Bench) -> str | None:
     found = bench.states()
     return None if found == expected else f"checkpoints are {found}, not {expected}"
 
-
-_Act: TypeAlias = Callable[[Process], None]
 
 SCENARIOS: Mapping[str, Scenario] = {
     "upload": Scenario(act=_upload),
