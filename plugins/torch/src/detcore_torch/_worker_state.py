@@ -45,7 +45,7 @@ def capture_worker(
             other parameters are added.
     """
     random, generators = capture_generators()
-    state = {
+    state: dict[str, Any] = {
         "batches": batches,
         "random": random,
         "generators": generators,
@@ -54,10 +54,11 @@ def capture_worker(
             for name, parameter in _parameters(models)
             if parameter.grad is not None and id(parameter) not in applied
         },
-        "callbacks": {} if callbacks is None else callbacks.state_dict(),
         "attributes": dict(attributes or {}),
         "metrics": capture_metrics(models),
     }
+    if callbacks is not None:
+        state["callbacks"] = callbacks.state_dict()
     files.add_state(_NAME, state)
 
 
