@@ -396,16 +396,6 @@ def store(request: pytest.FixtureRequest) -> Iterator[StorageBackend]:
             yield opened
 
 
-def test_on_an_object_store(store: StorageBackend, database: Any, make_desk: Any) -> None:
-    desk = make_desk(database, store)
-    content = os.urandom(20 << 20)
-    name = desk.context.save_async(open_gate(content), META)
-    desk.context.wait()
-    assert verify_checkpoint(store, name) == []
-    with desk.context.restore_path(name) as path:
-        assert (path / "weights").read_bytes() == content
-
-
 def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_desk: Any) -> None:
     desk = make_desk(database, store)
     reached = threading.Event()

@@ -363,14 +363,6 @@ def test_a_manifest_that_could_not_be_read_again_is_not_written(
     assert desk.storage.list() == []
 
 
-def test_a_million_files(local_desk: Any, unread: Any, folder: Path, world: Path) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    path = local_desk.storage.root / uuid / "manifest.json"
-    entries = (b'"file-%07d":{"size":0,"xxh3_128":"%032d"}' % (i, 0) for i in range(1_000_000))
-    path.write_bytes(b'{"files":{' + b",".join(entries) + b"}}")
-    refused(unread, uuid, world, r"it has \d+ bytes, and 67108864 are read at most")
-
-
 def test_many_files_that_are_not_there(
     local_desk: Any, unread: Any, folder: Path, world: Path
 ) -> None:

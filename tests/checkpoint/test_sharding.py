@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from detcore.checkpoint._sharded import Part, merge_metadata, resolve, share_out
+from detcore.checkpoint._sharded import Part, merge_metadata, share_out
 from detcore.errors import CheckpointConflictError
 
 HERE = ("host", 1, 2)
@@ -45,20 +45,6 @@ def test_a_file_in_the_place_of_a_folder(first: Part, second: Part, what: str) -
 def test_folders_are_empty_only_if_nobody_has_anything_in_them() -> None:
     shares = share_out([part("full/a", directories=("empty", "filled")), part("filled/b")])
     assert shares.directories == ("empty",)
-
-
-def test_contested_files_must_be_the_same() -> None:
-    shares = share_out([part("a", "b"), part("a"), part("a", "b")])
-    resolve(shares, [{"a": 1, "b": 5}, {"a": 1}, {"a": 1, "b": 5}])
-    with pytest.raises(
-        CheckpointConflictError, match=r"a is not the same on rank 0 and rank 1 \(and 1"
-    ):
-        resolve(shares, [{"a": 1, "b": 5}, {"a": 2}, {"a": 1, "b": 6}])  # fmt: skip
-
-
-def test_metadata_is_merged_key_by_key() -> None:
-    merged = merge_metadata([{"a": 1, "deep": {"x": [1]}}, {"deep": {"y": 2}}, {"a": 1}, {}])
-    assert merged == {"a": 1, "deep": {"x": [1], "y": 2}}
 
 
 @pytest.mark.parametrize(

@@ -138,9 +138,3 @@ except DistributedError as error:
         expect=1,
     )
     assert "heard: rank 0" in output
-
-
-def test_a_worker_that_does_not_say_who_it_is_with_is_told_to(launch: Any) -> None:
-    _, output = launch("core.init()\n", 2, expect=1)
-    assert "in one of 2 workers of a job" in output
-    assert "from_env()" in output

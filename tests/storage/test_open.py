@@ -189,11 +189,6 @@ def test_an_unknown_type_is_a_type_error_and_names_the_known(tmp_path: Path) -> 
     assert "pip install 'detcore-storage[s3]'" in str(caught.value)
 
 
-def test_an_unknown_scheme_is_refused_when_used(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="nonsense://x"):
-        opened("nonsense://x/y", tmp_path).probe()
-
-
 def test_an_unknown_scheme_is_reported_with_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(
         ConfigError, match=r"unknown URL scheme, 's4'\.\n.*: abfs, .* s3, "

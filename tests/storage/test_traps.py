@@ -176,20 +176,6 @@ def test_a_check_finds_what_a_store_can_do(kind: str, open_kind: Open) -> None:
     assert storage.list() == []
 
 
-def test_a_check_notices_that_conditional_puts_are_ignored() -> None:
-    class Careless(FsspecStorage):
-        def create(self, key: str, data: bytes) -> None:
-            self.replace(key, data)
-
-    findings = {
-        finding.name: finding
-        for finding in check_storage(Careless(f"memory://{uuid.uuid4().hex}/x"))
-    }
-    assert not findings["conditional put"].is_ok
-    assert "overwrites the first without a word" in findings["conditional put"].text
-    assert "8 of 8 writers" in findings["conditional put, raced"].text
-
-
 # Tells of so many parts, and then waits to be killed.
 TELL_UNTIL = """
 import time

@@ -56,16 +56,6 @@ def test_check_of_what_does_not_work(tmp_path: Path) -> None:
     assert "Not a directory" in told["findings"][0]["text"]
 
 
-def test_check_of_a_bucket_that_is_not_there(tmp_path: Path, weed_url: str) -> None:
-    file = experiment(
-        tmp_path, type="s3", bucket="absent", endpoint_url=weed_url, access_key=ACCESS_KEY,
-        secret_key=SECRET_KEY,
-    )  # fmt: skip
-    done = run(tmp_path, "check", file)
-    assert done.exit_code == 1
-    assert "the bucket 'absent' of s3://absent does not exist" in done.output
-
-
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
@@ -83,15 +73,6 @@ def test_settings_that_cannot_be_used(
     done = run(tmp_path, "check", experiment(tmp_path, type="s3", **fields))
     assert done.exit_code == 2
     assert re.search(message, done.output), done.output
-
-
-def test_torture_of_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "store").mkdir()
-    done = run(tmp_path, "torture", str(tmp_path / "store"), "--points", "30")
-    assert done.exit_code == 0, done.output
-    last = done.output.splitlines()[-1]
-    assert re.fullmatch(r"30 of \d{3} crash points tried in \d+ s: nothing was lost", last), last
-    assert list((tmp_path / "store").rglob("*.bin")) == []
 
 
 def test_torture_of_some_points_by_an_experiment_file(tmp_path: Path, weed_url: str) -> None:
@@ -114,7 +95,8 @@ def test_torture_of_a_directory_by_an_experiment_file(tmp_path: Path) -> None:
     file = experiment(tmp_path, type="directory", container_path=str(tmp_path / "store"))
     done = run(tmp_path, "torture", file, "--points", "3")
     assert done.exit_code == 0, done.output
-    assert re.search(r"^3 of \d+ crash points tried", done.output.splitlines()[-1])
+    last = done.output.splitlines()[-1]
+    assert re.fullmatch(r"3 of \d{3} crash points tried in \d+ s: nothing was lost", last), last
     assert list((tmp_path / "store").iterdir()) == []
 
 
