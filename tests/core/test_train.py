@@ -14,8 +14,10 @@ from detcore import core
 from detcore.core import EarlyExitReason, TensorboardMode
 from detcore.errors import ContextStateError, MetricError
 
+Open = Callable[..., core.Context]
 
-def test_metrics_come_back_from_the_database(alone: Callable[..., core.Context], home: Any) -> None:
+
+def test_metrics_come_back_from_the_database(alone: Open, home: Any) -> None:
     nan, inf = float("nan"), float("inf")
     with alone() as context:
         context.train.report_training_metrics(
@@ -82,9 +84,7 @@ def test_scalars_of_frameworks(value: Any, expected: float) -> None:
         ([("loss", 1)], "training metrics are a list"),
     ],
 )
-def test_what_is_no_number_is_named(
-    alone: Callable[..., core.Context], metrics: Any, message: str
-) -> None:
+def test_what_is_no_number_is_named(alone: Open, metrics: Any, message: str) -> None:
     with alone() as context:
         with pytest.raises(MetricError, match=message):
             context.train.report_training_metrics(1, metrics)
@@ -94,15 +94,13 @@ def test_what_is_no_number_is_named(
             context.train.report_training_metrics(1, {"loss": 1.0}, [{"loss": 1.0}, metrics])
 
 
-def test_a_name_that_no_encoding_has(alone: Callable[..., core.Context]) -> None:
+def test_a_name_that_no_encoding_has(alone: Open) -> None:
     with alone() as context:
         context.train.report_validation_metrics(1, {"half \ud800": 1.0})
 
 
 @pytest.mark.parametrize("steps", [-1, 1.5, None, "3", True, 2**63])
-def test_steps_that_are_no_number_of_batches(
-    alone: Callable[..., core.Context], steps: Any
-) -> None:
+def test_steps_that_are_no_number_of_batches(alone: Open, steps: Any) -> None:
     with alone() as context, pytest.raises(MetricError, match="steps_completed is"):
         context.train.report_training_metrics(steps, {"loss": 1.0})
 
@@ -155,22 +153,20 @@ def test_a_resumed_trial_does_not_know_what_was_lost(managed: Any) -> None:
         assert resumed.train.get_experiment_best_validation() == 4.0
 
 
-def test_without_an_experiment_file_there_is_no_best(alone: Callable[..., core.Context]) -> None:
+def test_without_an_experiment_file_there_is_no_best(alone: Open) -> None:
     with alone() as context:
         context.train.report_validation_metrics(1, {"loss": 1.0})
         assert context.train.get_experiment_best_validation() is None
 
 
-def test_the_first_early_exit_stands(alone: Callable[..., core.Context]) -> None:
+def test_the_first_early_exit_stands(alone: Open) -> None:
     with alone() as context:
         context.train.report_early_exit(EarlyExitReason.USER_REQUESTED_STOP)
         context.train.report_early_exit(EarlyExitReason.INVALID_HP)
         assert context.train.early_exit_reason is EarlyExitReason.USER_REQUESTED_STOP
 
 
-def test_event_files_are_copied_on_request(
-    alone: Callable[..., core.Context], tmp_path: Path
-) -> None:
+def test_event_files_are_copied_on_request(alone: Open, tmp_path: Path) -> None:
     root = tmp_path / "store"
     with alone(tensorboard_mode=TensorboardMode.MANUAL, checkpoint_storage=str(root)) as context:
         context.train.report_training_metrics(1, {"loss": 1.0})
@@ -190,6 +186,6 @@ def test_event_files_are_copied_on_request(
     assert copies == [f"{prefix}/sub/events#0"]
 
 
-def test_in_auto_mode_there_is_nothing_to_upload(alone: Callable[..., core.Context]) -> None:
+def test_in_auto_mode_there_is_nothing_to_upload(alone: Open) -> None:
     with alone() as context, pytest.raises(ContextStateError, match=r"TensorboardMode.MANUAL"):
         context.train.upload_tensorboard_files()

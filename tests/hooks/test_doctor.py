@@ -40,10 +40,8 @@ class Breakage:
     """A seeded fault: what is installed, what is said of it, and the two commands."""
 
     said: str
-    mend: str
-    distributions: Mapping[str, Mapping[str, Any]] = dataclasses.field(
-        default_factory=lambda: {"detcore-bad": {}}
-    )
+    distributions: Mapping[str, Mapping[str, Any]]
+    mend: str = f"{UPGRADE} detcore-bad"
     alternative: str | None = OFF.format("bad")
     only: tuple[str, ...] = ("bad",)
 
@@ -60,12 +58,11 @@ BREAKAGES = {
     "missing module": Breakage(
         r"bad \(detcore-bad 1\.0\): there is no module 'detcore_bad': the installation is "
         "damaged",
-        f"{PIP} --force-reinstall --no-deps detcore-bad",
         bad(modules={}),
+        f"{PIP} --force-reinstall --no-deps detcore-bad",
     ),
     "missing object": Breakage(
         r"module detcore_bad\.plugin has no object 'plugn'; did you mean 'plugin'\?",
-        f"{UPGRADE} detcore-bad",
         bad(
             modules={"detcore_bad.plugin": "plugin = object()"},
             plugins={"bad": "detcore_bad.plugin:plugn"},
@@ -73,38 +70,31 @@ BREAKAGES = {
     ),
     "syntax error": Breakage(
         r"importing detcore_bad\.plugin fails: SyntaxError: .*detcore_bad/plugin\.py, line 2\)",
-        f"{UPGRADE} detcore-bad",
         source("import json\ndef broken(:\n"),
     ),
     "missing dependency": Breakage(
         r"importing detcore_bad\.plugin needs the module 'no_such_module', which is not installed",
-        f"{UPGRADE} detcore-bad",
         source("import no_such_module.part"),
     ),
     "name gone from a dependency": Breakage(
         r"importing detcore_bad\.plugin fails: ImportError: cannot import name 'gone' from 'json'"
         r".*plugin\.py, line 1\)",
-        f"{UPGRADE} detcore-bad",
         source("from json import gone"),
     ),
     "module gone from detcore": Breakage(
         r"fails: ModuleNotFoundError: No module named 'detcore\.gone'",
-        f"{UPGRADE} detcore-bad",
         source("import detcore.gone"),
     ),
     "exception on import": Breakage(
         r"fails: RuntimeError: two lines \(.*plugin\.py, line 1\)",
-        f"{UPGRADE} detcore-bad",
         source("raise RuntimeError('two\\nlines')"),
     ),
     "exit on import": Breakage(
         r"importing detcore_bad\.plugin ends the program: .*plugin\.py, line 2",
-        f"{UPGRADE} detcore-bad",
         source("import sys\nsys.exit(0)"),
     ),
     "prints on import": Breakage(
         "it prints when it is imported: 'hello'",
-        f"{UPGRADE} detcore-bad",
         source(
             "print('hello')\nfrom detcore import hookimpl\n"
             "@hookimpl\ndef detcore_trial_started(): ..."
@@ -112,7 +102,6 @@ BREAKAGES = {
     ),
     "warns on import": Breakage(
         r"it warns when it is imported: UserWarning: careful \(.*plugin\.py, line 1\)",
-        f"{UPGRADE} detcore-bad",
         source(
             "import warnings; warnings.warn('careful')\nfrom detcore import hookimpl\n"
             "@hookimpl\ndef detcore_trial_started(): ..."
@@ -121,36 +110,33 @@ BREAKAGES = {
     "one name from two distributions": Breakage(
         r"bad: detcore-bad 1\.0 and detcore-worse 2\.0 both bring a plugin of this name; none of "
         "them is used",
-        f"{uninstall_prefix()} detcore-worse",
         {
             "detcore-bad": {},
             "detcore-worse": {"version": "2.0", "plugins": {"bad": "detcore_worse.plugin"}},
         },
+        f"{uninstall_prefix()} detcore-worse",
         alternative=f"{uninstall_prefix()} detcore-bad",
     ),
     "name of the built-in plugin": Breakage(
         r"core: detcore 0\.\S+ and detcore-bad 1\.0 both bring a plugin of this name; the built-in "
         "one is used",
-        f"{uninstall_prefix()} detcore-bad",
         bad(plugins={"core": "detcore_bad.plugin"}),
+        f"{uninstall_prefix()} detcore-bad",
         alternative=None,
         only=("core",),
     ),
     "unknown hook": Breakage(
         r"there is no hook 'detcore_trial_startd'; did you mean 'detcore_trial_started'\? "
         r"\(.*plugin\.py, line 2\)",
-        f"{UPGRADE} detcore-bad",
         source("from detcore import hookimpl\n@hookimpl\ndef detcore_trial_startd(trial): ..."),
     ),
     "wrong argument": Breakage(
         r"detcore_trial_started takes 'trail', which it is not given; its arguments are "
         r"\(trial, event\) \(.*plugin\.py, line 2\)",
-        f"{UPGRADE} detcore-bad",
         source("from detcore import hookimpl\n@hookimpl\ndef detcore_trial_started(trail): ..."),
     ),
     "wrapper": Breakage(
         r"detcore_trial_started is a wrapper, which detcore does not call",
-        f"{UPGRADE} detcore-bad",
         source(
             "from detcore import hookimpl\n"
             "@hookimpl(wrapper=True)\ndef detcore_trial_started(): return (yield)"
@@ -158,18 +144,15 @@ BREAKAGES = {
     ),
     "no hooks": Breakage(
         r"detcore_bad\.plugin implements no hook: it has no function marked detcore\.hookimpl",
-        f"{UPGRADE} detcore-bad",
         source("def something(): ..."),
     ),
     "unmarked hook": Breakage(
         r"detcore_trial_started is never called, for it is not marked with @detcore\.hookimpl "
         r"\(.*plugin\.py, line 1\)",
-        f"{UPGRADE} detcore-bad",
         source("def detcore_trial_started(trial): ..."),
     ),
     "hook raises": Breakage(
         r"detcore_register_framework fails: KeyError: 'x' \(.*plugin\.py, line 4\)",
-        f"{UPGRADE} detcore-bad",
         source(
             "from detcore import hookimpl\n"
             "@hookimpl\ndef detcore_register_framework():\n    return {}['x']"
@@ -177,7 +160,6 @@ BREAKAGES = {
     ),
     "hook returns the wrong type": Breakage(
         r"detcore_register_storage returned 's3', which is no StorageType \(.*plugin\.py, line 2\)",
-        f"{UPGRADE} detcore-bad",
         source(
             "from detcore import hookimpl\n@hookimpl\ndef detcore_register_storage(): return 's3'"
         ),
@@ -185,7 +167,6 @@ BREAKAGES = {
     "model of a search method's settings is not there": Breakage(
         r"it registers a searcher whose settings is 'detcore_bad\.gone:Settings', but there is no "
         r"module 'detcore_bad\.gone'",
-        f"{UPGRADE} detcore-bad",
         source(
             "from detcore import hookimpl\nfrom detcore.hooks import SearcherType\n@hookimpl\n"
             "def detcore_register_searcher():\n"
@@ -196,7 +177,6 @@ BREAKAGES = {
     "registered module is not there": Breakage(
         r"it registers a searcher whose method is 'detcore_bad\.gone:Random', but there is no "
         r"module 'detcore_bad\.gone'",
-        f"{UPGRADE} detcore-bad",
         source(
             "from detcore import hookimpl\nfrom detcore.hooks import SearcherType\n@hookimpl\n"
             "def detcore_register_searcher():\n"
@@ -206,51 +186,48 @@ BREAKAGES = {
     "one framework from two plugins": Breakage(
         r"bad \(detcore-bad 1\.0\) and worse \(detcore-worse 1\.0\): both register the framework "
         "'lasagne'; none is used",
-        OFF.format("worse"),
         {
             "detcore-bad": {"modules": {"detcore_bad.plugin": framework("lasagne")}},
             "detcore-worse": {"modules": {"detcore_worse.plugin": framework("lasagne")}},
         },
+        OFF.format("worse"),
         only=("bad", "worse"),
     ),
     "launcher of a built-in name": Breakage(
         r"core \(detcore .*\) and bad \(detcore-bad 1\.0\): both register the launcher 'local'; "
         "the built-in one is used",
-        OFF.format("bad"),
         source(
             "from detcore import hookimpl\nfrom detcore.hooks import LauncherType\n@hookimpl\n"
             "def detcore_register_launcher(): return LauncherType(name='local', launcher='json:L')"
         ),
+        OFF.format("bad"),
         alternative=None,
     ),
     "malformed entry point value": Breakage(
         r"its entry point 'bad = detcore-bad/plugin\.py' names neither a module nor "
         "'module:object'",
-        f"{UPGRADE} detcore-bad",
         bad(plugins={"bad": "detcore-bad/plugin.py"}),
     ),
     "malformed entry point line": Breakage(
         r"detcore-bad 1\.0: its entry_points\.txt cannot be read \(",
-        f"{UPGRADE} detcore-bad",
         bad(entry_points="[detcore]\nbad detcore_bad.plugin\n"),
         alternative=f"{uninstall_prefix()} detcore-bad",
         only=(),
     ),
     "framework not installed": Breakage(
         "its framework 'lasagne' needs the module 'no_such_lasagne', which is not installed",
-        "pip install 'no-such-lasagne[cpu]'",
         source(
             framework("lasagne", ("json", "no_such_lasagne"), "pip install 'no-such-lasagne[cpu]'")
         ),
+        "pip install 'no-such-lasagne[cpu]'",
     ),
     "version conflict with detcore": Breakage(
         r"it requires detcore>=99, but detcore \S+ is installed",
-        f"{UPGRADE} detcore-bad 'detcore>=99'",
         bad(requires=["not a requirement", 'detcore>=98; extra == "x"', "Detcore (>=99)"]),
+        f"{UPGRADE} detcore-bad 'detcore>=99'",
     ),
     "command of a built-in name": Breakage(
         "its command 'run' has the name of a built-in command; the built-in one is used",
-        f"{UPGRADE} detcore-bad",
         source(
             "import click\nfrom detcore import hookimpl\n"
             "@hookimpl\ndef detcore_register_commands(): return click.Command('run')"
@@ -258,7 +235,6 @@ BREAKAGES = {
     ),
     "declared command of a built-in name": Breakage(
         "its command 'run' has the name of a built-in command; the built-in one is used",
-        f"{UPGRADE} detcore-bad",
         bad(commands={"run": "detcore_bad.plugin"}),
     ),
 }

@@ -22,8 +22,6 @@ from detcore.distributed import DistributedContext
 from detcore.errors import CheckpointCorruptError, CheckpointError, CheckpointNotFoundError
 from detcore.storage import StorageBackend
 
-__all__ = ["CONTENT", "DAMAGES", "MANIFEST", "SAME_SIZE", "Damage", "Saved", "check_damage", "save"]
-
 SIZES = {"a/weights": 70_000, "a/optimizer": 70_000, "state": 33, "empty": 0}
 LARGE_BYTES = 9_000_000  # read in several parts from object stores
 MANIFEST_NAME = "manifest.json"

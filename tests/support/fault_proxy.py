@@ -14,8 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from urllib.parse import urlsplit
 
-__all__ = ["FAULTS", "REFUSALS", "FaultProxy", "fault_proxy"]
-
 FAULTS = ("503", "429", "reset before", "reset after", "truncate", "delay", "throttle")
 """All but ``"stall"``, which nothing but a time limit ends, and those of credentials."""
 REFUSALS = {

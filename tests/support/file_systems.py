@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["mounted_disk"]
-
 
 @contextlib.contextmanager
 def mounted_disk(folder: Path, *, size: str) -> Iterator[Path]:

@@ -8,8 +8,6 @@ import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
-__all__ = ["call_in_child"]
-
 _Result = TypeVar("_Result")
 
 

@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 from processes import Starter
 
-__all__ = ["LAUNCH", "Launch", "run_ranks"]
-
 LAUNCH = [sys.executable, "-m", "detcore", "launch"]
 
 

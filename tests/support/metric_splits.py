@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from detcore.metrics import MetricReducer
 
-__all__ = ["Split", "assert_plain", "assert_same", "reduce_split", "splits", "whole"]
-
 
 @dataclasses.dataclass(frozen=True)
 class Split:

@@ -11,15 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-__all__ = [
-    "Starter",
-    "all_command_lines",
-    "catches",
-    "is_pending",
-    "is_running",
-    "wait_until_gone",
-]
-
 
 class Starter:
     """Starts processes; what a test leaves running is killed at the end."""

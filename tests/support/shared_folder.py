@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-__all__ = ["shared_folder"]
-
 
 def shared_folder(factory: pytest.TempPathFactory, name: str, make: Callable[[Path], None]) -> Path:
     """Return a folder; the first process that asks for it fills it, and the others wait for that.

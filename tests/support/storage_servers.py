@@ -24,18 +24,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from detcore_storage import GcsSettings, S3Settings
 
-__all__ = [
-    "ACCESS_KEY",
-    "BUCKET",
-    "SECRET_KEY",
-    "free_port",
-    "gcs_server",
-    "gcs_settings",
-    "moto",
-    "s3_settings",
-    "seaweedfs",
-]
-
 ACCESS_KEY = "test"
 SECRET_KEY = "testsecret"
 BUCKET = "ckpt"

@@ -18,8 +18,6 @@ from detcore.database import Database
 from detcore.launch import LocalLauncher, WorkerEvent, WorkerGroup
 from detcore.types import TrialInfo
 
-__all__ = ["CONFIG", "HPARAMS", "Runs", "Trials", "finish", "kind", "wait_for_event"]
-
 MODEL = """
 import atexit, gc, json, os, random, signal, sys, threading, time
 import numpy as np
