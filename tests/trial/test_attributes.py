@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import collections
 import json
+import queue
 import random
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from detcore.distributed import DistributedContext
 from detcore.errors import InvalidCheckpointError
 from detcore.trial import AttributeTracker
 
@@ -255,3 +258,46 @@ def test_equal_sets_are_no_change() -> None:
     for name in ("c", "a", "b"):
         names.names.add(name)
     assert tracker.capture() == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "use"),
+    [
+        (threading.Event(), threading.Event.set),
+        (queue.Queue(), lambda value: value.put(1)),
+        (DistributedContext(), lambda value: setattr(value, "note", 1)),
+    ],
+)
+def test_objects_that_threads_share_are_no_state(value: object, use: Callable[..., None]) -> None:
+    callback = Callback()
+    callback.value = value  # type: ignore[attr-defined]  # of this test
+    tracker = track(callback)
+    use(value)
+    assert "value" not in [*tracker.list_changed(), *tracker.capture()]
+
+
+@pytest.mark.parametrize("kind", [collections.deque, dict])
+def test_container_may_change_while_it_is_read(kind: type) -> None:
+    """A thread of the user's may do so at any time; here the state of an item does."""
+
+    class Grows:
+        def state_dict(self) -> dict[str, int]:
+            grow(len(items))
+            return {}
+
+        def load_state_dict(self, state: dict[str, int]) -> None: ...
+
+    class Holder:
+        def __init__(self) -> None:
+            self.items = items
+
+    items: Any = {0: Grows()} if kind is dict else kind([Grows()])
+
+    def grow(length: int) -> None:
+        if kind is dict:
+            items[length] = length
+        else:
+            items.append(length)
+
+    captured = AttributeTracker(Holder()).capture()
+    assert list(captured) == ["items"]

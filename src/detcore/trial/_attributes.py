@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import collections
 import logging
+import queue
 import random
 import struct
+import threading
 import types
 from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import PurePath
@@ -15,7 +17,9 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from detcore.contract.distributed import DistributedContext
 from detcore.contract.errors import InvalidCheckpointError
+from detcore.contract.trial import TrialContext
 
 _logger = logging.getLogger("detcore.trial")
 
@@ -28,10 +32,12 @@ _IN_PLACE = frozenset({_OBJECT, _STATE, _GENERATOR, _DEFAULTDICT})
 _OPAQUE = "$opaque"
 _MAX_DEPTH = 6
 _MAX_ITEMS = 100_000  # in one container; a larger one is data, not state
-# Values of the program, not of the training; a logger notes the levels that it was asked for.
+# Values of the program, not of the training; a logger notes the levels that it was asked for, and
+# threads change their objects and those of the contexts at any time.
 CODE_TYPES = (
     types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType, type,
-    logging.Logger,
+    logging.Logger, threading.Thread, threading.Condition, threading.Event, threading.Semaphore,
+    threading.Barrier, queue.Queue, TrialContext, DistributedContext,
 )  # fmt: skip
 _MISSING = object()
 
@@ -187,7 +193,7 @@ class AttributeTracker:
     def _list_attributes(self) -> list[tuple[str, Any]]:
         return [
             (name, value)
-            for name, value in self._get_attributes().items()
+            for name, value in list(self._get_attributes().items())
             if name not in self._ignored and id(value) not in self._ignored_objects
         ]
 
@@ -272,15 +278,16 @@ class _Encoder:
         return self._encode_object(value, depth + 1)
 
     def _encode_container(self, value: Any, depth: int) -> Any:
+        # Iterations are over copies: a thread may change a container meanwhile.
         if len(value) > _MAX_ITEMS:
             return self._opaque([id(value), len(value)])
         if isinstance(value, dict):
             return self._encode_dict(value, depth)
         if isinstance(value, set | frozenset):
             # Sorted, so that equal sets have one form, whatever their order in this process is.
-            items = sorted((self._encode(item, depth) for item in value), key=repr)
+            items = sorted((self._encode(item, depth) for item in list(value)), key=repr)
             return {_CONTAINERS[type(value)]: items}
-        items = [self._encode(item, depth) for item in value]
+        items = [self._encode(item, depth) for item in list(value)]
         if type(value) is list:
             return items
         if isinstance(value, collections.deque):
@@ -288,7 +295,7 @@ class _Encoder:
         return {_TUPLE: items}
 
     def _encode_dict(self, value: Mapping[Any, Any], depth: int) -> Any:
-        pairs = [(key, self._encode(item, depth)) for key, item in value.items()]
+        pairs = [(key, self._encode(item, depth)) for key, item in list(value.items())]
         mark = _CONTAINERS[type(value)]
         if mark == _DICT and all(type(k) is str and not k.startswith("$") for k, _ in pairs):
             return dict(pairs)
