@@ -34,7 +34,7 @@ from detcore_keras._seeding import end_epoch, seeded_item
 _logger = logging.getLogger("detcore.keras")
 
 _SLOW_ITEM_S = 60.0
-_REPORT_TIMEOUT_S = 5.0
+_REPORT_TIMEOUT_S = 30.0
 # The server has this process's module search path, whatever was done to sys.path.
 _SERVER = """\
 import json, sys
@@ -81,6 +81,7 @@ class ItemProcesses:
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._failure: str | None = None
         self._lifeline, lifeline = multiprocessing.Pipe()
+        self._lifeline_lock = threading.Lock()
         passed = [lifeline, *(theirs for _, theirs in pairs)]
         descriptors = [each.fileno() for each in passed]
         descriptors += [memory.fileno() for memory in self._memories]
@@ -186,10 +187,14 @@ class ItemProcesses:
 
     def _describe_end(self) -> str:
         """Return how a worker ended, as the server reports it."""
-        with contextlib.suppress(EOFError, ConnectionError):
-            if self._lifeline.poll(_REPORT_TIMEOUT_S):
-                return _describe_code(self._lifeline.recv())
-        return "its server process has ended, too"
+        try:
+            # Several workers may end together, and each of them has its thread here.
+            with self._lifeline_lock:
+                if self._lifeline.poll(_REPORT_TIMEOUT_S):
+                    return _describe_code(self._lifeline.recv())
+        except (EOFError, ConnectionError):
+            return "its server process has ended, too"
+        return f"its server process did not report how within {_REPORT_TIMEOUT_S:.0f} s"
 
 
 def _describe_code(code: int) -> str:
