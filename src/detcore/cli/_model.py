@@ -140,7 +140,7 @@ def create(
 @master_option
 def list_command(
     obj: CliContext,
-    /,
+    *,
     name: str,
     description: str,
     labels: tuple[str, ...],

@@ -96,22 +96,7 @@ Exit codes:
 )
 @click.option("--detach", is_flag=True, help="With --master: do not follow it.")
 @click.pass_obj
-def run(
-    obj: CliContext,
-    config: Path | None,
-    model_dir: Path | None,
-    resume: int | None,
-    test_mode: bool,
-    as_json: bool,
-    quiet: bool,
-    verbose: bool,
-    settings: tuple[str, ...],
-    slots: int | None,
-    launcher: str | None,
-    max_slots: int | None,
-    master: str | None = None,
-    detach: bool = False,
-) -> None:
+def run(obj: CliContext, /, **values: Any) -> None:
     """Train an experiment in this terminal, or continue one.
 
     CONFIG.yaml is the experiment file; MODEL_DIR is the folder of your code, by default the
@@ -121,153 +106,161 @@ def run(
     .detignore excludes; Ctrl-C only stops following it. With --resume ID the experiment continues
     there, or is followed again.
     """
-    if (config is None) == (resume is None):
+    options = _Options(**values)
+    _check_options(options)
+    if options.master is None:
+        _run_here(obj, options)
+    else:
+        _run_at(obj, options.master, options)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Options:
+    """The arguments and options of ``detcore run``."""
+
+    config: Path | None
+    model_dir: Path | None
+    resume: int | None
+    test_mode: bool
+    as_json: bool
+    quiet: bool
+    verbose: bool
+    settings: tuple[str, ...]
+    slots: int | None
+    launcher: str | None
+    max_slots: int | None
+    master: str | None
+    detach: bool
+
+    def list_settings(self) -> tuple[str, ...]:
+        """Return the values of ``--set`` and of the options for single settings, which win."""
+        values = {
+            "launcher.name": self.launcher,
+            "resources.slots_per_trial": self.slots,
+            "resources.max_slots": self.max_slots,
+        }
+        flags = [
+            f"{name}={json.dumps(value)}" for name, value in values.items() if value is not None
+        ]
+        # Another launcher's name replaces the file's section, but not the settings that follow.
+        first = () if self.launcher is None else (f"launcher={json.dumps(self.launcher)}",)
+        return (*first, *self.settings, *flags)
+
+
+def _check_options(options: _Options) -> None:
+    """Raise a usage error for options that exclude each other."""
+    is_resumed, is_remote = options.resume is not None, options.master is not None
+    if (options.config is None) != is_resumed:
         raise click.UsageError("give an experiment file, or --resume ID (one of the two)")
-    if resume is not None and test_mode:
+    if is_resumed and options.test_mode:
         raise click.UsageError("--test belongs to a new experiment, not to --resume")
-    if resume is not None and settings and master is not None:
+    if is_resumed and options.settings and is_remote:
         raise click.UsageError(
             "--set belongs to a new experiment, where a server runs it: hand in a new one with "
             "--set searcher.source_checkpoint_uuid=UUID to begin with a checkpoint of this one"
         )
-    if quiet and verbose:
+    if options.quiet and options.verbose:
         raise click.UsageError("give --quiet or --verbose, not both")
-    if verbose and master is not None:
+    if options.verbose and is_remote:
         raise click.UsageError("--verbose belongs to a run on this machine, not to --master")
-    if detach and master is None:
+    if options.detach and not is_remote:
         raise click.UsageError("--detach belongs to --master")
-    if resume is not None and master is not None and (slots or launcher or max_slots):
+    if is_resumed and is_remote and (options.slots or options.launcher or options.max_slots):
         raise click.UsageError(
             "--slots, --launcher and --max-slots belong to a new experiment, where a server runs it"
         )
-    if config is not None:
-        settings = _settings_with_flags(settings, slots, launcher, max_slots)
-    if master is not None:
-        _run_at(
-            obj,
-            master,
-            config,
-            model_dir,
-            resume=resume,
-            settings=settings,
-            test_mode=test_mode,
-            detach=detach,
-            as_json=as_json,
-            quiet=quiet,
-        )
-        return
+
+
+def _run_here(obj: CliContext, options: _Options) -> None:
+    """Train the experiment on this machine."""
     plugins = obj.plugin_manager()
+    from detcore.config import parse_set_flags
     from detcore.runner import RunSettings, resume_experiment, start_experiment
 
-    display = _make_display(as_json, quiet=quiet, verbose=verbose)
+    display = _make_display(options)
     with contextlib.closing(display):
         run_settings = RunSettings(
             environment=obj.environment,
             plugins=plugins,
             listener=display,
-            max_slots=max_slots,
-            is_verbose=verbose,
+            max_slots=options.max_slots,
+            is_verbose=options.verbose,
         )
-        if config is not None:
+        if options.config is not None:
             if obj.environment.master is not None:
                 display.notice(
                     f"training here: {obj.environment.master} of the environment is used where "
                     "--master says so"
                 )
-            folder = (model_dir or config.parent).absolute()
+            folder = (options.model_dir or options.config.parent).absolute()
             loaded = load_experiment_file(
-                config, settings, environment=obj.environment, plugins=plugins, code_dir=folder
+                options.config,
+                options.list_settings(),
+                environment=obj.environment,
+                plugins=plugins,
+                code_dir=folder,
             )
             for notice in loaded.notices:
                 display.notice(notice)
-            result = start_experiment(loaded, folder, run_settings, test_mode=test_mode)
+            result = start_experiment(loaded, folder, run_settings, test_mode=options.test_mode)
         else:
-            from detcore.config import parse_set_flags
-
             result = resume_experiment(
-                resume or 0,
+                options.resume or 0,
                 run_settings,
-                slots=slots,
-                launcher=launcher,
-                changes=parse_set_flags(settings),
+                slots=options.slots,
+                launcher=options.launcher,
+                changes=parse_set_flags(options.settings),
             )
-    _conclude(result, display, as_json=as_json)
+    _conclude(result, display, as_json=options.as_json)
     raise SystemExit(_exit_code(result))
 
 
-def _settings_with_flags(
-    settings: tuple[str, ...], slots: int | None, launcher: str | None, max_slots: int | None
-) -> tuple[str, ...]:
-    """Return the values of ``--set`` together with those of the dedicated options, which win."""
-    given = {
-        "launcher.name": launcher,
-        "resources.slots_per_trial": slots,
-        "resources.max_slots": max_slots,
-    }
-    flags = [f"{name}={json.dumps(value)}" for name, value in given.items() if value is not None]
-    # The name of another launcher replaces the file's section, but not the settings that follow.
-    first = () if launcher is None else (f"launcher={json.dumps(launcher)}",)
-    return (*first, *settings, *flags)
-
-
-def _run_at(
-    obj: CliContext,
-    master: str,
-    config: Path | None,
-    model_dir: Path | None,
-    *,
-    resume: int | None,
-    settings: tuple[str, ...],
-    test_mode: bool,
-    detach: bool,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    """Have a server train the experiment, as `run` does here."""
+def _run_at(obj: CliContext, master: str, options: _Options) -> None:
+    """Have a server train the experiment, as `_run_here` does here."""
     from detcore.config import parse_set_flags
     from detcore.experimental.http import Detached, HandIn, activate, follow, submit
 
-    environment, overrides = obj.environment, parse_set_flags(settings)
-    display = _make_display(as_json, quiet=quiet)
+    environment = obj.environment
+    display = _make_display(options)
     try:
         with contextlib.closing(display):
-            if config is not None:
-                given = HandIn.from_file(
-                    config,
-                    overrides=overrides,
+            if options.config is not None:
+                hand_in = HandIn.from_file(
+                    options.config,
+                    overrides=parse_set_flags(options.list_settings()),
                     environment=environment.config_overrides,
-                    test_mode=test_mode,
+                    test_mode=options.test_mode,
                 )
-                folder = model_dir or config.absolute().parent
+                folder = options.model_dir or options.config.absolute().parent
                 session, number = submit(
-                    master, given, folder, environment=environment, notice=display.notice
+                    master, hand_in, folder, environment=environment, notice=display.notice
                 )
             else:
-                number = resume or 0
+                number = options.resume or 0
                 session = activate(master, number, environment=environment)
-            if detach:
+            if options.detach:
                 raise Detached(number, session.url)
             result = follow(session, number, display)
     except Detached as detached:
-        click.echo(str(detached), err=as_json)
-        if as_json:
+        click.echo(str(detached), err=options.as_json)
+        if options.as_json:
             click.echo(json.dumps({"experiment_id": number, "state": "RUNNING"}))
-        raise SystemExit(0 if detach else _EXIT_INTERRUPTED) from None
-    _conclude(result, display, as_json=as_json, at=f" --master {session.url}")
+        raise SystemExit(0 if options.detach else _EXIT_INTERRUPTED) from None
+    _conclude(result, display, as_json=options.as_json, at=f" --master {session.url}")
     raise SystemExit(_exit_code(result))
 
 
-def _make_display(as_json: bool, *, quiet: bool, verbose: bool = False) -> Any:
+def _make_display(options: _Options) -> Any:
     from rich.console import Console
 
     from detcore.cli._display import LiveDisplay, PlainDisplay, QuietDisplay
 
-    console = Console(stderr=as_json)
-    if quiet:
+    console = Console(stderr=options.as_json)
+    if options.quiet:
         return QuietDisplay(console)
     if console.is_terminal:
         return LiveDisplay(console)
-    return PlainDisplay(console, is_verbose=verbose)
+    return PlainDisplay(console, is_verbose=options.verbose)
 
 
 def _exit_code(result: ExperimentResult) -> int:

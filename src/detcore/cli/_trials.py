@@ -37,7 +37,7 @@ from detcore.describe import (
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
-    from detcore.database import Database
+    from detcore.database import Database, RankedCheckpoint
 
 
 _EXAMPLES = """
@@ -251,15 +251,7 @@ def best(
             smaller_is_better=smaller_is_better,
             limit=number,
         )
-        rows = [
-            {
-                **pick(_BEST_FIELDS[:3], row.checkpoint),
-                "value": row.value,
-                "value_steps": row.value_steps,
-            }
-            | pick(_BEST_FIELDS[3:], row.checkpoint)
-            for row in ranked
-        ]
+        rows = [_describe_ranked(checkpoint) for checkpoint in ranked]
         short = uuid_shortener(database)
         if rows and rows[0]["value"] is None:
             # Where the name is wrong, any checkpoint would be as good as another.
@@ -271,11 +263,7 @@ def best(
             f"experiment {experiment_id} has no whole checkpoint (yet).\n"
             f"See what there is: detcore checkpoint list --experiment {experiment_id}"
         )
-    for row in rows:
-        if row["value_steps"] not in (None, row["steps_completed"]):
-            fields = ("trial_id", "steps_completed", "value", "value_steps")
-            note = describe_stand_in(metric=metric, **{name: row[name] for name in fields})
-            click.echo(printable(f"note: {note}"), err=True)
+    _note_stand_ins(rows, metric)
     if only_uuids:
         click.echo("\n".join(row["uuid"] for row in rows))
     elif form == "json":
@@ -288,6 +276,23 @@ def best(
         master = f" --master {obj.master}" if obj.master else ""
         command = f"detcore checkpoint download {short(rows[0]['uuid'])}{master}"
         click.echo(f"download the best:  {command}", err=True)
+
+
+def _describe_ranked(ranked: RankedCheckpoint) -> dict[str, Any]:
+    return {
+        **pick(_BEST_FIELDS[:3], ranked.checkpoint),
+        **pick(("value", "value_steps"), ranked),
+        **pick(_BEST_FIELDS[3:], ranked.checkpoint),
+    }
+
+
+def _note_stand_ins(rows: list[dict[str, Any]], metric: str) -> None:
+    """Say on stderr which checkpoints rank by a validation at another step than their own."""
+    fields = ("trial_id", "steps_completed", "value", "value_steps")
+    for row in rows:
+        if row["value_steps"] not in (None, row["steps_completed"]):
+            note = describe_stand_in(metric=metric, **{name: row[name] for name in fields})
+            click.echo(printable(f"note: {note}"), err=True)
 
 
 def _explain(experiment_id: int, metric: str, names: list[str], *, is_own: bool) -> str:
