@@ -22,7 +22,7 @@ from detcore.core._modes import EarlyExitReason, PreemptMode, ScriptExperiment, 
 from detcore.core._opening import Opening, Parts, Settings
 from detcore.core._outcome import WorkerFault, is_failure, outcome_of
 from detcore.core._preempt import Grace, PreemptContext, find_grace
-from detcore.core._searcher import with_length
+from detcore.core._searcher import set_length
 from detcore.distributed import DistributedContext, check_assigned
 from detcore.environment import Environment, read_environment
 
@@ -52,9 +52,10 @@ def init(
 ) -> Context:
     """Make the context of this process's trial; enter it with ``with``.
 
-    In a process that ``detcore run`` started, it belongs to that trial. In any other, entering it
-    records an experiment with one trial, named after the script, which ends as the with-block
-    does: COMPLETED, PAUSED when it was asked to stop and agreed, or ERROR.
+    In a process that ``detcore run`` started, it belongs to that trial: the runner decides, and
+    `script`, `max_length` and `resume` are ignored. In any other, entering it records an experiment
+    with one trial, named after the script, which ends as the with-block does: COMPLETED, PAUSED
+    when it was asked to stop and agreed, or ERROR.
 
     Of several workers all enter it; the first one (rank 0, the chief) keeps the records, reports
     metrics and saves checkpoints that are not sharded.
@@ -66,19 +67,15 @@ def init(
             ``checkpoints`` in ``DETCORE_HOME``.
         preempt_mode: The workers that ask whether to stop early.
         tensorboard_mode: Whether reported metrics are written to event files.
-        script: Configuration, hyperparameters and seed to record for a script by itself. Ignored
-            in a process that ``detcore run`` started.
+        script: Configuration, hyperparameters and seed to record for a script by itself.
         max_length: How far a script by itself trains, such as ``{"batches": 1000}`` (or records,
-            or epochs); the length of its one operation. In a process that ``detcore run``
-            started, the experiment file decides.
+            or epochs); the length of its one operation.
         resume: Whether a script by itself continues its last start if that did not finish. The n-th
             call then continues the n-th run, which must have the same settings (`max_length` may
             differ); ``info.latest_checkpoint`` contains the checkpoint. A run that was complete is
-            restored, and ``info.is_complete`` is true. Ignored in a process that ``detcore run``
-            started, because the runner decides.
-        checkpoint_exit_timeout_s: How long leaving the context waits for a checkpoint that is
-            being saved behind the training, in seconds; >= 0. Default: that of the experiment
-            file, else 3600.
+            restored, and ``info.is_complete`` is true.
+        checkpoint_exit_timeout_s: Seconds that leaving the context waits for a checkpoint that is
+            being saved behind the training; >= 0. Default: the experiment file's, else 3600.
         grace_s: Seconds between SIGTERM (or SIGUSR1) and the kill; > 0. Default: see
             `PreemptContext.grace`.
 
@@ -87,45 +84,20 @@ def init(
         DistributedError: If a launcher started several workers, and `distributed` is not given or
             has other numbers than the launcher assigned.
     """
-    if distributed is not None and not isinstance(distributed, DistributedContext):
-        raise ConfigError(
-            f"distributed is a {type(distributed).__name__}; expected a DistributedContext, such "
-            "as DistributedContext.from_torch_distributed()"
-        )
     environment = read_environment()
-    if distributed is None and environment.num_workers > 1:
-        # Each worker would record a separate trial, and save its checkpoints separately.
-        raise DistributedError(
-            f"core.init() was called without distributed=... in one of {environment.num_workers} "
-            "workers of a job.\nThey have to know of each other, or each one would be a trial of "
-            "its own.\nPass distributed=core.DistributedContext.from_env() (or from_horovod(hvd), "
-            "from_torch_distributed())."
-        )
-    place = distributed or DistributedContext()
-    check_assigned(
-        place.rank, place.size, place.local_rank, place.local_size, place.cross_rank,
-        place.cross_size,
-    )  # fmt: skip
-    _check_choice("preempt_mode", preempt_mode, PreemptMode)
-    _check_choice("tensorboard_mode", tensorboard_mode, TensorboardMode)
-    _check_seconds("checkpoint_exit_timeout_s", checkpoint_exit_timeout_s, is_zero_fine=True)
-    _check_seconds("grace_s", grace_s, is_zero_fine=False)
-    script = script or ScriptExperiment()
-    if max_length is not None:
-        script = dataclasses.replace(script, config=with_length(script.config, max_length))
-    return Context(
-        Settings(
-            environment=environment,
-            distributed=place,
-            checkpoint_storage=checkpoint_storage,
-            preempt_mode=preempt_mode,
-            tensorboard_mode=tensorboard_mode,
-            script=script,
-            resume=_checked_flag("resume", resume),
-            exit_timeout_s=checkpoint_exit_timeout_s,
-            grace_s=grace_s,
-        )
+    settings = Settings(
+        environment=environment,
+        distributed=_find_place(distributed, environment),
+        checkpoint_storage=checkpoint_storage,
+        preempt_mode=preempt_mode,
+        tensorboard_mode=tensorboard_mode,
+        script=set_length(script or ScriptExperiment(), max_length),
+        resume=resume,
+        exit_timeout_s=checkpoint_exit_timeout_s,
+        grace_s=grace_s,
     )
+    _check_settings(settings)
+    return Context(settings)
 
 
 def init_with_plugins(distributed: DistributedContext, plugins: PluginManager | None) -> Context:
@@ -364,6 +336,41 @@ class Context:
         return self._parts
 
 
+def _find_place(
+    distributed: DistributedContext | None, environment: Environment
+) -> DistributedContext:
+    """Return this worker's place among several, once it agrees with what the launcher assigned."""
+    if distributed is not None and not isinstance(distributed, DistributedContext):
+        raise ConfigError(
+            f"distributed is a {type(distributed).__name__}; expected a DistributedContext, such "
+            "as DistributedContext.from_torch_distributed()"
+        )
+    if distributed is None and environment.num_workers > 1:
+        # Each worker would record a separate trial, and save its checkpoints separately.
+        raise DistributedError(
+            f"core.init() was called without distributed=... in one of {environment.num_workers} "
+            "workers of a job.\nThey have to know of each other, or each one would be a trial of "
+            "its own.\nPass distributed=core.DistributedContext.from_env() (or from_horovod(hvd), "
+            "from_torch_distributed())."
+        )
+    place = distributed or DistributedContext()
+    check_assigned(
+        place.rank, place.size, place.local_rank, place.local_size, place.cross_rank,
+        place.cross_size,
+    )  # fmt: skip
+    return place
+
+
+def _check_settings(settings: Settings) -> None:
+    """Raise a ConfigError if an argument of `init` is of the wrong kind."""
+    _check_choice("preempt_mode", settings.preempt_mode, PreemptMode)
+    _check_choice("tensorboard_mode", settings.tensorboard_mode, TensorboardMode)
+    _check_seconds("checkpoint_exit_timeout_s", settings.exit_timeout_s, is_zero_fine=True)
+    _check_seconds("grace_s", settings.grace_s, is_zero_fine=False)
+    if not isinstance(settings.resume, bool):
+        raise ConfigError(f"resume is {settings.resume!r}; expected True or False")
+
+
 def _check_seconds(name: str, value: object, *, is_zero_fine: bool) -> None:
     if value is None:
         return
@@ -373,12 +380,6 @@ def _check_seconds(name: str, value: object, *, is_zero_fine: bool) -> None:
         return
     least = "0 or more" if is_zero_fine else "more than 0"
     raise ConfigError(f"{name} is {value!r}; expected a number of seconds, {least}")
-
-
-def _checked_flag(name: str, value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ConfigError(f"{name} is {value!r}; expected True or False")
-    return value
 
 
 def _check_choice(name: str, value: object, choices: type) -> None:

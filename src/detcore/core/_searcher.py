@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from detcore.contract.errors import ConfigError, ContextStateError, MetricError
 from detcore.contract.values import Length, Unit
 from detcore.core._metrics import clean_metric
-from detcore.core._modes import SearcherMode
+from detcore.core._modes import ScriptExperiment, SearcherMode
 
 if TYPE_CHECKING:
     from detcore.contract.values import TrialInfo
@@ -200,14 +201,16 @@ class SearcherContext:
         return self._unit
 
 
-def with_length(
-    config: Mapping[str, Any], max_length: int | Mapping[str, int] | Length
-) -> dict[str, Any]:
-    """Return the configuration of a script with the length that `init` got.
+def set_length(
+    script: ScriptExperiment, max_length: int | Mapping[str, int] | Length | None
+) -> ScriptExperiment:
+    """Return a script's experiment with the length that `init` got; None keeps its own.
 
     Raises:
         ConfigError: If it is not a length.
     """
+    if max_length is None:
+        return script
     plain = (
         {max_length.unit.value: max_length.count} if isinstance(max_length, Length) else max_length
     )
@@ -220,7 +223,8 @@ def with_length(
             "{'epochs': N}, or N alone, with N a whole number, 1 or more"
         )
     length = plain if isinstance(plain, int) else dict(plain)
-    return {**config, "searcher": {**(config.get("searcher") or {}), "max_length": length}}
+    searcher = {**(script.config.get("searcher") or {}), "max_length": length}
+    return dataclasses.replace(script, config={**script.config, "searcher": searcher})
 
 
 def _configured_length(info: TrialInfo | None) -> tuple[int | None, Unit | None]:
