@@ -128,13 +128,7 @@ class RankingQueries(Queries):
             ]
             ranked = _rank(connection, _all_whole(experiment_id, trial_id), limit, key, ranked)
             uuids = [row["uuid"] for row in ranked]
-            records = {
-                record.uuid: record
-                for condition in among(checkpoints.c.uuid, uuids)
-                for record in read_rows(
-                    CheckpointRecord, connection.execute(select(checkpoints).where(condition))
-                )
-            }
+            records = _read_checkpoints(connection, uuids)
             validations = _validations(connection, uuids)
         return [
             RankedCheckpoint(
@@ -435,6 +429,16 @@ def _rank(
         if asked == 0 or num_rows < asked:
             break
     return list(found.values())
+
+
+def _read_checkpoints(connection: Connection, uuids: Sequence[str]) -> dict[str, CheckpointRecord]:
+    return {
+        record.uuid: record
+        for condition in among(checkpoints.c.uuid, uuids)
+        for record in read_rows(
+            CheckpointRecord, connection.execute(select(checkpoints).where(condition))
+        )
+    }
 
 
 def _validations(connection: Connection, uuids: Sequence[str]) -> dict[str, MetricRecord]:

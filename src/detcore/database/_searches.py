@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import func, select, update
+from sqlalchemy import Connection, func, select, update
 
 from detcore.contract.errors import DatabaseError
 from detcore.contract.values import Control, ExperimentState, TrialState
@@ -75,40 +75,11 @@ class SearchQueries(Queries):
                 require(connection, experiments, experiment_id)
             else:
                 change(connection, experiments, experiment_id, progress=progress)
-            # Numbers have no gaps, and the last one is a look-up in an index.
-            last = connection.execute(
-                select(func.max(search_events.c.number)).where(
-                    search_events.c.experiment_id == experiment_id
-                )
-            ).scalar()
-            logged = 0 if last is None else last + 1
-            if logged != number:
-                raise DatabaseError(
-                    f"the search of experiment {experiment_id} has {logged} events, but this "
-                    f"process knows of {number}.\n"
-                    "Another runner is at work on it, which must not be: end one of them."
-                )
-            connection.execute(
-                search_events.insert().values(
-                    experiment_id=experiment_id,
-                    number=number,
-                    event=event,
-                    created_at=now(),
-                )
-            )
-            ids = {}
-            for draft in created:
-                trial_id = insert_trial(
-                    connection,
-                    experiment_id,
-                    hparams=draft.hparams,
-                    seed=draft.seed,
-                    search_index=draft.search_index,
-                )
-                ids[draft.search_index] = trial_id
-                if folder is not None:
-                    path = str(folder / str(trial_id))
-                    change(connection, trials, trial_id, trial_dir=path)
+            _append_event(connection, experiment_id, number, event)
+            ids = {
+                draft.search_index: _add_trial(connection, experiment_id, draft, folder)
+                for draft in created
+            }
             for target in targets:
                 connection.execute(
                     update(trials)
@@ -243,3 +214,46 @@ class SearchQueries(Queries):
             NotFoundError: If no experiment has that id.
         """
         self._change(experiments, experiment_id, archived=archived)
+
+
+def _append_event(
+    connection: Connection, experiment_id: int, number: int, event: Mapping[str, Any] | None
+) -> None:
+    """Append an event to the log of a search; refuse one that is not the next."""
+    # Numbers have no gaps, and the last one is a look-up in an index.
+    last = connection.execute(
+        select(func.max(search_events.c.number)).where(
+            search_events.c.experiment_id == experiment_id
+        )
+    ).scalar()
+    logged = 0 if last is None else last + 1
+    if logged != number:
+        raise DatabaseError(
+            f"the search of experiment {experiment_id} has {logged} events, but this "
+            f"process knows of {number}.\n"
+            "Another runner is at work on it, which must not be: end one of them."
+        )
+    connection.execute(
+        search_events.insert().values(
+            experiment_id=experiment_id,
+            number=number,
+            event=event,
+            created_at=now(),
+        )
+    )
+
+
+def _add_trial(
+    connection: Connection, experiment_id: int, draft: TrialDraft, folder: Path | None
+) -> int:
+    """Create a trial of a search, with its place in the folder of trials; return its id."""
+    trial_id = insert_trial(
+        connection,
+        experiment_id,
+        hparams=draft.hparams,
+        seed=draft.seed,
+        search_index=draft.search_index,
+    )
+    if folder is not None:
+        change(connection, trials, trial_id, trial_dir=str(folder / str(trial_id)))
+    return trial_id
