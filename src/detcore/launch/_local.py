@@ -18,7 +18,7 @@ from detcore.contract.errors import PluginError, WorkerError
 from detcore.contract.launch import Line, OutputSink, RendezvousService
 from detcore.contract.values import TrialInfo
 from detcore.environment import read_environment
-from detcore.launch._forked import ForkedWorker, ForkServer
+from detcore.launch._forked import ForkServer
 from detcore.launch._group import LocalWorkerGroup, Wake
 from detcore.launch._job import LocalJob
 from detcore.launch._lines import RewriteLimit
@@ -110,20 +110,11 @@ class LocalLauncher:
         # Imported by a worker it would be there before it is run.
         from detcore.launch.worker import is_trial_class
 
-        services: Mapping[str, RendezvousService] = {}
-        if slots > 1 and self._plugins is not None:
-            services = make_services(self._plugins)
-        elif slots > 1:
-            services = find_services(
-                disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins
-            )
-        cwd, is_class = info.model_dir, is_trial_class(info.config["entrypoint"])
-        can_fork = slots == 1 and is_class
-
-        def begin(environment: Mapping[str, str], inherited: Sequence[int]) -> WorkerProcess:
-            forked = self._fork(environment, Path(cwd), inherited) if can_fork else None
-            return forked or start_process(_WORKER, environment, inherited, cwd=cwd)
-
+        is_class = is_trial_class(info.config["entrypoint"])
+        start_worker = functools.partial(
+            self._start_worker, cwd=Path(info.model_dir), can_fork=slots == 1 and is_class
+        )
+        services = self._make_services(slots, disabled_plugins, allowed_plugins)
         channels: list[socket.socket] = []
         with contextlib.ExitStack() as on_failure:
             job = LocalJob(slots, services=services, config=info.config)
@@ -136,61 +127,71 @@ class LocalLauncher:
                 stop_s=_make_stop_timeout(info),
                 on_end=wake.set,
             )
+            on_failure.callback(workers.close)
+            on_failure.callback(workers.kill)
             for rank in range(slots):
-                environment, inherited = job.environment(rank, told), () if rank else keep_open
+                environment = job.environment(rank, told)
                 if self._environment is not None:
                     environment = {**self._environment, **told}
-                try:
-                    process, channel = _start_worker(environment, inherited, begin)
-                except OSError as error:
-                    workers.kill()
-                    workers.close()
-                    raise WorkerError(
-                        f"rank {rank} ({sys.executable}) did not start: {error}"
-                    ) from error
+                process, channel = start_worker(rank, environment, () if rank else keep_open)
                 on_failure.callback(channel.close)
                 channels.append(channel)
                 workers.adopt(process)
             on_failure.pop_all()
         return LocalWorkerGroup(workers, job, channels=channels, wake=wake)
 
-    def _fork(
-        self, environment: Mapping[str, str], cwd: Path, keep_open: Sequence[int]
-    ) -> ForkedWorker | None:
-        """Return a worker that has its imports already, or None if none is available."""
-        if self._fork_server is None:
-            return None
-        return self._fork_server.start(environment, cwd=cwd, keep_open=keep_open)
+    def _make_services(
+        self, slots: int, disabled_plugins: frozenset[str], allowed_plugins: frozenset[str] | None
+    ) -> dict[str, RendezvousService]:
+        """Return the services by which workers find each other; one worker needs none."""
+        if slots == 1:
+            return {}
+        if self._plugins is not None:
+            return make_services(self._plugins)
+        return find_services(disabled_plugins=disabled_plugins, allowed_plugins=allowed_plugins)
+
+    def _start_worker(
+        self,
+        rank: int,
+        environment: Mapping[str, str],
+        keep_open: Sequence[int],
+        *,
+        cwd: Path,
+        can_fork: bool,
+    ) -> tuple[WorkerProcess, socket.socket]:
+        """Start a worker; return its process, and the runner's end of its channel.
+
+        Args:
+            rank: Its rank, for messages.
+            environment: All of its variables but ``DETCORE_CHANNEL_FD``.
+            keep_open: Descriptors that it inherits, in addition to its end of the channel.
+            cwd: Its current folder.
+            can_fork: Whether it may be forked from the process that has its imports already.
+
+        Raises:
+            WorkerError: If it cannot be started.
+        """
+        server = self._fork_server if can_fork else None
+        try:
+            here, there = socket.socketpair()
+            with there, contextlib.ExitStack() as on_failure:
+                on_failure.callback(here.close)
+                variables = {**environment, "DETCORE_CHANNEL_FD": str(there.fileno())}
+                inherited = (there.fileno(), *keep_open)
+                forked = server.start(variables, cwd=cwd, keep_open=inherited) if server else None
+                process: WorkerProcess = forked or start_process(
+                    _WORKER, variables, inherited, cwd=cwd
+                )
+                on_failure.pop_all()
+        except OSError as error:
+            raise WorkerError(f"rank {rank} ({sys.executable}) did not start: {error}") from error
+        return process, here
 
     def close(self) -> None:
         """End the process kept between trials, with the workers that it has forked."""
         if self._fork_server is not None:
             self._fork_server.close()
             self._fork_server = None
-
-
-def _start_worker(
-    environment: Mapping[str, str],
-    keep_open: Sequence[int],
-    start: Callable[[Mapping[str, str], Sequence[int]], WorkerProcess],
-) -> tuple[WorkerProcess, socket.socket]:
-    """Start a worker; return its process, and the runner's end of its channel.
-
-    Args:
-        environment: All of its variables but ``DETCORE_CHANNEL_FD``.
-        keep_open: Descriptors that it inherits, in addition to its end of the channel.
-        start: Starts the process, with all variables and descriptors.
-
-    Raises:
-        OSError: If it cannot be started.
-    """
-    here, there = socket.socketpair()
-    with there, contextlib.ExitStack() as on_failure:
-        on_failure.callback(here.close)
-        full = {**environment, "DETCORE_CHANNEL_FD": str(there.fileno())}
-        process = start(full, (there.fileno(), *keep_open))
-        on_failure.pop_all()
-    return process, here
 
 
 def _worker_variables(
