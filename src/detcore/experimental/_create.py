@@ -32,35 +32,24 @@ def create(
 ) -> ExperimentReference | None:
     """Run an experiment with a trial class, and wait for its end.
 
-    With ``local=True`` it is the same run as with ``detcore run``: each trial in processes of its
-    own, which import the class from its module or script without what stands below
-    ``if __name__ == "__main__":``, and which end the import where it comes to this call. From a
-    cell of IPython or Jupyter, the class and the code it needs are written to a file in
-    `context_dir` that the trials import.
+    With ``local=True`` it is the same run as with ``detcore run``. Else a server runs it
+    (``detcore serve``): `context_dir` is uploaded, except what its ``.detignore`` excludes, and the
+    trials' output and reports are shown here. Ctrl-C ends the following, not the experiment.
 
-    Else a server runs it (``detcore serve``): `context_dir` is uploaded, except what its
-    ``.detignore`` excludes, and the trials' output and reports are shown here. Ctrl-C ends the
-    following, not the experiment. A class of the script that is run is trained by `command`: that
-    script runs as the trial, and trains where it comes to this call. Any other class is imported.
-
-    Where the script is itself a trial (``entrypoint: python3 train.py`` of an experiment file),
-    the class is trained right here, with the configuration of that run.
+    The processes of the trials import the class; docs/experimental.md says from where. Where the
+    script is itself a trial, the class is trained right here, with the configuration of that run.
 
     Args:
         trial_def: The trial class.
         config: The experiment's configuration, as a dictionary or the path of an experiment file;
-            its ``entrypoint`` is not used. A dictionary may leave out everything: ``name`` is then
-            the class's, ``hyperparameters`` is ``{"global_batch_size": 32}``, and ``searcher`` one
-            trial of 100 batches, judged by the framework's usual metric.
+            its ``entrypoint`` is not used. By default one trial is trained on 100 batches.
         local: Whether to run it on this machine, the whole search included.
         test: Train one batch, validate on one, save one checkpoint.
         context_dir: Folder of the code, and current folder of the trials. Needed for a server;
             default otherwise: the current folder.
         command: The command that a server runs: a script below `context_dir`, and its arguments;
-            default: this script with its arguments. In a notebook it may be left out: the cells
-            that the class needs are written to a file in `context_dir`.
-        master_url: Address of the server; default: the environment's (``DETCORE_MASTER``,
-            ``DET_MASTER`` or ``DET_MASTER_ADDR``).
+            default: this script with its arguments.
+        master_url: Address of the server; default: `detcore.environment.Environment.master`.
 
     Returns:
         The experiment, which is complete. None in a process that trains one of its trials.
@@ -69,8 +58,7 @@ def create(
         ConfigError: If an argument or the configuration has mistakes, if no server is named, or if
             the folder cannot be uploaded.
         InvalidExperimentError: If other processes cannot import the class.
-        RunError: If the experiment failed or was canceled; in an interactive session also if it
-            was interrupted.
+        RunError: If the experiment failed, was canceled or, in an interactive session, interrupted.
         SystemExit: With code 75, if a script was interrupted and the trials have saved checkpoints;
             with code 130, if it stopped following a server.
     """
@@ -80,24 +68,19 @@ def create(
     environment = read_environment()
     if environment.trial_info is not None:
         return _train_here(trial_def, environment)
-    if not local:
-        from detcore.experimental._remote import run_remotely
+    if local:
+        return _run_here(trial_def, config, test, context_dir, environment)
+    from detcore.experimental._remote import run_remotely
 
-        return run_remotely(
-            trial_def,
-            config,
-            test=test,
-            context_dir=context_dir,
-            command=command,
-            master_url=master_url,
-            environment=environment,
-        )
-    if threading.current_thread() is not threading.main_thread():
-        raise RunError(
-            "create() was called in a thread, where it cannot take note of Ctrl-C and SIGTERM.\n"
-            "Call it in the main thread, or run the experiment with: detcore run"
-        )
-    return _run(trial_def, config, test, code_folder(context_dir or Path.cwd()), environment)
+    return run_remotely(
+        trial_def,
+        config,
+        test=test,
+        context_dir=context_dir,
+        command=command,
+        master_url=master_url,
+        environment=environment,
+    )
 
 
 def _check_arguments(trial_def: object, *, local: object, test: object, command: object) -> None:
@@ -118,9 +101,18 @@ def _check_arguments(trial_def: object, *, local: object, test: object, command:
         raise ConfigError(f"command is {describe(command)}; it is a list of strings, or None")
 
 
-def _run(
-    trial_def: type[Trial], config: Any, test: bool, folder: Path, environment: Environment
+def _run_here(
+    trial_def: type[Trial],
+    config: Any,
+    test: bool,
+    context_dir: str | os.PathLike[str],
+    environment: Environment,
 ) -> ExperimentReference:
+    if threading.current_thread() is not threading.main_thread():
+        raise RunError(
+            "create() was called in a thread, where it cannot take note of Ctrl-C and SIGTERM.\n"
+            "Call it in the main thread, or run the experiment with: detcore run"
+        )
     from detcore.experimental._arguments import load_given
     from detcore.experimental._client import Determined
     from detcore.experimental._embedded import EmbeddedTransport
@@ -130,6 +122,7 @@ def _run(
     from detcore.runner import RunSettings, start_experiment
     from detcore.trial import find_framework
 
+    folder = code_folder(context_dir or Path.cwd())
     listener = PrintingListener()
     plugins = PluginManager(environment)
     framework = find_framework(trial_def, plugins.frameworks())

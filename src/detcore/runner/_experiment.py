@@ -205,43 +205,20 @@ def resume_experiment(
     """
     environment = settings.environment
     with Database.open(environment.database_url) as database:
-        record = database.get_experiment(experiment_id)
-        if record.config.get("is_standalone"):
-            raise RunError(
-                f"experiment {experiment_id} was recorded by a script by itself, which no runner "
-                "started.\nStart the script again; with core.init(resume=True) it continues."
-            )
-        if not Path(record.model_dir).is_dir():
-            raise RunError(
-                f"experiment {experiment_id} trains the code in {record.model_dir}, "
-                "which is not there any more.\nPut the folder back, then resume again."
-            )
+        _check_resumable(database.get_experiment(experiment_id))
         folder = experiment_folder(environment, experiment_id)
         with experiment_lock(folder, experiment_id, records=database) as lock:
             ingest_spools(database, environment.home)
             # Read again: the process that held the lock until now may have completed it.
             record = database.get_experiment(experiment_id)
             if changes:
-                for line in mend_experiment(
-                    record,
-                    changes,
-                    database=database,
-                    environment=environment,
-                    plugins=settings.plugins,
-                ):
-                    settings.listener.notice(f"experiment {experiment_id}: {line}")
-                record = database.get_experiment(experiment_id)
-            config = _restore_config(record, settings)
-            if slots is not None:
-                config = _with_slots(config, slots)
-            if launcher is not None:
-                config = config.model_copy(update={"launcher": launcher})
+                record = _change_settings(record, changes, database, settings)
             run = _Run(
                 database,
                 settings,
                 experiment_id,
                 lock,
-                config=config,
+                config=_restore_config(record, settings, slots=slots, launcher=launcher),
                 model_dir=Path(record.model_dir),
                 test_mode=test_mode,
             )
@@ -255,6 +232,39 @@ def resume_experiment(
                 return run.run()  # its record then says why it was refused
             with ready_launcher(run.config, run.model_dir, settings) as ready:
                 return run.run(ready)
+
+
+def _check_resumable(record: ExperimentRecord) -> None:
+    """Raise a RunError if no runner can resume an experiment."""
+    if record.config.get("is_standalone"):
+        raise RunError(
+            f"experiment {record.id} was recorded by a script by itself, which no runner "
+            "started.\nStart the script again; with core.init(resume=True) it continues."
+        )
+    if not Path(record.model_dir).is_dir():
+        raise RunError(
+            f"experiment {record.id} trains the code in {record.model_dir}, "
+            "which is not there any more.\nPut the folder back, then resume again."
+        )
+
+
+def _change_settings(
+    record: ExperimentRecord,
+    changes: Mapping[str, object],
+    database: Database,
+    settings: RunSettings,
+) -> ExperimentRecord:
+    """Change settings of an experiment, and show that; return its new record."""
+    lines = mend_experiment(
+        record,
+        changes,
+        database=database,
+        environment=settings.environment,
+        plugins=settings.plugins,
+    )
+    for line in lines:
+        settings.listener.notice(f"experiment {record.id}: {line}")
+    return database.get_experiment(record.id)
 
 
 class _Run:
@@ -475,15 +485,22 @@ def _open_storage(config: ExperimentConfig, settings: RunSettings) -> Iterator[S
         yield storage
 
 
-def _restore_config(record: ExperimentRecord, settings: RunSettings) -> ExperimentConfig:
-    """Return a recorded configuration with its secrets."""
+def _restore_config(
+    record: ExperimentRecord, settings: RunSettings, *, slots: int | None, launcher: str | None
+) -> ExperimentConfig:
+    """Return a recorded configuration with its secrets, and with other slots or launcher."""
     restored = restore_secrets(settings.environment.home, record.id, record.config)
     if restored.missing:
         settings.listener.notice(
             f"{' and '.join(restored.missing)} of the experiment file are not in "
             f"{restored.path}: the environment's credentials are used"
         )
-    return ExperimentConfig.model_validate(restored.config)
+    config = ExperimentConfig.model_validate(restored.config)
+    if slots is not None:
+        config = _with_slots(config, slots)
+    if launcher is not None:
+        config = config.model_copy(update={"launcher": launcher})
+    return config
 
 
 def _with_slots(config: ExperimentConfig, slots: int) -> ExperimentConfig:

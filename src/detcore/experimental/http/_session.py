@@ -190,13 +190,7 @@ class Session:
                 if attempt == 1:  # a user who waits for seconds learns why
                     _logger.warning("%s does not answer; trying again", self.url)
                 time.sleep(wait_s)
-        try:
-            return json.loads(data) if data else None
-        except (ValueError, RecursionError) as error:
-            raise ServerRefused(
-                f"{self.url} answered {method} {path} with what is not JSON ({error}).\n"
-                "Is it the address of a detcore server?"
-            ) from error
+        return self._parse_json(data, f"{method} {path}")
 
     @contextlib.contextmanager
     def stream(
@@ -216,6 +210,15 @@ class Session:
         opened, self._opened = self._opened, None
         if opened is not None and opened[0] == os.getpid():
             opened[1].clear()
+
+    def _parse_json(self, data: bytes, request: str) -> Any:
+        try:
+            return json.loads(data) if data else None
+        except (ValueError, RecursionError) as error:
+            raise ServerRefused(
+                f"{self.url} answered {request} with what is not JSON ({error}).\n"
+                "Is it the address of a detcore server?"
+            ) from error
 
     def _where(self, path: str, params: Mapping[str, Any] | None) -> str:
         query = {k: v for k, v in (params or {}).items() if v is not None}
