@@ -62,7 +62,7 @@ class Shuffled(Random):
         self.order = list(range(size))
 
     def __getitem__(self, index: int) -> Any:
-        return np.array([self.order[index]]), np.random.rand(1)
+        return np.array([self.order[index]]), np.array([np.random.rand(), random.random()])
 
     def on_epoch_end(self) -> None:
         random.shuffle(self.order)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -147,7 +148,8 @@ def test_batch_hooks_count_within_the_epoch_and_get_numbers() -> None:
         ("batch_begin", 0),
         ("batch_end", 0, {"loss": 2.0}),
     ]
-    assert all(type(call[2]["loss"]) is float for call in recorder.calls if call[0] == "batch_end")
+    losses = [call[2]["loss"] for call in recorder.calls if call[0] == "batch_end"]
+    assert {*map(type, losses)} == {float}
 
 
 def test_batches_count_on_without_epochs(caplog: pytest.LogCaptureFixture) -> None:
@@ -204,15 +206,23 @@ def test_callbacks_of_the_chief_are_left_out_elsewhere() -> None:
     assert list(many.state_dict()[0]["attributes"]) == ["WorkloadRecorder-2", "$functions"]
 
 
+def resumed(
+    tmp_path: Path, before: CallbackMultiplexer, callbacks: Sequence[Any], **options: Any
+) -> CallbackMultiplexer:
+    """Save the state, and load it into another start of the training."""
+    save(before, tmp_path)
+    many = multiplexer(callbacks, **options)
+    many.train_begin()
+    many.load_state(read_callbacks(tmp_path))
+    return many
+
+
 def test_an_epoch_that_ended_before_the_checkpoint_ends_after_the_resume(tmp_path: Path) -> None:
     one = multiplexer([Recorder()])
     one.train_begin()
     fast(one, 0, 4, {"loss": float("inf")})
-    save(one, tmp_path)
     recorder = Recorder()
-    other = multiplexer([recorder])
-    other.train_begin()
-    other.load_state(read_callbacks(tmp_path))
+    other = resumed(tmp_path, one, [recorder])
     other.test_begin()
     other.test_end({"val_loss": 1.0})
     fast(other, 4, 5)
@@ -227,17 +237,17 @@ def test_an_epoch_that_had_begun_does_not_begin_again(tmp_path: Path) -> None:
     one = multiplexer([Recorder()])
     one.train_begin()
     fast(one, 0, 2)
-    save(one, tmp_path)
     recorder = Recorder()
-    other = multiplexer([recorder])
-    other.train_begin()
-    other.load_state(read_callbacks(tmp_path))
-    fast(other, 2, 5)
+    fast(resumed(tmp_path, one, [recorder]), 2, 5)
     assert recorder.calls[1:] == [("epoch_begin", 0), ("epoch_end", 0, {}), ("epoch_begin", 1)]
 
 
 def test_which_callbacks_want_batches(tmp_path: Path) -> None:
     kinds = keras.callbacks
+    checkpoint = functools.partial(
+        kinds.ModelCheckpoint, str(tmp_path / "m.weights.h5"), save_weights_only=True
+    )
+    batch_hook = "on_train_batch_end" if KERAS_MAJOR == 3 else "on_batch_end"
 
     class Older(KerasCallback):  # type: ignore[misc]
         def on_batch_end(self, batch: int, logs: Any = None) -> None: ...
@@ -249,7 +259,7 @@ def test_which_callbacks_want_batches(tmp_path: Path) -> None:
         Recorder(),
         kinds.EarlyStopping(),
         kinds.LambdaCallback(on_epoch_end=lambda epoch, logs: None),
-        kinds.ModelCheckpoint(str(tmp_path / "m.weights.h5"), save_weights_only=True),
+        checkpoint(),
         kinds.TensorBoard(str(tmp_path)),
         ours.TensorBoard(),
         ours.EarlyStopping(),
@@ -259,10 +269,8 @@ def test_which_callbacks_want_batches(tmp_path: Path) -> None:
         BatchRecorder(),
         Older(),
         Inherits(),
-        kinds.LambdaCallback(on_train_batch_end=lambda batch, logs: None)
-        if KERAS_MAJOR == 3
-        else kinds.LambdaCallback(on_batch_end=lambda batch, logs: None),
-        kinds.ModelCheckpoint(str(tmp_path / "m.weights.h5"), save_weights_only=True, save_freq=10),
+        kinds.LambdaCallback(**{batch_hook: lambda batch, logs: None}),
+        checkpoint(save_freq=10),
         kinds.TensorBoard(str(tmp_path), update_freq=10),
         kinds.TerminateOnNaN(),
     ]
@@ -298,13 +306,6 @@ class Remembering(ours.Callback):
         self.value = state["value"]
 
 
-def saved_and_loaded(tmp_path: Path, before: list[Any], after: list[Any]) -> None:
-    one, other = multiplexer(before), multiplexer(after)
-    save(one, tmp_path)
-    other.train_begin()
-    other.load_state(read_callbacks(tmp_path))
-
-
 def test_values_of_all_kinds_come_back_as_they_were(tmp_path: Path) -> None:
     value = {
         "plain": [None, True, 3, 2.5, "text"],
@@ -315,7 +316,7 @@ def test_values_of_all_kinds_come_back_as_they_were(tmp_path: Path) -> None:
         "half": np.array([1.5], tf.bfloat16.as_numpy_dtype),
     }
     after = Remembering()
-    saved_and_loaded(tmp_path, [Remembering(value)], [after])
+    resumed(tmp_path, multiplexer([Remembering(value)]), [after])
     got = after.value
     assert np.array_equal(got.pop("array"), value["array"])
     assert got.pop("half").dtype == tf.bfloat16.as_numpy_dtype
@@ -326,13 +327,14 @@ def test_values_of_all_kinds_come_back_as_they_were(tmp_path: Path) -> None:
 def test_state_goes_by_name_not_by_place(tmp_path: Path) -> None:
     after = [Remembering(name="b"), Remembering(name="a"), Remembering()]
     before = [Remembering(1, "a"), Remembering(2, "b"), Remembering(3)]
-    saved_and_loaded(tmp_path, before, after)
+    resumed(tmp_path, multiplexer(before), after)
     assert [callback.value for callback in after] == [2, 1, 3]
 
 
 def test_two_of_a_class_are_numbered(tmp_path: Path) -> None:
     after = [Recorder(), Remembering(), Remembering()]
-    saved_and_loaded(tmp_path, [Remembering(1), Recorder(), Remembering(2)], after)
+    before = [Remembering(1), Recorder(), Remembering(2)]
+    resumed(tmp_path, multiplexer(before), after)
     assert [after[1].value, after[2].value] == [1, 2]
     assert set(json.loads((tmp_path / "callbacks.json").read_text())["callbacks"]) == {
         "Remembering",
@@ -344,7 +346,7 @@ def test_callbacks_that_came_or_went_are_told(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     after = [Remembering("fresh", "new")]
-    saved_and_loaded(tmp_path, [Remembering(1, "old")], after)
+    resumed(tmp_path, multiplexer([Remembering(1, "old")]), after)
     assert after[0].value == "fresh"
     assert "state of a callback 'old', which is not there now" in caplog.text
     assert "no state of the callback 'new': it starts fresh" in caplog.text
@@ -379,51 +381,55 @@ def test_damaged_state_is_refused(tmp_path: Path) -> None:
         read_callbacks(tmp_path)
 
 
-def test_state_is_loaded_after_training_begins(tmp_path: Path) -> None:
-    after = ours.EarlyStopping(patience=3)
-    one = multiplexer([ours.EarlyStopping(patience=3)])
-    one.train_begin()
-    for value in (1.0, 0.5, 0.75):
-        one.test_end({"val_loss": value})
-    save(one, tmp_path)
-    other = multiplexer([after])
-    other.train_begin()
-    other.load_state(read_callbacks(tmp_path))
-    assert (after.best, after.wait, after.best_epoch, after.test_end_count) == (0.5, 1, 1, 3)
-
-
 # -- the callbacks themselves ---------------------------------------------------------------------
+
+
+def rates_until_the_stop(
+    tmp_path: Path, make: Callable[[], Any], losses: Sequence[float], resume_after: int | None
+) -> tuple[Any, list[float]]:
+    """Validate, and resume after one of the validations; all weights are the validation's number.
+
+    Returns:
+        The model, and the learning rate after each validation.
+    """
+    model = small_model()
+    many = multiplexer([make()], model=model)
+    many.train_begin()
+    rates: list[float] = []
+    for index, loss in enumerate(losses, start=1):
+        for weight in model.weights:
+            weight.assign(tf.fill(weight.shape, float(index)))
+        many.test_begin()
+        many.test_end({"val_loss": loss})
+        rates.append(float(keras.backend.get_value(model.optimizer.learning_rate)))
+        if model.stop_training:
+            break
+        if index == resume_after:
+            many = resumed(tmp_path, many, [make()], model=model)
+    return model, rates
 
 
 @pytest.mark.parametrize("resume_after", [None, 1, 2, 3, 4])
 def test_early_stopping_is_the_same_across_a_resume(
     tmp_path: Path, resume_after: int | None
 ) -> None:
+    def make() -> Any:
+        return ours.EarlyStopping(patience=3, restore_best_weights=True)
+
     losses = [1.0, 0.5, 0.75, 0.625, 0.6, 0.1]
-    model = small_model()
-
-    def make() -> CallbackMultiplexer:
-        stopping = ours.EarlyStopping(patience=3, restore_best_weights=True)
-        many = multiplexer([stopping], model=model)
-        many.train_begin()
-        return many
-
-    many = make()
-    stopped_at = None
-    for index, loss in enumerate(losses, start=1):
-        for weight in model.weights:
-            weight.assign(tf.fill(weight.shape, float(index)))
-        many.test_begin()
-        many.test_end({"val_loss": loss})
-        if model.stop_training:
-            stopped_at = index
-            break
-        if index == resume_after:
-            save(many, tmp_path)
-            many = make()
-            many.load_state(read_callbacks(tmp_path))
-    assert stopped_at == 5
+    model, rates = rates_until_the_stop(tmp_path, make, losses, resume_after)
+    assert len(rates) == 5
     assert all(np.all(weight.numpy() == 2.0) for weight in model.weights)
+
+
+@pytest.mark.parametrize("resume_after", [None, 1, 2, 3, 4, 5])
+def test_reduce_lr_is_the_same_across_a_resume(tmp_path: Path, resume_after: int | None) -> None:
+    def make() -> Any:
+        return ours.ReduceLROnPlateau(patience=2, factor=0.5, cooldown=1)
+
+    losses = [1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95]
+    _, rates = rates_until_the_stop(tmp_path, make, losses, resume_after)
+    assert rates == [1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
 
 
 @pytest.mark.parametrize("kind", [ours.EarlyStopping, keras.callbacks.EarlyStopping])
@@ -441,29 +447,6 @@ def test_best_weights_are_restored_at_the_limit(kind: Any, is_final: bool) -> No
         assert model.weights[1].numpy().tolist() == [7.0, 7.0]
     elif kind is ours.EarlyStopping:
         assert model.weights[1].numpy().tolist() == [8.0, 7.0]
-
-
-@pytest.mark.parametrize("resume_after", [None, 1, 2, 3, 4, 5])
-def test_reduce_lr_is_the_same_across_a_resume(tmp_path: Path, resume_after: int | None) -> None:
-    model = small_model()
-
-    def make() -> CallbackMultiplexer:
-        many = multiplexer(
-            [ours.ReduceLROnPlateau(patience=2, factor=0.5, cooldown=1)], model=model
-        )
-        many.train_begin()
-        return many
-
-    many = make()
-    rates = []
-    for index, loss in enumerate([1.0, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95], start=1):
-        many.test_end({"val_loss": loss})
-        rates.append(float(keras.backend.get_value(model.optimizer.learning_rate)))
-        if index == resume_after:
-            save(many, tmp_path)
-            many = make()
-            many.load_state(read_callbacks(tmp_path))
-    assert rates == [1.0, 1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
 
 
 class Lossy(KerasCallback):  # type: ignore[misc]
@@ -518,11 +501,7 @@ def test_tensorboard_writes_to_the_trials_folder_at_once(
     many.test_begin()
     many.test_end({"val_loss": 0.25})
     assert scalars(here / "validation") == [("evaluation_loss_vs_iterations", 0, 0.25)]
-    save(many, tmp_path)
-
-    other = multiplexer([ours.TensorBoard()], tensorboard_path=here)
-    other.train_begin()
-    other.load_state(read_callbacks(tmp_path))
+    other = resumed(tmp_path, many, [ours.TensorBoard()], tensorboard_path=here)
     fast(other, 3, 5, {"loss": 0.125})
     other.train_end()
     many.train_end()

@@ -42,8 +42,11 @@ class Lazy(keras.Model):
         self.first = keras.layers.Dense(width, activation="relu")
         self.drop = keras.layers.Dropout(0.5)
         self.head = parts.heads.make()
+        self.steps = tf.Variable(0, trainable=False)
 
     def call(self, inputs, training=False):
+        if training:
+            self.steps.assign_add(1)
         return self.head(self.drop(self.first(inputs), training=training))
 
 class Base(TFKerasTrial):
@@ -208,6 +211,7 @@ def test_a_model_made_by_its_first_call_is_built(tmp_path: Path) -> None:
     expected = answers(write_checkpoint(tmp_path, "Subclassed"))
     mine = type(build("Subclassed"))(5)
     detcore_keras.load_weights_from_checkpoint_path(tmp_path, mine)
+    assert int(mine.steps.numpy()) == 2
     assert np.array_equal(answers(mine), expected)
 
 

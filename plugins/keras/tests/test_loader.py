@@ -183,18 +183,27 @@ def test_what_cannot_travel_is_named() -> None:
 # -- randomness -----------------------------------------------------------------------------------
 
 
-def test_random_items_do_not_depend_on_who_prepares_them() -> None:
+def test_random_items_do_not_depend_on_who_prepares_them_or_on_restarts() -> None:
+    """Neither do orders of the Sequence's own, which workers follow."""
     found = {}
     for kind in ISOLATED:
         random.seed(kind)
         np.random.seed(len(kind))
-        with make(sequences.Random(), kind, seed=5) as loader:
-            first = take(loader, range(20))
-            loader.end_epoch()
-            found[kind] = [first, take(loader, range(20))]
-        with make(sequences.Random(), kind, seed=5) as loader:  # a restart in the middle
-            loader.end_epoch()
-            assert equal(take(loader, range(13, 20)), found[kind][1][13:])
+        sequence = sequences.Shuffled()
+        epochs = []
+        with make(sequence, kind, seed=5) as loader:
+            for _ in range(4):
+                epochs.append(take(loader, range(20)))
+                assert [int(item[0][0]) for item in epochs[-1]] == sequence.order
+                loader.end_epoch()
+        found[kind] = epochs
+        with make(sequences.Shuffled(), kind, seed=5) as loader:  # in the middle of the last epoch
+            for _ in range(3):
+                loader.end_epoch()
+            assert equal(take(loader, range(13, 20)), epochs[3][13:])
+    orders = {tuple(int(item[0][0]) for item in epoch) for epoch in found["processes"]}
+    assert len(orders) == 4
+    assert all(sorted(order) == list(range(20)) for order in orders)
     assert equal(found["calling thread"], found["one process"])
     assert equal(found["calling thread"], found["processes"])
 
@@ -265,36 +274,6 @@ def test_the_programs_own_generators_are_left_alone(kind: str) -> None:
     assert (random.random(), np.random.rand()) == expected
 
 
-def test_workers_see_what_on_epoch_end_did() -> None:
-    found = {}
-    for kind in ISOLATED:
-        sequence = sequences.Shuffled()
-        with make(sequence, kind, seed=3) as loader:
-            epochs = []
-            for _ in range(4):
-                epochs.append(take(loader, range(20)))
-                assert [int(item[0][0]) for item in epochs[-1]] == sequence.order
-                loader.end_epoch()
-            found[kind] = epochs
-    orders = [tuple(int(item[0][0]) for item in epoch) for epoch in found["processes"]]
-    assert len(set(orders)) == 4
-    assert all(sorted(order) == list(range(20)) for order in orders)
-    assert equal(found["calling thread"], found["processes"])
-    assert equal(found["calling thread"], found["one process"])
-
-
-def test_a_restart_finds_the_order_by_ending_the_epochs_again() -> None:
-    with make(sequences.Shuffled(), "processes", seed=3) as loader:
-        for _ in range(3):
-            take(loader, range(2))
-            loader.end_epoch()
-        expected = take(loader, range(20))
-    with make(sequences.Shuffled(), "processes", seed=3) as loader:
-        for _ in range(3):
-            loader.end_epoch()
-        assert equal(take(loader, range(20)), expected)
-
-
 # -- failures -------------------------------------------------------------------------------------
 
 
@@ -343,14 +322,11 @@ def test_a_worker_killed_between_items_is_noticed() -> None:
     with make(sequences.Slow(), "one process") as loader:
         take(loader, [0])
         (worker,) = workers()
-        wait_for(lambda: _is_sleeping(worker))
+        status = Path(f"/proc/{worker}/stat")
+        wait_for(lambda: ") S " in status.read_text())  # sleeping
         os.kill(worker, signal.SIGKILL)
         with pytest.raises(DataError, match="of Slow ended at item 0: killed by SIGKILL"):
             take(loader, range(20))
-
-
-def _is_sleeping(pid: int) -> bool:
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "S"
 
 
 def test_workers_outlive_the_process_that_forked_them() -> None:
