@@ -68,6 +68,12 @@ class RunningServer:
         """The record store."""
         return self._variables.get("DETCORE_DB", f"sqlite:///{self.home / 'detcore.db'}")
 
+    @property
+    def pid(self) -> int:
+        """Id of its process."""
+        assert self._process is not None
+        return self._process.pid
+
     def start(self) -> RunningServer:
         """Start it, and wait until it listens."""
         program = ["-m", "detcore"]

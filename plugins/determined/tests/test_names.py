@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from source_tree import PLUGIN_SOURCES, ROOT, SOURCE, Module, modules_under
 
-from detcore_determined.migrate._lookup import Target, Unknown, look_up, target_of
+from detcore_determined.migrate._lookup import Unknown, look_up, target_of
 from detcore_determined.migrate._names import (
     GONE,
     MODULES,
@@ -98,53 +98,6 @@ def test_no_name_is_in_two_tables() -> None:
 def test_what_import_detcore_reaches() -> None:
     face = public_names("detcore")
     assert all(module.partition(".")[2] in {"", *face} for module in REACHABLE)
-
-
-@pytest.mark.parametrize(
-    ("name", "target", "used"),
-    [
-        ("determined.keras.TFKerasTrial", "detcore_keras.TFKerasTrial", 3),
-        ("determined.keras.TFKerasTrial.build_model", "detcore_keras.TFKerasTrial", 3),
-        ("determined.keras._data.SequenceAdapter", "detcore_keras.SequenceAdapter", 4),
-        ("determined._core.DistributedContext", "detcore.core.DistributedContext", 3),
-        ("determined.common.experimental.model.Model", "detcore.experimental.Model", 5),
-        ("determined_common.experimental.model.Model", "detcore.experimental.Model", 4),
-        ("determined.experimental.client", "detcore.experimental", 3),
-        ("determined.keras", "detcore_keras", 2),
-        ("determined.experimental.Trial.logs", "detcore.experimental.TrialReference", 3),
-        ("determined.common.experimental.trial.Trial", "detcore.experimental.TrialReference", 5),
-        ("determined_common.experimental.Trial", "detcore.experimental.TrialReference", 3),
-        ("determined.__version__", "detcore.__version__", 2),
-    ],
-)  # fmt: skip
-def test_look_up(name: str, target: str, used: int) -> None:
-    found = look_up(tuple(name.split(".")))
-    assert isinstance(found, Target)
-    assert (found.text, found.used) == (target, used)
-
-
-@pytest.mark.parametrize(
-    ("name", "unknown"),
-    [
-        ("determined.util.merge_dicts", "determined.util"),
-        ("determined.keras.Unheard", "determined.keras.Unheard"),
-        ("determined.keras._private", "determined.keras._private"),
-        ("determined.pytorch.deepspeed.DeepSpeedTrial", "determined.pytorch.deepspeed"),
-        ("determined.no.such.thing", "determined.no"),
-        ("determined.common.experimental.ModelVersion",
-         "determined.experimental.client.ModelVersion"),
-        ("determined.experimental.CheckpointState",
-         "determined.experimental.client.CheckpointState"),
-        ("determined.experimental.checkpoint", "determined.experimental.checkpoint"),
-        ("model_hub.huggingface.X", "model_hub"),
-    ],
-)  # fmt: skip
-def test_look_up_of_what_is_not_there(name: str, unknown: str) -> None:
-    found = look_up(tuple(name.split(".")))
-    assert isinstance(found, Unknown)
-    assert found.name == unknown
-    assert found.reason
-    assert found.advice
 
 
 # -- the page -------------------------------------------------------------------------------------

@@ -56,6 +56,9 @@ from determined.experimental.client import Determined, Trial => from detcore.exp
 from determined.common.experimental.checkpoint import Checkpoint => from detcore.experimental import Checkpoint
 from determined_common.experimental import Determined => from detcore.experimental import Determined
 from determined.common.experimental.experiment import Experiment => from detcore.experimental import ExperimentReference as Experiment
+from determined.common.experimental.trial import Trial => from detcore.experimental import TrialReference as Trial
+from determined_common.experimental.model import Model => from detcore.experimental import Model
+from determined._core import DistributedContext => from detcore.core import DistributedContext
 from determined.experimental import Trial, Model => from detcore.experimental import TrialReference as Trial, Model
 from determined.errors import InvalidModelException => from detcore.errors import InvalidModelException
 from determined.experimental.keras import init => from detcore.experimental.keras import init
@@ -86,6 +89,7 @@ det.keras.callbacks.EarlyStopping(3) => detcore_keras.callbacks.EarlyStopping(3)
 det.InvalidHP => det.InvalidHP + detcore as det
 det.experimental.client.get_trial(3).hparams => det.experimental.Determined().get_trial(3).hparams + detcore as det
 det.LOG_FORMAT => logging.BASIC_FORMAT + logging
+det.__version__ => det.__version__ + detcore as det
 det.estimator.MetricReducer.accumulate => detcore_estimator.MetricReducer.accumulate + detcore_estimator
 det.core._distributed.DistributedContext => det.core.DistributedContext + detcore as det
 det.experimental.create(det.keras.TFKerasTrial) => det.experimental.create(detcore_keras.TFKerasTrial) + detcore as det|detcore_keras
@@ -259,6 +263,14 @@ def test_what_is_gone_stays_with_its_import_and_is_reported() -> None:
         ("import determined.pytorch.deepspeed as d\n", ["determined.pytorch.deepspeed"]),
         ("from determined.searcher.search_method import Close\n", ["determined.searcher"]),
         ("from determined.keras import Unheard\n", ["determined.keras.Unheard"]),
+        ("from determined.keras import _private\n", ["determined.keras._private"]),
+        ("from determined.no.such import thing\n", ["determined.no"]),
+        ("from determined.common.experimental import ModelVersion\n",
+         ["determined.experimental.client.ModelVersion"]),
+        ("from determined.experimental import CheckpointState\n",
+         ["determined.experimental.client.CheckpointState"]),
+        ("from determined.experimental import checkpoint\n",
+         ["determined.experimental.checkpoint"]),
         ("from determined.experimental.client import login\nlogin()\n",
          ["determined.experimental.client.login"]),
         ("from model_hub.mmdetection import MMDetTrial\n", ["model_hub"]),
@@ -269,8 +281,10 @@ def test_what_is_gone_stays_with_its_import_and_is_reported() -> None:
 )  # fmt: skip
 def test_what_cannot_be_migrated_is_named_and_stays(source: str, names: list[str]) -> None:
     assert left(source) == names
+    migrated = migrate(source)
+    assert all(finding.problem and finding.advice for finding in migrated.findings)
     if names:
-        assert migrate(source).text == source
+        assert migrated.text == source
 
 
 @pytest.mark.parametrize(

@@ -279,8 +279,7 @@ def test_what_is_no_http_is_refused(limited: RunningServer) -> None:
 
 
 def test_what_is_under_way_is_answered_when_it_is_told_to_end(tmp_path: Path) -> None:
-    (tmp_path / "home").mkdir()
-    server = RunningServer(tmp_path / "home").start()
+    server = RunningServer(tmp_path).start()
     try:
         head = post(
             "/api/detcore/v1/login", f"content-length: {len(LOGIN)}", "expect: 100-continue"
@@ -302,9 +301,19 @@ def test_what_is_under_way_is_answered_when_it_is_told_to_end(tmp_path: Path) ->
         connect_to(server.url)
 
 
-def test_experiments_that_take_long_to_judge_hold_nobody_up(tmp_path: Path) -> None:
-    route = "/api/detcore/v1/experiments"
-    own = {"submission_id": "x" * 8, "archive": "0" * 64, "archive_size": 1, "name": "x.yaml"}
+@pytest.mark.parametrize(
+    ("route", "own"),
+    [
+        (
+            "/api/detcore/v1/experiments",
+            {"submission_id": "x" * 8, "archive": "0" * 64, "archive_size": 1, "name": "x.yaml"},
+        ),
+        ("/api/v1/experiments", {"validateOnly": True}),
+    ],
+)
+def test_experiments_that_take_long_to_judge_hold_nobody_up(
+    tmp_path: Path, route: str, own: dict[str, object]
+) -> None:
     given = {"config": "entrypoint: a:B", **own}
     with RunningServer(tmp_path, setup=SLOW_TO_JUDGE) as running:
         token = running.token()

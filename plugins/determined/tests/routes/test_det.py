@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import datetime
 import io
-import ipaddress
 import json
 from pathlib import Path
 
 import pytest
+from certificates import Certificate
 from client_store import FILES
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from determined_client import Client, Filled
 from running_server import PASSWORD, USER, RunningServer
 
@@ -147,36 +142,12 @@ def test_users(client: Client, served: RunningServer, tmp_path: Path) -> None:
     anon.det("user", "login", "carol", typed="Long-enough-2\n")
 
 
-def _self_signed(folder: Path) -> tuple[Path, Path]:
-    """Make a certificate for 127.0.0.1 that signs itself, and its key."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "a server of a test")])
-    host = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
-    now = datetime.datetime.now(datetime.timezone.utc)
-    made = (
-        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(hours=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([host]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    files = folder / "certificate.pem", folder / "key.pem"
-    files[0].write_bytes(made.public_bytes(pem))
-    files[1].write_bytes(key.private_bytes(pem, *plain))
-    return files
-
-
 @pytest.mark.soak
 def test_a_certificate_of_ones_own(environment: Path, tmp_path: Path) -> None:
-    certificate, key = _self_signed(tmp_path)
-    home = tmp_path / "home"
-    home.mkdir()
-    with RunningServer(home, "--certificate", str(certificate), "--key", str(key)) as server:
+    certificate = Certificate(tmp_path)
+    with RunningServer(tmp_path, *certificate.options) as server:
         client = Client(environment, tmp_path, server)
         assert "Unable to verify" in client.det("user", "whoami", typed="n\n", code=1)
-        trust = {**client.variables, "DET_MASTER_CERT_FILE": str(certificate)}
+        trust = {**client.variables, "DET_MASTER_CERT_FILE": str(certificate.certificate)}
         client = dataclasses.replace(client, variables=trust)
         assert f"'{USER}'" in client.det("user", "whoami")

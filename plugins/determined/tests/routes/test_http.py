@@ -7,7 +7,6 @@ import gzip
 import http.client
 import io
 import json
-import os
 import re
 import subprocess
 import sys
@@ -30,9 +29,38 @@ from detcore_server._database import ServerDatabase
 _MIB = 1 << 20
 
 
+class Api:
+    """The API as an administrator."""
+
+    def __init__(self, server: RunningServer) -> None:
+        self.server = server
+        self._token = server.token()
+
+    def ask(self, method: str, path: str, body: object = None) -> Any:
+        return self.server.ask(method, path, body, self._token)
+
+    def open(self, path: str) -> Any:
+        headers = {"Authorization": f"Bearer {self._token}"}
+        request = urllib.request.Request(self.server.url + path, headers=headers)
+        return urllib.request.urlopen(request)
+
+    def refuse(
+        self, method: str, path: str, body: object = None, *, is_stranger: bool = False
+    ) -> tuple[int, str]:
+        """Ask for what is refused, and return the status and what the client prints."""
+        if body is None and method != "GET":
+            body = {}
+        with pytest.raises(urllib.error.HTTPError) as caught:
+            self.server.ask(method, path, body, "" if is_stranger else self._token)
+        with caught.value as answer:
+            said = json.loads(answer.read())["error"]
+        assert set(said) >= {"code", "reason", "error"}
+        return caught.value.code, said["error"]
+
+
 @pytest.fixture(scope="module")
-def token(served: RunningServer) -> str:
-    return served.token()
+def api(served: RunningServer) -> Api:
+    return Api(served)
 
 
 @pytest.fixture
@@ -40,47 +68,21 @@ def store(filled: Filled) -> ClientStore:
     return filled.store
 
 
-def _refused(
-    server: RunningServer, method: str, path: str, body: object = None, *, token: str = ""
-) -> tuple[int, str]:
-    """Ask for what is refused, and return the status and what the client prints."""
-    if body is None and method != "GET":
-        body = {}
-    with pytest.raises(urllib.error.HTTPError) as caught:
-        server.ask(method, path, body, token)
-    with caught.value as answer:
-        said = json.loads(answer.read())["error"]
-    assert set(said) >= {"code", "reason", "error"}
-    return caught.value.code, said["error"]
-
-
-def _open(server: RunningServer, path: str, token: str) -> Any:
-    headers = {"Authorization": f"Bearer {token}"}
-    return urllib.request.urlopen(urllib.request.Request(server.url + path, headers=headers))
-
-
-def test_nothing_is_told_without_a_token(served: RunningServer, token: str) -> None:
-    assert served.ask("GET", "/info")["version"] == "0.38.1"
-    for method, path in (
-        ("GET", "/api/v1/me"),
-        ("GET", "/api/v1/experiments"),
-        ("GET", "/checkpoints/some"),
-        ("GET", "/api/v1/trials/1/logs"),
-        ("POST", "/api/v1/models"),
-        ("GET", "/api/v1/no/such/route"),
-    ):
-        status, said = _refused(served, method, path)
+def test_nothing_is_told_without_a_token(api: Api) -> None:
+    assert api.server.ask("GET", "/info")["version"] == "0.38.1"
+    for path in ("/api/v1/me", "/checkpoints/some", "/api/v1/no/such/route"):
+        status, said = api.refuse("GET", path, is_stranger=True)
         assert (status, "token" in said) == (401, True), path
-    status, said = _refused(served, "GET", "/api/v1/no/such/route", token=token)
+    status, said = api.refuse("GET", "/api/v1/no/such/route")
     assert status == 404
     assert said.startswith("detcore does not have GET /api/v1/no/such/route of Determined")
-    assert _refused(served, "POST", "/api/v1/commands", token=token)[0] == 405
-    assert _refused(served, "GET", "/resources/allocation/raw")[0] == 401
-    status, said = _refused(served, "GET", "/resources/allocation/raw?x=1", token=token)
+    assert api.refuse("POST", "/api/v1/commands")[0] == 405
+    assert api.refuse("GET", "/resources/allocation/raw", is_stranger=True)[0] == 401
+    status, said = api.refuse("GET", "/resources/allocation/raw?x=1")
     assert status == 404
     assert said.startswith("detcore does not have GET /resources/allocation/raw of Determined")
     empty = "/api/v1/experiments/1/labels/"
-    assert _refused(served, "PUT", empty, token=token)[0] in (400, 404, 422)
+    assert api.refuse("PUT", empty)[0] in (400, 404, 422)
 
 
 @pytest.mark.parametrize("is_hashed", [True, False])
@@ -96,52 +98,48 @@ def test_a_password_may_come_hashed(served: RunningServer, is_hashed: bool) -> N
         served.ask("POST", "/api/v1/auth/login", {**login, "isHashed": not is_hashed})
 
 
-def test_an_administrator_does_not_lock_himself_out(served: RunningServer, token: str) -> None:
-    mine = served.ask("GET", "/api/v1/me", token=token)["user"]["id"]
+def test_an_administrator_does_not_lock_himself_out(api: Api) -> None:
+    mine = api.ask("GET", "/api/v1/me")["user"]["id"]
     for change in ({"admin": False}, {"active": False}):
-        status, said = _refused(served, "PATCH", f"/api/v1/users/{mine}", change, token=token)
+        status, said = api.refuse("PATCH", f"/api/v1/users/{mine}", change)
         assert (status, "cannot do this to himself" in said) == (403, True)
     same = {"admin": True, "active": True}
-    said = served.ask("PATCH", f"/api/v1/users/{mine}", same, token)["user"]
+    said = api.ask("PATCH", f"/api/v1/users/{mine}", same)["user"]
     assert (said["admin"], said["active"]) == (True, True)
 
 
-def test_a_password_that_comes_as_it_is_has_to_be_long(served: RunningServer, token: str) -> None:
+def test_a_password_that_comes_as_it_is_has_to_be_long(api: Api) -> None:
     from detcore_server._accounts import prehash
 
     users = "/api/v1/users"
     new = {"user": {"username": "erin"}, "isHashed": False}
-    status, said = _refused(served, "POST", users, {**new, "password": "short"}, token=token)
+    status, said = api.refuse("POST", users, {**new, "password": "short"})
     assert (status, "8 to 1024 characters" in said) == (400, True)
-    made = served.ask("POST", users, {**new, "password": "long-enough"}, token)["user"]
+    made = api.ask("POST", users, {**new, "password": "long-enough"})["user"]
     path = f"{users}/{made['id']}"
     for given in ({}, {"isHashed": None}, {"isHashed": False}):
-        status, said = _refused(served, "PATCH", path, {"password": "short", **given}, token=token)
+        status, said = api.refuse("PATCH", path, {"password": "short", **given})
         assert (status, "8 to 1024 characters" in said) == (400, True)
     login = {"username": "erin", "password": "long-enough", "isHashed": False}
-    assert served.ask("POST", "/api/v1/auth/login", login)["token"]
-    status, said = _refused(
-        served, "PATCH", path, {"password": "long-enough", "isHashed": True}, token=token
-    )
+    assert api.server.ask("POST", "/api/v1/auth/login", login)["token"]
+    status, said = api.refuse("PATCH", path, {"password": "long-enough", "isHashed": True})
     assert (status, "128 hexadecimal digits" in said) == (400, True)
     # Of one that comes hashed nobody knows the length.
     hashed = {"password": prehash("short"), "isHashed": True}
-    assert served.ask("PATCH", path, hashed, token)["user"]["username"] == "erin"
+    assert api.ask("PATCH", path, hashed)["user"]["username"] == "erin"
 
 
-def test_notes_are_changed_and_resources_are_not(
-    served: RunningServer, token: str, filled: Filled
-) -> None:
+def test_notes_are_changed_and_resources_are_not(api: Api, filled: Filled) -> None:
     path = f"/api/v1/experiments/{filled.experiment}"
-    changed = served.ask("PATCH", path, {"notes": "Good."}, token)["experiment"]
+    changed = api.ask("PATCH", path, {"notes": "Good."})["experiment"]
     assert changed["notes"] == "Good."
     resources = {"notes": "Better.", "resources": {"maxSlots": 2}}
-    status, said = _refused(served, "PATCH", path, resources, token=token)
+    status, said = api.refuse("PATCH", path, resources)
     assert (status, "gives experiments no resources" in said) == (400, True)
-    assert served.ask("GET", path, token=token)["experiment"]["notes"] == "Good."
+    assert api.ask("GET", path)["experiment"]["notes"] == "Good."
 
 
-def test_a_list_comes_in_pages(served: RunningServer, token: str, filled: Filled) -> None:
+def test_a_list_comes_in_pages(api: Api, filled: Filled) -> None:
     path = f"/api/v1/experiments/{filled.experiment}/trials"
     first, second = filled.trials
     for query, numbers, start, end in (
@@ -155,14 +153,14 @@ def test_a_list_comes_in_pages(served: RunningServer, token: str, filled: Filled
         ("?orderBy=ORDER_BY_DESC&limit=1", [second], 0, 1),
         ("?sortBy=SORT_BY_BEST_VALIDATION_METRIC", [second, first], 0, 2),
     ):
-        said = served.ask("GET", path + query, token=token)
+        said = api.ask("GET", path + query)
         assert [trial["id"] for trial in said["trials"]] == numbers, query
         page = said["pagination"]
         assert (page["startIndex"], page["endIndex"]) == (start, end), query
 
 
 def test_integers_that_no_float_holds_are_told_and_never_compared(
-    served: RunningServer, token: str, store: ClientStore
+    api: Api, store: ClientStore
 ) -> None:
     huge = 10**4000
     experiment = store.experiment()
@@ -174,7 +172,7 @@ def test_integers_that_no_float_holds_are_told_and_never_compared(
     store.report(trial, 30, {"loss": 1, "large": 0.5}, kind="training")
 
     def ask(path: str) -> Any:
-        return served.ask("GET", f"/api/v1/{path}", token=token)
+        return api.ask("GET", f"/api/v1/{path}")
 
     said = ask(f"trials/{trial}")["trial"]
     assert said["bestValidation"]["metrics"]["avgMetrics"]["loss"] == 0.5
@@ -206,7 +204,7 @@ def test_integers_that_no_float_holds_are_told_and_never_compared(
         f"trials/{trial}/top-checkpoints",
         f"trials/{trial}/checkpoints",
     ):
-        assert served.ask("GET", f"/api/detcore/v1/{path}", token=token), path
+        assert api.ask("GET", f"/api/detcore/v1/{path}"), path
 
 
 def test_a_hundred_experiments_are_listed_unless_more_are_asked_for(
@@ -248,15 +246,13 @@ def test_a_hundred_experiments_are_listed_unless_more_are_asked_for(
         ("DELETE", "/api/v1/checkpoints"),
     ],
 )
-def test_what_cannot_be_understood_is_refused(
-    served: RunningServer, token: str, method: str, path: str
-) -> None:
-    status, said = _refused(served, method, path, token=token)
+def test_what_cannot_be_understood_is_refused(api: Api, method: str, path: str) -> None:
+    status, said = api.refuse(method, path)
     assert status in (400, 422)
     assert said
 
 
-def test_states_of_what_runs(served: RunningServer, token: str, store: ClientStore) -> None:
+def test_states_of_what_runs(api: Api, store: ClientStore) -> None:
     """What is recorded as running is not, where its process is gone."""
     running = store.experiment(state=ExperimentState.RUNNING)
     trial = store.trial(running, rate=1.0)
@@ -266,30 +262,26 @@ def test_states_of_what_runs(served: RunningServer, token: str, store: ClientSto
         "    print(database.create_experiment(config={}, config_text=None, model_dir='', name='g'))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", script, served.database_url],
+        [sys.executable, "-c", script, api.server.database_url],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     states = [
-        served.ask("GET", f"/api/v1/experiments/{number}", token=token)["experiment"]["state"]
+        api.ask("GET", f"/api/v1/experiments/{number}")["experiment"]["state"]
         for number in (running, int(done.stdout))
     ]
     assert states == ["STATE_RUNNING", "STATE_PAUSED"]
-    said = served.ask("GET", f"/api/v1/trials/{trial}", token=token)
+    said = api.ask("GET", f"/api/v1/trials/{trial}")
     assert said["trial"]["state"] == "STATE_QUEUED"
 
 
-def test_labels_that_are_added_at_once(
-    served: RunningServer, token: str, store: ClientStore
-) -> None:
+def test_labels_that_are_added_at_once(api: Api, store: ClientStore) -> None:
     path = f"/api/v1/experiments/{store.experiment()}"
     names = [f"label-{number}" for number in range(8)]
     with concurrent.futures.ThreadPoolExecutor(4) as pool:
-        asked = [
-            pool.submit(served.ask, "PUT", f"{path}/labels/{name}", None, token) for name in names
-        ]
+        asked = [pool.submit(api.ask, "PUT", f"{path}/labels/{name}") for name in names]
         for done in asked:
             done.result()
-    assert served.ask("GET", path, token=token)["experiment"]["labels"] == names
+    assert api.ask("GET", path)["experiment"]["labels"] == names
 
 
 @pytest.mark.parametrize(
@@ -314,7 +306,7 @@ def test_labels_that_are_added_at_once(
     ],
 )  # fmt: skip
 def test_where_checkpoints_are(
-    served: RunningServer, token: str, store: ClientStore, url: str, spec: Any,
+    api: Api, store: ClientStore, url: str, spec: Any,
     shown: dict[str, Any],
 ) -> None:  # fmt: skip
     """The client is told in its own words, without secrets."""
@@ -324,19 +316,19 @@ def test_where_checkpoints_are(
     store.database.record_checkpoint(
         CheckpointStarted(uuid=uuid, storage_url=url, steps_completed=1), trial_id=trial
     )
-    said = served.ask("GET", f"/api/v1/checkpoints/{uuid}", token=token)["checkpoint"]
+    said = api.ask("GET", f"/api/v1/checkpoints/{uuid}")["checkpoint"]
     assert said["training"]["experimentConfig"]["checkpoint_storage"] == shown
     assert "hush" not in json.dumps(said)
     assert said["state"] == "STATE_ACTIVE"
 
 
-def test_a_checkpoint_as_an_archive(served: RunningServer, token: str, store: ClientStore) -> None:
+def test_a_checkpoint_as_an_archive(api: Api, store: ClientStore) -> None:
     """With long names, names that are not ASCII, and folders with nothing in them."""
     long = f"{'deep/' * 30}wéights.bin"
     files = {**FILES, long: "0123456789" * 100, "empty.txt": ""}
     uuid = store.checkpoint(store.trial(store.experiment()), 10, files=files)
     path = f"/checkpoints/{uuid}"
-    with _open(served, path, token) as answer:
+    with api.open(path) as answer:
         assert answer.headers["Content-Type"] == "application/gzip"
         assert f'filename="{uuid}.tar.gz"' in answer.headers["Content-Disposition"]
         plain = gzip.decompress(answer.read())
@@ -349,70 +341,61 @@ def test_a_checkpoint_as_an_archive(served: RunningServer, token: str, store: Cl
         assert archive.getnames()[-1] == "manifest.json"
 
 
-def test_a_large_checkpoint_is_not_held_in_memory(
-    served: RunningServer, token: str, store: ClientStore
-) -> None:
+def test_a_large_checkpoint_is_not_held_in_memory(api: Api, store: ClientStore) -> None:
     size = 160 * _MIB
     uuid = store.checkpoint(store.trial(store.experiment()), 10, files={"big": "w" * size})
-    before = _peak_bytes(served)
+    before = _peak_bytes(api.server)
     num_read = 0
     with (
-        _open(served, f"/checkpoints/{uuid}", token) as answer,
+        api.open(f"/checkpoints/{uuid}") as answer,
         gzip.GzipFile(fileobj=answer) as archive,
     ):
         while part := archive.read(_MIB):
             num_read += len(part)
     assert num_read > size
-    assert _peak_bytes(served) - before < 32 * _MIB
+    assert _peak_bytes(api.server) - before < 32 * _MIB
 
 
-def test_a_file_that_has_changed_breaks_the_stream(
-    served: RunningServer, token: str, store: ClientStore
-) -> None:
+def test_a_file_that_has_changed_breaks_the_stream(api: Api, store: ClientStore) -> None:
     """Nobody must take what is damaged for a whole checkpoint."""
     uuid = store.checkpoint(store.trial(store.experiment()), 10)
     weights = store.files(uuid) / "weights.txt"
     weights.write_text(FILES["weights.txt"][::-1])
     with (
-        _open(served, f"/checkpoints/{uuid}", token) as answer,
+        api.open(f"/checkpoints/{uuid}") as answer,
         pytest.raises(http.client.IncompleteRead),
     ):
         answer.read()
     weights.unlink()
-    status, said = _refused(served, "GET", f"/checkpoints/{uuid}", token=token)
+    status, said = api.refuse("GET", f"/checkpoints/{uuid}")
     assert status == 409
     assert "weights.txt is missing" in said
     store.database.record_checkpoint(CheckpointDamaged(uuid=uuid))
-    status, said = _refused(served, "GET", f"/checkpoints/{uuid}", token=token)
+    status, said = api.refuse("GET", f"/checkpoints/{uuid}")
     assert (status, "is damaged" in said) == (409, True)
 
 
-def test_nothing_is_deleted_unless_all_of_it_is_known(
-    served: RunningServer, token: str, store: ClientStore
-) -> None:
+def test_nothing_is_deleted_unless_all_of_it_is_known(api: Api, store: ClientStore) -> None:
     uuid = store.one_checkpoint()
     for other in ("no-such", uuid[:8]):
         with pytest.raises(urllib.error.HTTPError, match="404"):
-            served.ask("DELETE", "/api/v1/checkpoints", {"checkpointUuids": [uuid, other]}, token)
+            api.ask("DELETE", "/api/v1/checkpoints", {"checkpointUuids": [uuid, other]})
     assert (store.files(uuid) / "weights.txt").exists()
     # Without patterns nothing is removed.
-    served.ask(
+    api.ask(
         "POST", "/api/v1/checkpoints/rm",
-        {"checkpointUuids": [uuid], "checkpointGlobs": []}, token,
-    )  # fmt: skip
+        {"checkpointUuids": [uuid], "checkpointGlobs": []})  # fmt: skip
     assert (store.files(uuid) / "weights.txt").exists()
 
 
-def test_a_log_is_followed_to_its_end(
-    served: RunningServer, token: str, store: ClientStore
-) -> None:
+def test_a_log_is_followed_to_its_end(api: Api, store: ClientStore) -> None:
     experiment = store.experiment(state=ExperimentState.RUNNING)
     trial = store.trial(experiment)
     store.database.start_run(trial)
     folder = store.home / "experiments" / str(experiment) / "trials" / str(trial)
     log = TrialLog(folder, 1)
     log.append("stdout", "one")
-    with _open(served, f"/api/v1/trials/{trial}/logs?follow=true", token) as answer:
+    with api.open(f"/api/v1/trials/{trial}/logs?follow=true") as answer:
         assert json.loads(answer.readline())["result"]["log"] == "one"
         log.append("stdout", "two")
         found = json.loads(answer.readline())["result"]
@@ -425,17 +408,6 @@ def test_a_log_is_followed_to_its_end(
 
 def _peak_bytes(server: RunningServer) -> int:
     """Return how much memory the server's process had at most."""
-    folders = [path for path in Path("/proc").iterdir() if path.name.isdigit()]
-    wanted = f"DETCORE_HOME={server.home}\0".encode()
-    for folder in folders:
-        try:
-            is_it = wanted in (folder / "environ").read_bytes() and (
-                b"serve" in (folder / "cmdline").read_bytes().split(b"\0")
-            )
-        except OSError:
-            continue
-        if is_it and int(folder.name) != os.getpid():
-            found = re.search(r"VmHWM:\s+(\d+) kB", (folder / "status").read_text())
-            assert found is not None
-            return int(found[1]) * 1024
-    raise AssertionError("the server is gone")
+    found = re.search(r"VmHWM:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
+    assert found is not None
+    return int(found[1]) * 1024

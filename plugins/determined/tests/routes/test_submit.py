@@ -9,7 +9,6 @@ import json
 import tarfile
 import urllib.error
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ import yaml
 from determined_client import Client
 from job_server import MODEL_DIR, JobServer, toy_config
 from plain_http import PlainHttp
-from running_server import SLOW_TO_JUDGE, RunningServer
+from running_server import RunningServer
 
 SLOW_TO_TAKE_IN = """
 import time
@@ -129,23 +128,6 @@ def test_the_code_is_handed_out_without_secrets(jobs: JobServer) -> None:
     assert "hunter2-secret" not in str(contents)
     assert yaml.safe_load(contents["const.yaml"])["data"]["nested"]["token"] != "hunter2-secret"
     assert "hunter2-secret" not in str(made)
-
-
-def test_experiments_that_take_long_to_judge_hold_nobody_up(tmp_path: Path) -> None:
-    given = {"config": "entrypoint: a:B", "validateOnly": True}
-    with RunningServer(tmp_path, setup=SLOW_TO_JUDGE) as running:
-        token = running.token()
-
-        def ask(method: str, path: str, body: object = None) -> int:
-            with contextlib.closing(PlainHttp(running.url)) as http:
-                return http.ask(method, path, body, token=token).status
-
-        # More than there are threads for the routes that answer at once.
-        with ThreadPoolExecutor(60) as pool:
-            handed_in = [pool.submit(ask, "POST", "/api/v1/experiments", given) for _ in range(60)]
-            for _ in range(5):
-                assert ask("GET", "/api/detcore/v1/experiments/1/outcome") == 404
-            assert {each.result() for each in handed_in} == {503}
 
 
 def test_a_client_that_would_hand_in_twice_waits_until_it_was_taken_in(tmp_path: Path) -> None:
