@@ -2,48 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import re
 from typing import Any
 
 import pytest
 from client_store import ClientStore
 from page_check import Page
-from recorded import CONFIG
+from page_records import add_search
 
-from detcore.database import MetricRecord
 from detcore.experimental import Determined
-from detcore.types import ExperimentState, TrialState
 
 pytestmark = pytest.mark.parametrize("client", ["embedded", "http"], indirect=True)
 
 HOSTILE = "</style></div><script>alert('1')</script>\"'><img src=x onerror=alert(1)>\u202e&amp;"
-
-
-def search(
-    store: ClientStore, num_trials: int, *, name: str = "digits", metric: str = "val_loss"
-) -> int:
-    """Record a search that has ended."""
-    searcher = {**CONFIG["searcher"], "metric": metric}
-    experiment = store.database.create_experiment(
-        config={**CONFIG, "searcher": searcher}, config_text=None, model_dir="/code", name=name
-    )
-    reports = []
-    for index in range(num_trials):
-        hparams = {"rate": 0.1 / (index + 1), name: name}
-        trial = store.database.create_trial(experiment_id=experiment, hparams=hparams, seed=0)
-        reports += [
-            MetricRecord(
-                trial_id=trial, run_id=1, kind=kind, steps_completed=step * 10,
-                metrics={metric: math.exp(-step / 9) + index, "accuracy": step / 20},
-            )
-            for step in range(1, 21)
-            for kind in ("training", "validation")
-        ]  # fmt: skip
-        store.database.set_trial_state(trial, TrialState.COMPLETED)
-    store.database.add_metrics(reports)
-    store.database.set_experiment_state(experiment, ExperimentState.COMPLETED)
-    return experiment
 
 
 def shown(thing: Any) -> Page:
@@ -59,20 +30,20 @@ def shown(thing: Any) -> Page:
 def test_an_experiment_has_curves_and_its_best_trials(
     client: Determined, store: ClientStore
 ) -> None:
-    page = shown(client.get_experiment(search(store, 3)))
+    page = shown(client.get_experiment(add_search(store.database, 3, 20)))
     for text in ("Experiment 1: digits", "val_loss (validation)", "Trials, the best first"):
         assert text in page.text
-    assert "COMPLETED · 3 trials · best val_loss 0.1084 (trial 1, step 200)" in page.text
+    assert "COMPLETED · 3 trials · best val_loss 0.5357 (trial 3, step 200)" in page.text
     assert len(page.drawings()) == 2  # for a wide cell, and for a narrow one
     assert page.drawings()[0].count("<path id=") == 3
 
 
 def test_a_trial_has_curves_of_its_metrics(client: Determined, store: ClientStore) -> None:
-    search(store, 2)
+    add_search(store.database, 2, 20)
     page = shown(client.get_trial(2))
     for text in (
-        "Trial 2 of experiment 1: digits", "accuracy (validation)", "val_loss (training)",
-        "rate", "0.05", "Metrics, and the steps of their values", "1.108 at 200",
+        "Trial 2 of experiment 1: digits", "accuracy (validation)", "loss (training)",
+        "optimizer.rate", "0.0004465", "Metrics, and the steps of their values", "0.601 at 200",
     ):  # fmt: skip
         assert text in page.text
 
@@ -90,11 +61,17 @@ def test_checkpoints_and_models_have_tables(client: Determined, store: ClientSto
 
 
 def test_names_of_users_are_text(client: Determined, store: ClientStore) -> None:
-    number = search(store, 2, name=HOSTILE, metric=HOSTILE)
+    named, measured = (
+        add_search(store.database, 1, 2, name=HOSTILE),
+        store.experiment(metric=HOSTILE),
+    )
+    trial = store.trial(measured, **{HOSTILE: HOSTILE})
+    store.report(trial, 10, {HOSTILE: 0.5})
     model = client.create_model(HOSTILE, HOSTILE, {HOSTILE: HOSTILE}, [HOSTILE])
     uuid = store.one_checkpoint(**{HOSTILE: HOSTILE})
     for thing in (
-        client.get_experiment(number), client.get_trial(1), client.get_checkpoint(uuid), model,
+        client.get_experiment(named), client.get_experiment(measured), client.get_trial(trial),
+        client.get_checkpoint(uuid), model,
     ):  # fmt: skip
         page = shown(thing)
         assert "<script>alert" in page.text
@@ -105,7 +82,7 @@ def test_names_of_users_are_text(client: Determined, store: ClientStore) -> None
 def test_an_experiment_of_any_size_is_shown_in_little(
     client: Determined, store: ClientStore, num_trials: int
 ) -> None:
-    page = shown(client.get_experiment(search(store, num_trials)))
+    page = shown(client.get_experiment(add_search(store.database, num_trials, 20)))
     assert len(page.html) < 150_000
     if num_trials == 0:
         assert "No trial has reported a metric with a finite value yet." in page.text
@@ -127,7 +104,7 @@ def test_long_lists_end(client: Determined, store: ClientStore) -> None:
 def test_what_cannot_be_read_is_shown_with_the_reason(
     client: Determined, store: ClientStore
 ) -> None:
-    experiment = client.get_experiment(search(store, 1))
+    experiment = client.get_experiment(add_search(store.database, 1, 2))
     trial = client.get_trial(1)
     model = client.create_model("gone")
     store.database.delete_experiment(experiment.id)

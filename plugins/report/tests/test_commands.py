@@ -16,14 +16,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from page_check import Page
+from page_records import add_search, save_checkpoint
 from recorded import CONFIG, Records
 
 from detcore._log.events import CheckpointStarted
-from detcore.checkpoint import CheckpointContext
-from detcore.database import Database, MetricRecord, TrialLog
-from detcore.distributed import DistributedContext
+from detcore.database import Database, TrialLog
 from detcore.errors import NotFoundError
-from detcore.storage import LocalStorage
 from detcore.types import ExperimentState, TrialState
 from detcore_report import (
     Chart,
@@ -41,17 +39,6 @@ from detcore_report._view import thin
 HOSTILE = (
     "</title></style><script>alert('1')</script>\"'><img src=x onerror=alert(1)>\x00\u202e&amp;"
 )
-HYPERPARAMETERS = {
-    "rate": {"type": "log", "minval": -4, "maxval": -1, "base": 10},
-    "optimizer": {"name": {"type": "categorical", "vals": ["sgd", "adam", "rmsprop"]}},
-    "units": {"type": "int", "minval": 16, "maxval": 256},
-    "batch": 32,
-}
-SEARCH_CONFIG = {
-    **CONFIG,
-    "checkpoint_storage": {"type": "shared_fs", "host_path": "/nowhere", "secret_key": "hunter2"},
-    "hyperparameters": HYPERPARAMETERS,
-}
 
 
 @pytest.fixture(scope="module")
@@ -59,38 +46,6 @@ def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     home = tmp_path_factory.mktemp("pages") / "home"
     with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
         yield Records(home, database)
-
-
-def search(records: Records, num_trials: int, num_reports: int = 20, **more: Any) -> int:
-    """Record a search that has ended."""
-    experiment = records.experiment({**SEARCH_CONFIG, **more})
-    reports: list[MetricRecord] = []
-    for index in range(num_trials):
-        share = index / max(1, num_trials - 1)
-        trial = records.trial(
-            experiment,
-            rate=10 ** (-4 + 3 * share),
-            optimizer={"name": ("sgd", "adam")[index % 2]},
-            units=16 + index,
-            batch=32,
-        )
-        run = records.database.start_run(trial)
-        for step in range(1, num_reports + 1):
-            loss = 2 * math.exp(-step / num_reports) + share + 0.1 * math.sin(step * 7)
-            for kind, metrics in (
-                ("validation", {"val_loss": loss, "accuracy": 1 / (1 + loss)}),
-                ("training", {"loss": loss}),
-            ):
-                reports.append(
-                    MetricRecord(
-                        trial_id=trial, run_id=run, kind=kind, steps_completed=10 * step,
-                        metrics=metrics,
-                    )
-                )  # fmt: skip
-        records.database.set_trial_state(trial, TrialState.COMPLETED)
-    records.database.add_metrics(reports)
-    records.database.set_experiment_state(experiment, ExperimentState.COMPLETED)
-    return experiment
 
 
 def written(records: Records, folder: Path, *arguments: object) -> Page:
@@ -105,19 +60,20 @@ def written(records: Records, folder: Path, *arguments: object) -> Page:
 
 
 def test_a_report_has_everything(records: Records, tmp_path: Path) -> None:
-    experiment = search(records, 3)
+    storage = {"type": "shared_fs", "host_path": "/nowhere", "secret_key": "hunter2"}
+    experiment = add_search(records.database, 3, 20, checkpoint_storage=storage)
     html = written(records, tmp_path, "report", experiment, "--no-verify")
     for expected in (
         f"Experiment {experiment}: digits", "Learning curves", "val_loss (validation)",
         "accuracy (validation)", "loss (training)", "rate (log scale)", "optimizer.name", "sgd",
         "rmsprop", "Trials, the best first", "Configuration",
-        "single, val_loss, goal: minimize",
+        "random, val_loss, goal: minimize",
     ):  # fmt: skip
         assert expected in html.text, expected
     assert "hunter2" not in html.html
     assert "secret_key: '********'" in html.text
-    # Three metrics, the first for a desk and for a phone, and the hyperparameters.
-    assert len(html.drawings()) == 5
+    # Four metrics, the first for a desk and for a phone, and the hyperparameters.
+    assert len(html.drawings()) == 6
     labels = re.findall(r"<text [^>]*>([^<]*)<", html.drawings()[0])
     assert labels[:6] == ["0", "50", "100", "150", "200", "steps"]
 
@@ -125,7 +81,7 @@ def test_a_report_has_everything(records: Records, tmp_path: Path) -> None:
 def test_a_plot_has_curves_and_hyperparameters_of_one_metric(
     records: Records, tmp_path: Path
 ) -> None:
-    experiment = search(records, 12)
+    experiment = add_search(records.database, 12)
     html = written(records, tmp_path, "experiment", "plot", experiment)
     assert len(html.drawings()) == 3
     assert "best: trial" in html.text
@@ -136,7 +92,7 @@ def test_a_plot_has_curves_and_hyperparameters_of_one_metric(
 
 
 def test_view_of_some_trials_ranks_them_as_the_whole(records: Records) -> None:
-    experiment = search(records, 9, 6)
+    experiment = add_search(records.database, 9, 6)
     whole = read_view(records.database, experiment)
     pair = [whole.trials[4].id, whole.trials[2].id]
     few = read_view(records.database, experiment, only=pair)
@@ -147,9 +103,9 @@ def test_view_of_some_trials_ranks_them_as_the_whole(records: Records) -> None:
 
 
 def test_a_report_of_100_trials_is_below_a_megabyte(records: Records, tmp_path: Path) -> None:
-    experiment = search(records, 100, 3)
+    experiment = add_search(records.database, 100, 3)
     html = written(records, tmp_path, "report", experiment)
-    assert html.html.count("<path id=") == 5 * 100  # no trial is left out
+    assert html.html.count("<path id=") == 6 * 100  # no trial is left out
     view = read_view(records.database, experiment, all_metrics=True)
     ids = [trial.id for trial in view.trials]
     # Eight metrics, 500 reports of each trial: 400,000 points.
@@ -180,15 +136,14 @@ def test_a_report_of_100_trials_is_below_a_megabyte(records: Records, tmp_path: 
 def test_experiments_of_any_kind_have_a_report(records: Records, tmp_path: Path) -> None:
     empty = records.experiment()  # this process runs it
     assert "None yet" in written(records, tmp_path, "report", empty).text
-    silent = search(records, 12, 0)
+    silent = add_search(records.database, 12, 0)
     text = written(records, tmp_path, "report", silent).text
     assert "No trial has reported a metric with a finite value yet." in text
-    single = search(records, 1, 1)
+    single = add_search(records.database, 1, 1)
     html = written(records, tmp_path, "report", single)
-    assert html.html.count("<circle") == 4  # one report is a point, not a line
+    assert html.html.count("<circle") == 5  # one report is a point, not a line
     script = records.experiment({"is_standalone": True})
     trial = records.trial(script, rate=1)
-    records.database.start_run(trial)
     records.report(trial, "training", 3, loss=0.5)
     assert "loss (training)" in written(records, tmp_path, "report", script).text
 
@@ -197,7 +152,6 @@ def test_values_that_are_not_finite_are_counted(records: Records, tmp_path: Path
     experiment = records.experiment()
     for value in (math.nan, math.inf, -math.inf, 1e308, -1e308, 0.5, 10**400):
         trial = records.trial(experiment, value=str(value)[:9])
-        records.database.start_run(trial)
         records.report(trial, "validation", 1, val_loss=value)
         records.report(trial, "validation", 2, val_loss=2.0)
     html = written(records, tmp_path, "report", experiment)
@@ -267,25 +221,17 @@ def test_checkpoints_are_verified(records: Records, tmp_path: Path) -> None:
     )
     trial = records.trial(experiment)
     records.database.start_run(trial)
-    files = tmp_path / "files"
-    files.mkdir()
-    (files / "weights").write_bytes(bytes(range(200)))
-    storage = LocalStorage(kept)
-    context = CheckpointContext(
-        storage=storage,
-        distributed=DistributedContext(),
-        database=records.database,
-        trial_id=trial,
+    whole, damaged = (
+        save_checkpoint(records.database, trial, kept, tmp_path / "files", step) for step in (5, 10)
     )
-    whole, damaged = [context.upload(files, {"steps_completed": step}) for step in (5, 10)]
     records.report(trial, "validation", 5, val_loss=0.125)
     text = written(records, tmp_path, "report", experiment).text
     assert "All 2 that were read are as they were saved." in text
     assert "0.125" in text[text.index(whole) :]
-    (kept / damaged / "weights").write_bytes(bytes(200))
+    (kept / damaged / "weights.bin").write_bytes(bytes(256 * 40))
     text = written(records, tmp_path, "report", experiment).text
     assert "1 of 2 are not as saved." in text
-    assert "weights: " in text
+    assert "weights.bin: " in text
     text = written(records, tmp_path, "report", experiment, "--no-verify").text
     assert text.count("not verified") == 3  # one line, and two rows
     shutil.rmtree(kept)
@@ -293,7 +239,7 @@ def test_checkpoints_are_verified(records: Records, tmp_path: Path) -> None:
 
 
 def test_a_page_goes_to_standard_output(records: Records) -> None:
-    experiment = search(records, 2)
+    experiment = add_search(records.database, 2)
     result = records("report", str(experiment), "-o", "-")
     Page(result.stdout)
     assert result.stdout.startswith("<!DOCTYPE html>")
@@ -301,7 +247,7 @@ def test_a_page_goes_to_standard_output(records: Records) -> None:
 
 def test_an_image(records: Records, tmp_path: Path) -> None:
     path = tmp_path / "plot.png"
-    many = search(records, 12)
+    many = add_search(records.database, 12)
     empty = records.experiment()
     for experiment in (many, empty):
         result = records("experiment", "plot", str(experiment), "-o", str(path))
@@ -321,7 +267,6 @@ def test_an_image_has_the_curves_around_a_trial_without_a_finite_value(
     experiment = records.experiment()
     for factor in (1.0, math.nan, 2.0):
         trial = records.trial(experiment)
-        records.database.start_run(trial)
         for step in (1, 2):
             records.report(trial, "validation", step, val_loss=factor * step)
     path = tmp_path / "plot.png"
@@ -337,7 +282,6 @@ def test_an_image_of_hostile_names(records: Records, tmp_path: Path) -> None:
     experiment = records.experiment(name="$\\frac{$\x00")
     for index in range(2):
         trial = records.trial(experiment, **{"$a_$\x1b": f"$\\nothing{{{index}$"})
-        records.database.start_run(trial)
         records.report(trial, "validation", 1, val_loss=index + 1.0)
     path = tmp_path / "plot.png"
     assert records("experiment", "plot", str(experiment), "-o", str(path)).exit_code == 0
@@ -346,7 +290,7 @@ def test_an_image_of_hostile_names(records: Records, tmp_path: Path) -> None:
 def test_a_page_is_the_same_whatever_the_user_set_up_in_matplotlib(records: Records) -> None:
     import matplotlib
 
-    view = read_view(records.database, search(records, 3), all_metrics=True)
+    view = read_view(records.database, add_search(records.database, 3), all_metrics=True)
     before = plot_page(view)
     with matplotlib.rc_context({"text.usetex": True, "lines.marker": "x", "font.size": 40}):
         assert plot_page(view) == before
@@ -354,14 +298,14 @@ def test_a_page_is_the_same_whatever_the_user_set_up_in_matplotlib(records: Reco
 
 
 def test_pages_are_drawn_in_threads(records: Records) -> None:
-    view = read_view(records.database, search(records, 3), all_metrics=True)
+    view = read_view(records.database, add_search(records.database, 3), all_metrics=True)
     with ThreadPoolExecutor(4) as pool:
         assert len(set(pool.map(plot_page, [view] * 8))) == 1
 
 
 @pytest.mark.parametrize("name", ["plot.gif", "plot", "missing/plot.html", "."])
 def test_a_place_that_cannot_be_written(records: Records, tmp_path: Path, name: str) -> None:
-    experiment = search(records, 1)
+    experiment = add_search(records.database, 1)
     result = records("experiment", "plot", str(experiment), "-o", str(tmp_path / name))
     assert result.exit_code == 2
     assert str(tmp_path) in result.stderr
@@ -386,12 +330,6 @@ def test_thin_curves_keep_their_ends_and_extremes(
     assert {min(values), max(values)} <= {y for _, y in kept}
 
 
-def test_a_peak_of_one_step_is_kept() -> None:
-    points = [(step, 1.0) for step in range(100_000)]
-    points[77_777] = (77_777, 9.0)
-    assert (77_777, 9.0) in thin(points, 100)
-
-
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
 
 
@@ -403,7 +341,6 @@ def test_any_finite_numbers_are_drawn(records: Records, values: list[float]) -> 
     experiment = records.experiment()
     for value in values:
         trial = records.trial(experiment, rate=value)
-        records.database.start_run(trial)
         for step in (1, 2):
             records.report(trial, "validation", step, val_loss=value * (step / 2))
     view = read_view(records.database, experiment)
@@ -417,7 +354,6 @@ def labels_of(records: Records, setting: dict[str, Any], values: list[Any]) -> l
     experiment = records.experiment({**CONFIG, "hyperparameters": {"tried": setting}})
     for value in values:
         trial = records.trial(experiment, tried=value)
-        records.database.start_run(trial)
         records.report(trial, "validation", 1, val_loss=0.5)
     drawing = draw_parallel(read_view(records.database, experiment))
     labels = re.findall(r"<text [^>]*>([^<]*)<", drawing)
@@ -449,7 +385,7 @@ def test_text_stays_text(text: str) -> None:
 def test_a_chart_as_a_table_has_the_ends_and_the_extremes_with_their_steps(
     records: Records,
 ) -> None:
-    number = search(records, num_trials=2, num_reports=2)
+    number = add_search(records.database, 2, 2)
     view = read_view(records.database, number)
     first, second = (trial.id for trial in view.trials)
     chart = Chart(
