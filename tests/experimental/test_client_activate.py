@@ -112,12 +112,17 @@ class EndsWhenLookedAt:
         return found  # it has not left yet
 
 
+def add_lost_experiment(store: ClientStore, tmp_path: Path) -> int:
+    """Record an experiment whose code is not there any more."""
+    return store.database.create_experiment(
+        config={}, config_text=None, model_dir=str(tmp_path / "gone"), name="gone"
+    )
+
+
 def test_a_runner_that_ends_just_now_is_not_taken_for_one_at_work(
     store: ClientStore, tmp_path: Path
 ) -> None:
-    number = store.database.create_experiment(
-        config={}, config_text=None, model_dir=str(tmp_path / "gone"), name="gone"
-    )
+    number = add_lost_experiment(store, tmp_path)
     store.database.request_control(number, Control.PAUSE)
     records = cast("Database", EndsWhenLookedAt(store.database))
     with pytest.raises(RunError, match="could not be started again"):  # so that it was tried
@@ -137,9 +142,7 @@ def test_a_request_to_a_runner_that_ends_just_now_is_not_lost(store: ClientStore
 def test_a_runner_that_cannot_start_says_why(
     client: Determined, store: ClientStore, tmp_path: Path
 ) -> None:
-    number = store.database.create_experiment(
-        config={}, config_text=None, model_dir=str(tmp_path / "gone"), name="gone"
-    )
+    number = add_lost_experiment(store, tmp_path)
     experiment = client.get_experiment(number)
     store.database.set_experiment_state(number, ExperimentState.PAUSED)
     with pytest.raises(RunError, match=r"could not be started again[\s\S]*gone"):

@@ -101,44 +101,6 @@ def test_what_is_there_is_not_fetched_again(
     assert content(folder) == FILES | {"beside.txt": "mine"}
 
 
-def damage(folder: Path, how: str) -> None:
-    if how == "missing":
-        (folder / "weights.txt").unlink()
-    elif how == "changed":
-        (folder / "weights.txt").write_text("1 2 4")
-    elif how == "cut off":
-        (folder / "weights.txt").write_text("1 2")
-    elif how == "no manifest":
-        (folder / "manifest.json").unlink()
-        (folder / "code" / "model.py").unlink()
-    else:
-        (folder / "manifest.json").write_text('{"half": ')
-        (folder / "weights.txt").unlink()
-
-
-@pytest.mark.parametrize("how", ["missing", "changed", "cut off", "no manifest", "bad manifest"])
-def test_a_partial_download_is_fetched_again(
-    client: Determined, store: ClientStore, how: str
-) -> None:
-    checkpoint = client.get_checkpoint(store.one_checkpoint())
-    folder = Path(checkpoint.download())
-    damage(folder, how)
-    checkpoint.download()
-    assert content(folder) == FILES
-
-
-def test_files_that_are_right_are_not_copied_again(store: ClientStore) -> None:
-    """Such as what `detcore checkpoint download` made, which leaves no manifest."""
-    uuid = store.one_checkpoint()
-    with Determined() as client:
-        folder = Path(client.get_checkpoint(uuid).download())
-        (folder / "manifest.json").unlink()
-        number = (folder / "weights.txt").stat().st_ino
-        client.get_checkpoint(uuid).download()
-    assert (folder / "manifest.json").exists()
-    assert (folder / "weights.txt").stat().st_ino == number
-
-
 def test_two_download_to_one_folder_at_once(store: ClientStore) -> None:
     uuid = store.checkpoint(
         store.trial(store.experiment()), 10, files={f"{index}.txt": "x" for index in range(50)}
@@ -166,15 +128,6 @@ def test_metadata_json_is_written_if_it_is_missing(client: Determined, store: Cl
     folder = checkpoint.download()
     written = json.loads(Path(folder, "metadata.json").read_text())
     assert written == {"steps_completed": 10, "framework": "toy", "late": 1}
-
-
-def test_another_checkpoint_s_folder_is_refused(client: Determined, store: ClientStore) -> None:
-    first = store.one_checkpoint()
-    folder = client.get_checkpoint(first).download("model")
-    second = client.get_checkpoint(store.checkpoint(1, 20, files={"weights.txt": "9"}))
-    with pytest.raises(InvalidCheckpointError, match=f"model holds another checkpoint, {first}"):
-        second.download("model")
-    assert content(folder) == FILES
 
 
 def test_what_cannot_be_downloaded(client: Determined, store: ClientStore) -> None:

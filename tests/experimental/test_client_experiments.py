@@ -19,7 +19,7 @@ from detcore.errors import (
     NotFoundError,
     RunError,
 )
-from detcore.experimental import Determined, ExperimentReference, OrderBy, TrialSortBy
+from detcore.experimental import Determined, OrderBy, TrialSortBy
 from detcore.runner import experiment_lock
 from detcore.types import Control, ExperimentState
 
@@ -36,13 +36,6 @@ def test_one_that_is_not_there(client: Determined, store: ClientStore) -> None:
         client.get_experiment(7)
     with pytest.raises(ValueError, match=r"experiment_id is '1' \(str\); expected a whole number"):
         client.get_experiment("1")  # type: ignore[arg-type]
-
-
-def test_it_can_be_made_as_the_documents_say(store: ClientStore) -> None:
-    experiment = ExperimentReference(store.experiment(seed=3), "")
-    assert experiment.get_config()["seed"] == 3
-    assert (experiment.id, experiment.experiment_id) == (1, 1)
-    experiment._transport.close()
 
 
 def test_experiments_are_listed_by_what_they_are(client: Determined, store: ClientStore) -> None:
@@ -74,26 +67,20 @@ def test_trials_are_a_table_of_pandas(client: Determined, store: ClientStore) ->
     experiment = store.experiment()
     first = store.trial(experiment, rate=0.1, net={"width": 8})
     second = store.trial(experiment, rate=0.2)
-    table = client.get_experiment(experiment).trials_frame()
-    assert list(table.index) == [first, second]
-    assert list(table["hparams.rate"]) == [0.1, 0.2]
-    assert table["hparams.net.width"].isna().tolist() == [False, True]
-    assert list(table["state"]) == ["PAUSED", "PAUSED"]
-
-
-def test_trials_frame_has_results(client: Determined, store: ClientStore) -> None:
-    experiment = store.experiment()
-    first, second = store.trial(experiment), store.trial(experiment)
     store.report(first, 10, {"loss": 0.1})
     store.report(first, 20, {"loss": 0.3})
     uuid = store.checkpoint(first, 30)
     store.report(second, 5, {"loss": -math.inf, "other": 1.0})
     table = client.get_experiment(experiment).trials_frame()
+    assert list(table.index) == [first, second]
+    assert list(table["hparams.rate"]) == [0.1, 0.2]
+    assert list(table["state"]) == ["PAUSED", "PAUSED"]
     assert list(table["steps"]) == [30, 5]
     assert list(table["best_value"]) == [0.1, -math.inf]
     assert list(table["best_step"]) == [10, 5]
     assert table["checkpoint"][first] == uuid
-    assert table["checkpoint"].isna().tolist() == [False, True]
+    for column in ("hparams.net.width", "checkpoint"):
+        assert table[column].isna().tolist() == [False, True]
 
 
 def test_config_is_a_copy_without_secrets(client: Determined, store: ClientStore) -> None:

@@ -19,7 +19,7 @@ from detcore.errors import (
     PluginNotFoundError,
     RunError,
 )
-from detcore.experimental import CheckpointSortBy, Determined, OrderBy, TrialReference
+from detcore.experimental import CheckpointSortBy, Determined, OrderBy
 from detcore.types import Control, ExperimentState
 
 RUNNING = ExperimentState.RUNNING
@@ -34,15 +34,6 @@ def test_one_that_is_not_there(client: Determined, store: ClientStore) -> None:
         client.get_trial(7)
     with pytest.raises(InvalidArgumentError, match="trial_id is None"):
         client.get_trial(None)  # type: ignore[arg-type]
-
-
-def test_it_can_be_made_as_the_documents_say(store: ClientStore) -> None:
-    number = store.trial(store.experiment(), rate=0.5)
-    trial = TrialReference(number, "")
-    assert (trial.trial_id, trial.experiment_id) == (1, 1)
-    assert trial.hparams == {"rate": 0.5}
-    assert trial.state is ExperimentState.PAUSED
-    trial._transport.close()
 
 
 @pytest.fixture

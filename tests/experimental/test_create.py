@@ -217,6 +217,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> type[Trial]:
         ({}, InvalidExperimentError, "(?s)needs context_dir.*pass local=True"),
         ({"context_dir": "."}, ConfigError, "(?s)which one is not said.*pass local=True"),
         ({"context_dir": "/no/where", "test": True}, ConfigError, "context_dir is '/no/where'"),
+        ({"context_dir": ".", "master_url": "ftp://host"}, ConfigError, "address of a server"),
         ({"local": 1}, ConfigError, r"local is 1 \(int\)"),
         ({"command": "train.py"}, ConfigError, "a list of strings"),
         ({"trial_def": 5}, InvalidExperimentError, "trial_def is 5"),

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from jupyter_client.manager import KernelManager
+from notebook_kernel import RunCell, start_kernel
 from page_check import Page
 from toy_command import Detcore
 
@@ -35,35 +34,14 @@ trial = create_trial_instance(Net, "kept", {**config, "searcher": {"max_length":
 print("saved", trial.context.checkpoints.save().name)
 create(Net, {"max_restarts": 0}, local=True)  # without learning_rate"""
 
-Run = Callable[[str], tuple[dict[str, Any], str]]
-
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Iterator[Run]:
-    manager = KernelManager(kernel_name="python3")
-    variables = {**Detcore(tmp_path).variables(), "IPYTHONDIR": str(tmp_path / "ipython")}
-    (tmp_path / "notebook").mkdir()
-    manager.start_kernel(env=variables, cwd=str(tmp_path / "notebook"))
-    client = manager.blocking_client()
-    client.start_channels()
-    client.wait_for_ready(timeout=120)
-
-    def run(cell: str) -> tuple[dict[str, Any], str]:
-        printed: list[str] = []
-
-        def take(message: Any) -> None:
-            printed.append(message["content"].get("text", ""))
-
-        reply = client.execute_interactive(cell, timeout=120, output_hook=take, allow_stdin=False)
-        return reply["content"], "".join(printed)
-
-    yield run
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
-    manager.cleanup_resources()
+def kernel(tmp_path: Path) -> Iterator[RunCell]:
+    with start_kernel(tmp_path / "notebook", Detcore(tmp_path).variables()) as run:
+        yield run
 
 
-def test_a_class_of_a_cell_is_searched_over_and_made_here(kernel: Run, tmp_path: Path) -> None:
+def test_a_class_of_a_cell_is_searched_over_and_made_here(kernel: RunCell, tmp_path: Path) -> None:
     *before, last = CELLS
     for cell in before:
         kernel(cell)

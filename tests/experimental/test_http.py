@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import os
@@ -66,6 +67,13 @@ def told(call: Any) -> tuple[type, str]:
     )
 
 
+def refused_alike(pair: tuple[Transport, Transport], call: Callable[[Any], object]) -> type:
+    """Return the class of an error that both raise with the same message."""
+    near, far = (told(functools.partial(call, one)) for one in pair)
+    assert far == near
+    return near[0]
+
+
 # -- names ----------------------------------------------------------------------------------------
 
 ODD = [
@@ -75,7 +83,7 @@ ODD = [
 
 
 def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
-    near, far = both = cast("Any", pair[0]), cast("Any", pair[1])
+    near, far = cast("Any", pair[0]), cast("Any", pair[1])
     for name in ODD:
         made = far.create_model(name, name, {name: name}, [name])
         assert made["name"] == name
@@ -89,17 +97,13 @@ def test_any_name_of_a_model_works(pair: tuple[Transport, Transport]) -> None:
         assert far.remove_model_metadata(name, [name])["metadata"] == {}
         assert far.get_version(name, 0) is None
         far.delete_model(name)
-        gone = [told(lambda one=one, name=name: one.get_model(name)) for one in both]
-        assert gone[0] == gone[1]
+        refused_alike(pair, lambda one, name=name: one.get_model(name))  # type: ignore[misc]
 
 
 @pytest.mark.parametrize("name", ["", "   ", "x" * 600])
 def test_names_are_refused_alike(pair: tuple[Transport, Transport], name: str) -> None:
-    near, far = both = cast("Any", pair[0]), cast("Any", pair[1])
-    errors = [told(lambda one=one: one.create_model(name, "", {}, [])) for one in both]
-    assert errors[0] == errors[1]
-    assert errors[0][0] is ConfigError
-    assert told(lambda: far.get_model(name)) == told(lambda: near.get_model(name))
+    assert refused_alike(pair, lambda one: one.create_model(name, "", {}, [])) is ConfigError
+    refused_alike(pair, lambda one: one.get_model(name))
 
 
 @pytest.mark.parametrize("uuid", [*ODD, "", "nothing", "x" * 5000])
@@ -111,7 +115,7 @@ def test_uuids_are_refused_alike(
     if uuid and str(known).startswith(uuid):  # the beginning of a UUID names it
         uuid = "1"
     if uuid:
-        assert told(lambda: far.get_checkpoint(uuid)) == told(lambda: near.get_checkpoint(uuid))
+        refused_alike(pair, lambda one: one.get_checkpoint(uuid))
     for change in (
         lambda: far.add_checkpoint_metadata(uuid, {"a": 1}),
         lambda: far.delete_checkpoint(uuid, ["*"]),
@@ -132,12 +136,11 @@ def test_numbers_of_records_are_refused_alike(
     for call in (
         lambda one: one.get_experiment(number),
         lambda one: one.get_trial(number),
-        lambda one: cast("Any", one).get_model(number),
+        lambda one: one.get_model(number),
         lambda one: one.control_experiment(number, "pause"),
         lambda one: one.control_trial(number, "kill"),
     ):
-        near, far = (told(lambda one=one, call=call: call(one)) for one in pair)
-        assert far == near
+        refused_alike(pair, call)
 
 
 def test_labels_and_notes_of_a_trial_are_written_alike(
@@ -154,8 +157,7 @@ def test_labels_and_notes_of_a_trial_are_written_alike(
         assert (trial.labels, trial.notes) == (["a", "z"], "first\nsecond")
         documents.append(transport.get_trial(trial.id))
     assert [*documents[0]] == [*documents[1]]
-    near, far = (told(lambda one=one: one.update_trial(10**6, notes="x")) for one in pair)
-    assert far == near
+    refused_alike(pair, lambda one: one.update_trial(10**6, notes="x"))
     bad: Any = 3
     for change in (trial.set_labels, trial.add_label, trial.set_notes):
         with pytest.raises(InvalidArgumentError):

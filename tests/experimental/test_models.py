@@ -95,30 +95,25 @@ def test_enumerations_have_the_documented_names() -> None:
 
 def test_versions(client: Determined, store: ClientStore) -> None:
     trial = store.trial(store.experiment())
-    uuids = [store.checkpoint(trial, 10 * (index + 1)) for index in range(5)]
+    uuids = [store.checkpoint(trial, steps) for steps in (10, 20, 30)]
     model = client.create_model("digits")
-    assert model.get_version() is None
-    assert model.get_versions() == []
-    before = model.last_updated_time
-    registered = [model.register_version(uuid) for uuid in uuids]
-    assert [version.model_version for version in registered] == [1, 2, 3, 4, 5]
-    assert {version.model_name for version in registered} == {"digits"}
-    assert model.num_versions == 5
-    assert before is not None
-    assert model.last_updated_time is not None
-    assert model.last_updated_time > before
-    for latest in (model.get_version(), model.get_version(0), model.get_version(version=-1)):
-        assert latest is not None
-        assert (latest.uuid, latest.model_version) == (uuids[4], 5)
-    second = model.get_version(2)
-    assert second is not None
-    assert (second.uuid, second.model_version, second.batch_number) == (uuids[1], 2, 20)
-    assert model.get_version(6) is None
+    assert (model.get_version(), model.get_versions()) == (None, [])
+    before: Any = model.last_updated_time
+    registered: list[Any] = [model.register_version(uuid) for uuid in uuids]
+    assert [
+        (version.model_name, version.model_version, version.uuid, version.batch_number)
+        for version in registered
+    ] == [("digits", number + 1, uuid, 10 * (number + 1)) for number, uuid in enumerate(uuids)]
+    assert (model.num_versions, before < model.last_updated_time) == (3, True)
+    versions: list[Any] = [model.get_version(number) for number in (2, 0, -1, 3)]
+    versions.append(model.get_version())
+    assert [version.uuid for version in versions] == [uuids[1], *[uuids[2]] * 4]
+    assert model.get_version(4) is None
     assert [version.uuid for version in model.get_versions()] == uuids[::-1]
     oldest_first = model.get_versions(order_by=ModelOrderBy.ASC)
-    assert [version.model_version for version in oldest_first] == [1, 2, 3, 4, 5]
+    assert [version.uuid for version in oldest_first] == uuids
     model.delete_version(2)
-    assert (model.get_version(2), model.num_versions) == (None, 4)
+    assert (model.get_version(2), model.num_versions) == (None, 2)
     for wrong in (-2, "1", None, True):
         with pytest.raises(InvalidArgumentError, match="version is"):
             model.get_version(wrong)  # type: ignore[arg-type]

@@ -57,13 +57,6 @@ def script_class(context: Path, monkeypatch: pytest.MonkeyPatch) -> type[Trial]:
     return type("Net", (Trial,), {"__module__": "script_that_is_run"})
 
 
-def test_a_script_that_calls_create_is_the_command(
-    context: Path, script_class: type[Trial]
-) -> None:
-    found = _entrypoint(script_class, None, context, PrintingListener())
-    assert found == ["python3", "scripts/train.py", "--fast"]
-
-
 def test_a_script_outside_of_the_folder_is_refused(
     context: Path, script_class: type[Trial]
 ) -> None:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
-import ssl
-import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -336,65 +333,7 @@ def test_a_token_that_is_none_is_not_shown(token: str) -> None:
         session.ask("GET", "/x")
 
 
-@pytest.mark.parametrize("url", ["", "ftp://host", "http://", "http://h:99999", "http://h/?q=1"])
-def test_what_is_no_url(url: str) -> None:
-    with pytest.raises(ConfigError, match="is not the address of a server"):
-        Session(url)
-
-
-def test_a_password_in_the_url_is_refused_and_not_shown() -> None:
-    with pytest.raises(ConfigError, match="at host holds a user or a password") as caught:
-        Session("http://ada:pass-word@host")
-    assert "pass-word" not in str(caught.value)
-
-
 # -- TLS ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1 that signed itself, and its key."""
-    folder = tmp_path_factory.mktemp("tls")
-    subprocess.run(
-        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-keyout", "key.pem", "-out", "cert.pem", "-days", "2", "-subj", "/CN=test",
-         "-addext", "subjectAltName=IP:127.0.0.1"],
-        cwd=folder, check=True, capture_output=True,
-    )  # fmt: skip
-    return folder / "cert.pem", folder / "key.pem"
-
-
-def test_a_certificate_is_checked(certificate: tuple[Path, Path]) -> None:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(*certificate)
-
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        asked: list[str] = []
-
-        def accept() -> None:
-            with contextlib.suppress(OSError):
-                while True:
-                    link, _ = listener.accept()
-                    with (
-                        contextlib.suppress(OSError),
-                        context.wrap_socket(link, server_side=True) as secure,
-                    ):
-                        asked.append(read_head(secure))
-                        secure.sendall(answer(200, {"ok": 1}, "Connection: close"))
-
-        thread = threading.Thread(target=accept)
-        thread.start()
-        try:
-            url = f"https://127.0.0.1:{listener.getsockname()[1]}"
-            trusting = Session(url, TOKEN, certificate=certificate[0])
-            assert trusting.ask("GET", "/x") == {"ok": 1}
-            doubting = Session(url, TOKEN)
-            with pytest.raises(ServerRefused, match=r"not trusted: .*\n.*DETCORE_MASTER_CERT"):
-                doubting.ask("GET", "/x")
-            assert len(asked) == 1  # nothing was sent
-        finally:
-            listener.shutdown(socket.SHUT_RDWR)
-            thread.join(10)
 
 
 def test_https_to_a_server_without_tls() -> None:
