@@ -43,15 +43,18 @@ class PageClient:
     def ask(
         self, method: str, path: str, form: dict[str, str] | None = None, **headers: str
     ) -> Answer:
-        """Ask for a page, or send a form as a browser does; redirects are not followed."""
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        if self.cookie:
-            sent["Cookie"] = self.cookie
+        """Ask for a page, or send a form as a browser does; redirects are not followed.
+
+        A header with the value "" is not sent.
+        """
+        sent = {"Cookie": self.cookie}
         body = None
         if method == "POST":
-            sent.setdefault("Origin", self.origin)
+            sent["Origin"] = self.origin
             sent["Content-Type"] = "application/x-www-form-urlencoded"
             body = urllib.parse.urlencode(form or {})
+        sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = {name: value for name, value in sent.items() if value}
         connection = http.client.HTTPConnection(self.host, timeout=60)
         try:
             connection.request(method, path, body, sent)

@@ -17,9 +17,7 @@ __all__ = ["places"]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[RunningServer]:
-    home = tmp_path / "home"
-    home.mkdir()
-    with RunningServer(home) as running:
+    with RunningServer(tmp_path) as running:
         yield running
 
 

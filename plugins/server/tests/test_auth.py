@@ -12,6 +12,7 @@ from typing import Any
 import argon2
 import pytest
 from fastapi import HTTPException
+from job_server import wait_for
 from plain_http import Answer, PlainHttp
 from running_server import PASSWORD, USER, RunningServer
 
@@ -108,13 +109,7 @@ def test_a_password_is_compared_also_where_there_is_none(monkeypatch: pytest.Mon
     assert all(argon2.extract_parameters(kept) == costs for kept in compared)
 
 
-@pytest.mark.parametrize(
-    "password",
-    [
-        "", "ünï \udc80",
-        *(pytest.param(each, marks=pytest.mark.soak) for each in ("simple", "\udc80", "x" * 1000)),
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("password", ["", "ünï \udc80"])
 def test_a_password_may_come_as_old_clients_send_it(password: str) -> None:
     kept = hash_password(password)
     assert kept.startswith("$argon2id$")
@@ -282,10 +277,7 @@ def test_a_running_server_soon_notices_what_is_changed_beside_it(
     assert user.ask("GET", "/me").status == 200
     with ServerDatabase.open(shared_server.database_url) as database:
         database.update_user("frank", is_active=False)
-    deadline = time.monotonic() + 30
-    while user.ask("GET", "/me").status == 200:
-        assert time.monotonic() < deadline
-        time.sleep(0.2)
+    wait_for(lambda: user.ask("GET", "/me").status == 401)
 
 
 def test_who_asks_while_the_database_is_away_is_told_to_wait() -> None:

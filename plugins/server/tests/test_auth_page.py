@@ -1,15 +1,13 @@
-"""Browsers: the cookie, the way to the log-in form, and what pages of other sites ask for."""
+"""Browsers: the headers of answers, and the cookie."""
 
 from __future__ import annotations
 
-import urllib.parse
-from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 from fastapi import Response
-from plain_http import Answer, PlainHttp
-from running_server import PASSWORD, USER, RunningServer
+from page_client import PageClient
+from running_server import RunningServer
 
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
@@ -17,91 +15,11 @@ from detcore_server import ServerSettings, make_app
 from detcore_server._auth import _origin, set_cookie
 
 
-class Browser:
-    """Asks with a cookie, as a page of the server's own unless told otherwise."""
-
-    def __init__(self, server: RunningServer) -> None:
-        self.url = server.url
-        self._http = PlainHttp(server.url)
-        self.cookie = ""
-
-    def ask(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
-        return self.send(method, path, headers, body)
-
-    def send(self, method: str, path: str, headers: Mapping[str, str], body: bytes = b"") -> Answer:
-        sent = {name.replace("_", "-"): value for name, value in headers.items()}
-        if self.cookie:
-            sent["Cookie"] = self.cookie
-        return self._http.ask(method, path, body or None, headers=sent)
-
-    def log_in(self, **headers: str) -> Answer:
-        body = urllib.parse.urlencode({"name": USER, "password": PASSWORD}).encode()
-        form = {"Content_Type": "application/x-www-form-urlencoded"}
-        answer = self.send("POST", "/ui/login", {**form, **headers}, body)
-        self.cookie = answer.headers.get("set-cookie", "").partition(";")[0]
-        return answer
-
-    def close(self) -> None:
-        self._http.close()
-
-
-@pytest.fixture
-def browser(shared_server: RunningServer) -> Iterator[Browser]:
-    browser = Browser(shared_server)
-    yield browser
-    browser.close()
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {"Sec_Fetch_Site": "same-origin"},
-        {"Origin": "{url}"},
-        {"Origin": "{url}", "Sec_Fetch_Site": "same-origin"},
-    ],
-)
-def test_a_page_of_the_server_may_log_in_and_out(browser: Browser, headers: dict[str, str]) -> None:
-    own = {name: value.format(url=browser.url) for name, value in headers.items()}
-    assert browser.log_in(**own).status == 303
-    assert browser.ask("GET", "/ui/experiments").status == 200
-    out = browser.send("POST", "/ui/logout", own)
-    assert (out.status, "Max-Age=0" in out.headers["set-cookie"]) == (303, True)
-    gone = browser.ask("GET", "/ui/experiments")
-    assert (gone.status, gone.headers["location"]) == (303, "/ui/login?next=%2Fui%2Fexperiments")
-
-
-@pytest.mark.parametrize(
-    "headers",
-    [
-        {},
-        {"Sec_Fetch_Site": "cross-site"},
-        {"Sec_Fetch_Site": "same-site"},
-        {"Sec_Fetch_Site": "none"},
-        {"Origin": "null"},
-        {"Origin": "https://evil.example"},
-        {"Origin": "http://127.0.0.1"},
-        {"Origin": "{url}.evil.example"},
-        {"Origin": "{url}", "Sec_Fetch_Site": "cross-site"},
-        {"Origin": "https://evil.example", "Sec_Fetch_Site": "same-origin"},
-    ],
-)
-def test_a_page_of_another_site_changes_nothing(browser: Browser, headers: dict[str, str]) -> None:
-    foreign = {name: value.format(url=browser.url) for name, value in headers.items()}
-    refused = browser.log_in(**foreign)
-    assert (refused.status, "set-cookie" in refused.headers) == (403, False)
-    assert browser.log_in(Origin=browser.url).status == 303
-    assert browser.send("POST", "/ui/logout", foreign).status == 403
-    assert browser.ask("GET", "/ui/experiments").status == 200
-
-
-def test_whoever_has_not_logged_in_is_led_back_after_it(browser: Browser) -> None:
-    answer = browser.ask("GET", "/ui/models?sort=name&x=%26")
-    query = urllib.parse.urlsplit(answer.headers["location"]).query
-    assert urllib.parse.parse_qs(query) == {"next": ["/ui/models?sort=name&x=%26"]}
-
-
-def test_answers_are_kept_by_nobody_and_shown_in_no_other_page(browser: Browser) -> None:
-    browser.log_in(Origin=browser.url)
+def test_answers_are_kept_by_nobody_and_shown_in_no_other_page(
+    shared_server: RunningServer,
+) -> None:
+    browser = PageClient(shared_server.url)
+    browser.log_in()
     for path in ("/ui/experiments", "/ui/login", "/api/detcore/v1/me", "/nowhere"):
         headers = browser.ask("GET", path).headers
         assert headers["x-content-type-options"] == "nosniff"

@@ -49,6 +49,11 @@ def is_page(path: str) -> bool:
     return path in ("/", "/ui") or path.startswith("/ui/")
 
 
+def fill(path: str) -> str:
+    """Return the path of a route with a value for each parameter."""
+    return re.sub(r"\{\w+(:\w+)?\}", "1", path)
+
+
 class Strangers:
     """Tokens that are good for nothing, or for something else."""
 
@@ -111,6 +116,11 @@ def test_only_pages_take_a_cookie_and_only_the_rest_a_bearer(
     assert_refused(api, http, token="", status=401, headers=cookie)
     pages = [(method, path) for method, path in routes if is_page(path)]
     assert_refused(pages, http, token=strangers.good, status=0)
+    # Nor does a page of another site, whose requests carry the cookie.
+    for method, path in pages:
+        if method != "GET":
+            headers = {**cookie, "Origin": "http://evil.example"}
+            assert http.ask(method, fill(path), headers=headers).status == 403, path
     http.close()
 
 
@@ -127,7 +137,7 @@ def assert_refused(
     for method, path in routes:
         if (method, path) in OPEN:
             continue
-        asked = re.sub(r"\{\w+(:\w+)?\}", "1", path)
+        asked = fill(path)
         # From its own page: whether who asks is known is looked at, and nothing before it.
         own = {"Sec-Fetch-Site": "same-origin", **(headers or {})}
         answer = http.ask(method, asked, token=token, headers=own)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import sqlite3
-import time
 from pathlib import Path
 
 import pytest
+from job_server import wait_for
 from plain_http import PlainHttp, connect_to, read_to_the_end
 from running_server import PASSWORD, USER, RunningServer
 
@@ -20,15 +20,13 @@ NEW = "Newer-horse-10"
 
 
 def test_what_a_server_writes_holds_no_secret_also_when_it_fails(tmp_path: Path) -> None:
-    home = tmp_path / "home"
-    home.mkdir()
-    server = RunningServer(home, "--log-level", "debug")
+    server = RunningServer(tmp_path, "--log-level", "debug")
     # A row that no release wrote: reading it is a fault of the server.
     with ServerDatabase.open(server.database_url) as database:
         database.create_experiment(
             config={"name": "one"}, config_text=None, model_dir="/m", name="one"
         )
-    with sqlite3.connect(home / "detcore.db") as connection:
+    with sqlite3.connect(tmp_path / "detcore.db") as connection:
         connection.execute("UPDATE experiments SET name = x'ff'")
     connection.close()
     tokens = []
@@ -118,11 +116,7 @@ def test_a_line_of_the_log_is_one_line(shared_server: RunningServer) -> None:
         path = "/a%0A2030-01-01%20INFO%20forged" + "b" * 1000
         raw.sendall(f"GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n".encode())
         read_to_the_end(raw)
-    deadline = time.monotonic() + 30
-    lines: list[str] = []
-    while not lines:
-        lines = [line for line in shared_server.log.read_text().splitlines() if "forged" in line]
-        assert time.monotonic() < deadline
-    (line,) = lines
+    log = shared_server.log
+    (line,) = wait_for(lambda: [one for one in log.read_text().splitlines() if "forged" in one])
     assert "GET /a%0A2030-01-01%20INFO%20forgedbbb" in line
     assert len(line) < 400

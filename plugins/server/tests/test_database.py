@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 
 from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import ExperimentState
 from detcore_server._database import ServerDatabase, new_token, token_digest
-
-if TYPE_CHECKING:
-    pass
 
 HOUR_S = 3600.0
 
@@ -112,6 +108,11 @@ def submit(database: ServerDatabase, user_id: int, name: str) -> int:
     )
 
 
+def add_local(database: ServerDatabase) -> int:
+    """Record an experiment that nobody submitted."""
+    return database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+
+
 @pytest.fixture
 def user_id(database: ServerDatabase) -> int:
     return database.create_user("ada", password_hash=None).id
@@ -129,7 +130,7 @@ def test_a_second_try_is_the_same_experiment(database: ServerDatabase, user_id: 
     assert known is not None
     assert (known.user_name, known.phase, known.test_mode) == ("ada", "QUEUED", True)
     assert database.find_submission(user_id, "one") == number
-    other = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    other = add_local(database)
     assert database.get_submission(other) is None
     assert [row.id for row in database.list_experiments(where=database.submitted_by("ada"))] == [
         number
@@ -188,7 +189,7 @@ def test_it_goes_back_into_the_queue_and_is_deleted(database: ServerDatabase, us
         assert database.get_experiment(number).error is None
     database.set_experiment_state(number, ExperimentState.COMPLETED)
     assert not database.queue_again(number)
-    other = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    other = add_local(database)
     database.set_experiment_state(other, ExperimentState.PAUSED)
     assert not database.queue_again(other)  # was not submitted
     database.delete_experiment(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import hashlib
 import subprocess
@@ -16,7 +17,7 @@ import yaml
 from job_server import JobServer, toy_config, wait_for
 
 from detcore.environment import read_environment
-from detcore.experimental import Determined, EmbeddedTransport, ExperimentReference
+from detcore.experimental import Determined, ExperimentReference
 from detcore.experimental.http import hand_in
 from detcore.experimental.http._transport import HttpTransport
 from detcore.hooks import PluginManager
@@ -27,7 +28,6 @@ from detcore_server._database import ServerDatabase, TokenRecord
 from detcore_server._job_routes import Submission
 from detcore_server._job_routes import _take as hand_in_at
 from detcore_server._jobs import Jobs
-from detcore_server._served_transport import ServedTransport
 from detcore_server._state import ServerState
 from detcore_server._uploads import Uploads
 
@@ -83,6 +83,15 @@ def add_submission(
     return number, requester
 
 
+@pytest.fixture
+def state(tmp_path: Path) -> Iterator[ServerState]:
+    """What a server is made of, in this process."""
+    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
+    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    with contextlib.closing(ServerState.open(settings)) as opened:
+        yield opened
+
+
 def test_a_request_while_the_runner_starts_outlives_the_server(
     jobs: JobServer, database: ServerDatabase
 ) -> None:
@@ -130,32 +139,28 @@ def test_one_that_is_being_paused_goes_on_when_that_is_wanted(
 
 
 def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    state: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its runner ends between two looks at the records."""
-    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
-    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
-    with ServerDatabase.open(environment.database_url) as database:
-        number, requester = add_submission(database, tmp_path)
-        database.request_control(number, Control.PAUSE)
-        ask = database.request_control
+    database = state.database
+    number, requester = add_submission(database, tmp_path)
+    database.request_control(number, Control.PAUSE)
+    ask = database.request_control
 
-        def end_and_ask(experiment_id: int, control: Control | None) -> None:
-            database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
-            ask(experiment_id, control)
+    def end_and_ask(experiment_id: int, control: Control | None) -> None:
+        database.set_experiment_state(experiment_id, ExperimentState.PAUSED)
+        ask(experiment_id, control)
 
-        monkeypatch.setattr(database, "request_control", end_and_ask)
-        Jobs(settings, database, EmbeddedTransport(environment)).control(
-            requester, number, "activate"
-        )
-        submission = database.get_submission(number)
+    monkeypatch.setattr(database, "request_control", end_and_ask)
+    state.jobs.control(requester, number, "activate")
+    submission = database.get_submission(number)
     assert submission is not None
     assert (submission.state, submission.phase) == (ExperimentState.RUNNING, "QUEUED")
     assert submission.control is None
 
 
 @pytest.mark.parametrize(
-    ("ends", "state"),
+    ("ends", "outcome"),
     [
         ("os.kill(os.getpid(), signal.SIGTERM)", ExperimentState.RUNNING),
         ("signal.signal(1, signal.SIG_DFL); signal.raise_signal(1)", ExperimentState.RUNNING),
@@ -166,10 +171,13 @@ def test_one_that_has_just_been_paused_goes_on_when_that_is_wanted(
     ],
 )
 def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: str, state: ExperimentState
+    state: ServerState,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    ends: str,
+    outcome: ExperimentState,
 ) -> None:
-    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
-    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    database = state.database
     clock = SimpleNamespace(now=1000.0)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr("detcore_server._jobs.time", clock)
@@ -181,35 +189,33 @@ def test_a_runner_that_somebody_ends_while_it_starts_has_not_failed(
         return started[-1]
 
     monkeypatch.setattr(Jobs, "_start", start)
-    with ServerDatabase.open(environment.database_url) as database:
-        number, _ = add_submission(database, tmp_path)
-        jobs = Jobs(settings, database, EmbeddedTransport(environment))
+    number, _ = add_submission(database, tmp_path)
+    jobs = state.jobs
+    jobs._look()
+    for _ in range(5):
+        started[-1].wait()
+        clock.now += 1
+        num_started = len(started)
         jobs._look()
-        for _ in range(5):
-            started[-1].wait()
-            clock.now += 1
-            num_started = len(started)
+        # From the second time on there is a pause.
+        assert (len(started) > num_started) == (num_started == 1)
+        if database.get_experiment(number).state is not ExperimentState.RUNNING:
+            break
+        if len(started) == num_started:
+            clock.now += 60
             jobs._look()
-            # From the second time on there is a pause.
-            assert (len(started) > num_started) == (num_started == 1)
-            if database.get_experiment(number).state is not ExperimentState.RUNNING:
-                break
-            if len(started) == num_started:
-                clock.now += 60
-                jobs._look()
-        for process in started:
-            process.wait()
-        assert database.get_experiment(number).state is state
-        assert len(started) == (6 if state is ExperimentState.RUNNING else 3)
+    for process in started:
+        process.wait()
+    assert database.get_experiment(number).state is outcome
+    assert len(started) == (6 if outcome is ExperimentState.RUNNING else 3)
 
 
 @pytest.mark.parametrize("is_done", [True, False])
 def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
+    state: ServerState, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_done: bool
 ) -> None:
     """Two tries of one hand-in have seen that it is there, and the first removes it."""
-    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
-    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
+    database = state.database
     data = gzip.compress(b"\0" * 10240)  # a tar archive without entries
     digest = hashlib.sha256(data).hexdigest()
     submission = Submission(
@@ -218,59 +224,51 @@ def test_an_archive_that_is_gone_was_taken_or_is_uploaded_again(
         archive=digest,
         archive_size=len(data),
     )
-    with ServerDatabase.open(environment.database_url) as database:
-        requester = add_asker(database)
-        transport = ServedTransport(environment)
-        jobs = Jobs(settings, database, transport)
-        state = ServerState(settings=settings, database=database, transport=transport, jobs=jobs)
-        Uploads(environment, requester.user_id).append(digest, 0, data)
-        finished = Uploads.finished
+    requester = add_asker(database)
+    Uploads(state.settings.environment, requester.user_id).append(digest, 0, data)
+    finished = Uploads.finished
 
-        def finish_and_be_overtaken(uploads: Uploads, digest: str, size_bytes: int) -> Path | None:
-            path = finished(uploads, digest, size_bytes)
-            monkeypatch.setattr(Uploads, "finished", finished)
-            if is_done:
-                assert hand_in_at(state, requester, submission).experiment_id == 1
-            else:
-                uploads.remove(digest)
-            return path
+    def finish_and_be_overtaken(uploads: Uploads, digest: str, size_bytes: int) -> Path | None:
+        path = finished(uploads, digest, size_bytes)
+        monkeypatch.setattr(Uploads, "finished", finished)
+        if is_done:
+            assert hand_in_at(state, requester, submission).experiment_id == 1
+        else:
+            uploads.remove(digest)
+        return path
 
-        monkeypatch.setattr(Uploads, "finished", finish_and_be_overtaken)
-        answer = hand_in_at(state, requester, submission)
-        assert (answer.experiment_id, answer.uploaded) == (1 if is_done else None, 0)
-        assert database.count_experiments() == is_done
+    monkeypatch.setattr(Uploads, "finished", finish_and_be_overtaken)
+    answer = hand_in_at(state, requester, submission)
+    assert (answer.experiment_id, answer.uploaded) == (1 if is_done else None, 0)
+    assert database.count_experiments() == is_done
     assert not list(tmp_path.glob("experiments/.incoming-*"))
 
 
-def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(tmp_path: Path) -> None:
+def test_a_kill_while_the_workers_of_a_dead_runner_end_is_taken(
+    state: ServerState, tmp_path: Path
+) -> None:
     """They hold the experiment's lock for a while: it is done when they are gone."""
-    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
-    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
-    with ServerDatabase.open(environment.database_url) as database:
-        number, requester = add_submission(database, tmp_path)
-        died = "from detcore.database import Database; import sys; Database.open(sys.argv[1])"
-        died += ".set_experiment_state(1, 'RUNNING')"
-        subprocess.run([sys.executable, "-c", died, environment.database_url], check=True)
-        assert database.experiment_is_alive(number) is False
-        jobs = Jobs(settings, database, EmbeddedTransport(environment))
-        with experiment_lock(experiment_folder(environment, number), number):
-            jobs.control(requester, number, "kill")
-            jobs.start()
-        wait_for(lambda: database.get_experiment(number).state is ExperimentState.CANCELED)
-        jobs.stop()
+    database, environment = state.database, state.settings.environment
+    number, requester = add_submission(database, tmp_path)
+    died = "from detcore.database import Database; import sys; Database.open(sys.argv[1])"
+    died += ".set_experiment_state(1, 'RUNNING')"
+    subprocess.run([sys.executable, "-c", died, environment.database_url], check=True)
+    assert database.experiment_is_alive(number) is False
+    jobs = state.jobs
+    with experiment_lock(experiment_folder(environment, number), number):
+        jobs.control(requester, number, "kill")
+        jobs.start()
+    wait_for(lambda: database.get_experiment(number).state is ExperimentState.CANCELED)
+    jobs.stop()
 
 
 @pytest.mark.parametrize(("searcher", "is_all"), [("single", True), ("random", False)])
 def test_a_kill_of_a_trial_ends_the_experiment_only_if_it_has_no_other(
-    tmp_path: Path, searcher: str, is_all: bool
+    state: ServerState, tmp_path: Path, searcher: str, is_all: bool
 ) -> None:
-    environment = read_environment({"DETCORE_HOME": str(tmp_path)})
-    settings = ServerSettings(environment=environment, plugins=PluginManager(environment))
-    with ServerDatabase.open(environment.database_url) as database:
-        number, requester = add_submission(database, tmp_path, searcher__name=searcher)
-        trial = database.create_trial(experiment_id=number, hparams={}, seed=0)
-        Jobs(settings, database, EmbeddedTransport(environment)).control_trial(
-            requester, trial, "kill"
-        )
-        asked = (database.requested_control(number), database.get_trial(trial).control)
-        assert asked == ((Control.KILL, None) if is_all else (None, Control.KILL))
+    database = state.database
+    number, requester = add_submission(database, tmp_path, searcher__name=searcher)
+    trial = database.create_trial(experiment_id=number, hparams={}, seed=0)
+    state.jobs.control_trial(requester, trial, "kill")
+    asked = (database.requested_control(number), database.get_trial(trial).control)
+    assert asked == ((Control.KILL, None) if is_all else (None, Control.KILL))

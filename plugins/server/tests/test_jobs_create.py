@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from job_server import JobServer
-from jupyter_client.manager import KernelManager
+from notebook_kernel import RunCell, start_kernel
 
 HYPERPARAMETERS = {"global_batch_size": 8, "learning_rate": 0.05}
 SCRIPT = f"""
@@ -101,83 +101,11 @@ def test_what_fails_there_fails_here(jobs: JobServer, project: Path) -> None:
     assert f"--master {jobs.url}" in finished.stderr
 
 
-WRONG = """
-import sys
-from detcore.errors import DetcoreError
-from detcore.experimental import create
-from detcore_toy import ToyTrial
-class Net(ToyTrial):
-    pass
-for given in (
-    {},
-    {"context_dir": "/no/where"},
-    {"context_dir": "."},
-    {"context_dir": "elsewhere", "master_url": "http://127.0.0.1:9"},
-    {"context_dir": ".", "master_url": "http://127.0.0.1:9", "command": ["gone.py"]},
-    {"context_dir": ".", "master_url": "http://127.0.0.1:9", "command": []},
-    {"context_dir": ".", "master_url": "ftp://127.0.0.1"},
-):
-    try:
-        create(Net, **given)
-    except DetcoreError as error:
-        print(type(error).__name__, str(error).replace("\\n", " "))
-"""
-
-
-def test_what_is_missing_is_said(tmp_path: Path) -> None:
-    from toy_command import Detcore
-
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "wrong.py").write_text(WRONG)
-    with Detcore(tmp_path) as detcore:
-        finished = detcore.python("wrong.py")
-    assert finished.code == 0, finished.output
-    said = finished.stdout.splitlines()
-    expected = (
-        "InvalidExperimentError create(local=False) needs context_dir",
-        "ConfigError context_dir is '/no/where': there is no folder",
-        "ConfigError create(local=False) hands the experiment to a server, and which one is not",
-        f"InvalidExperimentError the script {tmp_path / 'wrong.py'} is not below the folder",
-        "ConfigError command is ['gone.py'] (list): there is no script 'gone.py' in",
-        "ConfigError command is []; it is a script",
-        "ConfigError 'ftp://127.0.0.1' is not the address of a server",
-    )
-    assert len(said) == len(expected), said
-    for line, begin in zip(said, expected, strict=True):
-        assert line.startswith(begin)
-
-
-Run = Callable[[str], tuple[dict[str, Any], str]]
-
-
 @pytest.fixture
-def kernel(jobs: JobServer) -> Iterator[Run]:
-    manager = KernelManager(kernel_name="python3")
-    folder = jobs.client.folder / "notebook"
-    folder.mkdir()
-    variables = {
-        **jobs.client.variables(),
-        "IPYTHONDIR": str(jobs.client.folder / "ipython"),
-        "DETCORE_MASTER": jobs.url,
-    }
-    manager.start_kernel(env=variables, cwd=str(folder))
-    client = manager.blocking_client()
-    client.start_channels()
-    client.wait_for_ready(timeout=120)
-
-    def run(cell: str) -> tuple[dict[str, Any], str]:
-        printed: list[str] = []
-
-        def take(message: Any) -> None:
-            printed.append(message["content"].get("text", ""))
-
-        reply = client.execute_interactive(cell, timeout=120, output_hook=take, allow_stdin=False)
-        return reply["content"], "".join(printed)
-
-    yield run
-    client.stop_channels()
-    manager.shutdown_kernel(now=True)
-    manager.cleanup_resources()
+def kernel(jobs: JobServer) -> Iterator[RunCell]:
+    variables = {**jobs.client.variables(), "DETCORE_MASTER": jobs.url}
+    with start_kernel(jobs.client.folder / "notebook", variables) as run:
+        yield run
 
 
 CELLS = [
@@ -204,7 +132,7 @@ CELLS = [
 ]
 
 
-def test_a_class_of_a_cell_goes_with_its_cells(jobs: JobServer, kernel: Run) -> None:
+def test_a_class_of_a_cell_goes_with_its_cells(jobs: JobServer, kernel: RunCell) -> None:
     for cell in CELLS:
         reply, output = kernel(textwrap.dedent(cell))
         assert reply["status"] == "ok", (reply, output)

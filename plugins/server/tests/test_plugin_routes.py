@@ -73,9 +73,7 @@ def install(site: Path, routes: str = ROUTES) -> Path:
 @pytest.fixture(scope="module")
 def bakery(tmp_path_factory: pytest.TempPathFactory) -> Any:
     folder = tmp_path_factory.mktemp("bakery")
-    home = folder / "home"
-    home.mkdir()
-    with RunningServer(home, PYTHONPATH=str(install(folder / "site"))) as server:
+    with RunningServer(folder, PYTHONPATH=str(install(folder / "site"))) as server:
         yield server
 
 

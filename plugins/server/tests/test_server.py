@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import socket
-import urllib.error
 from pathlib import Path
 from typing import Any
 
@@ -23,27 +22,9 @@ from detcore_server._serve_command import _warnings as startup_warnings
 from detcore_server._serve_command import serve as serve_command
 
 
-def make_home(folder: Path) -> Path:
-    home = folder / "home"
-    home.mkdir()
-    return home
-
-
-def test_who_has_logged_in_is_answered(shared_server: RunningServer) -> None:
-    server = shared_server
-    with ServerDatabase.open(server.database_url) as database:
-        number = database.create_experiment(
-            config={"name": "one"}, config_text=None, model_dir="/code", name="one"
-        )
-    path = f"/api/detcore/v1/experiments/{number}"
-    with pytest.raises(urllib.error.HTTPError, match="401"):
-        server.ask("GET", path)
-    assert server.ask("GET", path, token=server.token())["name"] == "one"
-
-
 @pytest.mark.cold
 def test_it_comes_back_after_a_kill_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
-    server = RunningServer(make_home(tmp_path), "--token-lifetime", "1h").start()
+    server = RunningServer(tmp_path, "--token-lifetime", "1h").start()
     try:
         url, token = server.url, server.token()
         server.kill()
@@ -88,7 +69,7 @@ def test_where_one_comes_from_is_believed_of_the_proxy_alone(
         return found
 
     others = [f"10.0.0.{number}" for number in range(6)]
-    with RunningServer(make_home(tmp_path), "--proxy", "127.0.0.1") as server:
+    with RunningServer(tmp_path, "--proxy", "127.0.0.1") as server:
         assert guesses(server, others) == [403] * 6
         assert server.stop(signal.SIGINT) == 130
     assert "10.0.0.5 - POST /api/detcore/v1/login 403" in server.log.read_text()
@@ -97,8 +78,7 @@ def test_where_one_comes_from_is_believed_of_the_proxy_alone(
 
 
 def test_who_starts_it_is_told_what_is_missing(tmp_path: Path) -> None:
-    home = make_home(tmp_path)
-    server = RunningServer(home, "--host", "0.0.0.0")
+    server = RunningServer(tmp_path, "--host", "0.0.0.0")
     with ServerDatabase.open(server.database_url) as database:
         database.update_user(USER, is_active=False)
     with server:

@@ -8,12 +8,12 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from http.client import HTTPMessage
 from pathlib import Path
 
 import pytest
+from job_server import wait_for
 from page_records import add_search
 
 from detcore_server._database import ServerDatabase
@@ -138,10 +138,7 @@ def test_a_browser_gets_a_file_that_only_its_user_can_read(home: Path, tmp_path:
     browser.write_text(BROWSER.format(seen=seen))
     browser.chmod(0o755)
     page = OwnPage(home, BROWSER=str(browser), TMPDIR=str(temporary))
-    deadline = time.monotonic() + 60
-    while not (seen.exists() and page.link in seen.read_text()):
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    wait_for(lambda: seen.exists() and page.link in seen.read_text())
     assert seen.read_text().startswith("600\n")
     assert page.end(signal.SIGHUP)[0] == 0  # the terminal was closed
     assert list(temporary.iterdir()) == []
