@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
 from detcore_estimator._tf import tf, tf1
 
 LARGE = 1000.0
@@ -37,8 +38,8 @@ def write_saved_model(
     with tf1.Graph().as_default(), tf1.Session() as session:
         x = tf1.placeholder(tf.float32, (None, 1), "x")
         word = tf1.placeholder(tf.string, (None,), "word")
-        w = tf1.get_variable("w", shape=(1, 1), use_resource=False)
-        b = tf1.get_variable("b", shape=(1,), use_resource=True)
+        w = tf1.get_variable("w", initializer=tf.constant([[float(weight)]]), use_resource=False)
+        b = tf1.get_variable("b", initializer=tf.constant([1.0]), use_resource=True)
         asset = tf.constant(str(words))
         tf1.add_to_collection(tf1.GraphKeys.ASSET_FILEPATHS, asset)
         initializer = tf.lookup.TextFileInitializer(
@@ -51,7 +52,6 @@ def write_saved_model(
         table = tf.lookup.StaticVocabularyTable(initializer, 1)
         outputs = {"y": tf.matmul(x, w) + b, "id": table.lookup(word)}
         session.run([tf1.global_variables_initializer(), tf1.tables_initializer()])
-        session.run([tf1.assign(w, [[weight]]), tf1.assign(b, [1.0])])
         signature = tf1.saved_model.signature_def_utils.predict_signature_def(
             {"x": x, "word": word}, outputs
         )
@@ -67,30 +67,50 @@ def write_saved_model(
     words.unlink()
 
 
+def write(folder: Path, step: int, value: float = 1.0, size: int = 3) -> None:
+    """Save a variable and a text as ``model.ckpt-step``."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        tf1.get_variable("w", initializer=tf.constant([value] * size))
+        tf1.get_variable("label", initializer=tf.constant("abc"))
+        session.run(tf1.global_variables_initializer())
+        tf1.train.Saver().save(session, str(folder / "model.ckpt"), global_step=step)
+
+
+def cut(path: Path, size: int) -> None:
+    path.write_bytes(path.read_bytes()[:-size])
+
+
+def restore(folder: Path, name: str = "w", size: int = 3) -> list[float]:
+    """Restore one variable from the checkpoint in a folder, as the plugin does."""
+    prefix = find_tensorflow_checkpoint(folder)
+    with tf1.Graph().as_default(), tf1.Session() as session:
+        variable = tf1.get_variable(name, shape=(size,))
+        restore_variables(tf1.train.Saver(), session, prefix)
+        values: list[float] = session.run(variable).tolist()
+        return values
+
+
 def write_determined(
     folder: Path,
     *,
     weight: float = LARGE,
-    step: int = 64,
     described: str | None = "load_data.json",
-    serving: bool = True,
 ) -> Path:
     """Write a checkpoint as Determined 0.17 did for an ``EstimatorTrial``."""
-    folder.mkdir(parents=True)
-    write_training_state(folder, weight=weight, step=step)
+    write(folder, 64)
     (folder / "checkpoint").write_text(
-        f'model_checkpoint_path: "{ELSEWHERE}/model.ckpt-{step}"\n'
+        f'model_checkpoint_path: "{ELSEWHERE}/model.ckpt-64"\n'
         f'all_model_checkpoint_paths: "{ELSEWHERE}/model.ckpt-0"\n'
-        f'all_model_checkpoint_paths: "{ELSEWHERE}/model.ckpt-{step}"\n'
+        f'all_model_checkpoint_paths: "{ELSEWHERE}/model.ckpt-64"\n'
     )
-    if serving:
-        write_saved_model(folder / "serving" / "1600000000", weight=weight)
+    write_saved_model(folder / "serving" / "1600000000", weight=weight)
     (folder / "code").mkdir()
     (folder / "code" / "model_def.py").write_text("raise AssertionError('code was run')\n")
     for name in PICKLES:
         (folder / name).write_bytes(pickle.dumps(Trap(folder.parent / "pickle-was-loaded")))
     metadata = {
-        "steps_completed": step,
+        "steps_completed": 64,
         "determined_version": "0.17.15",
         "framework": "tensorflow-2.4.3",
         "format": "saved_model",
@@ -100,23 +120,6 @@ def write_determined(
     if described == "load_data.json":
         (folder / described).write_text(json.dumps({"trial_type": "EstimatorTrial"}))
     return folder
-
-
-def write_training_state(folder: Path, *, weight: float, step: int) -> None:
-    """Write ``model.ckpt-N`` and ``graph.pbtxt`` of a linear model with Adam's slots."""
-    with tf1.Graph().as_default() as graph, tf1.Session() as session:
-        global_step = tf1.train.get_or_create_global_step()
-        w = tf1.get_variable("w", shape=(1, 1), use_resource=False)
-        b = tf1.get_variable("b", shape=(1,), use_resource=False)
-        loss = tf.reduce_sum(tf.square(tf.matmul([[1.0]], w) + b))
-        tf1.train.AdamOptimizer(0.1).minimize(loss, global_step)
-        saver = tf1.train.Saver(sharded=True)
-        session.run(tf1.global_variables_initializer())
-        values = {variable.op.name: variable for variable in tf1.global_variables()}
-        session.run([tf1.assign(values["w"], [[weight]]), tf1.assign(values["b"], [1.0])])
-        session.run([tf1.assign(global_step, step), tf1.assign(values["w/Adam"], [[0.5]])])
-        tf1.train.write_graph(graph, str(folder), "graph.pbtxt")
-        saver.save(session, str(folder / "model.ckpt"), global_step=step)
 
 
 def serve(loaded: Any) -> list[float]:

@@ -21,14 +21,6 @@ _X = np.arange(20, dtype=np.float32).reshape(10, 2)
 _PAIRS = ({"x": _X, "name": np.array([f"r{i}" for i in range(10)])}, _X[:, 1])
 
 
-def _range(*bounds: int) -> Any:
-    return tf.data.Dataset.range(*bounds)
-
-
-def _numbers() -> Any:
-    yield from range(7)
-
-
 class _Remembering:
     """A generator function that gives other records each time it is called."""
 
@@ -40,7 +32,7 @@ class _Remembering:
         yield from range(10 * self._calls, 10 * self._calls + 5)
 
 
-def _from_generator(generator: Any) -> Any:
+def from_generator(generator: Any) -> Any:
     return tf.data.Dataset.from_generator(generator, output_signature=tf.TensorSpec([], tf.int64))
 
 
@@ -54,74 +46,57 @@ def _noisy(dataset: Any) -> Any:
     return dataset.map(lambda x: tf.cast(x, tf.float32) + tf.random.uniform([], seed=5))
 
 
-def _files(dataset: Any) -> Any:
-    return dataset.interleave(
-        lambda x: _range(x * 10, x * 10 + 3), cycle_length=2, num_parallel_calls=2
-    )
+def _shuffled(size: int) -> Any:
+    return tf.data.Dataset.range(size).shuffle(size)
+
+
+def _range(size: int) -> Any:
+    return tf.data.Dataset.range(size)
+
+
+def _sliced(tensors: Any) -> Any:
+    return tf.data.Dataset.from_tensor_slices(tensors)
 
 
 # Name: the pipeline, and how many batches to compare.
 PIPELINES: dict[str, tuple[Callable[[], Any], int]] = {
-    "shuffle": (lambda: _range(10).shuffle(10).batch(4), 11),
-    "pairs": (lambda: tf.data.Dataset.from_tensor_slices(_PAIRS).shuffle(10).batch(4), 8),
-    "small buffer": (lambda: _range(10).shuffle(3).batch(3).prefetch(1), 11),
-    "drop remainder": (lambda: _range(10).shuffle(10).batch(4, drop_remainder=True), 9),
-    "shuffle repeat batch": (lambda: _range(10).shuffle(10).repeat().batch(4), 11),
-    "shuffle batch repeat": (lambda: _range(10).shuffle(10).batch(4).repeat(), 11),
-    "shuffle batch repeat prefetch": (
-        lambda: _range(10).shuffle(10).batch(4).repeat().prefetch(1),
-        11,
-    ),
-    "repeat(3)": (lambda: _range(5).shuffle(5).repeat(3).batch(4), 11),
+    "shuffle": (lambda: _shuffled(10).batch(4), 11),
+    "pairs": (lambda: _sliced(_PAIRS).shuffle(10).batch(4), 8),
+    "drop remainder": (lambda: _shuffled(10).batch(4, drop_remainder=True), 9),
+    "shuffle repeat batch": (lambda: _shuffled(10).repeat().batch(4), 11),
+    "shuffle batch repeat": (lambda: _shuffled(10).batch(4).repeat().prefetch(1), 11),
+    "repeat(3)": (lambda: _shuffled(5).repeat(3).batch(4), 11),
     "shuffled twice": (lambda: _range(8).shuffle(3).shuffle(8).batch(3), 10),
     "shuffled twice, repeated": (lambda: _range(8).shuffle(3).shuffle(4).repeat().batch(3), 9),
-    "many shuffled twice": (lambda: _range(200).shuffle(200).shuffle(20).batch(5).prefetch(1), 90),
-    "concatenated": (
-        lambda: _range(4).shuffle(4).concatenate(_range(10, 14).shuffle(4)).batch(3),
-        9,
-    ),
+    "many shuffled twice": (lambda: _shuffled(200).shuffle(20).batch(5).prefetch(1), 90),
+    "concatenated": (lambda: _shuffled(4).concatenate(_shuffled(5)).batch(3), 9),
     "cache, shuffle": (lambda: _range(10).cache().shuffle(10).batch(4), 11),
-    "shuffle, cache": (lambda: _range(8).shuffle(8).cache().batch(4), 8),
-    "random map": (lambda: _noisy(_range(6).shuffle(6)).batch(4), 9),
+    "shuffle, cache": (lambda: _shuffled(8).cache().batch(4), 8),
+    "random map": (lambda: _noisy(_shuffled(6)).batch(4), 9),
     "random map, cache": (lambda: _noisy(_range(6)).cache().shuffle(6).batch(4), 9),
-    "generator": (lambda: _from_generator(_numbers).shuffle(7).batch(3), 10),
-    "remembering generator": (lambda: _from_generator(_Remembering()).shuffle(7).batch(3), 9),
-    "filter": (
-        lambda: _range(12).shuffle(12).filter(lambda x: tf.not_equal(x % 3, 0)).batch(3),
-        11,
-    ),
-    "table": (lambda: _with_table(_range(6).shuffle(6)).batch(4), 7),
-    "parallel map": (
-        lambda: _range(10).shuffle(10).map(lambda x: x * 2, num_parallel_calls=2).batch(4),
+    "generator": (lambda: from_generator(lambda: iter(range(7))).shuffle(7).batch(3), 10),
+    "remembering generator": (lambda: from_generator(_Remembering()).shuffle(7).batch(3), 9),
+    "filter": (lambda: _shuffled(12).filter(lambda x: tf.not_equal(x % 3, 0)).batch(3), 11),
+    "table": (lambda: _with_table(_shuffled(6)).batch(4), 7),
+    "files": (
+        lambda: (
+            _shuffled(4)
+            .interleave(lambda x: _range(3).map(lambda y: 9 * x + y), 2, num_parallel_calls=2)
+            .shuffle(5)
+            .batch(5)
+        ),
         9,
     ),
-    "files": (lambda: _files(_range(4).shuffle(4)).shuffle(5).batch(5), 9),
     "shuffled in a function": (
-        lambda: (
-            _range(3).shuffle(3).flat_map(lambda x: _range(x * 10, x * 10 + 4).shuffle(4)).batch(5)
-        ),
+        lambda: _shuffled(3).flat_map(lambda x: _shuffled(4).map(lambda y: 9 * x + y)).batch(5),
         8,
     ),
     "numpy function": (
-        lambda: (
-            _range(6).shuffle(6).map(lambda x: tf.numpy_function(np.negative, [x], tf.int64))
-        ).batch(4),
+        lambda: _shuffled(6).map(lambda x: tf.numpy_function(np.negative, [x], tf.int64)).batch(4),
         7,
     ),
-    "strings": (
-        lambda: tf.data.Dataset.from_tensor_slices(["a", "bb", "c"]).shuffle(3).batch(2),
-        7,
-    ),
-    "sparse": (
-        lambda: (
-            tf.data.Dataset.from_tensor_slices(
-                tf.SparseTensor([[0, 0], [1, 1], [2, 0]], [1, 2, 3], [3, 2])
-            )
-            .shuffle(3)
-            .batch(2)
-        ),
-        7,
-    ),
+    "strings": (lambda: _sliced(["a", "bb", "c"]).shuffle(3).batch(2), 7),
+    "sparse": (lambda: _sliced(tf.sparse.from_dense(np.eye(3))).shuffle(3).batch(2), 7),
 }
 
 
@@ -143,18 +118,19 @@ class Reading:
         self.feed.begin(self.session)
         return self
 
+    def next(self, tensors: Any) -> Any:
+        """Return the values of tensors in the next batch."""
+        assert self.feed.ready(self.session, 1) == 1
+        try:
+            values = self.session.run(tensors)
+        except tf.errors.OutOfRangeError:
+            self.feed.ended(self.session)
+            values = self.session.run(tensors)
+        self.feed.advance(1)
+        return values
+
     def read(self, count: int) -> list[Any]:
-        batches: list[Any] = []
-        while len(batches) < count:
-            assert self.feed.ready(self.session, 1) == 1
-            try:
-                values = self.session.run(self.batch)
-            except tf.errors.OutOfRangeError:
-                self.feed.ended(self.session)
-                continue
-            self.feed.advance(1)
-            batches.append([as_plain(value) for value in values])
-        return batches
+        return [[as_plain(value) for value in self.next(self.batch)] for _ in range(count)]
 
     def save(self, directory: Path) -> dict[str, Any]:
         directory.mkdir(parents=True)
@@ -194,17 +170,14 @@ def main(action: str, folder: str, *names: str) -> None:
         make, count = PIPELINES[name]
         for position in (2, 3, 5):
             place = Path(folder) / f"{name} {position}"
-            if action == "save":
-                with Reading(make).begin() as reading:
-                    reading.read(position)
-                    (Path(folder) / f"{place.name}.json").write_text(
-                        json.dumps(reading.save(place))
-                    )
-                    batches[place.name] = reading.read(count)
-            else:
-                state = json.loads((Path(folder) / f"{place.name}.json").read_text())
-                with Reading(make).restore(place, state) as reading:
-                    batches[place.name] = reading.read(count)
+            state = place.with_suffix(".json")
+            with Reading(make) as reading:
+                if action == "save":
+                    reading.begin().read(position)
+                    state.write_text(json.dumps(reading.save(place)))
+                else:
+                    reading.restore(place, json.loads(state.read_text()))
+                batches[place.name] = reading.read(count)
     (Path(folder) / f"{action}.json").write_text(json.dumps(batches))
 
 

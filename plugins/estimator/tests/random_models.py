@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from detcore_estimator._random_ops import RandomOps, make_random_ops_resumable
+from detcore_estimator._random_ops import make_random_ops_resumable
 from detcore_estimator._tf import tf, tf1
 
 SEED = 3
@@ -51,29 +51,26 @@ class Model:
     """
 
     def __init__(self, build: Callable[[], Any], *, rewire: bool = True, offset: int = 0) -> None:
-        self.random_ops: RandomOps | None = None
+        self.ops: Any = None
         with tf.Graph().as_default() as self.graph:
             tf1.set_random_seed(SEED)
             self.fetched = tf.nest.map_structure(tf.identity, build())
             if rewire:
-                self.random_ops = make_random_ops_resumable(
-                    self.graph, [self.fetched], seed_offset=offset
-                )
+                self.ops = make_random_ops_resumable(self.graph, [self.fetched], seed_offset=offset)
             variables = tf1.global_variables_initializer(), tf1.local_variables_initializer()
         self.graph.finalize()
         self.session = tf1.Session(graph=self.graph)
         self.session.run(variables)
 
     def step(self) -> Any:
-        increment = [] if self.random_ops is None else [self.random_ops.increment]
+        increment = self.ops.increment if self.ops else []
         return self.session.run([self.fetched, increment])[0]
 
     def steps(self, count: int) -> list[Any]:
         return [self.step() for _ in range(count)]
 
     def at(self, step: int) -> Model:
-        assert self.random_ops is not None
-        self.random_ops.set(self.session, step)
+        self.ops.set(self.session, step)
         return self
 
 
@@ -88,8 +85,7 @@ def main() -> None:
     for name, (build, _, _) in DRAWS.items():
         print(name, digest(Model(build).at(3).steps(2)))
     model = Model(lambda: _dropout_if(True))
-    assert model.random_ops is not None
-    assert not model.random_ops.unsupported
+    assert not model.ops.unsupported
     first = model.steps(4)
     assert digest(model.at(2).steps(2)) == digest(first[2:])
     assert digest(first[:2]) != digest(first[2:])

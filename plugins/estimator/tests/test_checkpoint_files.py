@@ -4,38 +4,23 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from _determined import cut, restore, write
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
 from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
 from detcore_estimator._tf import tf, tf1
 
 
-def write(folder: Path, step: int, value: float = 1.0, size: int = 3) -> None:
-    """Save one variable as ``model.ckpt-step``."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tf1.Graph().as_default():
-        tf1.get_variable("w", initializer=tf.constant([value] * size))
-        tf1.get_variable("label", initializer=tf.constant("abc"))
-        saver = tf1.train.Saver()
-        with tf1.Session() as session:
-            session.run(tf1.global_variables_initializer())
-            saver.save(session, str(folder / "model.ckpt"), global_step=step)
-
-
-def value_of(prefix: Path) -> float:
-    return float(tf.train.load_checkpoint(str(prefix)).get_tensor("w")[0])
-
-
 def test_newest_step_counts_as_a_number(tmp_path: Path) -> None:
     for step in (9, 100, 20):
         write(tmp_path, step, float(step))
-    prefix = find_tensorflow_checkpoint(tmp_path)
-    assert prefix == tmp_path / "model.ckpt-100"
-    assert value_of(prefix) == 100.0
+    assert find_tensorflow_checkpoint(tmp_path) == tmp_path / "model.ckpt-100"
+    assert restore(tmp_path) == [100.0] * 3
 
 
 def test_state_file_is_not_followed(tmp_path: Path) -> None:
@@ -54,53 +39,34 @@ def data_file(folder: Path, step: int) -> Path:
     return folder / f"model.ckpt-{step}.data-00000-of-00001"
 
 
-def cut_data(folder: Path) -> None:
-    path = data_file(folder, 2)
-    path.write_bytes(path.read_bytes()[:-9])
-
-
-def cut_index(folder: Path) -> None:
-    path = folder / "model.ckpt-2.index"
-    path.write_bytes(path.read_bytes()[:-8])
-
-
-def empty_index(folder: Path) -> None:
-    (folder / "model.ckpt-2.index").write_bytes(b"")
-
-
-def no_data(folder: Path) -> None:
-    data_file(folder, 2).unlink()
-
-
-def half_of_the_shards(folder: Path) -> None:
-    data_file(folder, 2).rename(folder / "model.ckpt-2.data-00001-of-00002")
-
-
-def temporary_data_only(folder: Path) -> None:
-    data_file(folder, 2).rename(folder / "model.ckpt-2.data-00000-of-00001.tempstate123")
-
-
-FAULTS = [cut_data, cut_index, empty_index, no_data, half_of_the_shards, temporary_data_only]
+FAULTS: dict[str, Callable[[Path], Any]] = {
+    "cut data": lambda folder: cut(data_file(folder, 2), 9),
+    "cut index": lambda folder: cut(folder / "model.ckpt-2.index", 8),
+    "empty index": lambda folder: (folder / "model.ckpt-2.index").write_bytes(b""),
+    "no data": lambda folder: data_file(folder, 2).unlink(),
+    "half of the shards": lambda folder: data_file(folder, 2).rename(
+        folder / "model.ckpt-2.data-00001-of-00002"
+    ),
+    "temporary data": lambda folder: data_file(folder, 2).rename(
+        f"{data_file(folder, 2)}.tempstate123"
+    ),
+}
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_incomplete_one_is_passed_over_with_a_warning(
-    fault: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+def test_an_incomplete_one_is_passed_over_with_a_warning_and_refused_when_alone(
+    fault: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    write(tmp_path, 1, 1.0)
+    write(tmp_path, 1)
     write(tmp_path, 2, 2.0, size=100)
     with caplog.at_level(logging.WARNING, "detcore.estimator"):
         assert find_tensorflow_checkpoint(tmp_path).name == "model.ckpt-2"
         assert not caplog.records
-        fault(tmp_path)
+        FAULTS[fault](tmp_path)
         assert find_tensorflow_checkpoint(tmp_path).name == "model.ckpt-1"
     assert "model.ckpt-2" in caplog.text
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_incomplete_alone_is_refused(fault: Any, tmp_path: Path) -> None:
-    write(tmp_path, 2, 2.0, size=100)
-    fault(tmp_path)
+    for path in tmp_path.glob("model.ckpt-1.*"):
+        path.unlink()
     with pytest.raises(InvalidCheckpointError, match=r"model\.ckpt-2: .*\n.*download"):
         find_tensorflow_checkpoint(tmp_path)
 
@@ -129,27 +95,14 @@ def test_folder_may_itself_be_a_link_and_have_any_name(tmp_path: Path) -> None:
     write(tmp_path / "plain", 3, 3.0)
     (tmp_path / "plain").rename(folder)
     (tmp_path / "link").symlink_to(folder)
-    prefixes = [find_tensorflow_checkpoint(tmp_path / "link"), find_tensorflow_checkpoint(folder)]
-    for prefix in prefixes:
-        with tf1.Graph().as_default():
-            variable = tf1.get_variable("w", shape=(3,))
-            saver = tf1.train.Saver()
-            with tf1.Session() as session:
-                restore_variables(saver, session, prefix)
-                assert session.run(variable).tolist() == [3.0, 3.0, 3.0]
+    assert restore(folder) == restore(tmp_path / "link") == [3.0, 3.0, 3.0]
 
 
-@pytest.mark.parametrize(("name", "shape"), [("v", (3,)), ("w", (4,))])
-def test_variables_that_do_not_fit(name: str, shape: tuple[int], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "size"), [("v", 3), ("w", 4)])
+def test_variables_that_do_not_fit(name: str, size: int, tmp_path: Path) -> None:
     write(tmp_path, 3)
-    with tf1.Graph().as_default():
-        tf1.get_variable(name, shape=shape)
-        saver = tf1.train.Saver()
-        with (
-            tf1.Session() as session,
-            pytest.raises(InvalidCheckpointError, match="the same variables"),
-        ):
-            restore_variables(saver, session, find_tensorflow_checkpoint(tmp_path))
+    with pytest.raises(InvalidCheckpointError, match="the same variables"):
+        restore(tmp_path, name, size)
 
 
 def test_variables_under_other_names_and_in_parts(tmp_path: Path) -> None:
@@ -176,8 +129,5 @@ def test_damaged_bytes_are_found_when_read(tmp_path: Path) -> None:
     content = bytearray(path.read_bytes())
     content[-1] ^= 255
     path.write_bytes(content)
-    with tf1.Graph().as_default():
-        tf1.get_variable("w", shape=(3,))
-        saver = tf1.train.Saver()
-        with tf1.Session() as session, pytest.raises(InvalidCheckpointError):
-            restore_variables(saver, session, find_tensorflow_checkpoint(tmp_path))
+    with pytest.raises(InvalidCheckpointError):
+        restore(tmp_path)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from data_pipelines import PIPELINES, SEED, Reading, as_plain
+from data_pipelines import PIPELINES, SEED, Reading, as_plain, from_generator
+from estimator_models import run_python
 
 from detcore.data import LedgerWriter
 from detcore.errors import DataError, InvalidDataTypeError, InvalidExperimentError, LedgerError
@@ -37,20 +35,12 @@ def _repeated(name: str) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", PIPELINES)
-def test_is_repeat(name: str) -> None:
-    make, count = PIPELINES[name]
-    with Reading(make).begin() as reading:
-        assert reading.read(count) == _repeated(name)
-
-
-@pytest.mark.parametrize("name", PIPELINES)
-def test_goes_on_exactly(name: str, tmp_path: Path) -> None:
+def test_is_repeat_and_goes_on_exactly(name: str, tmp_path: Path) -> None:
     # Saved at the start, in the middle of an epoch, at its end, and after a partial batch; saving
     # disturbs nothing, and what was restored can be saved and restored again.
     make, count = PIPELINES[name]
     positions = [0, 2, 3, 4] if count < 50 else [1, 38, 40, 45]
-    with Reading(make).begin() as reading:
-        expected = reading.read(count)
+    expected = _repeated(name)
     with Reading(make).begin() as reading:
         done = 0
         for position in positions:
@@ -81,11 +71,7 @@ def test_goes_on_in_a_new_process_with_v1_behaviour(tmp_path: Path) -> None:
         "shuffled in a function",
     ]
     for action in ("save", "restore"):
-        subprocess.run(
-            [sys.executable, Path(__file__).parent / "data_pipelines.py", action, tmp_path, *names],
-            check=True,
-            env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
-        )
+        run_python("data_pipelines.py", action, tmp_path, *names)
     saved, restored = (
         json.loads((tmp_path / f"{action}.json").read_text()) for action in ("save", "restore")
     )
@@ -123,19 +109,24 @@ def test_replays_are_told_and_leave_no_files(
     assert "to continue at batch 2" in caplog.text
 
 
+def assert_goes_on(make: Any, tmp_path: Path, *, saved_at: int, count: int) -> None:
+    """Check that what is read after a restore is what would have been read."""
+    with Reading(make).begin() as reading:
+        expected = reading.read(count)
+    with Reading(make).begin() as reading:
+        reading.read(saved_at)
+        state = reading.save(tmp_path / "a")
+    with Reading(make).restore(tmp_path / "a", state) as reading:
+        assert reading.read(count - saved_at) == expected[saved_at:]
+
+
 def test_state_that_only_tensorflow_sees(tmp_path: Path) -> None:
     # A stateful operation that is neither random nor Python; TensorFlow refuses to save it.
     def make() -> Any:
         dataset = tf.data.Dataset.range(9).shuffle(3)
         return dataset.map(lambda x: x + tf.cast(tf.timestamp() * 0, tf.int64)).batch(2)
 
-    with Reading(make).begin() as reading:
-        expected = reading.read(14)
-    with Reading(make).begin() as reading:
-        reading.read(6)
-        state = reading.save(tmp_path / "a")
-    with Reading(make).restore(tmp_path / "a", state) as reading:
-        assert reading.read(8) == expected[6:]
+    assert_goes_on(make, tmp_path, saved_at=6, count=14)
 
 
 def test_numpy_random_numbers_of_a_generator(tmp_path: Path) -> None:
@@ -144,8 +135,7 @@ def test_numpy_random_numbers_of_a_generator(tmp_path: Path) -> None:
             yield number + np.random.randint(0, 1000) * 10
 
     def make() -> Any:
-        signature = tf.TensorSpec([], tf.int64)
-        return tf.data.Dataset.from_generator(shuffled, output_signature=signature).batch(3)
+        return from_generator(shuffled).batch(3)
 
     np.random.seed(3)
     with Reading(make).begin() as reading:
@@ -186,13 +176,7 @@ def test_epochs_of_changing_length(tmp_path: Path) -> None:
             lambda x: x % 3, lambda _, group: group.batch(3, drop_remainder=True), window_size=3
         ).filter(lambda group: group[0] < group[1])
 
-    with Reading(make).begin() as reading:
-        expected = reading.read(16)
-    with Reading(make).begin() as reading:
-        reading.read(7)
-        state = reading.save(tmp_path / "a")
-    with Reading(make).restore(tmp_path / "a", state) as reading:
-        assert reading.read(9) == expected[7:]
+    assert_goes_on(make, tmp_path, saved_at=7, count=16)
 
 
 def test_restore_in_the_same_session(tmp_path: Path) -> None:
@@ -205,43 +189,32 @@ def test_restore_in_the_same_session(tmp_path: Path) -> None:
 
 
 def test_empty_data() -> None:
-    with (
-        Reading(lambda: tf.data.Dataset.range(3).batch(5, drop_remainder=True)) as reading,
-        pytest.raises(DataError, match="has 0 batches"),
+    for make in (
+        lambda: tf.data.Dataset.range(3).batch(5, drop_remainder=True),
+        lambda: tf.data.Dataset.range(3).filter(lambda x: x > 5).batch(2),
     ):
-        reading.begin()
-    with Reading(lambda: tf.data.Dataset.range(3).filter(lambda x: x > 5).batch(2)) as reading:
-        reading.begin()
-        with pytest.raises(DataError, match="has 0 batches"):
-            reading.read(1)
+        with Reading(make) as reading, pytest.raises(DataError, match="has 0 batches"):
+            reading.begin().read(1)
 
 
-def test_other_data(tmp_path: Path) -> None:
-    with Reading(lambda: tf.data.Dataset.range(10).batch(2)).begin() as reading:
-        reading.read(3)
-        state = reading.save(tmp_path / "a")
-    with (
-        Reading(lambda: tf.data.Dataset.range(8).batch(2)) as reading,
-        pytest.raises(DataError, match=r"with 5 batches, but the trial now has tf\.data with 4"),
-    ):
-        reading.restore(tmp_path / "a", state)
-
-
-def test_less_data_of_unknown_length(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("kind", "match"),
+    [
+        ("range", r"with 5 batches, but the trial now has tf\.data with 3"),
+        ("generator", "ended after 3 batches"),  # of unknown length
+    ],
+)
+def test_less_data(tmp_path: Path, kind: str, match: str) -> None:
     def first(count: int) -> Any:
-        def numbers() -> Any:
-            yield from range(count)
-
-        signature = tf.TensorSpec([], tf.int64)
-        return tf.data.Dataset.from_generator(numbers, output_signature=signature).batch(2)
+        numbers = tf.data.Dataset.range(count)
+        if kind == "generator":
+            numbers = from_generator(lambda: iter(range(count)))
+        return numbers.batch(2)
 
     with Reading(lambda: first(10)).begin() as reading:
         reading.read(4)
         state = reading.save(tmp_path / "a")
-    with (
-        Reading(lambda: first(6)) as reading,
-        pytest.raises(DataError, match="ended after 3 batches"),
-    ):
+    with Reading(lambda: first(6)) as reading, pytest.raises(DataError, match=match):
         reading.restore(tmp_path / "a", state)
 
 
@@ -256,21 +229,15 @@ def test_structures() -> None:
         assert pair.record_ids is None
 
 
-def test_a_ledger_changes_no_seed() -> None:
+def test_a_ledger_changes_no_seed_and_no_variables() -> None:
     def seeds(with_ledger: bool) -> list[Any]:
         with tf.Graph().as_default():
             tf1.set_random_seed(SEED)
             GraphFeed(PIPELINES["shuffle"][0](), with_ledger=with_ledger)
+            assert not tf1.global_variables() + tf1.local_variables()
             return [tf.random.uniform([]).op.get_attr("seed2") for _ in range(2)]
 
     assert seeds(False) == seeds(True)
-
-
-def test_nothing_is_added_to_the_collections_of_a_model() -> None:
-    with tf.Graph().as_default() as graph:
-        GraphFeed(PIPELINES["shuffle"][0](), with_ledger=True)
-        assert not graph.get_collection(tf1.GraphKeys.GLOBAL_VARIABLES)
-        assert not graph.get_collection(tf1.GraphKeys.LOCAL_VARIABLES)
 
 
 @pytest.mark.parametrize("name", ["shuffle", "pairs", "filter", "strings"])
@@ -282,14 +249,7 @@ def test_ledger_proves_a_resumed_run(name: str, tmp_path: Path) -> None:
         ledger = LedgerWriter(path, run_id=run_id, start_step=start)
         reading.feed.describe(reading.session, ledger)
         for _ in range(count):
-            reading.feed.ready(reading.session, 1)
-            try:
-                ids = reading.session.run(reading.feed.record_ids)
-            except tf.errors.OutOfRangeError:
-                reading.feed.ended(reading.session)
-                ids = reading.session.run(reading.feed.record_ids)
-            reading.feed.advance(1)
-            reading.feed.log(ledger, [ids])
+            reading.feed.log(ledger, [reading.next(reading.feed.record_ids)])
         ledger.close()
 
     with Reading(make, with_ledger=True).begin() as reading:
@@ -321,23 +281,19 @@ def test_chance_is_told(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_check_dataset() -> None:
     with tf.Graph().as_default():
-        known = tf.data.Dataset.range(4)
-        other = tf.data.Dataset.range(4)
-        check_dataset(known.shuffle(4).batch(2), [known], "training", is_managed=True)
-        check_dataset(
-            tf.data.Dataset.zip((other, known)).batch(2), [known], "training", is_managed=True
-        )
+        known, other = tf.data.Dataset.range(4), tf.data.Dataset.range(4)
+        zipped = tf.data.Dataset.zip((other, known))
+        for dataset in (known.shuffle(4).batch(2), zipped.batch(2)):
+            check_dataset(dataset, [known], "training", is_managed=True)
         check_dataset(other, [], "training", is_managed=False)
-        with pytest.raises(InvalidExperimentError, match=r"training input_fn .* was not wrapped"):
-            check_dataset(other.batch(2), [known], "training", is_managed=True)
-        pair = (tf.zeros([2]), tf.zeros([2]))
-        with pytest.raises(InvalidDataTypeError, match=r"not a tf\.data\.Dataset"):
-            check_dataset(pair, [], "validation", is_managed=True)
-        with pytest.raises(InvalidDataTypeError, match=r"returned None \(NoneType\), not a"):
-            check_dataset(None, [], "validation", is_managed=True)
-        triple = tf.data.Dataset.zip((known, known, known))
-        with pytest.raises(InvalidDataTypeError, match="tuples of 3 parts"):
-            check_dataset(triple, [known], "training", is_managed=True)
+        for dataset, error, match in (
+            (other.batch(2), InvalidExperimentError, "training input_fn .* was not wrapped"),
+            ((tf.zeros([2]), tf.zeros([2])), InvalidDataTypeError, r"not a tf\.data\.Dataset"),
+            (None, InvalidDataTypeError, r"returned None \(NoneType\), not a"),
+            (tf.data.Dataset.zip((known,) * 3), InvalidDataTypeError, "tuples of 3 parts"),
+        ):
+            with pytest.raises(error, match=match):
+                check_dataset(dataset, [known], "training", is_managed=True)
 
 
 def test_a_ledger_of_an_endless_dataset_is_refused(tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from estimator_models import (
     FEATURES,
     LABELS,
     RECORDS,
+    Recorder,
+    changed,
     eval_input,
     make,
     model_fn,
@@ -31,24 +33,19 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> de.Estimator:
     )
 
 
-def expected(estimator: de.Estimator, step: int = 4) -> np.ndarray:
+def expected(estimator: de.Estimator, step: int = 4, second: str = "second") -> Any:
+    """Return what the model of a checkpoint predicts."""
     reader = tf.train.load_checkpoint(f"{estimator.model_dir}/model.ckpt-{step}")
-    hidden = np.maximum(FEATURES @ reader.get_tensor("first"), 0)
-    value: np.ndarray = hidden @ reader.get_tensor("second")
-    return value
+    return np.maximum(FEATURES @ reader.get_tensor("first"), 0) @ reader.get_tensor(second)
 
 
-class Runs(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.count, self.ended, self.stop_at = 0, 0, stop_at
+def squared_error(value: Any) -> Any:
+    return pytest.approx(np.mean((value - LABELS[: len(value)]) ** 2), rel=1e-5)
 
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.count += 1
-        if self.count == self.stop_at:
-            run_context.request_stop()
 
-    def end(self, session: Any) -> None:
-        self.ended += 1
+def evaluate(trained: de.Estimator, change: Any, **arguments: Any) -> Any:
+    """Evaluate the trained model with other parts in its spec."""
+    return make(trained.model_dir, changed(change)).evaluate(eval_input, **arguments)
 
 
 # -- evaluate -------------------------------------------------------------------------------------
@@ -58,24 +55,21 @@ def test_metrics_are_those_of_the_data(trained: de.Estimator) -> None:
     results = trained.evaluate(eval_input)
     value = expected(trained)
     assert list(results) == ["error", "loss", "global_step"]
-    assert results["loss"] == pytest.approx(np.mean((value - LABELS) ** 2), rel=1e-5)
+    assert results["loss"] == squared_error(value)
     assert results["error"] == pytest.approx(np.mean(np.abs(value - LABELS)), rel=1e-5)
     assert results["global_step"] == 4
 
 
 def test_steps_limit_the_batches(trained: de.Estimator) -> None:
     results = trained.evaluate(eval_input, steps=2)
-    first = slice(0, 2 * BATCH)
-    error = np.mean((expected(trained)[first] - LABELS[first]) ** 2)
-    assert results["loss"] == pytest.approx(error, rel=1e-5)
+    assert results["loss"] == squared_error(expected(trained)[: 2 * BATCH])
 
 
 @pytest.mark.parametrize("path", ["model.ckpt-2", "model.ckpt-2.index"])
 def test_an_older_checkpoint(trained: de.Estimator, path: str) -> None:
     results = trained.evaluate(eval_input, checkpoint_path=f"{trained.model_dir}/{path}")
     assert results["global_step"] == 2
-    error = np.mean((expected(trained, 2) - LABELS) ** 2)
-    assert results["loss"] == pytest.approx(error, rel=1e-5)
+    assert results["loss"] == squared_error(expected(trained, 2))
 
 
 def test_evaluation_writes_event_files_only(trained: de.Estimator) -> None:
@@ -107,43 +101,31 @@ def test_an_untrained_model(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
 
 
 def test_hooks_of_an_evaluation(trained: de.Estimator) -> None:
-    given, own = Runs(), Runs()
-
-    def with_hooks(features: Any, labels: Any, mode: str) -> Any:
-        return model_fn(features, labels, mode, {})._replace(evaluation_hooks=[own])
-
-    estimator = make(trained.model_dir, with_hooks)
+    given, own, stopping = Recorder(), Recorder(), Recorder(stop_at=2)
     without = trained.evaluate(eval_input)
-    assert estimator.evaluate(eval_input, hooks=[given]) == without
-    assert (given.count, given.ended, own.count, own.ended) == (6, 1, 6, 1)
-    estimator.evaluate(eval_input, hooks=[stopping := Runs(stop_at=2)])
-    assert (stopping.count, stopping.ended) == (2, 1)
+    assert evaluate(trained, lambda spec: {"evaluation_hooks": [own]}, hooks=[given]) == without
+    trained.evaluate(eval_input, hooks=[stopping])
+    for hook, runs in ((given, 6), (own, 6), (stopping, 2)):
+        assert (hook.runs, hook.calls.count("hook.end")) == (runs, 1)
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
 def test_names_that_are_taken(trained: de.Estimator, name: str) -> None:
-    def function(features: Any, labels: Any, mode: str) -> Any:
-        spec = model_fn(features, labels, mode, {})
-        return spec._replace(eval_metric_ops={name: tf1.metrics.mean(spec.loss)})
-
     with pytest.raises(ValueError, match=f"a metric '{name}'"):
-        make(trained.model_dir, function).evaluate(eval_input)
+        evaluate(trained, lambda spec: {"eval_metric_ops": {name: tf1.metrics.mean(spec.loss)}})
 
 
 def test_metrics_of_many_kinds(trained: de.Estimator) -> None:
-    def function(features: Any, labels: Any, mode: str) -> Any:
-        spec = model_fn(features, labels, mode, {})
-        rows = tf.constant([1, 2])
-        return spec._replace(
-            eval_metric_ops={
-                "array": (tf.identity(rows), tf.no_op()),
-                "text": (tf.constant("a"), tf.no_op()),
-                "flag": (tf.constant(True), tf.no_op()),
-                "count": (tf.constant(7, tf.int64), tf.no_op()),
-            }
-        )
+    def metrics(spec: Any) -> dict[str, Any]:
+        values = {
+            "array": tf.identity([1, 2]),
+            "text": tf.constant("a"),
+            "flag": tf.constant(True),
+            "count": tf.constant(7, tf.int64),
+        }
+        return {"eval_metric_ops": {name: (value, tf.no_op()) for name, value in values.items()}}
 
-    results = make(trained.model_dir, function).evaluate(eval_input, name="kinds")
+    results = evaluate(trained, metrics, name="kinds")
     assert results["array"].tolist() == [1, 2]
     assert (results["text"], results["flag"], results["count"]) == (b"a", True, 7)
     [path] = (Path(trained.model_dir) / "eval_kinds").iterdir()
@@ -153,31 +135,27 @@ def test_metrics_of_many_kinds(trained: de.Estimator) -> None:
 
 
 def test_a_local_init_op_of_the_user(trained: de.Estimator) -> None:
-    def function(features: Any, labels: Any, mode: str) -> Any:
-        spec = model_fn(features, labels, mode, {})
+    def with_local_init(spec: Any) -> dict[str, Any]:
         mine = tf1.get_local_variable("mine", initializer=3.0)
-        scaffold = tf1.train.Scaffold(local_init_op=mine.initializer)
-        metrics = {"mine": (mine.read_value(), tf.no_op())}
-        return spec._replace(scaffold=scaffold, eval_metric_ops=metrics)
+        return {
+            "scaffold": tf1.train.Scaffold(local_init_op=mine.initializer),
+            "eval_metric_ops": {"mine": (mine.read_value(), tf.no_op())},
+        }
 
-    results = make(trained.model_dir, function).evaluate(eval_input)
+    results = evaluate(trained, with_local_init)
     assert results["mine"] == 3
     assert results["loss"] > 0
 
 
 def test_a_saver_of_the_user(trained: de.Estimator) -> None:
-    def averaged(features: Any, labels: Any, mode: str) -> Any:
-        spec = model_fn(features, labels, mode, {})
-        [first] = [v for v in tf1.trainable_variables() if v.op.name == "first"]
-        [second] = [v for v in tf1.trainable_variables() if v.op.name == "second"]
+    def averaged(spec: Any) -> dict[str, Any]:
+        first, second = tf1.trainable_variables()
         # Reads the value of one moment of Adam as the weight.
         saver = tf1.train.Saver({"first": first, "second/Adam_1": second})
-        return spec._replace(scaffold=tf1.train.Scaffold(saver=saver))
+        return {"scaffold": tf1.train.Scaffold(saver=saver)}
 
-    results = make(trained.model_dir, averaged).evaluate(eval_input)
-    hidden = np.maximum(FEATURES @ trained.get_variable_value("first"), 0)
-    value = hidden @ trained.get_variable_value("second/Adam_1")
-    assert results["loss"] == pytest.approx(np.mean((value - LABELS) ** 2), rel=1e-5)
+    results = evaluate(trained, averaged)
+    assert results["loss"] == squared_error(expected(trained, second="second/Adam_1"))
 
 
 # -- predict --------------------------------------------------------------------------------------
@@ -196,9 +174,9 @@ def test_whole_batches(trained: de.Estimator) -> None:
     assert [batch["value"].shape for batch in batches] == [(BATCH, 1)] * (RECORDS // BATCH)
 
 
-@pytest.mark.parametrize("keys", [["twice"], "twice", ("twice",)])
-def test_predict_keys(trained: de.Estimator, keys: Any) -> None:
-    assert next(trained.predict(eval_input, predict_keys=keys)).keys() == {"twice"}
+def test_predict_keys(trained: de.Estimator) -> None:
+    for keys in (["twice"], "twice", ("twice",)):
+        assert next(trained.predict(eval_input, predict_keys=keys)).keys() == {"twice"}
 
 
 def test_predict_keys_that_do_not_fit(trained: de.Estimator) -> None:
@@ -228,11 +206,6 @@ def test_predictions_of_different_lengths(trained: de.Estimator) -> None:
     assert batch["one"] == BATCH * 4
 
 
-def test_predict_without_a_trained_model(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="could not find a trained model in model_dir"):
-        make(tmp_path).predict(eval_input)
-
-
 def test_a_checkpoint_that_is_not_there(trained: de.Estimator) -> None:
     for call in (trained.predict, trained.evaluate):
         with pytest.raises(InvalidCheckpointError, match=r"no checkpoint .*model\.ckpt-99"):
@@ -242,7 +215,7 @@ def test_a_checkpoint_that_is_not_there(trained: de.Estimator) -> None:
 def test_generators_take_turns_and_leave_nothing_behind(trained: de.Estimator) -> None:
     is_eager = tf.executing_eagerly()
     graph = tf1.get_default_graph()
-    first, second = trained.predict(eval_input), trained.predict(eval_input, hooks=[Runs()])
+    first, second = trained.predict(eval_input), trained.predict(eval_input, hooks=[Recorder()])
     pairs = [(next(first), next(second)) for _ in range(BATCH + 1)]
     assert all(np.array_equal(a["value"], b["value"]) for a, b in pairs)
     # Between two predictions the caller's own world is as it was.
@@ -254,9 +227,9 @@ def test_generators_take_turns_and_leave_nothing_behind(trained: de.Estimator) -
 
 
 def test_hooks_of_a_prediction(trained: de.Estimator) -> None:
-    hook = Runs(stop_at=2)
+    hook = Recorder(stop_at=2)
     assert len(list(trained.predict(eval_input, hooks=[hook]))) == 2 * BATCH
-    assert (hook.count, hook.ended) == (2, 1)
+    assert (hook.runs, hook.calls.count("hook.end")) == (2, 1)
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3])
@@ -289,10 +262,14 @@ def test_variables(trained: de.Estimator) -> None:
         trained.get_variable_value("third")
 
 
-def test_variables_of_nothing(tmp_path: Path) -> None:
+def test_a_model_that_was_never_trained(tmp_path: Path) -> None:
     estimator = make(tmp_path)
     assert estimator.latest_checkpoint() is None
-    for call in (estimator.get_variable_names, lambda: estimator.get_variable_value("a")):
+    for call in (
+        estimator.get_variable_names,
+        lambda: estimator.get_variable_value("a"),
+        lambda: estimator.predict(eval_input),
+    ):
         with pytest.raises(ValueError, match="could not find a trained model"):
             call()
 
@@ -369,15 +346,13 @@ def test_replace_checks_again() -> None:
 
 def keras_model_fn(features: Any, labels: Any, mode: str) -> Any:
     """Make layers without names, which Keras numbers, and a generator that all of Keras shares."""
-    is_training = mode == de.ModeKeys.TRAIN
     layers = tf.keras.layers
     model = tf.keras.Sequential([layers.Dense(8, "relu"), layers.Dropout(0.5), layers.Dense(1)])
-    value = layers.Dense(1)(model(features["x"], training=is_training))
+    value = layers.Dense(1)(model(features["x"], training=mode == de.ModeKeys.TRAIN))
     if mode == de.ModeKeys.PREDICT:
         return de.EstimatorSpec(mode, predictions={"value": value})
     loss = tf.reduce_mean(tf.square(value - labels))
-    step = tf1.train.get_global_step()
-    train_op = tf1.train.AdamOptimizer(0.01).minimize(loss, step) if is_training else None
+    train_op = tf1.train.AdamOptimizer(0.01).minimize(loss, tf1.train.get_global_step())
     return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
@@ -386,10 +361,10 @@ def test_keras_layers_have_the_same_names_in_each_graph(tmp_path: Path) -> None:
     estimator = make(tmp_path, keras_model_fn).train(train_input, steps=2)
     first = estimator.evaluate(eval_input)
     predicted = np.concatenate([row["value"] for row in estimator.predict(eval_input)])
-    assert first["loss"] == pytest.approx(np.mean((predicted - LABELS[:, 0]) ** 2), rel=1e-5)
+    assert first["loss"] == squared_error(predicted[:, np.newaxis])
     estimator.train(train_input, steps=20)
     assert estimator.evaluate(eval_input)["loss"] < first["loss"]
-    estimator.export_saved_model(str(tmp_path / "exported"), serving_input)
+    estimator.export_saved_model(tmp_path / "exported", serving_input)
     # Keras goes on counting where it was before the graphs.
     counts = [int(name.partition("_")[2] or 0) for name in (before, tf.keras.layers.Dense(1).name)]
     assert counts[1] == counts[0] + 1

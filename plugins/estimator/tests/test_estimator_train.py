@@ -7,64 +7,27 @@ import logging
 import os
 import subprocess
 import sys
-import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from estimator_models import FEATURES, LABELS, eval_input, make, model_fn, train_input
+from estimator_models import (
+    FEATURES,
+    LABELS,
+    Listener,
+    Recorder,
+    changed,
+    eval_input,
+    make,
+    model_fn,
+    train_input,
+)
 
 import detcore_estimator as de
-from detcore.errors import (
-    ConfigError,
-    DataError,
-    InvalidCheckpointError,
-    InvalidExperimentError,
-    InvalidModelError,
-)
+from detcore.errors import ConfigError, DataError, InvalidCheckpointError, InvalidModelError
 from detcore_estimator._tf import tf, tf1
-
-
-class Recorder(tf1.train.SessionRunHook):  # type: ignore[misc]  # TensorFlow has no types
-    def __init__(self, log: list[str], name: str = "hook", *, stop_at: int | None = None) -> None:
-        self.log, self.name, self.stop_at, self.runs = log, name, stop_at, 0
-
-    def begin(self) -> None:
-        self.log.append(f"{self.name} begin")
-
-    def after_create_session(self, session: Any, coord: Any) -> None:
-        self.log.append(f"{self.name} created")
-
-    def before_run(self, run_context: Any) -> Any:
-        return tf1.train.SessionRunArgs(tf1.train.get_global_step())
-
-    def after_run(self, run_context: Any, run_values: Any) -> None:
-        self.runs += 1
-        if self.runs == self.stop_at:
-            run_context.request_stop()
-
-    def end(self, session: Any) -> None:
-        self.log.append(f"{self.name} end {int(session.run(tf1.train.get_global_step()))}")
-
-
-class Listener(tf1.train.CheckpointSaverListener):  # type: ignore[misc]
-    def __init__(self, log: list[str], *, stop_at: int | None = None) -> None:
-        self.log, self.stop_at = log, stop_at
-
-    def begin(self) -> None:
-        self.log.append("begin")
-
-    def before_save(self, session: Any, global_step_value: int) -> None:
-        self.log.append(f"before {global_step_value}")
-
-    def after_save(self, session: Any, global_step_value: int) -> bool:
-        self.log.append(f"after {global_step_value}")
-        return global_step_value == self.stop_at
-
-    def end(self, session: Any, global_step_value: int) -> None:
-        self.log.append(f"end {global_step_value}")
 
 
 def steps_saved(folder: Path) -> list[int]:
@@ -78,12 +41,23 @@ def step_of(estimator: de.Estimator) -> int:
 # -- steps ----------------------------------------------------------------------------------------
 
 
+def train_by(loss: Any, mode: str) -> Any:
+    optimizer = tf1.train.GradientDescentOptimizer(0.1)
+    train_op = optimizer.minimize(loss, tf1.train.get_global_step())
+    return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
 def test_steps_add_up_and_max_steps_do_not(tmp_path: Path) -> None:
+    def never() -> Any:
+        raise AssertionError("input_fn was called")
+
     estimator = make(tmp_path)
     assert estimator.train(train_input, steps=3) is estimator
     estimator.train(train_input, steps=3)
     assert step_of(estimator) == 6
     estimator.train(train_input, max_steps=8)
+    for reached in (8, 2):
+        estimator.train(never, max_steps=reached)
     assert step_of(estimator) == 8
 
 
@@ -101,10 +75,7 @@ def test_the_global_generator_goes_on_where_it_was_saved(tmp_path: Path) -> None
     def noisy(features: Any, labels: Any, mode: str) -> Any:
         noise = tf.random.get_global_generator().normal(tf.shape(labels))
         weights = tf1.get_variable("weights", [4, 1])
-        loss = tf.reduce_mean(tf.square(features["x"] @ weights + noise - labels))
-        step = tf1.train.get_global_step()
-        train_op = tf1.train.GradientDescentOptimizer(0.1).minimize(loss, step)
-        return de.EstimatorSpec(mode, loss=loss, train_op=train_op)
+        return train_by(tf.reduce_mean((features["x"] @ weights + noise - labels) ** 2), mode)
 
     def same() -> Any:
         return tf.data.Dataset.from_tensors(({"x": FEATURES}, LABELS)).repeat()
@@ -112,7 +83,7 @@ def test_the_global_generator_goes_on_where_it_was_saved(tmp_path: Path) -> None
     parts = make(tmp_path / "parts", noisy)
     parts.train(same, steps=2)
     parts.evaluate(eval_input, steps=1)  # another graph, which draws too
-    parts.train(same, steps=2)
+    parts = make(tmp_path / "parts", noisy).train(same, steps=2)
     whole = make(tmp_path / "whole", noisy).train(same, steps=4)
     names = parts.get_variable_names()
     assert names == ["global_step", "random_generator/StateVar", "weights"]
@@ -120,29 +91,16 @@ def test_the_global_generator_goes_on_where_it_was_saved(tmp_path: Path) -> None
         np.testing.assert_array_equal(
             parts.get_variable_value(name), whole.get_variable_value(name)
         )
-    assert (
-        "random_generator/StateVar"
-        not in make(tmp_path / "other").train(train_input, steps=1).get_variable_names()
-    )
-
-
-def test_max_steps_that_are_reached_build_nothing(tmp_path: Path) -> None:
-    estimator = make(tmp_path).train(train_input, steps=4)
-
-    def never() -> Any:
-        raise AssertionError("input_fn was called")
-
-    estimator.train(never, max_steps=4)
-    estimator.train(never, max_steps=2)
-    assert step_of(estimator) == 4
+    other = make(tmp_path / "other").train(train_input, steps=1)
+    assert "random_generator/StateVar" not in other.get_variable_names()
 
 
 def test_the_third_argument_is_hooks_as_documented(tmp_path: Path) -> None:
-    log: list[str] = []
-    make(tmp_path).train(train_input, 2, [Recorder(log)], None)
-    assert log == ["hook begin", "hook created", "hook end 2"]
+    hook = Recorder()
+    make(tmp_path).train(train_input, 2, [hook], None)
+    assert hook.end_step == 2
     with pytest.raises(TypeError, match="steps must be an integer"):
-        make(tmp_path).train(train_input, [Recorder(log)])
+        make(tmp_path).train(train_input, [hook])
 
 
 @pytest.mark.parametrize(
@@ -156,17 +114,13 @@ def test_the_third_argument_is_hooks_as_documented(tmp_path: Path) -> None:
         ({"hooks": ["a"]}, "SessionRunHook"),
         ({"hooks": 3}, "list or None"),
         ({"saving_listeners": ["a"]}, "CheckpointSaverListener"),
+        ({"input_fn": None}, "input_fn must be a function"),
     ],
 )
 def test_wrong_arguments(tmp_path: Path, arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        make(tmp_path).train(train_input, **arguments)
+        make(tmp_path).train(**{"input_fn": train_input, **arguments})
     assert not list(tmp_path.iterdir())
-
-
-def test_without_input_fn(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="input_fn must be a function"):
-        make(tmp_path).train(steps=1)
 
 
 def test_training_ends_with_the_data(tmp_path: Path) -> None:
@@ -178,22 +132,6 @@ def test_training_ends_with_the_data(tmp_path: Path) -> None:
 def test_no_data_warns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     make(tmp_path).train(lambda: eval_input().take(0))
     assert "training made no step" in caplog.text
-
-
-def test_training_goes_on_where_it_was(tmp_path: Path) -> None:
-    make(tmp_path / "a").train(train_input, steps=5)
-    second = make(tmp_path / "a")
-    before = second.get_variable_value("first")
-
-    class Look(tf1.train.SessionRunHook):  # type: ignore[misc]
-        def after_create_session(self, session: Any, coord: Any) -> None:
-            self.seen = session.run(tf1.global_variables("first")[0])
-            self.step = session.run(tf1.train.get_global_step())
-
-    look = Look()
-    second.train(train_input, steps=1, hooks=[look])
-    np.testing.assert_array_equal(look.seen, before)
-    assert look.step == 5
 
 
 def test_the_seed_makes_runs_equal_and_different_seeds_do_not(tmp_path: Path) -> None:
@@ -211,7 +149,7 @@ def test_hooks_do_not_change_what_is_learnt(tmp_path: Path) -> None:
     plain = make(tmp_path / "a", save_summary_steps=0, log_step_count_steps=None)
     hooked = make(tmp_path / "b", save_summary_steps=2, log_step_count_steps=1)
     plain.train(train_input, steps=6)
-    hooked.train(train_input, steps=6, hooks=[Recorder([])])
+    hooked.train(train_input, steps=6, hooks=[Recorder()])
     np.testing.assert_array_equal(
         plain.get_variable_value("second/Adam_1"), hooked.get_variable_value("second/Adam_1")
     )
@@ -243,14 +181,6 @@ def test_a_checkpoint_that_training_goes_on_from_is_not_written_again(tmp_path: 
     os.utime(index, ns=(1, 1))
     estimator.train(train_input, steps=2)
     assert index.stat().st_mtime_ns == 1
-
-
-def test_no_checkpoints_when_both_periods_are_none(tmp_path: Path) -> None:
-    estimator = make(tmp_path, save_checkpoints_steps=None, save_checkpoints_secs=None)
-    estimator.train(train_input, steps=2)
-    assert steps_saved(tmp_path) == []
-    with pytest.raises(ValueError, match="no checkpoint is saved"):
-        estimator.train(train_input, steps=1, saving_listeners=[Listener([])])
 
 
 def test_a_period_in_seconds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,22 +217,22 @@ def test_a_save_that_fails_costs_no_earlier_checkpoint(
     assert step_of(again) == 5
 
 
+KILLED = """
+import sys
+from estimator_models import make, tf1, train_input
+
+class Tell(tf1.train.CheckpointSaverListener):
+    def after_save(self, session, global_step_value):
+        print(global_step_value, flush=True)
+
+estimator = make(sys.argv[1], save_checkpoints_steps=1, keep_checkpoint_max=1)
+estimator.train(train_input, saving_listeners=[Tell()])
+"""
+
+
 def test_killed_while_it_saves_all_the_time(tmp_path: Path) -> None:
-    script = textwrap.dedent(
-        """
-        import sys
-        from estimator_models import make, tf1, train_input
-
-        class Tell(tf1.train.CheckpointSaverListener):
-            def after_save(self, session, global_step_value):
-                print(global_step_value, flush=True)
-
-        estimator = make(sys.argv[1], save_checkpoints_steps=1, keep_checkpoint_max=1)
-        estimator.train(train_input, saving_listeners=[Tell()])
-        """
-    )
     with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)],
+        [sys.executable, "-c", KILLED, str(tmp_path)],
         cwd=Path(__file__).parent,
         stdout=subprocess.PIPE,
         text=True,
@@ -339,11 +269,7 @@ def test_a_checkpoint_of_another_model_is_refused(tmp_path: Path) -> None:
 
     def wider(features: Any, labels: Any, mode: str) -> Any:
         weights = tf1.get_variable("first", [4, 1])
-        loss = tf.reduce_mean(tf.square(features["x"] @ weights - labels))
-        optimizer = tf1.train.GradientDescentOptimizer(0.1)
-        return de.EstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss, tf1.train.get_global_step())
-        )
+        return train_by(tf.reduce_mean((features["x"] @ weights - labels) ** 2), mode)
 
     before = sorted(path.name for path in tmp_path.glob("model*"))
     with pytest.raises(InvalidCheckpointError, match=r"first is \(4, 1\) in the model"):
@@ -363,28 +289,23 @@ def test_folders_with_pattern_characters(tmp_path: Path) -> None:
 
 
 def test_hooks_of_the_user_and_of_the_model(tmp_path: Path) -> None:
-    log: list[str] = []
-
-    def with_hooks(features: Any, labels: Any, mode: str) -> Any:
-        spec = model_fn(features, labels, mode, {})
-        return spec._replace(
-            training_hooks=[Recorder(log, "model")], training_chief_hooks=[Recorder(log, "chief")]
-        )
-
-    hook = Recorder(log)
-    make(tmp_path, with_hooks).train(train_input, steps=3, hooks=[hook])
-    names = ("chief", "hook", "model")
-    assert log == [
-        *(f"{name} begin" for name in names),
-        *(f"{name} created" for name in names),
-        *(f"{name} end 3" for name in names),
+    calls: list[str] = []
+    hooks = [Recorder(calls, name) for name in ("chief", "user", "model")]
+    chief, user, model = hooks
+    function = changed(lambda spec: {"training_hooks": [model], "training_chief_hooks": [chief]})
+    make(tmp_path, function).train(train_input, steps=2, hooks=[user])
+    runs = ["before_run", "after_run"] * 2
+    assert calls == [
+        f"{hook.name}.{method}"
+        for method in ("begin", "after_create_session", *runs, "end")
+        for hook in hooks
     ]
-    assert hook.runs == 3
+    assert [hook.end_step for hook in hooks] == [2, 2, 2]
 
 
 def test_a_hook_can_stop_training(tmp_path: Path) -> None:
     estimator = make(tmp_path)
-    estimator.train(train_input, steps=50, hooks=[Recorder([], stop_at=4)])
+    estimator.train(train_input, steps=50, hooks=[Recorder(stop_at=4)])
     assert step_of(estimator) == 4
 
 
@@ -399,48 +320,44 @@ def test_an_error_in_a_hook_ends_training_without_a_checkpoint(tmp_path: Path) -
 
 
 def test_listeners_are_told_of_every_save(tmp_path: Path) -> None:
-    log: list[str] = []
+    listener = Listener()
     make(tmp_path, save_checkpoints_steps=2).train(
-        train_input, steps=3, saving_listeners=[Listener(log)]
+        train_input, steps=3, saving_listeners=[listener]
     )
     saves = [f"{when} {step}" for step in (0, 2, 3) for when in ("before", "after")]
-    assert log == ["begin", *saves, "end 3"]
+    assert listener.calls == ["begin", *saves, "end 3"]
 
 
 def test_a_listener_can_stop_training(tmp_path: Path) -> None:
-    log: list[str] = []
+    listeners = [Listener(stop_at=4), Listener()]
     estimator = make(tmp_path, save_checkpoints_steps=2)
-    estimator.train(
-        train_input, steps=50, saving_listeners=[Listener(log, stop_at=4), Listener(log)]
-    )
+    estimator.train(train_input, steps=50, saving_listeners=listeners)
     assert step_of(estimator) == 4
-    assert log.count("after 4") == 2
+    assert listeners[1].calls.count("after 4") == 1
 
 
 def test_a_saver_hook_of_the_user_replaces_ours(tmp_path: Path) -> None:
-    log: list[str] = []
+    listener = Listener()
     hook = tf1.train.CheckpointSaverHook(str(tmp_path), save_steps=4)
     make(tmp_path, save_checkpoints_steps=1).train(
-        train_input, steps=6, hooks=[hook], saving_listeners=[Listener(log)]
+        train_input, steps=6, hooks=[hook], saving_listeners=[listener]
     )
     assert steps_saved(tmp_path) == [0, 4, 6]
-    assert log.count("after 4") == 1
+    assert listener.calls.count("after 4") == 1
 
 
 # -- models that go wrong -------------------------------------------------------------------------
 
 
-def nan_at(step: int, features: Any, labels: Any, mode: str) -> Any:
-    spec = model_fn(features, labels, mode, {})
-    now = tf1.train.get_global_step().read_value()
-    return spec._replace(loss=tf.where(now >= step, np.nan, 1.0) * spec.loss)
-
-
 @pytest.mark.parametrize("hooks", [0, 1])
 def test_a_loss_that_is_no_number(tmp_path: Path, hooks: int) -> None:
-    estimator = make(tmp_path, functools.partial(nan_at, 5), save_checkpoints_steps=1)
+    def nan_from_5(spec: Any) -> dict[str, Any]:
+        step = tf1.train.get_global_step().read_value()
+        return {"loss": tf.where(step >= 5, np.nan, 1.0) * spec.loss}
+
+    estimator = make(tmp_path, changed(nan_from_5), save_checkpoints_steps=1)
     with pytest.raises(de.NanLossDuringTrainingError, match=r"at global step [56]") as caught:
-        estimator.train(train_input, steps=50, hooks=[Recorder([])] * hooks)
+        estimator.train(train_input, steps=50, hooks=[Recorder()] * hooks)
     assert isinstance(caught.value, tf1.train.NanLossDuringTrainingError)
     # No checkpoint is later than the last good step.
     assert step_of(estimator) == caught.value.step - 1
@@ -506,7 +423,7 @@ def test_every_signature_of_model_fn(tmp_path: Path) -> None:
     seen: list[dict[str, Any]] = []
 
     def build(features: Any, labels: Any, mode: str, **given: Any) -> Any:
-        seen.append({"mode": mode, **given})
+        seen.append(given)
         return model_fn(features, labels, mode, {})
 
     class Callable:
@@ -521,47 +438,25 @@ def test_every_signature_of_model_fn(tmp_path: Path) -> None:
     ) -> Any:
         return build(features, labels, mode, params=params, config=config, model_dir=model_dir)
 
-    def partly(features: Any, labels: Any, mode: str, params: Any, rate: float) -> Any:
-        return build(features, labels, mode, rate=rate)
-
     @functools.wraps(full)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         return full(*args, **kwargs)
 
-    functions = {
-        "three": lambda features, labels, mode: build(features, labels, mode),
-        "params": lambda features, labels, mode, params: build(
-            features, labels, mode, params=params
-        ),
-        "config": lambda features, labels, mode, params, config: build(
-            features, labels, mode, params=params, config=config
-        ),
-        "full": full,
-        "wrapped": wrapped,
-        "object": Callable(),
-        "method": Callable().method,
-        "keyword": lambda features, labels, *, mode: build(features, labels, mode),
-        "partial": functools.partial(partly, rate=0.5),
-    }
-    for name, function in functions.items():
-        takes = name in ("params", "config", "full", "wrapped", "method", "partial")
-        folder = str(tmp_path / name)
-        params = {"a": [1]} if takes else None
-        estimator = de.Estimator(function, folder, params=params)
-        estimator.train(train_input, steps=1)
-    assert [entry.keys() - {"mode"} for entry in seen] == [
-        set(),
-        {"params"},
-        {"params", "config"},
-        {"params", "config", "model_dir"},
-        {"params", "config", "model_dir"},
-        set(),
-        {"params"},
-        set(),
-        {"rate"},
-    ]
-    assert seen[3]["params"] == {"a": [1]}
-    assert seen[3]["model_dir"] == seen[3]["config"].model_dir == str(tmp_path / "full")
+    everything = {"params", "config", "model_dir"}
+    for function, arguments in (
+        (Callable(), set()),
+        (Callable().method, {"params"}),
+        (full, everything),
+        (wrapped, everything),
+        (lambda features, labels, *, mode: build(features, labels, mode), set()),
+        (functools.partial(build, rate=0.5), {"rate"}),
+    ):
+        params = {"a": [1]} if "params" in arguments else None
+        folder = str(tmp_path / str(len(seen)))
+        de.Estimator(function, folder, params=params).train(train_input, steps=1)
+        assert seen[-1].keys() == arguments
+    assert seen[2]["params"] == {"a": [1]}
+    assert seen[2]["model_dir"] == seen[2]["config"].model_dir == str(tmp_path / "2")
 
 
 def test_labels_for_a_model_fn_without_labels(tmp_path: Path) -> None:
@@ -577,15 +472,6 @@ def test_params_and_config_are_copies(tmp_path: Path) -> None:
     assert estimator.params == {"sizes": [1, 2]}
     estimator.config.session_config.inter_op_parallelism_threads = 7
     assert estimator.config.session_config.inter_op_parallelism_threads == 0
-
-
-def test_the_public_model_fn(tmp_path: Path) -> None:
-    estimator = make(tmp_path)
-    with tf.Graph().as_default():
-        tf1.train.create_global_step()
-        features = {"x": tf.constant(FEATURES)}
-        spec = estimator.model_fn(features, tf.constant(LABELS), "train", estimator.config)
-        assert spec.loss.shape.rank == 0
 
 
 # -- inputs ---------------------------------------------------------------------------------------
@@ -663,17 +549,23 @@ def events_of(folder: Path) -> list[Any]:
     ]
 
 
-def test_summaries(tmp_path: Path) -> None:
-    def with_summary(features: Any, labels: Any, mode: str) -> Any:
+def with_summary(tag: str) -> Any:
+    """Return the model with a summary of twice its loss."""
+
+    def function(features: Any, labels: Any, mode: str) -> Any:
         spec = model_fn(features, labels, mode, {})
-        tf1.summary.scalar("double", 2 * spec.loss)
+        tf1.summary.scalar(tag, 2 * spec.loss)
         return spec
 
-    make(tmp_path, with_summary, save_summary_steps=3).train(train_input, steps=7)
+    return function
+
+
+def test_summaries(tmp_path: Path) -> None:
+    make(tmp_path, with_summary("double"), save_summary_steps=3).train(train_input, steps=7)
     found = {
         event.step: {value.tag: value.simple_value for value in event.summary.value}
         for event in events_of(tmp_path)
-        if any(value.tag == "loss" for value in event.summary.value)
+        if event.summary.value
     }
     assert list(found) == [1, 4, 7]
     assert all(tags["double"] == pytest.approx(2 * tags["loss"]) for tags in found.values())
@@ -681,18 +573,13 @@ def test_summaries(tmp_path: Path) -> None:
 
 
 def test_a_loss_summary_of_the_user_is_not_doubled(tmp_path: Path) -> None:
-    def with_summary(features: Any, labels: Any, mode: str) -> Any:
-        spec = model_fn(features, labels, mode, {})
-        tf1.summary.scalar("loss", spec.loss)
-        return spec
-
-    make(tmp_path, with_summary).train(train_input, steps=1)
+    make(tmp_path, with_summary("loss")).train(train_input, steps=1)
     tags = [value.tag for event in events_of(tmp_path) for value in event.summary.value]
     assert tags == ["loss"]
 
 
 def test_nothing_is_written_when_nothing_is_asked_for(tmp_path: Path) -> None:
-    make(
+    estimator = make(
         tmp_path,
         save_summary_steps=0,
         save_checkpoints_steps=None,
@@ -700,6 +587,8 @@ def test_nothing_is_written_when_nothing_is_asked_for(tmp_path: Path) -> None:
         log_step_count_steps=None,
     ).train(train_input, steps=2)
     assert not list(tmp_path.iterdir())
+    with pytest.raises(ValueError, match="no checkpoint is saved"):
+        estimator.train(train_input, steps=1, saving_listeners=[Listener()])
 
 
 def test_loss_and_step_are_logged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -777,8 +666,3 @@ def test_the_session_configuration_is_used(tmp_path: Path, monkeypatch: pytest.M
     estimator.evaluate(eval_input)
     next(estimator.predict(eval_input))
     assert [each.inter_op_parallelism_threads for each in seen] == [3, 3, 3]
-
-
-def test_errors_are_of_the_documented_kinds() -> None:
-    assert issubclass(InvalidExperimentError, ValueError)
-    assert issubclass(de.NanLossDuringTrainingError, RuntimeError)

@@ -9,16 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from _determined import Trap, write_saved_model
+from _determined import Trap, restore, write, write_saved_model
 from forged_bundles import STRING, entry, header, write_bundle
-from test_checkpoint_files import write
 from test_load import write_ours
 
 from detcore.errors import InvalidCheckpointError, UnsafePathError
 from detcore_estimator._bundle_index import index_fault
-from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint, restore_variables
+from detcore_estimator._checkpoint_files import find_tensorflow_checkpoint
 from detcore_estimator._load import load_estimator_from_checkpoint_path
-from detcore_estimator._tf import tf1
 
 DATA = struct.pack("<3f", 1, 2, 3)
 
@@ -64,17 +62,8 @@ def test_a_tensor_that_lies_is_refused_when_it_is_read(tmp_path: Path, case: str
     assert "Graph execution error" not in str(refused.value)
 
 
-def restore(folder: Path) -> list[float]:
-    prefix = find_tensorflow_checkpoint(folder)
-    with tf1.Graph().as_default(), tf1.Session() as session:
-        variable = tf1.get_variable("w", shape=(3,))
-        restore_variables(tf1.train.Saver(), session, prefix)
-        values: list[float] = session.run(variable).tolist()
-        return values
-
-
 def test_a_forged_index_that_is_true_is_read(tmp_path: Path) -> None:
-    write_bundle(tmp_path / "model.ckpt-2", {"w": entry([3], size=12, data=DATA)}, DATA)
+    write_bundle(tmp_path / "model.ckpt-2", {"w": GOOD}, DATA)
     assert restore(tmp_path) == [1.0, 2.0, 3.0]
 
 

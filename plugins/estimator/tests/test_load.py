@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-from _determined import LARGE, PICKLES, serve, write_determined, write_saved_model
+from _determined import LARGE, PICKLES, cut, serve, write_determined, write_saved_model
+from estimator_models import run_python
 from tensorflow.core.protobuf import meta_graph_pb2, saved_model_pb2
 
 from detcore.errors import CheckpointNotFoundError, InvalidCheckpointError, UnsafePathError
@@ -100,25 +99,16 @@ def test_tags(tmp_path: Path) -> None:
         load_estimator_from_checkpoint_path(folder)
 
 
-def cut_graph(export: Path) -> None:
-    path = export / "saved_model.pb"
-    path.write_bytes(path.read_bytes()[:-20])
-
-
-def cut_variables(export: Path) -> None:
-    path = export / "variables" / "variables.data-00000-of-00001"
-    path.write_bytes(path.read_bytes()[:-2])
-
-
-def lose_variables(export: Path) -> None:
-    shutil.rmtree(export / "variables")
-
-
-def lose_asset(export: Path) -> None:
-    (export / "assets" / "words.txt").unlink()
-
-
-@pytest.mark.parametrize("fault", [cut_graph, cut_variables, lose_variables, lose_asset])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        lambda export: cut(export / "saved_model.pb", 20),
+        lambda export: cut(export / "variables" / "variables.data-00000-of-00001", 2),
+        lambda export: shutil.rmtree(export / "variables"),
+        lambda export: (export / "assets" / "words.txt").unlink(),
+    ],
+    ids=["cut graph", "cut variables", "lost variables", "lost asset"],
+)
 def test_damage_is_told(tmp_path: Path, fault: Any) -> None:
     folder = write_ours(tmp_path, "s")
     fault(folder / "s" / "1700000000")
@@ -169,8 +159,7 @@ def test_the_pickles_would_have_told(tmp_path: Path) -> None:
     """Whoever loads one of them writes a file: so the tests above can fail."""
     folder = write_determined(tmp_path / "c")
     for name in PICKLES:
-        script = f"import pickle; pickle.load(open({str(folder / name)!r}, 'rb'))"
-        subprocess.run([sys.executable, "-c", script], check=True)
+        run_python("-c", f"import pickle; pickle.load(open({str(folder / name)!r}, 'rb'))")
         (tmp_path / "pickle-was-loaded").unlink()
 
 
@@ -222,5 +211,5 @@ assert (float(values["y"][0, 0]), float(values["id"][0])) == (float(sys.argv[2])
 
 def test_with_v2_behaviour_disabled(tmp_path: Path) -> None:
     folder = write_determined(tmp_path / "c")
-    subprocess.run([sys.executable, "-c", V1_SCRIPT, str(folder), str(LARGE)], check=True)
+    run_python("-c", V1_SCRIPT, folder, LARGE)
     assert tf.executing_eagerly()  # this process, where the other tests ran

@@ -59,13 +59,6 @@ def test_each_hook_gets_its_own_fetches_whatever_their_structure(graph: Any) -> 
     assert changing.results == [1, None, [1], 1] * 2
 
 
-def test_feeds_of_several_hooks_are_put_together(graph: Any) -> None:
-    feeding = Asking(tf1.train.SessionRunArgs(None, {"fed:0": 5}))
-    with open_session(graph, feeding) as session:
-        step = session.make_step(tensor(graph, "step"))
-        assert [step(), step()] == [5, 10]
-
-
 def test_two_hooks_that_feed_one_tensor_are_refused(graph: Any) -> None:
     fed = tensor(graph, "fed")
     first = Asking(tf1.train.SessionRunArgs(None, {fed: 5}))
