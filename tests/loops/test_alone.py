@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from loop_runs import LOOPS, LoopRuns
+from loop_runs import LOOPS, LoopRuns, check_same_training
 
 from detcore.types import ExperimentState
 
@@ -30,10 +30,7 @@ def test_a_killed_and_preempted_loop_goes_on_bit_for_bit(
     whole, broken = runs("whole"), runs("broken")
     whole.run(*whole.script(loop, STEPS))
 
-    killed = broken.start(*broken.script(loop, STEPS))
-    broken.wait_for_checkpoint(killed)
-    killed.kill()
-    broken.end(killed, -signal.SIGKILL)
+    broken.kill_after_checkpoint(*broken.script(loop, STEPS))
     preempted = broken.start(*broken.script(loop, STEPS))
     broken.wait_for_checkpoint(preempted, more_than=len(broken.manifests()))
     preempted.send_signal(signal.SIGTERM)
@@ -41,21 +38,16 @@ def test_a_killed_and_preempted_loop_goes_on_bit_for_bit(
     assert 0 < broken.newest()[0] < STEPS
     broken.run(*broken.script(loop, STEPS))
 
-    assert_same_training(whole, broken, loop)
+    check_training(whole, broken, loop)
     with broken.database() as database:
         (experiment,) = database.list_experiments()
         assert experiment.state is ExperimentState.COMPLETED
         assert [run.run_id for run in database.list_runs(1)] == [1, 2, 3]
 
 
-def assert_same_training(whole: LoopRuns, broken: LoopRuns, loop: str) -> None:
-    (steps, expected), (same_steps, found) = whole.newest(), broken.newest()
-    assert steps == same_steps
-    assert expected.keys() == found.keys()
-    for name in expected:
-        assert np.array_equal(expected[name], found[name]), name
-    assert any(np.any(array) for array in found.values())
-    assert whole.metrics(1, "validation") == broken.metrics(1, "validation")
+def check_training(whole: LoopRuns, broken: LoopRuns, loop: str) -> None:
+    check_same_training(whole, broken)
+    assert any(np.any(array) for array in broken.newest()[1].values())
     assert whole.metrics(1, "validation")[0][1]["accuracy"] > 0.8
     if loop != "keras_fit":  # whose loss is the mean since model.fit began
         assert whole.metrics(1, "training") == broken.metrics(1, "training")
@@ -70,14 +62,11 @@ def test_two_ranks_of_which_one_was_killed_go_on_bit_for_bit(
     whole, broken = runs("whole"), runs("broken")
     whole.run(*whole.script(loop, 200, ranks=2))
 
-    job = broken.start(*broken.script(loop, 200, ranks=2))
-    broken.wait_for_checkpoint(job)
-    job.kill()  # takes both ranks along
-    broken.end(job, -signal.SIGKILL)
+    broken.kill_after_checkpoint(*broken.script(loop, 200, ranks=2))  # takes both ranks along
     assert broken.newest()[0] < 200
     broken.run(*broken.script(loop, 200, ranks=2))
 
-    assert_same_training(whole, broken, loop)
+    check_training(whole, broken, loop)
 
 
 @pytest.mark.parametrize("loop", in_turns(*LOOPS))

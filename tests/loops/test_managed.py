@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from loop_runs import LoopRuns, arrays_of
+from loop_runs import LoopRuns, arrays_of, check_same_training
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, seaweedfs
 from toy_command import worker_pids
 
@@ -62,12 +62,7 @@ def test_a_trial_in_two_processes_is_killed_paused_and_resumed_bit_for_bit(runs:
     assert 0 < broken.newest()[0] < 300
     broken.run("detcore", "run", "--resume", "1")
 
-    (steps, expected), (same_steps, found) = whole.newest(), broken.newest()
-    assert steps == same_steps == 300
-    assert expected.keys() == found.keys()
-    for name in expected:
-        assert np.array_equal(expected[name], found[name]), name
-    assert whole.metrics(1, "validation") == broken.metrics(1, "validation")
+    assert check_same_training(whole, broken) == 300
     assert whole.metrics(1, "training") == broken.metrics(1, "training")
 
 

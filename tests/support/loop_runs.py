@@ -18,7 +18,7 @@ from processes import Starter
 
 from detcore.database import Database, ingest_spools
 
-__all__ = ["CORE_API", "LOOPS", "LoopRuns", "arrays_of"]
+__all__ = ["CORE_API", "LOOPS", "LoopRuns", "arrays_of", "check_same_training"]
 
 CORE_API = Path(__file__).parents[2] / "examples" / "core_api"
 LOOPS = ("torch_loop", "jax_loop", "keras_fit", "sklearn_loop")
@@ -75,6 +75,13 @@ class LoopRuns(Starter):
         """Wait until a process has saved, so that there are more checkpoints than before."""
         self.wait_for(process, lambda: len(self.manifests()) > more_than)
 
+    def kill_after_checkpoint(self, *command: object) -> None:
+        """Start a command, and kill it when it has saved."""
+        process = self.start(*command)
+        self.wait_for_checkpoint(process)
+        process.kill()
+        self.end(process, -signal.SIGKILL)
+
     def wait_for(self, process: subprocess.Popen[str], condition: Callable[[], bool]) -> None:
         deadline = time.monotonic() + _START_S
         while not condition():
@@ -103,6 +110,17 @@ class LoopRuns(Starter):
         with self.database() as database:
             found = database.metrics(trial_id, kind)
             return [(record.steps_completed, dict(record.metrics)) for record in found]
+
+
+def check_same_training(whole: LoopRuns, broken: LoopRuns) -> int:
+    """Check that two runs ended with the same bits and validated the same; return their steps."""
+    (steps, expected), (same_steps, found) = whole.newest(), broken.newest()
+    assert steps == same_steps
+    assert expected.keys() == found.keys()
+    for name in expected:
+        assert np.array_equal(expected[name], found[name]), name
+    assert whole.metrics(1, "validation") == broken.metrics(1, "validation")
+    return steps
 
 
 def _steps_of(manifest: Path) -> int:

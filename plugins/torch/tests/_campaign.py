@@ -29,7 +29,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from _killed_scripts import Kill, Script
+from _killed_scripts import ADAPTERS, SCRIPTS, Kill, Script
 
 from detcore.database import Database
 from detcore_replay import LedgerReport, verify_ledger
@@ -39,7 +39,6 @@ __all__ = ["FAMILIES", "TASKS", "Case", "Outcome"]
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
-SCRIPTS = HERE / "scripts"
 TASKS = ("points", "digits", "text")
 EXAMPLES = ROOT / "examples"
 # The model definition of each trial, its class and its hyperparameters.
@@ -58,14 +57,7 @@ TRIALS: dict[str, tuple[Path, str, dict[str, float]]] = {
     ),
 }  # fmt: skip
 METRICS = {"text": "bits_per_character"}
-# The module of each library, imported before processes are forked.
-FAMILIES = {
-    "trial": "detcore_torch",
-    "trainer": "detcore_torch.for_transformers",
-    "lightning": "detcore_torch.for_lightning",
-    "accelerate": "detcore_torch.for_accelerate",
-}
-
+FAMILIES = ("trial", *ADAPTERS)
 # What ``detcore run`` imports that its workers do not.
 RUNNER_MODULES = ("detcore.cli._run", "detcore.runner")
 
@@ -188,15 +180,15 @@ class ScriptRuns:
 
     def __init__(self, case: Case, folder: Path, size: int, *, alone: bool) -> None:
         # PyTorch has no trainer: the loop of its tutorial is the control of a trial.
-        name = "pytorch_alone" if case.family == "trial" else f"{case.family}_{case.task}"
-        importlib.import_module(FAMILIES[case.family])
+        name = "pytorch_alone" if case.family == "trial" else f"{case.family}_tasks"
         self._case = case
         self._folder = folder
         self._alone = alone
         self._path = SCRIPTS / f"{name}.py"
         epochs = max(2, size) * case.ranks  # with twice the ranks an epoch has half the steps
         self._arguments = [
-            f"--epochs={epochs}", f"--workers={case.workers}", f"--ranks={case.ranks}"
+            f"--task={case.task}", f"--epochs={epochs}", f"--workers={case.workers}",
+            f"--ranks={case.ranks}",
         ]  # fmt: skip
         self._arguments += ["--alone"] if alone else []
 
@@ -207,7 +199,7 @@ class ScriptRuns:
         done = 0
         while True:
             kill = Kill.drawn(f"{seed}-{done}", ranks=case.ranks) if done < kills else None
-            code = script.run_to(kill)
+            code = script.run(kill)
             if code == 0:
                 break
             if code != -9 and self._alone and done:

@@ -18,15 +18,25 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from detcore.database import Database
+
+# The adapter of each library, by the part of a script's name that tells which one it uses.
+ADAPTERS = {
+    "trainer": "detcore_torch.for_transformers",
+    "lightning": "detcore_torch.for_lightning",
+    "accelerate": "detcore_torch.for_accelerate",
+}
+SCRIPTS = Path(__file__).parent / "scripts"
+# One for each committed checkpoint of a script.
+MANIFESTS = "home/checkpoints/*/manifest.json"
 
 
 @dataclasses.dataclass
@@ -48,30 +58,11 @@ class Script:
     ranks: int = 1
     starts: int = 0
 
-    def run(
-        self,
-        kill_at: int | None = None,
-        number: int = signal.SIGKILL,
-        *,
-        needs_checkpoint: bool = False,
-    ) -> int:
-        """Run the script in a new process; return its exit code, negative after a signal.
-
-        Args:
-            kill_at: The optimizer's step, counted in this process, before which it is signalled.
-            number: The signal.
-            needs_checkpoint: Whether each rank waits for a checkpoint before it is signalled. A
-                save that is under way continues in the background meanwhile.
-        """
-        return self._run(
-            lambda rank: _signal_at(kill_at, number, needs_checkpoint=needs_checkpoint)
-        )
-
-    def run_to(self, kill: Kill | None) -> int:
-        """Run the script in new processes up to a kill, which ends all of them."""
-        return self._run(lambda rank: kill is not None and kill.prepare(rank))
-
-    def _run(self, prepare: Callable[[int], object]) -> int:
+    def run(self, stop: Stop | None = None) -> int:
+        """Run the script in new processes; return its exit code, negative after a signal."""
+        for library, adapter in ADAPTERS.items():
+            if library in self.path.parent.name + self.path.name:
+                importlib.import_module(adapter)  # once, before processes are forked
         self.folder.mkdir(exist_ok=True)
         self.starts += 1
         sys.stdout.flush()
@@ -83,7 +74,7 @@ class Script:
                 os.environ.update(together, TEST_RUN=str(self.starts))
                 if self.ranks > 1:
                     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank))
-                self._run_child(rank, prepare)
+                self._run_child(rank, stop)
             pids[pid] = rank
         code = 0
         while pids:
@@ -97,14 +88,24 @@ class Script:
                     os.kill(other, signal.SIGKILL)
         return code
 
-    def run_killed(self, seed: int, *, kills: int, at_most: int) -> None:
-        """Kill the script that many times at random steps, every other time with SIGTERM."""
-        draw = random.Random(seed)
-        for kill in range(kills):
-            number = signal.SIGTERM if kill % 2 else signal.SIGKILL
-            code = self.run(draw.randint(1, at_most), number)
-            assert code == (75 if number == signal.SIGTERM else -signal.SIGKILL), self.output()
+    def finish(self) -> Script:
+        """Run the script to its end."""
         assert self.run() == 0, self.output()
+        return self
+
+    def interrupt(self, *stops: int | Stop) -> None:
+        """Run the script up to each of some stops; a number is the step before a SIGKILL."""
+        for each in stops:
+            stop = Signal(each) if isinstance(each, int) else each
+            assert self.run(stop) == stop.code, self.output()
+
+    def interrupt_at_random(self, seed: int, *, stops: int, at_most: int) -> None:
+        """Stop the script that many times at random steps, every other time with SIGTERM."""
+        draw = random.Random(seed)
+        for number in range(stops):
+            kind = signal.SIGTERM if number % 2 else signal.SIGKILL
+            self.interrupt(Signal(draw.randint(1, at_most), kind))
+        self.finish()
 
     def preload(self) -> None:
         """Import what a process of it has imported, so that the next ones start quickly."""
@@ -133,14 +134,14 @@ class Script:
             reports = database.metrics(1, kind)
             return [(each.steps_completed, dict(each.metrics)) for each in reports]
 
-    def checkpoint_files(self) -> set[str]:
-        """Return the names of all files in its checkpoints; a save that was killed left none."""
-        manifests = (self.folder / "home" / "checkpoints").glob("*/manifest.json")
-        folders = [manifest.parent for manifest in manifests]
-        assert folders
-        return {path.name for each in folders for path in each.rglob("*") if path.is_file()}
+    def check_no_pickles(self) -> None:
+        """Check that its checkpoints hold nothing that the library pickles."""
+        manifests = [*self.folder.glob(MANIFESTS)]
+        assert manifests
+        files = (path for each in manifests for path in each.parent.rglob("*") if path.is_file())
+        assert {path.suffix for path in files} <= {".safetensors", ".json", ".py"}
 
-    def _run_child(self, rank: int, prepare: Callable[[int], object]) -> None:
+    def _run_child(self, rank: int, stop: Stop | None) -> None:
         code = 3
         try:
             output = (self.folder / "output.txt").open("a", buffering=1)
@@ -153,7 +154,8 @@ class Script:
             sys.argv[:] = [str(self.path), *self.arguments]
             sys.path.insert(0, str(self.path.parent))
             _forget_accelerate()
-            prepare(rank)
+            if stop is not None:
+                stop.prepare(rank)
             objects = runpy.run_path(sys.argv[0], run_name="__main__")
             Path(f"result-{rank}.json").write_text(json.dumps(digests(_trained(objects))))
             Path("modules.json").write_text(json.dumps([*sys.modules]))
@@ -170,29 +172,27 @@ class Script:
             os._exit(code)
 
 
-def run_pair(
+def check_resume(
     path: Path,
     folder: Path,
     arguments: Sequence[str] = (),
     *,
-    kills: Sequence[int | Kill] = (),
+    stops: Sequence[int | Stop],
     ranks: int = 1,
 ) -> tuple[Script, Script]:
-    """Run a script as a whole, and once more with kills; return both.
+    """Check that a script ends in the same way after interruptions; return both of its runs.
 
     Args:
         path: The script.
-        folder: Receives a folder for each.
+        folder: Receives a folder for each run.
         arguments: Of the script.
-        kills: The step before which each process of the second one is killed, or its kill.
+        stops: Those of the second run; a number is the step before a SIGKILL.
         ranks: Processes that train together.
     """
     whole, broken = (Script(path, folder / name, arguments, ranks) for name in ("whole", "broken"))
-    assert whole.run() == 0, whole.output()
-    for kill in kills:
-        code = broken.run(kill) if isinstance(kill, int) else broken.run_to(kill)
-        assert code == -signal.SIGKILL, broken.output()
-    assert broken.run() == 0, broken.output()
+    whole.finish()
+    broken.interrupt(*stops)
+    check_equal(whole, broken.finish())
     return whole, broken
 
 
@@ -200,6 +200,51 @@ def check_equal(whole: Script, broken: Script) -> None:
     """Check that two runs of a script ended with the same state and validated the same."""
     assert broken.result() == whole.result()
     assert broken.metrics("validation") == whole.metrics("validation")
+
+
+class Stop(Protocol):
+    """Where a process of a script ends; `code` is the exit code that follows."""
+
+    @property
+    def code(self) -> int: ...
+
+    def prepare(self, rank: int) -> None:
+        """Prepare the process of a rank for its end."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """A signal before a step of any optimizer.
+
+    Attributes:
+        step: The step, counted in the process.
+        number: The signal.
+        needs_checkpoint: Whether each rank waits for a checkpoint before it is signalled. A save
+            that is under way continues in the background meanwhile.
+    """
+
+    step: int
+    number: int = signal.SIGKILL
+    needs_checkpoint: bool = False
+
+    @property
+    def code(self) -> int:
+        return 75 if self.number == signal.SIGTERM else -self.number
+
+    def prepare(self, rank: int) -> None:
+        """Have the process send itself the signal."""
+        count = 0
+
+        def before_step(*_: Any) -> None:
+            nonlocal count
+            count += 1
+            if count == self.step:
+                while self.needs_checkpoint and not [*Path().glob(MANIFESTS)]:
+                    time.sleep(0.01)
+                os.kill(os.getpid(), self.number)
+                time.sleep(0.01)
+
+        register_optimizer_step_pre_hook(before_step)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -212,6 +257,7 @@ class Kill:
         delay_s: Time to the kill, which may fall into a later batch, a validation or a save.
     """
 
+    code: ClassVar[int] = -signal.SIGKILL
     rank: int
     batch: int
     delay_s: float
@@ -242,9 +288,10 @@ class Kill:
         torch.Tensor.backward = counted  # type: ignore[method-assign]
 
 
-@dataclasses.dataclass(frozen=True)
-class KillAtEnd(Kill):
+class KillAtEnd:
     """A SIGKILL once training has ended."""
+
+    code = -signal.SIGKILL
 
     def prepare(self, rank: int) -> None:
         from detcore_torch._script import ScriptRun
@@ -253,9 +300,6 @@ class KillAtEnd(Kill):
             os.kill(os.getpid(), signal.SIGKILL)
 
         ScriptRun.finish = finish  # type: ignore[method-assign]
-
-
-KILL_AT_END = KillAtEnd(0, 0, 0.0)
 
 
 def _variables(ranks: int) -> dict[str, str]:
@@ -274,24 +318,6 @@ def _variables(ranks: int) -> dict[str, str]:
         "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": ports[0], "DETCORE_CHIEF_PORT": ports[1],
         "DETCORE_JOB_KEY": secrets.token_hex(16), "TORCHELASTIC_RUN_ID": "test",
     }  # fmt: skip
-
-
-def _signal_at(step: int | None, number: int, *, needs_checkpoint: bool) -> None:
-    """Have this process send itself a signal before a step of any optimizer."""
-    if step is None:
-        return
-    count = 0
-
-    def before_step(*_: Any) -> None:
-        nonlocal count
-        count += 1
-        if count == step:
-            while needs_checkpoint and not [*Path().glob("home/checkpoints/*/manifest.json")]:
-                time.sleep(0.01)
-            os.kill(os.getpid(), number)
-            time.sleep(0.01)
-
-    register_optimizer_step_pre_hook(before_step)
 
 
 def _forget_accelerate() -> None:

@@ -10,7 +10,7 @@ import threading
 import types
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -24,12 +24,13 @@ _DEPTHS = {"optimizer": 0, "worker": 3}
 
 @dataclasses.dataclass
 class ReadRecorder:
-    """Records reads in this process, or in one of a `Script`, in whose place it kills nothing.
+    """Records reads in this process, or in one of a `Script`, which it does not stop.
 
     Attributes:
         log: File to which it appends.
     """
 
+    code: ClassVar[int] = 0
     log: Path
 
     def prepare(self, rank: int) -> None:

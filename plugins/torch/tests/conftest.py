@@ -13,10 +13,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _torchs_own_folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Have PyTorch make its compiler's cache, which any optimizer does, where it is removed."""
+def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Have PyTorch make its compiler's cache where it is removed, and call no server."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path_factory.mktemp("inductor")))
+        patch.setenv("HF_HUB_OFFLINE", "1")
         yield
 
 

@@ -2,32 +2,39 @@
 
 from __future__ import annotations
 
-import importlib
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import torch
-from _killed_scripts import KILL_AT_END, Kill, Script, check_equal, run_pair
-
-SCRIPTS = Path(__file__).parent / "scripts"
+from _killed_scripts import SCRIPTS, KillAtEnd, Script, Signal, Stop, check_resume
 
 pytestmark = pytest.mark.timeout(600)
 
 
 def make_script(folder: Path, library: str, case: str, *arguments: str) -> Script:
-    importlib.import_module(f"detcore_torch.for_{library}")  # before processes are forked
     return Script(
         SCRIPTS / f"{library}_cases.py", folder, [f"--case={case}", "--epochs=4", *arguments]
     )
 
 
 def run_case(
-    folder: Path, library: str, case: str, kills: Sequence[int | Kill]
+    folder: Path, library: str, case: str, stops: Sequence[int | Stop] = (4, 6, 9)
 ) -> tuple[Script, Script]:
     script = make_script(folder, library, case)
-    return run_pair(script.path, folder, script.arguments, kills=kills)
+    return check_resume(script.path, folder, script.arguments, stops=stops)
+
+
+def run_alone(folder: Path, case: str) -> tuple[Script, Script]:
+    """Run a script with Lightning alone, and with detcore."""
+    alone = make_script(folder / "alone", "lightning", case, "--alone")
+    return alone.finish(), make_script(folder / "whole", "lightning", case).finish()
+
+
+def list_names(*scripts: Script) -> list[list[str]]:
+    """Return the names of the files that Lightning has written for each script."""
+    return [sorted(path.name for path in each.folder.rglob("*.ckpt")) for each in scripts]
 
 
 @pytest.mark.parametrize(
@@ -43,18 +50,17 @@ def run_case(
     ],
 )
 def test_training_ends_as_without_kills(tmp_path: Path, library: str, case: str) -> None:
-    check_equal(*run_case(tmp_path, library, case, [4, 6, 9]))
+    run_case(tmp_path, library, case)
 
 
 def test_gradients_that_no_optimizer_has_applied_are_restored(tmp_path: Path) -> None:
-    check_equal(*run_case(tmp_path, "accelerate", "summed", [3, 2]))
+    run_case(tmp_path, "accelerate", "summed", [3, 2])
 
 
 @pytest.mark.soak
 def test_metrics_of_an_epoch_are_those_of_a_run_without_kills(tmp_path: Path) -> None:
     """A rate depends on them; the model keeps them in a list, of which Lightning knows nothing."""
-    runs = run_case(tmp_path, "lightning", "plateau-train", [4, 6, 9])
-    check_equal(*runs)
+    runs = run_case(tmp_path, "lightning", "plateau-train")
     errors = [(each.folder / "errors.txt").read_text() for each in runs]
     assert errors[0] == errors[1]
     assert errors[0].count("(") == 4
@@ -65,11 +71,7 @@ def test_metrics_of_an_epoch_are_those_of_a_run_without_kills(tmp_path: Path) ->
     "case", ["average", "finetune", "plateau", "stop", "stop-late", "swa", "swa-norm"]
 )
 def test_training_ends_as_with_lightning_alone(tmp_path: Path, case: str) -> None:
-    alone, whole = (
-        make_script(tmp_path / name, "lightning", case, *options)
-        for name, options in (("alone", ["--alone"]), ("whole", []))
-    )
-    assert alone.run() == whole.run() == 0, alone.output() + whole.output()
+    alone, whole = run_alone(tmp_path, case)
     for name, digest in alone.result().items():
         # A validation restores the generators, unlike in Lightning.
         assert name in ("torch", "numpy", "python") or whole.result()[name] == digest, name
@@ -78,7 +80,7 @@ def test_training_ends_as_with_lightning_alone(tmp_path: Path, case: str) -> Non
 @pytest.mark.soak
 @pytest.mark.parametrize("case", ["average", "plateau", "stop", "swa", "swa-norm"])
 def test_a_run_killed_after_its_training_ends_as_without(tmp_path: Path, case: str) -> None:
-    check_equal(*run_case(tmp_path, "lightning", case, [KILL_AT_END]))
+    run_case(tmp_path, "lightning", case, [KillAtEnd()])
 
 
 @pytest.mark.soak
@@ -87,13 +89,7 @@ def test_a_run_killed_after_its_training_ends_as_without(tmp_path: Path, case: s
 def test_a_preempted_run_ends_as_one_without_interruptions(
     tmp_path: Path, case: str, step: int
 ) -> None:
-    whole, broken = (
-        make_script(tmp_path / name, "lightning", case) for name in ("whole", "broken")
-    )
-    assert whole.run() == 0, whole.output()
-    assert broken.run(step, signal.SIGTERM) == 75, broken.output()
-    assert broken.run() == 0, broken.output()
-    check_equal(whole, broken)
+    run_case(tmp_path, "lightning", case, [Signal(step, signal.SIGTERM)])
 
 
 @pytest.mark.soak
@@ -104,10 +100,10 @@ def test_a_preempted_run_ends_as_one_without_interruptions(
 def test_the_best_files_are_those_of_a_run_without_kills(
     tmp_path: Path, case: str, others: list[str]
 ) -> None:
-    whole, broken = run_case(tmp_path, "lightning", case, [4, 6, 9])
+    whole, broken = run_case(tmp_path, "lightning", case)
     files = [sorted(each.folder.rglob("*.ckpt")) for each in (whole, broken)]
     assert [len({path.parent for path in each}) for each in files] == [1, 1]
-    names = [[path.name for path in each] for each in files]
+    names = list_names(whole, broken)
     assert names[0] == names[1] == ["epoch=2-step=15.ckpt", "epoch=3-step=20.ckpt", *others]
     for first, second in zip(*files, strict=True):
         weights = [torch.load(path, weights_only=False)["state_dict"] for path in (first, second)]
@@ -116,10 +112,7 @@ def test_the_best_files_are_those_of_a_run_without_kills(
 
 
 def test_files_are_those_of_lightning_alone(tmp_path: Path) -> None:
-    alone = make_script(tmp_path / "alone", "lightning", "best-every-2", "--alone")
-    whole = make_script(tmp_path / "whole", "lightning", "best-every-2")
-    assert alone.run() == whole.run() == 0, alone.output() + whole.output()
-    names = [sorted(path.name for path in each.folder.rglob("*.ckpt")) for each in (alone, whole)]
+    names = list_names(*run_alone(tmp_path, "best-every-2"))
     assert names[0] == names[1] == ["epoch=1-step=10.ckpt", "epoch=3-step=20.ckpt"]
 
 
@@ -127,11 +120,10 @@ def test_files_from_before_the_first_checkpoint_are_overwritten(tmp_path: Path) 
     whole, broken = (
         make_script(tmp_path / name, "lightning", "best-early") for name in ("whole", "broken")
     )
-    assert whole.run() == 0, whole.output()
-    assert broken.run(2) == -signal.SIGKILL, broken.output()
+    whole.finish()
+    broken.interrupt(2)
     assert (broken.folder / "best" / "last.ckpt").exists()
-    assert broken.run() == 0, broken.output()
-    names = [sorted(path.name for path in each.folder.rglob("*.ckpt")) for each in (whole, broken)]
+    names = list_names(whole, broken.finish())
     assert names[0] == names[1] == ["epoch=3-step=20.ckpt", "last.ckpt"]
 
 

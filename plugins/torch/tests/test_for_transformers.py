@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import signal
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from _killed_scripts import Script, check_equal
-from loop_runs import LoopRuns
+from test_killed_scripts import check_two_ranks
 
 from detcore.database import Database
 from detcore.errors import DetcoreError, InvalidExperimentError
@@ -29,13 +27,6 @@ ARGUMENTS = (
 )
 
 
-@pytest.fixture(autouse=True)
-def _imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import the library before processes are forked, and never ask its servers."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    from transformers import GPT2LMHeadModel, Trainer  # noqa: F401
-
-
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("steps", "kills", "more"),
@@ -50,46 +41,26 @@ def _imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_killed_script_equals_one_that_was_not(
     steps: int, kills: int, more: tuple[str, ...], tmp_path: Path
 ) -> None:
+    from transformers import GPT2LMHeadModel  # noqa: F401  # before processes are forked
+
     arguments = (*ARGUMENTS, f"--max_steps={steps}", *more)
-    whole = Script(EXAMPLE / "train.py", tmp_path / "whole", arguments)
-    broken = Script(EXAMPLE / "train.py", tmp_path / "broken", arguments)
-    assert whole.run() == 0, whole.output()
-    broken.run_killed(seed=12, kills=kills, at_most=5)
+    whole, broken = (
+        Script(EXAMPLE / "train.py", tmp_path / name, arguments) for name in ("whole", "broken")
+    )
+    whole.finish()
+    broken.interrupt_at_random(seed=12, stops=kills, at_most=5)
     # Each SIGTERM saves a checkpoint, from which the next process resumes.
     assert broken.output().count("(checkpoint ") >= kills // 2
     check_equal(whole, broken)
-    steps_reported = {step for step, _ in whole.metrics("training")}
-    assert steps_reported >= {2, 5, 6, 12, 18}
-    # Nothing that the library pickles.
-    suffixes = {Path(name).suffix for name in broken.checkpoint_files()}
-    assert suffixes <= {".safetensors", ".json", ".py"}
+    assert {step for step, _ in whole.metrics("training")} >= {2, 5, 6, 12, 18}
+    broken.check_no_pickles()
 
 
 @pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_two_ranks_that_were_killed_equal_two_that_were_not(tmp_path: Path) -> None:
-    runs = LoopRuns(tmp_path / "whole"), LoopRuns(tmp_path / "broken")
-    for run in runs:
-        run.storage = run.home / "checkpoints"
-    with runs[0] as whole, runs[1] as broken:
-        command = (
-            *("detcore", "launch", "--launcher", "torch", "-n", 2, "--"),
-            *("python3", EXAMPLE / "train.py", *ARGUMENTS, "--use_cpu"),
-            f"--output_dir={tmp_path}",
-        )
-        whole.run(*command)
-        killed = broken.start(*command)
-        broken.wait_for_checkpoint(killed)
-        killed.kill()  # takes both ranks along
-        broken.end(killed, -signal.SIGKILL)
-        assert broken.newest()[0] < 18
-        broken.run(*command)
-        (steps, expected), (same_steps, found) = whole.newest(), broken.newest()
-        assert steps == same_steps == 18
-        assert expected.keys() == found.keys()
-        for name in expected:
-            assert np.array_equal(expected[name], found[name]), name
-        assert whole.metrics(1, "validation") == broken.metrics(1, "validation")
+    output = f"--output_dir={tmp_path}"
+    check_two_ranks(tmp_path, 18, EXAMPLE / "train.py", *ARGUMENTS, "--use_cpu", output)
 
 
 def test_arguments_that_cannot_be_resumed_are_refused(

@@ -22,10 +22,7 @@ CASES = [
 @pytest.mark.parametrize(
     "case", CASES, ids=lambda case: f"{case.family}-{case.task}-{case.workers}-{case.ranks}"
 )
-def test_a_script_that_is_killed_is_exact(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def test_a_script_that_is_killed_is_exact(case: Case, tmp_path: Path) -> None:
     found = case.run(tmp_path / "case", kills=2)
     assert found.is_exact, found
     assert found.kills == 2

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,18 +14,10 @@ SCRIPTS = Path(__file__).parent / "scripts"
 
 
 @pytest.fixture
-def runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LoopRuns]:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+def runs(tmp_path: Path) -> Iterator[LoopRuns]:
     with LoopRuns(tmp_path) as runs:
         runs.storage = runs.home / "checkpoints"
         yield runs
-
-
-def kill_after_checkpoint(runs: LoopRuns, *command: object) -> None:
-    process = runs.start(*command)
-    runs.wait_for_checkpoint(process)
-    process.kill()
-    runs.end(process, -signal.SIGKILL)
 
 
 def find_error(runs: LoopRuns, *command: object) -> str:
@@ -43,7 +34,7 @@ def test_training_arguments_tell_runs_apart(runs: LoopRuns, tmp_path: Path) -> N
         *("--per_device_train_batch_size=4", "--eval_steps=6", "--save_steps=2"),
         f"--output_dir={tmp_path / 'output'}",
     ]
-    kill_after_checkpoint(runs, *command, "--max_steps=400", "--learning_rate=0.05")
+    runs.kill_after_checkpoint(*command, "--max_steps=400", "--learning_rate=0.05")
 
     error = find_error(
         runs, *command, "--max_steps=400", "--learning_rate=0.001", "--label_smoothing_factor=0.1"
@@ -86,8 +77,8 @@ def test_misspelled_hyperparameter_is_refused(runs: LoopRuns) -> None:
     ],
 )
 def test_other_precision_is_refused(runs: LoopRuns, family: str, change: str) -> None:
-    command = ("python3", SCRIPTS / f"{family}_points.py", "--epochs=1000")
-    kill_after_checkpoint(runs, *command)
+    command = ("python3", SCRIPTS / f"{family}_tasks.py", "--epochs=1000")
+    runs.kill_after_checkpoint(*command)
     assert change in find_error(runs, *command, "--bf16")
     again = runs.start(*command)
     runs.wait_for(again, lambda: _count_runs(runs) == 2)

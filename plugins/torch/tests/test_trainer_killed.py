@@ -6,30 +6,23 @@ import signal
 from pathlib import Path
 
 import pytest
-from _killed_scripts import KILL_AT_END, Script, check_equal, run_pair
+from _killed_scripts import SCRIPTS, KillAtEnd, Script, Signal, check_resume
 
-SCRIPT = Path(__file__).parent / "scripts" / "trainer_cases.py"
+SCRIPT = SCRIPTS / "trainer_cases.py"
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("libraries")]
-
-
-@pytest.fixture(autouse=True)
-def _imported_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Import the library before processes are forked, and never ask its servers."""
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    from transformers import GPT2LMHeadModel, Trainer  # noqa: F401
 
 
 def check_equal_to_library(whole: Script, case: str) -> None:
     """Check that detcore changes nothing; it draws other numbers from PyTorch's generator."""
     alone = Script(SCRIPT, whole.folder.parent / "alone", [f"--case={case}", "--alone"])
-    assert alone.run() == 0, alone.output()
-    expected = {name: digest for name, digest in alone.result().items() if name != "torch"}
+    results = alone.finish().result()
+    expected = {name: digest for name, digest in results.items() if name != "torch"}
     assert expected.items() <= whole.result().items()
 
 
 @pytest.mark.parametrize(
-    ("case", "kills"),
+    ("case", "stops"),
     [
         ("early_stopping", [2, 3, 3]),
         pytest.param("best_at_end", [3, 7, 9], marks=pytest.mark.soak),
@@ -39,44 +32,26 @@ def check_equal_to_library(whole: Script, case: str) -> None:
         pytest.param("unfreeze", [3, 7, 9], marks=pytest.mark.soak),
     ],
 )
-def test_trainer_ends_as_the_library_alone(tmp_path: Path, case: str, kills: list[int]) -> None:
+def test_trainer_ends_as_the_library_alone(tmp_path: Path, case: str, stops: list[int]) -> None:
     """Early stopping, the best model, and attributes of callbacks."""
-    whole, broken = run_pair(SCRIPT, tmp_path, [f"--case={case}"], kills=kills)
-    check_equal(whole, broken)
+    whole, _ = check_resume(SCRIPT, tmp_path, [f"--case={case}"], stops=stops)
     check_equal_to_library(whole, case)
     assert "cannot hold" not in whole.output()
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("case", ["early_stopping", "best_at_end", "plateau", "callbacks"])
-def test_trainer_killed_after_its_training_is_restored(tmp_path: Path, case: str) -> None:
-    check_equal(*run_pair(SCRIPT, tmp_path, [f"--case={case}"], kills=[KILL_AT_END]))
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("case", ["early_stopping", "best_at_end", "plateau", "callbacks"])
-def test_preempted_trainer_ends_as_one_that_was_not(tmp_path: Path, case: str) -> None:
-    whole, broken = (
-        Script(SCRIPT, tmp_path / name, [f"--case={case}"]) for name in ("whole", "broken")
-    )
-    assert whole.run() == 0, whole.output()
-    assert broken.run(4, signal.SIGTERM) == 75, broken.output()
-    assert broken.run() == 0, broken.output()
-    check_equal(whole, broken)
+@pytest.mark.parametrize("stop", [KillAtEnd(), Signal(4, signal.SIGTERM)], ids=["end", "preempted"])
+def test_trainer_that_is_stopped_ends_as_without(
+    tmp_path: Path, case: str, stop: KillAtEnd | Signal
+) -> None:
+    check_resume(SCRIPT, tmp_path, [f"--case={case}"], stops=[stop])
 
 
 @pytest.mark.soak
 def test_each_rank_restores_its_own_callbacks(tmp_path: Path) -> None:
-    whole, broken = (
-        Script(SCRIPT, tmp_path / name, ["--case=callbacks"], ranks=2)
-        for name in ("whole", "broken")
-    )
-    assert whole.run() == 0, whole.output()
-    for kill in (3, 4):
-        assert broken.run(kill) < 0, broken.output()
-        assert broken.checkpoint_files()
-    assert broken.run() == 0, broken.output()
-    check_equal(whole, broken)
+    stops = [Signal(step, needs_checkpoint=True) for step in (3, 4)]
+    whole, _ = check_resume(SCRIPT, tmp_path, ["--case=callbacks"], stops=stops, ranks=2)
     result = whole.result()
     assert result["model"] == result["model of rank 1"]
     assert result["summary"] != result["summary of rank 1"]
@@ -84,7 +59,7 @@ def test_each_rank_restores_its_own_callbacks(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_plateau_schedule_continues(tmp_path: Path) -> None:
-    check_equal(*run_pair(SCRIPT, tmp_path, ["--case=plateau"], kills=[3, 7, 9]))
+    check_resume(SCRIPT, tmp_path, ["--case=plateau"], stops=[3, 7, 9])
 
 
 @pytest.mark.parametrize(
@@ -95,8 +70,7 @@ def test_shuffled_stream_continues(tmp_path: Path, workers: int) -> None:
     from detcore_replay import verify_ledger
 
     arguments = ["--case=stream", f"--workers={workers}"]
-    whole, broken = run_pair(SCRIPT, tmp_path, arguments, kills=[3, 7, 9])
-    check_equal(whole, broken)
+    _, broken = check_resume(SCRIPT, tmp_path, arguments, stops=[3, 7, 9])
     ledger = verify_ledger(broken.folder)
     assert ledger.is_proved, ledger.sentence()
 
@@ -104,12 +78,13 @@ def test_shuffled_stream_continues(tmp_path: Path, workers: int) -> None:
 def test_short_stream_is_refused(tmp_path: Path) -> None:
     """A stream without a length, which ends before the place of the checkpoint."""
     script = Script(SCRIPT, tmp_path / "run", ["--case=short_stream"])
-    assert script.run(13) == -signal.SIGKILL, script.output()
+    script.interrupt(13)
     assert script.run() == 3
     assert "the training data ended before the place of step" in script.output()
 
 
 def test_unsaved_attributes_are_named(tmp_path: Path) -> None:
     script = Script(SCRIPT, tmp_path / "run", ["--case=unsaved", "--epochs=1"])
-    assert script.run() == 0, script.output()
-    assert script.output().count("training has changed Writer.file, which a checkpoint") == 1
+    assert (
+        script.finish().output().count("training has changed Writer.file, which a checkpoint") == 1
+    )

@@ -1,28 +1,24 @@
-"""Shared by the scripts: their options, small data, and a ledger of the records they used."""
+"""Shared by the scripts: their options, their tasks, and a ledger of the records they used."""
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import functools
 import os
+from collections.abc import Callable
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
 
 import torch
 from sklearn.datasets import load_digits
+from torch.nn import functional
+from torch.utils.data import DataLoader
 
 from detcore.data import IdKind, LedgerWriter
 
-__all__ = [
-    "CHARACTERS",
-    "LENGTH",
-    "Digits",
-    "UsedRecords",
-    "options",
-    "train_with_accelerate_alone",
-    "windows",
-]
+__all__ = ["CHARACTERS", "LENGTH", "TASKS", "UsedRecords", "make_optimizer", "options"]
 
 TEXT = topics["for"] + topics["with"] + topics["try"]
 CHARACTERS = {character: number for number, character in enumerate(sorted(set(TEXT)))}
@@ -32,16 +28,21 @@ LENGTH = 16
 def options() -> Any:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--task", choices=TASKS, default="points")
     parser.add_argument("--epochs", type=int, default=2)
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
-    parser.add_argument(
-        "--rate", type=float, default=0.01, help="learning rate of the text; 0 trains nothing"
-    )
+    parser.add_argument("--rate", type=float, default=0.01, help="0 trains nothing")
     parser.add_argument("--bf16", action="store_true", help="train with mixed precision")
     parser.add_argument("--case", help="the feature of the library that a script shows")
     parser.add_argument("--alone", action="store_true", help="train and resume without detcore")
     return parser.parse_args()
+
+
+def read_points(start: int, stop: int) -> Any:
+    x = torch.randn(88, 4, generator=torch.Generator().manual_seed(1))
+    rows = [{"ids": i, "x": row, "labels": row.sum(0, keepdim=True)} for i, row in enumerate(x)]
+    return rows[start:stop]
 
 
 @functools.cache
@@ -51,27 +52,112 @@ def read_digits() -> Any:
 
 
 class Digits(torch.utils.data.Dataset):  # type: ignore[misc]  # no types here
-    """Scans of handwritten digits with noise: number, image ``(64,), float32``, and label."""
+    """Scans of handwritten digits, those for training with noise."""
 
-    def __init__(self, start: int, stop: int, noise: float = 0.1) -> None:
+    def __init__(self, start: int, stop: int) -> None:
         digits = read_digits()
         self.images = torch.tensor(digits.data[start:stop] / 16, dtype=torch.float32)
         self.labels = torch.tensor(digits.target[start:stop])
-        self.noise = noise
+        self.noise = 0 if start else 0.1
 
     def __len__(self) -> int:
         return len(self.labels)
 
     def __getitem__(self, index: int) -> Any:
         image = self.images[index]
-        return index, image + self.noise * torch.randn_like(image), self.labels[index]
+        noisy = image + self.noise * torch.randn_like(image)
+        return {"ids": index, "x": noisy, "labels": self.labels[index]}
 
 
-def windows(start: int, stop: int) -> Any:
-    """Return windows of a text: number, and characters ``(LENGTH,), int64``."""
+def read_text(start: int, stop: int) -> Any:
     numbers = torch.tensor([CHARACTERS[character] for character in TEXT])
     rows = numbers[: len(numbers) // LENGTH * LENGTH].view(-1, LENGTH)[start:stop]
-    return torch.utils.data.TensorDataset(torch.arange(len(rows)), rows)
+    return [{"ids": i, "x": row[:-1], "labels": row[1:]} for i, row in enumerate(rows)]
+
+
+class Recurrent(torch.nn.Module):  # type: ignore[misc]
+    """Scores the next character after each of some."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.characters = torch.nn.Embedding(len(CHARACTERS), 16)
+        self.layers = torch.nn.GRU(16, 16, batch_first=True)
+        self.dropout = torch.nn.Dropout(0.1)
+        self.scores = torch.nn.Linear(16, len(CHARACTERS))
+
+    def forward(self, numbers: Any) -> Any:
+        hidden, _ = self.layers(self.characters(numbers))
+        return self.scores(self.dropout(hidden)).mT
+
+
+class Network(torch.nn.Module):  # type: ignore[misc]
+    """Returns its loss as models of transformers do, and the losses of the records."""
+
+    def __init__(self, *layers: Any, loss: Any = functional.cross_entropy) -> None:
+        super().__init__()
+        self.layers = torch.nn.Sequential(*layers)
+        self.loss = loss
+
+    def forward(self, x: Any, labels: Any) -> Any:
+        losses = self.loss(self.layers(x), labels, reduction="none")
+        return {"loss": losses.mean(), "losses": losses}
+
+
+def make_regressor() -> Network:
+    layers = torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Dropout(0.2), torch.nn.Linear(8, 1)
+    return Network(*layers, loss=functional.mse_loss)
+
+
+def make_classifier() -> Network:
+    first = torch.nn.Linear(64, 32), torch.nn.BatchNorm1d(32), torch.nn.ReLU()
+    return Network(*first, torch.nn.Dropout(0.1), torch.nn.Linear(32, 10))
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """A small training.
+
+    Attributes:
+        read: Returns the records from one number to another.
+        num_training: Records to train on.
+        num_records: All records; the other ones are to validate.
+        batch_size: Records in a batch of one process.
+        make_network: Returns the network.
+    """
+
+    read: Callable[[int, int], Any]
+    num_training: int
+    num_records: int
+    batch_size: int
+    make_network: Callable[[], Network]
+
+    def read_both(self) -> tuple[Any, Any]:
+        """Return the records to train on, and those to validate."""
+        return self.read(0, self.num_training), self.read(self.num_training, self.num_records)
+
+    def make_loaders(self, workers: int) -> tuple[Any, Any]:
+        training, validation = self.read_both()
+        loader = DataLoader(training, self.batch_size, shuffle=True, num_workers=workers)
+        return loader, DataLoader(validation, 8)
+
+
+TASKS = {
+    "points": Task(read_points, 72, 88, 4, make_regressor),
+    "digits": Task(Digits, 96, 128, 8, make_classifier),
+    "text": Task(read_text, 80, 97, 8, lambda: Network(Recurrent())),
+}
+
+
+def make_optimizer(args: Any, model: Any) -> tuple[Any, Any]:
+    """Return an optimizer, and a schedule of its steps."""
+    schedules = torch.optim.lr_scheduler
+    if args.task == "digits":
+        optimizer: Any = torch.optim.SGD(model.parameters(), args.rate, momentum=0.9)
+        return optimizer, schedules.StepLR(optimizer, 7, 0.95)
+    optimizer = torch.optim.AdamW(model.parameters(), args.rate)
+    if args.task == "text":
+        return optimizer, schedules.LambdaLR(optimizer, lambda step: min(1.0, (step + 1) / 20))
+    return optimizer, schedules.CosineAnnealingLR(optimizer, 40)
 
 
 class UsedRecords:
@@ -110,30 +196,3 @@ class UsedRecords:
             self._ledger.describe(IdKind.RECORD_INDEX, num_records=self._num_records)
         self._ledger.log(step, epoch, ids)
         self._ledger.flush()  # the process may be killed at any time
-
-
-def train_with_accelerate_alone(accelerator: Any, loader: Any, epochs: int, train: Any) -> None:
-    """Train, save every second step and resume as the documentation of Accelerate describes.
-
-    Args:
-        accelerator: The accelerator.
-        loader: The training data, prepared.
-        epochs: Passes over the data.
-        train: Called with step, epoch and batch.
-    """
-    accumulated = accelerator.gradient_accumulation_steps
-    done = max((int(path.name) for path in Path("accelerate").glob("[0-9]*")), default=0)
-    if done:
-        accelerator.load_state(f"accelerate/{done}")
-    start, skipped = divmod(done, -(-len(loader) // accumulated))
-    for epoch in range(start, epochs):
-        loader.set_epoch(epoch)
-        batches = loader
-        if epoch == start:
-            batches = accelerator.skip_first_batches(loader, accumulated * skipped)
-        for batch in batches:
-            train(done, epoch, batch)
-            if accelerator.sync_gradients:
-                done += 1
-                if done % 2 == 0:
-                    accelerator.save_state(f"accelerate/{done}")

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import (
     EMAWeightAveraging,
     LambdaCallback,
     ModelCheckpoint,
+    OnExceptionCheckpoint,
     StochasticWeightAveraging,
 )
 from lightning.pytorch.loggers import CSVLogger
@@ -38,6 +39,8 @@ class Network(lightning.LightningModule):
         return self.head(self.backbone(x))
 
     def training_step(self, batch, batch_idx):
+        if args.case == "exception" and self.global_rank == 1 and batch_idx == 2:
+            raise ValueError("a bad record")
         x, y = batch
         loss = functional.mse_loss(self(x), y)
         self.log("train_loss", loss, on_step=False, on_epoch=True)
@@ -123,6 +126,7 @@ callbacks = {
     "best-early": [lambda: ModelCheckpoint("best", every_n_train_steps=1, save_last=True)],
     "best-every-2": [lambda: ModelCheckpoint("best", monitor="val_loss", save_top_k=-1)],
     "best-logged": [lambda: ModelCheckpoint(monitor="val_loss", save_top_k=2)],
+    "exception": [lambda: OnExceptionCheckpoint("checkpoints")],
     "finetune": [lambda: BackboneFinetuning(2, lambda epoch: 1.5, 0.01)],
     "stop": [lambda: EarlyStopping("val_loss", patience=1, min_delta=0.9)],
     "stop-late": [lambda: EarlyStopping("val_loss", patience=1, min_delta=0.9)],
@@ -140,10 +144,11 @@ trainer = lightning.Trainer(
     max_epochs=args.epochs,
     min_epochs=args.epochs if args.case == "stop-late" else None,
     accelerator="cpu",
+    devices=args.ranks,
     logger=CSVLogger(".") if args.case == "best-logged" else False,
     check_val_every_n_epoch=2 if args.case == "best-every-2" else 1,
     callbacks=[make() for make in callbacks.get(args.case, [])],
-    enable_checkpointing=args.case.startswith("best"),
+    enable_checkpointing=args.case.startswith(("best", "exception")),
     enable_progress_bar=False,
     enable_model_summary=False,
     log_every_n_steps=5,

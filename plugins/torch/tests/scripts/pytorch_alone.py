@@ -3,41 +3,32 @@
 from pathlib import Path
 
 import torch
-from _shared import Digits, UsedRecords, options
-from torch.nn import functional
-from torch.utils.data import DataLoader
+from _shared import TASKS, UsedRecords, make_optimizer, options
 
 args = options()
+task = TASKS[args.task]
 torch.manual_seed(2)
-model = torch.nn.Sequential(torch.nn.Linear(64, 32), torch.nn.Dropout(0.1), torch.nn.Linear(32, 10))
-optimizer = torch.optim.AdamW(model.parameters(), 0.01)
-scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 7, 0.95)
-loader = DataLoader(Digits(0, 96), 8, shuffle=True, num_workers=args.workers)
-used, saved = UsedRecords(96), Path("checkpoint.pt")
+model = task.make_network()
+optimizer, scheduler = make_optimizer(args, model)
+trained = {"model": model, "optimizer": optimizer, "lr_scheduler": scheduler}
+loader, _ = task.make_loaders(args.workers)
+used, saved = UsedRecords(task.num_training), Path("checkpoint.pt")
 step = start = 0
 if saved.exists():
     checkpoint = torch.load(saved)
-    model.load_state_dict(checkpoint["model"])
-    optimizer.load_state_dict(checkpoint["optimizer"])
-    scheduler.load_state_dict(checkpoint["scheduler"])
+    for name, each in trained.items():
+        each.load_state_dict(checkpoint[name])
     step, start = checkpoint["step"], checkpoint["epoch"]
 for epoch in range(start, args.epochs):
-    for ids, images, labels in loader:
+    for batch in loader:
         step += 1
-        used.log(step, epoch, ids)
-        loss = functional.cross_entropy(model(images), labels)
+        used.log(step, epoch, batch.pop("ids"))
+        loss = model(**batch)["loss"]
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         scheduler.step()
         if step % 2 == 0:
-            state = {"step": step, "epoch": epoch}
-            for name, each in (
-                ("model", model),
-                ("optimizer", optimizer),
-                ("scheduler", scheduler),
-            ):
-                state[name] = each.state_dict()
-            torch.save(state, "checkpoint.tmp")
+            state = {name: each.state_dict() for name, each in trained.items()}
+            torch.save({"step": step, "epoch": epoch, **state}, "checkpoint.tmp")
             Path("checkpoint.tmp").replace(saved)
-trained = {"model": model, "optimizer": optimizer, "lr_scheduler": scheduler}
