@@ -8,23 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from _lab import line_data
+from _data import Drawing
 
 from detcore.errors import DataError
 from detcore_torch import DataLoader
 from detcore_torch._fetch import failure
 from detcore_torch._loader import BatchStream
-
-
-class Drawing(torch.utils.data.Dataset):
-    """Records that draw from all three generators."""
-
-    def __len__(self) -> int:
-        return 10
-
-    def __getitem__(self, index: int) -> Any:
-        drawn = [random.random(), np.random.rand(), torch.rand(1).item()]
-        return torch.tensor([float(index), *drawn], dtype=torch.float64)
 
 
 def stream(
@@ -156,14 +145,6 @@ def test_a_process_that_loads_does_not_touch_the_gpu(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_rng_state", refuse)
     assert values(take(stream(DataLoader(Drawing(), 4, num_workers=1)), 2)) == expected
-
-
-def test_tensors_are_cut_as_pytorch_collates_records() -> None:
-    loader = DataLoader(line_data(10), 4, shuffle=True)
-    for batch in take(stream(loader), 3):
-        records = [loader.dataset[int(index)] for index in batch.records]
-        expected = torch.utils.data.default_collate(records)
-        assert all(map(torch.equal, batch.data, expected))
 
 
 def test_records_may_be_fetched_together_and_collated_by_the_user() -> None:

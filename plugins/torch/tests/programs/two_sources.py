@@ -5,66 +5,36 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import random
 import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from detcore import core
 from detcore.data import DataSource, IdKind, LedgerWriter
 from detcore_torch import resumable
 
+sys.path.append(str(Path(__file__).parents[1]))
+
+from _data import Drawing, Words
+
 NUM_RECORDS = 50
 CHECKPOINT_EVERY = 5
 NAMES = ("indexed", "stream")
 
 
-class Noisy(torch.utils.data.Dataset):
-    """Records with noise from all process-wide generators."""
-
-    def __len__(self) -> int:
-        return NUM_RECORDS
-
-    def __getitem__(self, index: int) -> Any:
-        return torch.tensor([index, random.random(), np.random.rand(), torch.rand(1).item()])
-
-
-class Counting(torch.utils.data.IterableDataset):
-    """Counts, shuffles in blocks, and has a state; divides itself among the loader's workers."""
-
-    def __init__(self) -> None:
-        self.next = 0
-
-    def __iter__(self) -> Iterator[Any]:
-        info = torch.utils.data.get_worker_info()
-        first, step = (info.id, info.num_workers) if info else (0, 1)
-        own = list(range(NUM_RECORDS))[first::step]
-        while self.next < len(own):
-            self.next += 1
-            yield torch.tensor([own[self.next - 1], random.random(), np.random.randn()])
-        self.next = 0
-
-    def state_dict(self) -> dict[str, int]:
-        return {"next": self.next}
-
-    def load_state_dict(self, state: dict[str, int]) -> None:
-        self.next = state["next"]
-
-
 def make_sources(num_workers: int) -> dict[str, DataSource[Any]]:
     indexed = torch.utils.data.DataLoader(
-        Noisy(),
+        Drawing(NUM_RECORDS),
         batch_size=8,
         shuffle=True,
         num_workers=num_workers,
         persistent_workers=bool(num_workers),
     )
-    stream = torch.utils.data.DataLoader(Counting(), batch_size=8, num_workers=num_workers)
+    stream = torch.utils.data.DataLoader(Words(NUM_RECORDS), batch_size=8, num_workers=num_workers)
     return {
         "indexed": resumable(indexed, seed=3),
         "stream": resumable(stream, seed=3, record_id=lambda record: int(record[0])),
