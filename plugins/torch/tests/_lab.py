@@ -159,3 +159,15 @@ class Lab:
 
     def close(self) -> None:
         self.controller.close()
+
+
+def check_resume(
+    trial_class: type[PyTorchTrial], folder: Path, cut: int, *boundaries: int, **options: Any
+) -> tuple[Lab, Lab]:
+    """Check that a training continued after a batch ends as a whole one; return both."""
+    whole = Lab(trial_class, **options).train(*boundaries)
+    Lab(trial_class, **options).train(*[n for n in boundaries if n < cut], cut).save(folder)
+    later = Lab(trial_class, steps_completed=cut, **options).restore(folder)
+    later.train(*[n for n in boundaries if n > cut])
+    assert later.state() == whole.state()
+    return whole, later

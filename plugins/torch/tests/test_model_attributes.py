@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from _lab import Lab, LineTrial
+from _lab import Lab, LineTrial, check_resume
 from torch.nn import functional
 
 from detcore.errors import DetcoreError, InvalidExperimentError
@@ -63,10 +64,7 @@ class FineTuned(LineTrial):
 
 @pytest.mark.parametrize("cut", [2, 4, 6, 9])
 def test_fine_tuning_is_resumed(tmp_path: Path, cut: int) -> None:
-    whole = Lab(FineTuned).train(3, 12)
-    Lab(FineTuned).train(cut).save(tmp_path)
-    later = Lab(FineTuned, steps_completed=cut).restore(tmp_path).train(12)
-    assert later.state() == whole.state()
+    whole, later = check_resume(FineTuned, tmp_path, cut, 3, 12)
     assert torch.equal(later.trial.model[2].mean, whole.trial.model[2].mean)
     groups = [
         [{**group, "params": len(group["params"])} for group in lab.trial.optimizer.param_groups]
@@ -124,23 +122,6 @@ def test_a_checkpoint_with_parameters_that_the_model_lacks_is_refused(tmp_path: 
         Lab(Other).restore(tmp_path)
 
 
-def test_a_buffer_that_cannot_be_saved_is_named_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Sparse(LineTrial):
-        def build_model(self) -> Any:
-            model = super().build_model()
-            model.register_buffer("edges", torch.eye(3).to_sparse(), persistent=False)
-            return model
-
-    lab = Lab(Sparse).train(1)
-    lab.save(tmp_path)
-    lab.save(tmp_path)
-    (message,) = [each.getMessage() for each in caplog.records if "buffer" in each.getMessage()]
-    assert "do not contain the buffer edges of Linear" in message
-    Lab(Sparse).restore(tmp_path).train(2)
-
-
 class Stopping(PyTorchCallback):
     """Counts, averages and adjusts a rate in plain attributes, without a ``state_dict``."""
 
@@ -171,37 +152,11 @@ class StoppingTrial(LineTrial):
 
 @pytest.mark.parametrize("cut", [2, 4, 8])
 def test_attributes_of_callbacks_are_resumed(tmp_path: Path, cut: int) -> None:
-    whole = Lab(StoppingTrial).train(2, 4, 6, 8, 10)
-    Lab(StoppingTrial).train(*range(2, cut + 1, 2)).save(tmp_path)
-    later = Lab(StoppingTrial, steps_completed=cut).restore(tmp_path)
-    later.train(*range(cut + 2, 11, 2))
-    assert later.state() == whole.state()
+    whole, later = check_resume(StoppingTrial, tmp_path, cut, 2, 4, 6, 8, 10)
     assert vars(later.trial.callback).keys() == vars(whole.trial.callback).keys()
     assert later.trial.callback.reports == 5
     assert later.trial.callback.history == whole.trial.callback.history
     assert later.trial.callback.best == whole.trial.callback.best
-
-
-def test_an_attribute_that_cannot_be_saved_is_named_once(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Opening(PyTorchCallback):
-        def on_training_start(self) -> None:
-            self.file = (tmp_path / "log.txt").open("w")
-
-        def on_trial_shutdown(self) -> None:
-            self.file.close()
-
-    class OpeningTrial(LineTrial):
-        def build_callbacks(self) -> Any:
-            return {"opening": Opening()}
-
-    lab = Lab(OpeningTrial).train(1)
-    lab.save(tmp_path)
-    lab.save(tmp_path)
-    lab.close()
-    (message,) = [each for each in caplog.messages if "opening" in each]
-    assert "training has changed opening.file, which a checkpoint cannot hold" in message
 
 
 class Averaging(LineTrial):
@@ -237,10 +192,7 @@ class Averaging(LineTrial):
 def test_attributes_of_the_trial_are_resumed(
     tmp_path: Path, cut: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = Lab(Averaging).train(10)
-    Lab(Averaging).train(cut).save(tmp_path)
-    later = Lab(Averaging, steps_completed=cut).restore(tmp_path).train(10)
-    assert later.state() == whole.state()
+    whole, later = check_resume(Averaging, tmp_path, cut, 10)
     assert later.trial.batches == 10
     assert later.trial.losses == whole.trial.losses
     for name, value in whole.trial.slow.state_dict().items():
@@ -250,19 +202,50 @@ def test_attributes_of_the_trial_are_resumed(
     assert saved.keys() == {"average", "batches", "generator", "losses", "rates", "slow"}
 
 
-def test_unsaved_attributes_of_the_trial_are_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    class Copying(LineTrial):
-        def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
-            self.best = copy.deepcopy(self.model)
-            return super().train_batch(batch, epoch_idx, batch_idx)
+class SparseBuffer(LineTrial):
+    def build_model(self) -> Any:
+        model = super().build_model()
+        model.register_buffer("edges", torch.eye(3).to_sparse(), persistent=False)
+        return model
 
-    lab = Lab(Copying).train(1)
+
+class OpenFile(PyTorchCallback):
+    def on_training_start(self) -> None:
+        self.file = Path(os.devnull).open()
+
+    def on_trial_shutdown(self) -> None:
+        self.file.close()
+
+
+class OpeningTrial(LineTrial):
+    def build_callbacks(self) -> Any:
+        return {"opening": OpenFile()}
+
+
+class CopyingTrial(LineTrial):
+    def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
+        self.best = copy.deepcopy(self.model)
+        return super().train_batch(batch, epoch_idx, batch_idx)
+
+
+@pytest.mark.parametrize(
+    ("trial", "message"),
+    [
+        (SparseBuffer, "do not contain the buffer edges of Linear"),
+        (OpeningTrial, "training has changed opening.file, which a checkpoint cannot hold"),
+        (CopyingTrial, "training has changed trial.best, which a checkpoint cannot hold"),
+    ],
+)
+def test_unsaved_attributes_of_the_trial_are_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, trial: type[LineTrial], message: str
+) -> None:
+    """Also those of models and callbacks, once each."""
+    lab = Lab(trial).train(1)
     lab.save(tmp_path)
     lab.save(tmp_path)
-    (message,) = [each for each in caplog.messages if "trial." in each]
-    assert "training has changed trial.best, which a checkpoint cannot hold" in message
+    lab.close()
+    assert caplog.text.count(message) == 1
+    Lab(trial).restore(tmp_path).train(2).close()
 
 
 def reweight(seen: list[float]) -> Any:
@@ -292,7 +275,4 @@ def test_variables_of_a_loss_are_resumed(tmp_path: Path, cut: int) -> None:
             self.context.step_optimizer(self.optimizer)
             return {"loss": loss}
 
-    whole = Lab(Reweighted).train(10)
-    Lab(Reweighted).train(cut).save(tmp_path)
-    later = Lab(Reweighted, steps_completed=cut).restore(tmp_path).train(10)
-    assert later.state() == whole.state()
+    check_resume(Reweighted, tmp_path, cut, 10)

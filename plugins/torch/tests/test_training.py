@@ -70,14 +70,16 @@ def test_gradients_of_several_batches_make_one_step(average: bool) -> None:
     assert outcome(lab) == plain_loop(10, every=3, divisor=3 if average else 1)
 
 
+def clip_gradients(parameters: Any) -> None:
+    torch.nn.utils.clip_grad_norm_(parameters, 0.1)
+
+
 class ClippedTrial(LineTrial):
     def train_batch(self, batch: Any, epoch_idx: int, batch_idx: int) -> Any:
         x, y = batch
         loss = functional.mse_loss(self.model(x), y)
         self.context.backward(loss)
-        self.context.step_optimizer(
-            self.optimizer, lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.1)
-        )
+        self.context.step_optimizer(self.optimizer, clip_gradients)
         return loss
 
 
@@ -396,6 +398,10 @@ def trial_that(method: str, value: Any) -> type[LineTrial]:
     return type("Wrong", (LineTrial,), {method: lambda self, *arguments: value})
 
 
+def trial_with_callback(method: str) -> type[LineTrial]:
+    return trial_that("build_callbacks", {"a": type("A", (PyTorchCallback,), {method: id})()})
+
+
 @pytest.mark.parametrize(
     ("trial", "said"),
     [
@@ -413,19 +419,15 @@ def trial_that(method: str, value: Any) -> type[LineTrial]:
         (trial_that("build_callbacks", [Noting(print)]), "callbacks by name"),
         (trial_that("build_callbacks", {"a": object()}), "subclass of detcore_torch.PyTorchCallb"),
         (
-            trial_that("build_callbacks", {"a": type("A", (PyTorchCallback,), {"on_epoch": id})()}),
+            trial_with_callback("on_epoch"),
             "has on_epoch, which detcore never calls",
         ),
         (
-            trial_that(
-                "build_callbacks", {"a": type("A", (PyTorchCallback,), {"state_dict": id})()}
-            ),
+            trial_with_callback("state_dict"),
             r"'a' \(A\) has state_dict but no load_state_dict.*def load_state_dict\(self",
         ),
         (
-            trial_that(
-                "build_callbacks", {"a": type("A", (PyTorchCallback,), {"load_state_dict": id})()}
-            ),
+            trial_with_callback("load_state_dict"),
             r"'a' \(A\) has load_state_dict but no state_dict.*def state_dict\(self\)",
         ),
     ],
@@ -517,22 +519,19 @@ def test_a_loader_that_cannot_be_resumed_is_refused() -> None:
         def __iter__(self) -> Any:
             return iter(())
 
-    with pytest.raises(DetcoreError, match="no numbers, so a resumed run could not return"):
-        DataLoader(Endless())
-    with pytest.raises(DetcoreError, match="no __len__ and __getitem__"):
-        DataLoader(7)
-    with pytest.raises(DetcoreError, match="shuffle=True contradicts it"):
-        DataLoader([1], sampler=[0], shuffle=True)
-    with pytest.raises(DetcoreError, match="cannot be given with it"):
-        DataLoader([1], batch_sampler=[[0]], drop_last=True)
-    with pytest.raises(DetcoreError, match="at least 1"):
-        DataLoader([1], 0)
     divided = torch.utils.data.DistributedSampler([1, 2], num_replicas=2, rank=0)
-    with pytest.raises(DetcoreError, match=r"1 of 2 parts.*\n.*detcore divides batches"):
-        checked_loader(DataLoader([1, 2], sampler=divided), "build_training_data_loader")
-    divided = torch.utils.data.BatchSampler(divided, 1, False)
-    with pytest.raises(DetcoreError, match="1 of 2 parts"):
-        checked_loader(DataLoader([1, 2], batch_sampler=divided), "build_training_data_loader")
+    batches = torch.utils.data.BatchSampler(divided, 1, False)
+    for arguments, message in (
+        ({"dataset": Endless()}, "no numbers, so a resumed run could not return"),
+        ({"dataset": 7}, "no __len__ and __getitem__"),
+        ({"sampler": [0], "shuffle": True}, "shuffle=True contradicts it"),
+        ({"batch_sampler": [[0]], "drop_last": True}, "cannot be given with it"),
+        ({"batch_size": 0}, "at least 1"),
+        ({"sampler": divided}, r"1 of 2 parts.*\n.*detcore divides batches"),
+        ({"batch_sampler": batches}, "1 of 2 parts"),
+    ):
+        with pytest.raises(DetcoreError, match=message):
+            checked_loader(DataLoader(**{"dataset": [1, 2], **arguments}), "build_loader")
 
 
 def test_views_of_one_memory_are_saved_and_restored(tmp_path: Path) -> None:
@@ -571,11 +570,7 @@ def test_a_scaled_loss_is_unscaled_before_it_is_clipped(tmp_path: Path, every: i
             x, y = batch
             loss = functional.mse_loss(self.model(x), y)
             self.context.backward(self.scaler.scale(loss))
-            self.context.step_optimizer(
-                self.optimizer,
-                lambda parameters: torch.nn.utils.clip_grad_norm_(parameters, 0.1),
-                scaler=self.scaler,
-            )
+            self.context.step_optimizer(self.optimizer, clip_gradients, scaler=self.scaler)
             if self.context.is_update_batch:
                 self.scaler.update()
             return loss
