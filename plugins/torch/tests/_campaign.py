@@ -26,7 +26,6 @@ import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 from _killed_scripts import ADAPTERS, SCRIPTS, Kill, Script
@@ -62,7 +61,7 @@ FAMILIES = ("trial", *ADAPTERS)
 RUNNER_MODULES = ("detcore.cli._run", "detcore.runner")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass
 class Outcome:
     """How runs that were killed differ from one that was not.
 
@@ -75,17 +74,31 @@ class Outcome:
         steps: Steps that no ledger has.
     """
 
-    kills: int
-    runs: int
-    differing: tuple[str, ...]
-    twice: int
-    never: int
-    steps: int
+    kills: int = 0
+    runs: int = 0
+    differing: set[str] = dataclasses.field(default_factory=set)
+    twice: int = 0
+    never: int = 0
+    steps: int = 0
 
     @property
     def is_exact(self) -> bool:
         """Whether nothing differs."""
         return not (self.differing or self.twice or self.never or self.steps)
+
+    def add(self, trained: Trained, whole: Trained) -> None:
+        """Compare a run with one without kills."""
+        self.kills += trained.kills
+        self.runs += 1
+        self.twice += sum(epoch.num_twice for epoch in trained.ledger.epochs)
+        self.never += sum(epoch.num_never or 0 for epoch in trained.ledger.epochs)
+        if trained.error:
+            self.differing.add(trained.error)
+            return
+        self.steps += trained.ledger.missing_steps
+        for name in trained.state | whole.state:
+            if trained.state.get(name) != whole.state.get(name):
+                self.differing.add(name)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,19 +116,6 @@ class Trained:
     state: dict[str, str]
     ledger: LedgerReport
     error: str = ""
-
-    def compared(self, whole: Trained) -> Outcome:
-        """Compare it with a run without kills."""
-        differing = {name for name in self.state | whole.state
-                     if self.state.get(name) != whole.state.get(name)}  # fmt: skip
-        return Outcome(
-            kills=self.kills,
-            runs=1,
-            differing=(self.error,) if self.error else tuple(sorted(differing)),
-            twice=sum(epoch.num_twice for epoch in self.ledger.epochs),
-            never=sum(epoch.num_never or 0 for epoch in self.ledger.epochs),
-            steps=0 if self.error else self.ledger.missing_steps,
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -152,20 +152,13 @@ class Case:
         )
         whole = training.train("whole", kills=0, seed="")
         training.warm_up()
-        found: list[Outcome] = []
-        while (left := kills - sum(each.kills for each in found)) > 0:
-            name = str(len(found) + 1)
+        outcome = Outcome()
+        while outcome.kills < kills:
+            name = str(outcome.runs + 1)
+            left = kills - outcome.kills
             trained = training.train(name, kills=left, seed=f"{seed}-{self}-{name}")
-            found.append(trained.compared(whole))
-        return summed(found)
-
-
-def summed(outcomes: Sequence[Outcome]) -> Outcome:
-    """Return one outcome for several."""
-    differing = {name for each in outcomes for name in each.differing}
-    numbers = ("kills", "runs", "twice", "never", "steps")
-    totals = {name: sum(getattr(each, name) for each in outcomes) for name in numbers}
-    return Outcome(differing=tuple(sorted(differing)), **totals)
+            outcome.add(trained, whole)
+        return outcome
 
 
 class ScriptRuns:
@@ -321,7 +314,7 @@ def main() -> None:
             found = Case(family, task, workers, ranks).run(
                 Path(folder) / "case", kills=options.kills, seed=options.seed, alone=options.alone
             )
-        differing = ", ".join(found.differing) or "nothing"
+        differing = ", ".join(sorted(found.differing)) or "nothing"
         cells = (family, task, workers, ranks, found.kills, found.runs, differing, found.twice,
                  found.never, round(time.monotonic() - began))  # fmt: skip
         print(f"| {' | '.join(map(str, cells))} |", flush=True)

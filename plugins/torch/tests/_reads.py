@@ -8,7 +8,7 @@ import io
 import json
 import threading
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, MutableMapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -96,35 +96,22 @@ class ReadRecorder:
         return _TrackedDict(items, lambda key: self._note("read", f"{name}.{key}"))
 
 
-class _TrackedDict(dict[str, Any]):
+class _TrackedDict(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[misc]
     """A dictionary that reports which keys are read."""
 
     def __init__(self, items: dict[str, Any], note: Callable[[str], None]) -> None:
-        super().__init__(items)
+        dict.__init__(self, items)
         self._note_key = note
 
     def __getitem__(self, key: str) -> Any:
         self._note_key(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self._note_key(key)
-        return super().get(key, default)
-
-    def pop(self, key: str, *default: Any) -> Any:
-        self._note_key(key)
-        return super().pop(key, *default)
+        return dict.__getitem__(self, key)
 
     def __iter__(self) -> Iterator[str]:
-        for key in super().__iter__():
+        for key in dict.__iter__(self):
             self._note_key(key)
             yield key
 
-    def keys(self) -> Any:
-        return list(self)
-
-    def items(self) -> Any:
-        return [(key, self[key]) for key in self]
-
-    def values(self) -> Any:
-        return [self[key] for key in self]
+    __len__ = dict.__len__
+    __setitem__ = dict.__setitem__
+    __delitem__ = dict.__delitem__

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,38 +64,6 @@ def test_two_ranks_that_were_killed_equal_two_that_were_not(tmp_path: Path) -> N
     check_two_ranks(tmp_path, 18, EXAMPLE / "train.py", *ARGUMENTS, "--use_cpu", output)
 
 
-def test_arguments_that_cannot_be_resumed_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
-
-    from detcore_torch.for_transformers import train
-
-    monkeypatch.setenv("DETCORE_HOME", str(tmp_path / "home"))
-    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=4, n_head=1, vocab_size=4))
-    rows = [{"input_ids": torch.zeros(2, dtype=torch.long)}]
-    # In one test, since each process that runs one of them imports transformers for seconds.
-    for changes, name in (
-        ({"ignore_data_skip": True}, "ignore_data_skip=True"),
-        ({"auto_find_batch_size": True}, "auto_find_batch_size=True"),
-        ({"dataloader_in_order": False, "dataloader_num_workers": 1}, "in_order=False"),
-    ):
-        args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True, **changes)
-        trainer = Trainer(model, args, train_dataset=rows, eval_dataset=rows)
-        with pytest.raises(DetcoreError, match=name):
-            train(trainer)
-    for evaluated, loader, message in (
-        (None, rows, "has no eval_dataset"),
-        (rows, [{"input_ids": rows}], "iterates in a way that detcore does not know"),
-    ):
-        args = TrainingArguments(str(tmp_path), report_to="none", use_cpu=True)
-        trainer = Trainer(model, args, train_dataset=rows, eval_dataset=evaluated)
-        monkeypatch.setattr(trainer, "get_train_dataloader", lambda loader=loader: loader)
-        with pytest.raises(DetcoreError, match=message):
-            train(trainer)
-    assert not (tmp_path / "home").exists(), "something was recorded"
-
-
 class _Rows(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
     """Records of several lengths, which are made for an epoch."""
 
@@ -131,11 +100,57 @@ class _Network(torch.nn.Module):
         return {"loss": torch.nn.functional.mse_loss(found, labels), "logits": found}
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_the_loader_of_the_trainer_keeps_its_batches(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def make_trainer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Any]:
+    """Return a function that makes a trainer with some settings, and a home of its own."""
     from transformers import Trainer, TrainingArguments
+
+    def make(
+        home: str = "home",
+        kind: type | None = None,
+        network: type[_Network] = _Network,
+        validation: object = _Rows(),
+        callbacks: Sequence[Any] = (),
+        **settings: Any,
+    ) -> Any:
+        monkeypatch.setenv("DETCORE_HOME", str(tmp_path / home))
+        args = TrainingArguments(
+            str(tmp_path), report_to="none", use_cpu=True, disable_tqdm=True,
+            remove_unused_columns=False, **settings,
+        )  # fmt: skip
+        torch.manual_seed(1)
+        return (kind or Trainer)(
+            network(), args, train_dataset=_Rows(), eval_dataset=validation,
+            data_collator=_collated, callbacks=[*callbacks],
+        )  # fmt: skip
+
+    return make
+
+
+def test_arguments_that_cannot_be_resumed_are_refused(
+    make_trainer: Callable[..., Any], tmp_path: Path
+) -> None:
+    from detcore_torch.for_transformers import train
+
+    # In one test, since each process that runs one of them imports transformers for seconds.
+    for settings, message in (
+        ({"ignore_data_skip": True}, "ignore_data_skip=True"),
+        ({"auto_find_batch_size": True}, "auto_find_batch_size=True"),
+        ({"dataloader_in_order": False, "dataloader_num_workers": 1}, "in_order=False"),
+        ({"validation": None}, "has no eval_dataset"),
+    ):
+        with pytest.raises(DetcoreError, match=message):
+            train(make_trainer(**settings))
+    trainer = make_trainer()
+    trainer.get_train_dataloader = lambda: [{}]
+    with pytest.raises(DetcoreError, match="iterates in a way that detcore does not know"):
+        train(trainer)
+    assert not (tmp_path / "home").exists(), "something was recorded"
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_loader_of_the_trainer_keeps_its_batches(make_trainer: Callable[..., Any]) -> None:
+    from transformers import Trainer
 
     from detcore_torch.for_transformers import train
 
@@ -143,23 +158,11 @@ def test_the_loader_of_the_trainer_keeps_its_batches(
         def get_train_dataloader(self) -> object:
             return torch.utils.data.DataLoader(self.train_dataset, 5, collate_fn=_collated)
 
-    def trained(kind: type, settings: dict[str, object], home: str | None) -> _Network:
-        args = TrainingArguments(
-            str(tmp_path), report_to="none", use_cpu=True, save_strategy="no",
-            remove_unused_columns=False, disable_tqdm=True, per_device_train_batch_size=5,
+    def make(home: str, kind: type, settings: dict[str, Any]) -> Any:
+        return make_trainer(
+            home, kind, save_strategy="no", per_device_train_batch_size=5,
             gradient_accumulation_steps=3, max_steps=7, **settings,
         )  # fmt: skip
-        torch.manual_seed(1)
-        model = _Network()
-        trainer = kind(
-            model, args, train_dataset=_Rows(), eval_dataset=_Rows(), data_collator=_collated
-        )
-        if home is None:
-            trainer.train()
-        else:
-            monkeypatch.setenv("DETCORE_HOME", str(tmp_path / home))
-            train(trainer)
-        return model
 
     for number, (kind, settings) in enumerate(
         (
@@ -169,44 +172,40 @@ def test_the_loader_of_the_trainer_keeps_its_batches(
             (WithOwnLoader, {}),
         )
     ):
-        alone, found = trained(kind, settings, None), trained(kind, settings, f"home{number}")
+        alone = make("alone", kind, settings)
+        alone.train()
+        trainer = make(f"home{number}", kind, settings)
+        train(trainer)
         # Three epochs, of which the last group of batches is smaller.
-        assert found.seen == alone.seen, settings
-        assert torch.equal(found.layer.weight, alone.layer.weight), settings
+        assert trainer.model.seen == alone.model.seen, settings
+        assert torch.equal(trainer.model.layer.weight, alone.model.layer.weight), settings
     settings = {"dataloader_num_workers": 1, "dataloader_persistent_workers": True}
-    found = trained(Trainer, settings, "home-workers")
-    assert {epoch for batch in found.seen for _, epoch in batch} == {0, 1, 2}
+    trainer = make("home-workers", Trainer, settings)
+    train(trainer)
+    assert {epoch for batch in trainer.model.seen for _, epoch in batch} == {0, 1, 2}
 
 
 @pytest.mark.filterwarnings("ignore")
 def test_several_validation_datasets_are_one_validation(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     """With random numbers in the validation, of which training notices nothing."""
-    from transformers import Trainer, TrainingArguments
-
     from detcore_torch.for_transformers import train
 
     class Noisy(_Network):
         def forward(self, x: torch.Tensor, labels: torch.Tensor) -> dict[str, torch.Tensor]:
             return super().forward(x + torch.rand(x.shape), labels)
 
-    def trained(evaluated: object, metric: str) -> torch.Tensor:
-        args = TrainingArguments(
-            str(tmp_path), report_to="none", use_cpu=True, eval_strategy="steps", eval_steps=2,
-            save_strategy="no", disable_tqdm=True, remove_unused_columns=False, max_steps=6,
+    def train_with(validation: object, metric: str) -> torch.Tensor:
+        trainer = make_trainer(
+            metric, network=Noisy, validation=validation, eval_strategy="steps", eval_steps=2,
+            save_strategy="no", max_steps=6,
         )  # fmt: skip
-        torch.manual_seed(1)
-        model = Noisy()
-        trainer = Trainer(
-            model, args, train_dataset=_Rows(), eval_dataset=evaluated, data_collator=_collated
-        )
-        monkeypatch.setenv("DETCORE_HOME", str(tmp_path / metric))
         train(trainer, metric=metric)
-        return model.layer.weight.detach()
+        return trainer.model.layer.weight.detach()
 
-    several = trained({"near": _Rows(), "far": _Rows()}, "eval_far_loss")
-    assert torch.equal(several, trained(_Rows(), "eval_loss"))
+    several = train_with({"near": _Rows(), "far": _Rows()}, "eval_far_loss")
+    assert torch.equal(several, train_with(_Rows(), "eval_loss"))
     with Database.open(f"sqlite:///{tmp_path}/eval_far_loss/detcore.db") as database:
         rows = list(database.metrics(1, "validation"))
     assert [row.steps_completed for row in rows] == [2, 4, 6]
@@ -215,10 +214,10 @@ def test_several_validation_datasets_are_one_validation(
 
 @pytest.mark.filterwarnings("ignore")
 def test_objects_made_during_training_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_trainer: Callable[..., Any], tmp_path: Path
 ) -> None:
     """At the first checkpoint after that, from which the next start could not resume."""
-    from transformers import Trainer, TrainerCallback, TrainingArguments
+    from transformers import TrainerCallback
 
     from detcore_torch.for_transformers import train
 
@@ -238,17 +237,9 @@ def test_objects_made_during_training_are_refused(
         (replace_scheduler, "started with AdamW, LambdaLR, and the script has AdamW, StepLR now"),
         (replace_optimizer, "started with AdamW, LambdaLR, and the script has SGD, LambdaLR now"),
     ):
-        home = tmp_path / replace.__name__
-        monkeypatch.setenv("DETCORE_HOME", str(home))
-        args = TrainingArguments(
-            str(tmp_path), report_to="none", use_cpu=True, disable_tqdm=True, save_steps=2,
-            remove_unused_columns=False, max_steps=6,
-        )  # fmt: skip
-        trainer = Trainer(
-            _Network(), args, train_dataset=_Rows(), eval_dataset=_Rows(), data_collator=_collated,
-            callbacks=[Replacing()],
-        )  # fmt: skip
+        home = replace.__name__
+        trainer = make_trainer(home, callbacks=[Replacing()], save_steps=2, max_steps=6)
         with pytest.raises(InvalidExperimentError, match=message):
             train(trainer)
-        (manifest,) = home.glob("checkpoints/*/manifest.json")
+        (manifest,) = tmp_path.glob(f"{home}/checkpoints/*/manifest.json")
         assert json.loads(manifest.read_text())["steps_completed"] == 2

@@ -52,30 +52,16 @@ def _home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_trainer_of_lightning_is_refused(settings: dict[str, Any], message: str) -> None:
     import lightning
+    from lightning.pytorch.demos.boring_classes import BoringModel
 
     from detcore_torch.for_lightning import fit
 
     data = settings.pop("data", DataLoader(_rows(), 2))
-
-    class Network(lightning.LightningModule):  # type: ignore[misc]  # of a package without types
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = torch.nn.Linear(2, 1)
-
-        def training_step(self, batch: Any, batch_idx: int) -> Any:
-            return self.layer(batch[0]).mean()
-
-        def validation_step(self, batch: Any, batch_idx: int) -> None:
-            self.log("val_loss", self.layer(batch[0]).mean())
-
-        def configure_optimizers(self) -> Any:
-            return torch.optim.SGD(self.parameters(), 0.1)
-
     quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
     options = {"max_epochs": 1, "accelerator": "cpu", "num_sanity_val_steps": 0, **quiet}
     trainer = lightning.Trainer(**{**options, **settings})
     with pytest.raises(InvalidExperimentError, match=re.escape(message)):
-        fit(trainer, Network(), data, DataLoader(_rows(), 2))
+        fit(trainer, BoringModel(), data, DataLoader(_rows(), 2))
 
 
 def test_data_and_lengths_of_accelerate_are_refused() -> None:

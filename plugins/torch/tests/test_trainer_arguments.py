@@ -116,7 +116,11 @@ def test_applied_argument_equals_one_given_before(tmp_path: Path, name: str) -> 
 @pytest.mark.parametrize(
     ("name", "value", "advice"),
     [
-        ("label_smoothing_factor", 0.1, "hyperparameters(label_smoothing_factor=...)"),
+        (
+            "label_smoothing_factor",
+            0.1,
+            "=hyperparameters(label_smoothing_factor=...)[",
+        ),
         ("bf16", True, "TrainingArguments(..., bf16="),
         ("neftune_noise_alpha", 5.0, "has read this argument already"),
         ("seed", 7, "has read this argument already"),

@@ -18,7 +18,16 @@ from torch.utils.data import DataLoader
 
 from detcore.data import IdKind, LedgerWriter
 
-__all__ = ["CHARACTERS", "LENGTH", "TASKS", "UsedRecords", "make_optimizer", "options"]
+__all__ = [
+    "CHARACTERS",
+    "LENGTH",
+    "TASKS",
+    "Network",
+    "UsedRecords",
+    "make_optimizer",
+    "options",
+    "read_points",
+]
 
 TEXT = topics["for"] + topics["with"] + topics["try"]
 CHARACTERS = {character: number for number, character in enumerate(sorted(set(TEXT)))}
@@ -91,7 +100,7 @@ class Recurrent(torch.nn.Module):  # type: ignore[misc]
 
 
 class Network(torch.nn.Module):  # type: ignore[misc]
-    """Returns its loss as models of transformers do, and the losses of the records."""
+    """Layers and a loss, whose results have the names that transformers gives them."""
 
     def __init__(self, *layers: Any, loss: Any = functional.cross_entropy) -> None:
         super().__init__()
@@ -99,8 +108,8 @@ class Network(torch.nn.Module):  # type: ignore[misc]
         self.loss = loss
 
     def forward(self, x: Any, labels: Any) -> Any:
-        losses = self.loss(self.layers(x), labels, reduction="none")
-        return {"loss": losses.mean(), "losses": losses}
+        logits = self.layers(x)
+        return {"loss": self.loss(logits, labels), "logits": logits}
 
 
 def make_regressor() -> Network:

@@ -52,8 +52,9 @@ def evaluate():
     losses = []
     for batch in val_loader:
         with torch.no_grad():
-            found = model(batch["x"], batch["labels"])
-        losses.append(accelerator.gather_for_metrics(found["losses"]))
+            logits = model(batch["x"], batch["labels"])["logits"]
+        loss = accelerator.unwrap_model(model).loss(logits, batch["labels"], reduction="none")
+        losses.append(accelerator.gather_for_metrics(loss))
     return {"val_loss": torch.cat(losses).mean()}
 
 

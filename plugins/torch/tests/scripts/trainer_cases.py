@@ -6,12 +6,11 @@ import random
 from pathlib import Path
 
 import torch
-from _shared import UsedRecords, options
-from torch.nn import functional
+from _logging_trainer import LoggingTrainer
+from _shared import Network, UsedRecords, options
 from torch.utils.data import IterableDataset, get_worker_info
 from transformers import (
     EarlyStoppingCallback,
-    Trainer,
     TrainerCallback,
     TrainingArguments,
     set_seed,
@@ -21,27 +20,6 @@ from transformers.trainer_callback import ExportableState
 from detcore_torch.for_transformers import train
 
 args = options()
-used = UsedRecords(48)
-
-
-class Network(torch.nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.layers = torch.nn.Sequential(
-            torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)
-        )
-
-    def forward(self, x, labels):
-        logits = self.layers(x)
-        return {"loss": functional.cross_entropy(logits, labels), "logits": logits}
-
-
-class LoggingTrainer(Trainer):
-    def compute_loss(self, model, inputs, **more):
-        ids = inputs.pop("ids")
-        if model.training:
-            used.log(self.state.global_step + 1, int(self.state.epoch), ids)
-        return super().compute_loss(model, inputs, **more)
 
 
 class Rows(torch.utils.data.Dataset):
@@ -217,12 +195,14 @@ elif args.case == "stream":
 elif args.case == "short_stream":
     data = ShortStream()
     settings = {**settings, "max_steps": 24}
-model, optimizers = Network(), (None, None)
+layers = torch.nn.Linear(4, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2)
+model, optimizers = Network(*layers), (None, None)
 if args.case == "unfreeze":
     model.layers[0].requires_grad_(False)
     optimizer = torch.optim.AdamW(model.layers[2].parameters(), 0.1)
     optimizers = (optimizer, torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 30))
 trainer = LoggingTrainer(
+    UsedRecords(48),
     model=model,
     args=TrainingArguments(
         "output",

@@ -2,23 +2,15 @@
 
 from pathlib import Path
 
+from _logging_trainer import LoggingTrainer
 from _shared import CHARACTERS, LENGTH, TASKS, UsedRecords, make_optimizer, options
-from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments, set_seed
+from transformers import GPT2Config, GPT2LMHeadModel, TrainingArguments, set_seed
 from transformers.trainer_utils import get_last_checkpoint
 
 from detcore_torch.for_transformers import train
 
 args = options()
 task = TASKS[args.task]
-used = UsedRecords(task.num_training)
-
-
-class LoggingTrainer(Trainer):
-    def compute_loss(self, model, inputs, **more):
-        ids = inputs.pop("ids")
-        if model.training:
-            used.log(self.state.global_step + 1, int(self.state.epoch), ids)
-        return super().compute_loss(model, inputs, **more)
 
 
 set_seed(1)
@@ -47,6 +39,7 @@ if args.task == "points":
     optimizers = make_optimizer(args, model)
     settings = {"gradient_accumulation_steps": 2, "eval_steps": 6}
 trainer = LoggingTrainer(
+    UsedRecords(task.num_training),
     model=model,
     args=TrainingArguments(
         "output",
