@@ -196,17 +196,6 @@ def test_settings_that_make_sense_are_taken() -> None:
     assert RaySettings.model_validate_json(settings.model_dump_json()) == settings
 
 
-def test_a_mistyped_setting_is_reported_with_the_near_name(detcore: RayRuns) -> None:
-    launcher = {"name": "ray", "adress": "auto"}
-    for command in ("config check", "run"):
-        config = detcore.config(entrypoint=["true"], launcher=launcher)
-        refused = detcore(*command.split(), config)
-        assert refused.code == 2
-        text = " ".join(refused.stderr.split())
-        assert "unknown key 'adress' in launcher (name: ray)" in text
-        assert "did you mean 'address'?" in text
-
-
 def test_secrets_are_in_no_log_of_ray(detcore: RayRuns, nodes: RayNodes) -> None:
     """They travel as arguments of calls, which Ray does not write down."""
     secret = "a-token-that-nobody-is-to-see"

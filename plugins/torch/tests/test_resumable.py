@@ -204,17 +204,6 @@ def make_stream(dataset: Any, num_workers: int = 0, **options: Any) -> Resumable
     return resumable(loader, seed=5, record_id=lambda record: int(record[0]), replay=replay)
 
 
-@pytest.mark.parametrize("kind", [Words, Forgetful])
-def test_an_iterable_dataset_continues_anywhere(kind: Any) -> None:
-    whole = take(make_stream(kind()), 16)
-    for stop in (0, 2, 6, 7, 8, 14):
-        first = make_stream(kind())
-        assert take(first, stop) == whole[:stop]
-        again = make_stream(kind())
-        again.seek(json.loads(json.dumps(first.position())))
-        assert take(again, 16 - stop) == whole[stop:]
-
-
 @pytest.mark.parametrize("kind", [Words, Restarting, Forgetful])
 def test_a_loop_that_ended_early_continues_in_an_iterable_dataset(kind: Any) -> None:
     whole = take(make_stream(kind()), 9)
