@@ -112,6 +112,7 @@ class _TrackedDict(MutableMapping[str, Any], dict[str, Any]):  # type: ignore[mi
             self._note_key(key)
             yield key
 
+    __contains__ = dict.__contains__  # is not a read
     __len__ = dict.__len__
     __setitem__ = dict.__setitem__
     __delitem__ = dict.__delitem__
