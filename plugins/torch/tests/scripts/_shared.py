@@ -26,7 +26,6 @@ __all__ = [
     "UsedRecords",
     "make_optimizer",
     "options",
-    "read_points",
 ]
 
 TEXT = topics["for"] + topics["with"] + topics["try"]
