@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -17,24 +16,7 @@ from detcore.distributed import DistributedContext
 from detcore.storage import LocalStorage, StorageBackend
 from detcore_storage import FsspecStorage
 
-
-@dataclasses.dataclass
-class Desk:
-    """A trial's checkpoints, and everything around them."""
-
-    database: Database
-    storage: StorageBackend
-    trial_id: int
-    saved: list[events.CheckpointCommitted]
-    context: CheckpointContext
-
-    def states(self) -> dict[str, str]:
-        """State of each recorded checkpoint by UUID."""
-        return {record.uuid: record.state for record in self.database.list_checkpoints()}
-
-    def names(self, uuid: str) -> list[str]:
-        """Names of the files that the storage holds of a checkpoint."""
-        return [entry.key[len(uuid) + 1 :] for entry in self.storage.list(uuid)]
+META = {"steps_completed": 3, "loss": 0.25}
 
 
 class Records:
@@ -52,41 +34,54 @@ class Records:
             self.saved.append(change)
 
 
+class Desk(CheckpointContext):
+    """A trial's checkpoints, and everything around them."""
+
+    def __init__(self, database: Database, storage: StorageBackend) -> None:
+        experiment_id = database.create_experiment(
+            config={}, config_text=None, model_dir="/", name="test"
+        )
+        self.database, self.storage = database, storage
+        self.trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
+        records = Records(database)
+        self.saved = records.saved
+        super().__init__(
+            storage=storage, distributed=DistributedContext(), database=records,
+            trial_id=self.trial_id,
+        )  # fmt: skip
+
+    def states(self) -> dict[str, str]:
+        """State of each recorded checkpoint by UUID."""
+        return {record.uuid: record.state for record in self.database.list_checkpoints()}
+
+    def names(self, uuid: str) -> list[str]:
+        """Names of the files that the storage holds of a checkpoint."""
+        return [entry.key[len(uuid) + 1 :] for entry in self.storage.list(uuid)]
+
+
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     with Database.open(f"sqlite:///{tmp_path / 'records.db'}") as opened:
         yield opened
 
 
-def make_desk(database: Database, storage: StorageBackend) -> Desk:
-    experiment_id = database.create_experiment(
-        config={}, config_text=None, model_dir="/", name="test"
-    )
-    trial_id = database.create_trial(experiment_id=experiment_id, hparams={}, seed=0)
-    records = Records(database)
-    context = CheckpointContext(
-        storage=storage, distributed=DistributedContext(), database=records, trial_id=trial_id
-    )
-    return Desk(database, storage, trial_id, records.saved, context)
-
-
-@pytest.fixture(name="make_desk")
-def make_desk_fixture() -> Any:
-    return make_desk
+@pytest.fixture
+def make_desk() -> type[Desk]:
+    return Desk
 
 
 @pytest.fixture(params=["local", "memory"])
 def desk(request: pytest.FixtureRequest, tmp_path: Path, database: Database) -> Desk:
     """A desk on a storage that is a folder, and on one that is not."""
     if request.param == "local":
-        return make_desk(database, LocalStorage(tmp_path / "checkpoints"))
-    return make_desk(database, FsspecStorage(f"memory://{uuid.uuid4().hex}/c"))
+        return Desk(database, LocalStorage(tmp_path / "checkpoints"))
+    return Desk(database, FsspecStorage(f"memory://{uuid4().hex}/c"))
 
 
 @pytest.fixture
 def local_desk(tmp_path: Path, database: Database) -> Desk:
     """A desk on a storage that is a folder."""
-    return make_desk(database, LocalStorage(tmp_path / "checkpoints"))
+    return Desk(database, LocalStorage(tmp_path / "checkpoints"))
 
 
 @pytest.fixture
@@ -101,6 +96,17 @@ def folder(tmp_path: Path) -> Path:
     (root / "nothing").write_bytes(b"")
     (root / "link").symlink_to("weights.bin")
     return root
+
+
+@pytest.fixture
+def uuid(desk: Desk, folder: Path) -> str:
+    """A checkpoint of the folder."""
+    return desk.upload(folder, META)
+
+
+@pytest.fixture
+def local_uuid(local_desk: Desk, folder: Path) -> str:
+    return local_desk.upload(folder, META)
 
 
 def tree(folder: Path) -> dict[str, bytes | None]:

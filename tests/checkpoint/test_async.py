@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from file_systems import mounted_disk
+from processes import wait_until
 from storage_servers import gcs_server, gcs_settings, s3_settings, seaweedfs
 
 from detcore._log.events import CheckpointCommitted
@@ -51,6 +52,9 @@ class Gate:
         self._content = content
         self._error = error
 
+    def open_soon(self, after_s: float = 0.1) -> None:
+        threading.Timer(after_s, self.opened.set).start()
+
     def __call__(self, path: Path) -> Callable[[], None]:
         (path / "small").write_bytes(b"at once")
 
@@ -71,17 +75,16 @@ def open_gate(content: bytes = b"weights", error: Exception | None = None) -> Ga
 
 
 def test_it_is_whole_once_it_is_recorded(desk: Any) -> None:
-    context = desk.context
     gate = Gate()
     began = time.monotonic()
-    name = context.save_async(gate, {"steps_completed": 7, "note": "x"})
+    name = desk.save_async(gate, {"steps_completed": 7, "note": "x"})
     assert desk.states() == {name: "ACTIVE"}
     with pytest.raises(CheckpointNotFoundError):
         read_manifest(desk.storage, name)  # another process sees nothing of it
-    context.poll()
+    desk.poll()
     assert desk.saved == []
     gate.opened.set()
-    context.wait()
+    desk.wait()
     assert gate.thread is not threading.current_thread()
     assert desk.states() == {name: "COMPLETED"}
     assert sorted(desk.names(name)) == ["manifest.json", "metadata.json", "small", "weights"]
@@ -91,7 +94,7 @@ def test_it_is_whole_once_it_is_recorded(desk: Any) -> None:
     assert saved.stalled_s is not None
     assert saved.total_s is not None
     assert 0 < saved.stalled_s <= saved.total_s <= time.monotonic() - began
-    context.poll()
+    desk.poll()
     assert desk.saved == [saved]
 
 
@@ -102,15 +105,13 @@ def test_one_at_a_time_in_their_order(desk: Any) -> None:
         order.append("snapshot 2 while 1 is " + desk.states()[one])
         (path / "weights").write_bytes(b"2")
 
-    one = desk.context.save_async(first, META)
-    timer = threading.Timer(1.0, first.opened.set)
-    timer.start()
-    two = desk.context.save_async(second, {"steps_completed": 2})
-    desk.context.wait()
-    timer.join()
+    one = desk.save_async(first, META)
+    first.open_soon(1.0)
+    two = desk.save_async(second, {"steps_completed": 2})
+    desk.wait()
     assert order == ["snapshot 2 while 1 is COMPLETED"]
     assert [saved.uuid for saved in desk.saved] == [one, two]
-    assert desk.context.get_manifest(two).parent == one
+    assert desk.get_manifest(two).parent == one
     # That training waited for the first is part of what the second cost.
     assert desk.saved[1].stalled_s > 0.1
 
@@ -118,25 +119,23 @@ def test_one_at_a_time_in_their_order(desk: Any) -> None:
 @pytest.mark.parametrize("how", ["upload", "store_path", "delete", "save_async", "restore", "own"])
 def test_what_comes_after_waits_for_it(desk: Any, folder: Path, how: str) -> None:
     gate = Gate()
-    name = desk.context.save_async(gate, META)
-    timer = threading.Timer(0.1, gate.opened.set)
-    timer.start()
+    name = desk.save_async(gate, META)
+    gate.open_soon()
     if how == "upload":
-        desk.context.upload(folder, META)
+        desk.upload(folder, META)
     elif how == "store_path":
-        with desk.context.store_path(META) as (path, _):
+        with desk.store_path(META) as (path, _):
             (path / "x").write_bytes(b"")
     elif how == "delete":
-        desk.context.delete(name)
+        desk.delete(name)
     elif how == "save_async":
-        desk.context.save_async(open_gate(), META)
-        desk.context.wait()
+        desk.save_async(open_gate(), META)
+        desk.wait()
     elif how == "restore":
-        with desk.context.restore_path(name) as path:
+        with desk.restore_path(name) as path:
             assert (path / "weights").read_bytes() == b"weights"
     else:
-        assert desk.context.get_metadata(name) == META
-    timer.join()
+        assert desk.get_metadata(name) == META
     assert desk.saved[0].uuid == name
     assert set(desk.states().values()) <= {"COMPLETED", "DELETED"}
 
@@ -144,14 +143,14 @@ def test_what_comes_after_waits_for_it(desk: Any, folder: Path, how: str) -> Non
 @pytest.mark.parametrize("collect", ["poll", "wait", "save_async", "upload", "close"])
 def test_a_failure_is_raised_once_and_leaves_nothing(desk: Any, folder: Path, collect: str) -> None:
     error = OSError(5, "the disk says no")
-    name = desk.context.save_async(open_gate(error=error), META)
-    wait_for_the_thread(desk.context)
+    name = desk.save_async(open_gate(error=error), META)
+    wait_until(lambda: desk.steps_being_saved is None)  # without taking note of it
     calls: dict[str, Callable[[], object]] = {
-        "poll": desk.context.poll,
-        "wait": desk.context.wait,
-        "save_async": lambda: desk.context.save_async(open_gate(), META),
-        "upload": lambda: desk.context.upload(folder, META),
-        "close": lambda: desk.context.close(TIMEOUT_S),
+        "poll": desk.poll,
+        "wait": desk.wait,
+        "save_async": lambda: desk.save_async(open_gate(), META),
+        "upload": lambda: desk.upload(folder, META),
+        "close": lambda: desk.close(TIMEOUT_S),
     }
     with pytest.raises(OSError, match="the disk says no") as caught:
         calls[collect]()
@@ -160,15 +159,7 @@ def test_a_failure_is_raised_once_and_leaves_nothing(desk: Any, folder: Path, co
     assert desk.names(name) == []
     assert desk.saved == []
     calls[collect]()
-    desk.context.wait()
-
-
-def wait_for_the_thread(context: CheckpointContext) -> None:
-    """Wait for the end of the save under way without taking note of it."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while context.steps_being_saved is not None:
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    desk.wait()
 
 
 def test_a_snapshot_that_fails_leaves_nothing(desk: Any) -> None:
@@ -177,15 +168,15 @@ def test_a_snapshot_that_fails_leaves_nothing(desk: Any) -> None:
         raise ValueError("the model has no weights")
 
     with pytest.raises(ValueError, match="no weights"):
-        desk.context.save_async(snapshot, META)
+        desk.save_async(snapshot, META)
     assert list(desk.states().values()) == ["DELETED"]
     assert desk.storage.list() == []
-    desk.context.wait()
+    desk.wait()
 
 
 def test_nothing_is_begun_with_bad_metadata_or_elsewhere(desk: Any) -> None:
     with pytest.raises(InvalidCheckpointError, match="steps_completed"):
-        desk.context.save_async(open_gate(), {})
+        desk.save_async(open_gate(), {})
     assert desk.states() == {}
     other = CheckpointContext(
         storage=desk.storage,
@@ -207,8 +198,8 @@ def test_tensors_are_known_after_the_snapshot(desk: Any) -> None:
         seen.append("tensors")
         return [TensorInfo("dense/kernel", (2, 3), "float32", "w.npy")]
 
-    name = desk.context.save_async(snapshot, META, tensors=tensors)
-    (tensor,) = desk.context.get_manifest(name).tensors
+    name = desk.save_async(snapshot, META, tensors=tensors)
+    (tensor,) = desk.get_manifest(name).tensors
     assert seen == ["snapshot", "tensors"]
     assert tensor == TensorInfo("dense/kernel", (2, 3), "float32", "w.npy")
 
@@ -238,65 +229,60 @@ def test_the_copies_are_released_before_the_upload(
         commit(key, data)
 
     monkeypatch.setattr(desk.storage, "create", create)
-    desk.context.save_async(snapshot, META)
-    desk.context.wait()
+    desk.save_async(snapshot, META)
+    desk.wait()
     assert seen == [None]
 
 
 def test_a_wait_that_is_too_short_can_be_repeated(desk: Any) -> None:
     gate = Gate()
-    name = desk.context.save_async(gate, META)
+    name = desk.save_async(gate, META)
     with pytest.raises(CheckpointTimeoutError, match=r"of batch 1 was not saved within") as caught:
-        desk.context.wait(0.05)
+        desk.wait(0.05)
     assert caught.value.uuid == name
     assert "its files were still being written" in str(caught.value)
     assert "next start keeps it if it was committed after all" in str(caught.value)
     gate.opened.set()
-    desk.context.wait(TIMEOUT_S)
+    desk.wait(TIMEOUT_S)
     assert desk.states() == {name: "COMPLETED"}
 
 
 def test_a_time_that_gets_shorter_while_waiting(desk: Any) -> None:
     gate = Gate()
-    desk.context.save_async(gate, META)
+    desk.save_async(gate, META)
     left = iter([600.0, 600.0])
     with pytest.raises(CheckpointTimeoutError):
-        desk.context.wait(lambda: next(left, 0.0))
+        desk.wait(lambda: next(left, 0.0))
     gate.opened.set()
-    desk.context.wait()
+    desk.wait()
 
 
 def test_one_that_is_given_up_leaves_nothing(desk: Any) -> None:
-    kept = desk.context.save_async(open_gate(), META)
-    desk.context.wait()
+    kept = desk.save_async(open_gate(), META)
+    desk.wait()
     gate = Gate()
-    name = desk.context.save_async(gate, {"steps_completed": 2})
-    timer = threading.Timer(0.1, gate.opened.set)
-    timer.start()
-    desk.context.give_up(TIMEOUT_S)
-    timer.join()
+    name = desk.save_async(gate, {"steps_completed": 2})
+    gate.open_soon()
+    desk.give_up(TIMEOUT_S)
     assert desk.states() == {kept: "COMPLETED", name: "DELETED"}
     assert list_committed(desk.storage) == [kept]
     assert desk.names(name) == []
-    assert desk.context.steps_being_saved is None
-    desk.context.wait()
-    assert not desk.context.abandon()
+    assert desk.steps_being_saved is None
+    desk.wait()
+    assert not desk.abandon()
 
 
 def test_at_the_end_one_that_is_late_is_given_up_and_settled_by_the_next_start(desk: Any) -> None:
     gate = Gate()
-    name = desk.context.save_async(gate, META)
+    name = desk.save_async(gate, META)
     with pytest.raises(CheckpointTimeoutError):
-        desk.context.close(0.05)
-    assert desk.context.abandon()
+        desk.close(0.05)
+    assert desk.abandon()
     assert desk.states() == {name: "ACTIVE"}
     recover_checkpoints(desk.database, desk.storage, desk.trial_id)
     assert desk.states() == {name: "DELETED"}
     gate.opened.set()
-    deadline = time.monotonic() + TIMEOUT_S
-    while desk.context.abandon():
-        assert time.monotonic() < deadline
-        time.sleep(0.005)
+    wait_until(lambda: not desk.abandon())
     assert list_committed(desk.storage) == []
 
 
@@ -315,10 +301,10 @@ def test_one_that_was_committed_after_all_is_kept_by_the_next_start(
         assert may_go_on.wait(TIMEOUT_S)
 
     monkeypatch.setattr(desk.database, "record_checkpoint", late)
-    name = desk.context.save_async(open_gate(), META)
+    name = desk.save_async(open_gate(), META)
     assert reached.wait(TIMEOUT_S)
     with pytest.raises(CheckpointTimeoutError):
-        desk.context.close(0.0)
+        desk.close(0.0)
     monkeypatch.setattr(desk.database, "record_checkpoint", record)
     assert desk.states() == {name: "ACTIVE"}
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == [name]
@@ -330,9 +316,9 @@ def test_one_that_was_committed_after_all_is_kept_by_the_next_start(
 def test_a_failure_at_the_end_does_not_hide_what_ended_it(
     desk: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    desk.context.save_async(open_gate(error=StorageError("the bucket is gone")), META)
+    desk.save_async(open_gate(error=StorageError("the bucket is gone")), META)
     error = ZeroDivisionError("the user's own")
-    desk.context.close(TIMEOUT_S, error)
+    desk.close(TIMEOUT_S, error)
     assert "the bucket is gone" in caplog.text
     if hasattr(error, "__notes__"):
         assert "the bucket is gone" in error.__notes__[0]
@@ -341,11 +327,11 @@ def test_a_failure_at_the_end_does_not_hide_what_ended_it(
 def test_a_full_disk_is_explained(tmp_path: Path, database: Any, make_desk: Any) -> None:
     with mounted_disk(tmp_path / "disk", size="1m") as disk:
         desk = make_desk(database, LocalStorage(disk / "checkpoints"))
-        first = desk.context.save_async(open_gate(bytes(600_000)), META)
-        desk.context.wait()
-        desk.context.save_async(open_gate(bytes(600_000)), META)
+        first = desk.save_async(open_gate(bytes(600_000)), META)
+        desk.wait()
+        desk.save_async(open_gate(bytes(600_000)), META)
         with pytest.raises(StorageFullError, match="bytes are missing") as caught:
-            desk.context.wait()
+            desk.wait()
         assert isinstance(caught.value.__cause__, OSError)
         assert list_committed(desk.storage) == [first]
         assert [path.name for path in desk.storage.root.iterdir()] == [first]
@@ -353,18 +339,18 @@ def test_a_full_disk_is_explained(tmp_path: Path, database: Any, make_desk: Any)
 
 def test_a_child_has_nothing_to_wait_for(desk: Any) -> None:
     gate = Gate()
-    name = desk.context.save_async(gate, META)
+    name = desk.save_async(gate, META)
     child = os.fork()
     if child == 0:
         signal.alarm(30)
-        desk.context.poll()
-        desk.context.wait()
-        desk.context.close(TIMEOUT_S)
-        os._exit(0 if desk.context.steps_being_saved is None else 1)
+        desk.poll()
+        desk.wait()
+        desk.close(TIMEOUT_S)
+        os._exit(0 if desk.steps_being_saved is None else 1)
     _, status = os.waitpid(child, 0)
     assert os.waitstatus_to_exitcode(status) == 0
     gate.opened.set()
-    desk.context.wait()
+    desk.wait()
     assert desk.states() == {name: "COMPLETED"}
 
 
@@ -372,10 +358,10 @@ def test_the_records_may_be_used_meanwhile(desk: Any) -> None:
     """The saving thread writes to them too."""
     names = []
     for step in range(1, 21):
-        names.append(desk.context.save_async(open_gate(), {"steps_completed": step}))
+        names.append(desk.save_async(open_gate(), {"steps_completed": step}))
         for _ in range(5):
             desk.states()
-    desk.context.wait()
+    desk.wait()
     assert desk.states() == dict.fromkeys(names, "COMPLETED")
 
 
@@ -409,15 +395,15 @@ def test_given_up_within_an_upload(store: StorageBackend, database: Any, make_de
 
         def put_tree(self, pairs: Any, *, progress: Any) -> Any:
             def count(size: int) -> None:
-                desk.context._save.stop()
+                desk._save.stop()
                 reached.set()
                 progress(size)
 
             return put_tree(pairs, progress=count)
 
-    desk.context._storage = Watched()
-    name = desk.context.save_async(open_gate(os.urandom(40 << 20)), META)
+    desk._storage = Watched()
+    name = desk.save_async(open_gate(os.urandom(40 << 20)), META)
     assert reached.wait(TIMEOUT_S)
-    desk.context.give_up(TIMEOUT_S)
+    desk.give_up(TIMEOUT_S)
     assert desk.states() == {name: "DELETED"}
     assert desk.names(name) == []

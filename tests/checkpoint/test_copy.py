@@ -17,9 +17,8 @@ META = {"steps_completed": 1}
 
 
 def test_a_folder_becomes_a_whole_copy_and_is_kept(
-    desk: Any, folder: Path, tmp_path: Path, tree: Any
+    desk: Any, uuid: str, folder: Path, tmp_path: Path, tree: Any
 ) -> None:
-    uuid = desk.context.upload(folder, META)
     copy = tmp_path / "copies" / "one"
     assert not is_whole_copy(copy, uuid)
     copy_checkpoint(desk.storage, uuid, copy)
@@ -43,32 +42,30 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.fixture
+def copy(local_desk: Any, local_uuid: str, tmp_path: Path) -> Path:
+    copy_checkpoint(local_desk.storage, local_uuid, tmp_path / "copy")
+    return tmp_path / "copy"
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_copy_is_not_whole_until_it_is_copied_again(
-    local_desk: Any, folder: Path, tmp_path: Path, damage: str
+    local_desk: Any, local_uuid: str, copy: Path, damage: str
 ) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    copy = tmp_path / "copy"
-    copy_checkpoint(local_desk.storage, uuid, copy)
     DAMAGE[damage](copy)
-    assert not is_whole_copy(copy, uuid)
-    copy_checkpoint(local_desk.storage, uuid, copy)
-    assert is_whole_copy(copy, uuid)
+    assert not is_whole_copy(copy, local_uuid)
+    copy_checkpoint(local_desk.storage, local_uuid, copy)
+    assert is_whole_copy(copy, local_uuid)
 
 
-def test_the_metadata_of_a_copy_may_be_changed(
-    local_desk: Any, folder: Path, tmp_path: Path
-) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    copy_checkpoint(local_desk.storage, uuid, tmp_path / "copy")
-    (tmp_path / "copy" / METADATA_FILE).write_text('{"note": "changed by hand"}')
-    assert is_whole_copy(tmp_path / "copy", uuid)
+def test_the_metadata_of_a_copy_may_be_changed(copy: Path, local_uuid: str) -> None:
+    (copy / METADATA_FILE).write_text('{"note": "changed by hand"}')
+    assert is_whole_copy(copy, local_uuid)
 
 
 def test_a_copy_of_another_checkpoint_is_refused(
-    local_desk: Any, folder: Path, tmp_path: Path
+    local_desk: Any, local_uuid: str, copy: Path, folder: Path
 ) -> None:
-    first, second = (local_desk.context.upload(folder, META) for _ in range(2))
-    copy_checkpoint(local_desk.storage, first, tmp_path / "copy")
-    with pytest.raises(InvalidCheckpointError, match=f"holds another checkpoint, {first}"):
-        is_whole_copy(tmp_path / "copy", second)
+    other = local_desk.upload(folder, META)
+    with pytest.raises(InvalidCheckpointError, match=f"holds another checkpoint, {local_uuid}"):
+        is_whole_copy(copy, other)

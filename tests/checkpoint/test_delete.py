@@ -28,7 +28,7 @@ def uuid(desk: Any, tmp_path: Path) -> str:
         (root / name).write_text(name)
     for name in EMPTY:
         (root / name).mkdir()
-    return str(desk.context.upload(root, META))
+    return str(desk.upload(root, META))
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def uuid(desk: Any, tmp_path: Path) -> str:
     ],
 )  # fmt: skip
 def test_globs_follow_pathlib(desk: Any, uuid: str, globs: list[str], left: set[str]) -> None:
-    resources = desk.context.delete(uuid, globs=globs)
+    resources = desk.delete(uuid, globs=globs)
     assert set(resources) == left
     assert resources == {name: 0 if name.endswith("/") else len(name) for name in left} | {
         "metadata.json": len("metadata.json")
@@ -51,31 +51,31 @@ def test_globs_follow_pathlib(desk: Any, uuid: str, globs: list[str], left: set[
     assert set(desk.names(uuid)) == {n for n in left if not n.endswith("/")} | {"manifest.json"}
     partly = len(left) < len(FILES) + len(EMPTY)
     assert desk.states() == {uuid: "PARTIALLY_DELETED" if partly else "COMPLETED"}
-    assert desk.context.get_metadata(uuid) == META
+    assert desk.get_metadata(uuid) == META
 
 
 @pytest.mark.parametrize("globs", [None, ["**/*"], ["**"], ["*"], [".*", "*", "dir/*"]])
 def test_everything(desk: Any, uuid: str, globs: list[str] | None) -> None:
-    assert desk.context.delete(uuid, globs=globs) == {}
+    assert desk.delete(uuid, globs=globs) == {}
     assert desk.states() == {uuid: "DELETED"}
     assert desk.names(uuid) == []
     if desk.storage.direct_path("") is not None:
         assert not (desk.storage.root / uuid).exists()
     with pytest.raises(CheckpointNotFoundError):
-        desk.context.get_metadata(uuid)
+        desk.get_metadata(uuid)
 
 
 def test_deleting_twice_is_fine_and_neighbours_stay(desk: Any, uuid: str, folder: Path) -> None:
-    other = desk.context.upload(folder, META)
+    other = desk.upload(folder, META)
     for _ in range(2):
-        assert desk.context.delete(uuid) == {}
+        assert desk.delete(uuid) == {}
     assert desk.states() == {uuid: "DELETED", other: "COMPLETED"}
     assert verify_checkpoint(desk.storage, other) == []
 
 
 def test_the_manifest_goes_first(local_desk: Any, folder: Path) -> None:
     """A deletion that fails half way leaves no checkpoint, rather than a damaged one."""
-    uuid = local_desk.context.upload(folder, META)
+    uuid = local_desk.upload(folder, META)
     path = local_desk.storage.root / uuid
     seen: list[bool] = []
 
@@ -86,7 +86,7 @@ def test_the_manifest_goes_first(local_desk: Any, folder: Path) -> None:
 
     local_desk.storage.__class__ = Failing
     with pytest.raises(StorageError, match="went away"):
-        local_desk.context.delete(uuid)
+        local_desk.delete(uuid)
     assert seen == [False]
     assert (path / "weights.bin").exists()
     assert local_desk.states() == {uuid: "DELETING"}

@@ -32,11 +32,11 @@ def upload(desk: Any, tmp_path: Path, size: int) -> str:
     source = tmp_path / f"source-{size}"
     source.mkdir(exist_ok=True)
     (source / "weights").write_bytes(os.urandom(size))
-    return str(desk.context.upload(source, META))
+    return str(desk.upload(source, META))
 
 
 def store(desk: Any, tmp_path: Path, size: int) -> str:
-    with desk.context.store_path(META) as (path, uuid):
+    with desk.store_path(META) as (path, uuid):
         (path / "weights").write_bytes(os.urandom(size))
     return str(uuid)
 
@@ -57,9 +57,9 @@ def test_the_previous_checkpoint_stays_usable(
     assert verify_checkpoint(full_desk.storage, first) == []
     assert sorted(full_desk.states().values()) == ["COMPLETED", "DELETED"]
     assert [p.name for p in full_desk.storage.root.iterdir()] == [first]  # no half-done one
-    with full_desk.context.restore_path(first) as path:
+    with full_desk.restore_path(first) as path:
         assert (path / "weights").stat().st_size == 5 * MIB
-    full_desk.context.delete(first)
+    full_desk.delete(first)
     save(full_desk, tmp_path, 6 * MIB)
 
 
@@ -76,7 +76,7 @@ def test_an_error_that_hides_the_full_disk_is_explained(full_desk: Any) -> None:
     """Frameworks raise errors of their own, without an errno."""
 
     def save() -> None:
-        with full_desk.context.store_path(META) as (path, _):
+        with full_desk.store_path(META) as (path, _):
             with contextlib.suppress(OSError):
                 (path / "weights").write_bytes(os.urandom(9 * MIB))
             raise RuntimeError("could not write the weights")
@@ -88,7 +88,7 @@ def test_an_error_that_hides_the_full_disk_is_explained(full_desk: Any) -> None:
 
 def test_an_error_with_room_left_stays_what_it_is(full_desk: Any) -> None:
     def save() -> None:
-        with full_desk.context.store_path(META) as (path, _):
+        with full_desk.store_path(META) as (path, _):
             (path / "weights").write_bytes(b"")
             raise RuntimeError("the model has no weights")
 
@@ -98,7 +98,7 @@ def test_an_error_with_room_left_stays_what_it_is(full_desk: Any) -> None:
 
 def test_no_room_for_the_manifest(full_desk: Any) -> None:
     def save() -> None:
-        with full_desk.context.store_path(META) as (path, _):
+        with full_desk.store_path(META) as (path, _):
             fd = os.open(path / "weights", os.O_WRONLY | os.O_CREAT)
             with contextlib.suppress(OSError):
                 while True:

@@ -5,7 +5,6 @@ Every manifest here has the checksum that fits it. Whoever can write one can als
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import pickle
@@ -239,13 +238,13 @@ def forge(desk: Any, uuid: str, change: Callable[[Fields], object]) -> None:
 def refused(desk: Any, uuid: str, folder: Path, message: str) -> None:
     """Check that nobody takes a checkpoint, and that each says why."""
     calls: list[Callable[[], object]] = [
-        lambda: desk.context.get_manifest(uuid),
-        lambda: desk.context.get_metadata(uuid),
-        lambda: desk.context.download(uuid, folder / "back"),
-        lambda: desk.context.download(uuid, folder / "back", selector=lambda name: name == "part"),
-        lambda: desk.context.restore_path(uuid).__enter__(),
-        lambda: desk.context.restore_path(uuid, selector=lambda name: True).__enter__(),
-        lambda: desk.context.delete(uuid, globs=["other"]),
+        lambda: desk.get_manifest(uuid),
+        lambda: desk.get_metadata(uuid),
+        lambda: desk.download(uuid, folder / "back"),
+        lambda: desk.download(uuid, folder / "back", selector=lambda name: name == "part"),
+        lambda: desk.restore_path(uuid).__enter__(),
+        lambda: desk.restore_path(uuid, selector=lambda name: True).__enter__(),
+        lambda: desk.delete(uuid, globs=["other"]),
     ]
     for call in calls:
         with pytest.raises(CheckpointCorruptError, match=message) as caught:
@@ -259,17 +258,15 @@ def refused(desk: Any, uuid: str, folder: Path, message: str) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", FORGED)
-def test_a_forged_manifest(desk: Any, folder: Path, world: Path, name: str) -> None:
+def test_a_forged_manifest(desk: Any, uuid: str, world: Path, name: str) -> None:
     change, message = FORGED[name]
-    uuid = desk.context.upload(folder, META)
     forge(desk, uuid, change)
     refused(desk, uuid, world, f"manifest.json cannot be used: .*{message}")
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_a_manifest_that_is_no_manifest(desk: Any, folder: Path, world: Path, name: str) -> None:
+def test_a_manifest_that_is_no_manifest(desk: Any, uuid: str, world: Path, name: str) -> None:
     change, message = RAW[name]
-    uuid = desk.context.upload(folder, META)
     key = f"{uuid}/manifest.json"
     data = desk.storage.read(key)
     changed = change(data)
@@ -308,50 +305,46 @@ def unread(database: Any, tmp_path: Path, make_desk: Any) -> Any:
     ],
 )
 def test_a_size_that_is_a_lie_is_found_before_anything_is_read(
-    local_desk: Any, unread: Any, folder: Path, world: Path, size: int, message: str
+    local_desk: Any, unread: Any, local_uuid: str, world: Path, size: int, message: str
 ) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    forge(local_desk, uuid, entry(size=size))
+    forge(local_desk, local_uuid, entry(size=size))
     for selector in (None, lambda name: name == "part"):
         with pytest.raises(CheckpointCorruptError, match=message):
-            unread.context.download(uuid, world / "back", selector=selector)
+            unread.download(local_uuid, world / "back", selector=selector)
     with pytest.raises(CheckpointCorruptError, match=message):
-        unread.context.restore_path(uuid, selector=lambda name: name == "part").__enter__()
+        unread.restore_path(local_uuid, selector=lambda name: name == "part").__enter__()
     assert list(world.iterdir()) == []
-    faults = verify_checkpoint(local_desk.storage, uuid)
+    faults = verify_checkpoint(local_desk.storage, local_uuid)
     assert [str(fault) for fault in faults] == [message]
 
 
 def test_a_file_of_10_gb_in_the_place_of_a_small_one(
-    local_desk: Any, unread: Any, folder: Path, world: Path
+    local_desk: Any, unread: Any, local_uuid: str, world: Path
 ) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    os.truncate(local_desk.storage.root / uuid / "part", 10_000_000_000)
+    os.truncate(local_desk.storage.root / local_uuid / "part", 10_000_000_000)
     with pytest.raises(CheckpointCorruptError, match="part: has 10000000000 bytes instead of 10"):
-        unread.context.download(uuid, world / "back")
+        unread.download(local_uuid, world / "back")
     assert list(world.iterdir()) == []
 
 
 def test_what_the_disk_cannot_take_is_not_begun(
-    local_desk: Any, unread: Any, folder: Path, world: Path
+    local_desk: Any, unread: Any, local_uuid: str, world: Path
 ) -> None:
     """File and manifest agree on four terabytes, of which the store holds none."""
-    uuid = local_desk.context.upload(folder, META)
-    os.truncate(local_desk.storage.root / uuid / "part", 1 << 42)
-    forge(local_desk, uuid, entry(size=1 << 42))
+    os.truncate(local_desk.storage.root / local_uuid / "part", 1 << 42)
+    forge(local_desk, local_uuid, entry(size=1 << 42))
     for target in ("back", "."):
         with pytest.raises(StorageFullError, match=r"has 4398046516\d+ bytes.* is room for") as got:
-            unread.context.download(uuid, world / target)
+            unread.download(local_uuid, world / target)
         assert got.value.missing_bytes
     assert list(world.iterdir()) == []
 
 
 def test_a_gigantic_manifest_is_not_read(
-    local_desk: Any, unread: Any, folder: Path, world: Path
+    local_desk: Any, unread: Any, local_uuid: str, world: Path
 ) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    os.truncate(local_desk.storage.root / uuid / "manifest.json", 10_000_000_000)
-    refused(unread, uuid, world, "it has 10000000000 bytes, and 67108864 are read at most")
+    os.truncate(local_desk.storage.root / local_uuid / "manifest.json", 10_000_000_000)
+    refused(unread, local_uuid, world, "it has 10000000000 bytes, and 67108864 are read at most")
 
 
 def test_a_manifest_that_could_not_be_read_again_is_not_written(
@@ -359,29 +352,27 @@ def test_a_manifest_that_could_not_be_read_again_is_not_written(
 ) -> None:
     monkeypatch.setattr("detcore.checkpoint._manifest.MOST_MANIFEST_BYTES", 700)
     with pytest.raises(InvalidCheckpointError, match=r"would have .* bytes; 700 are read at most"):
-        desk.context.upload(folder, {**META, "text": "x" * 700})
+        desk.upload(folder, {**META, "text": "x" * 700})
     assert desk.storage.list() == []
 
 
 def test_many_files_that_are_not_there(
-    local_desk: Any, unread: Any, folder: Path, world: Path
+    local_desk: Any, unread: Any, local_uuid: str, world: Path
 ) -> None:
     """None is fetched, and the message stays short."""
-    uuid = local_desk.context.upload(folder, META)
     one = {"size": 0, "xxh3_128": DIGEST}
-    forge(local_desk, uuid, field("files", {f"{index:x}": one for index in range(20_000)}))
-    local_desk.storage.delete([f"{uuid}/part", f"{uuid}/other"])
+    forge(local_desk, local_uuid, field("files", {f"{index:x}": one for index in range(20_000)}))
+    local_desk.storage.delete([f"{local_uuid}/part", f"{local_uuid}/other"])
     with pytest.raises(CheckpointCorruptError, match=r"is missing \(and 19999 more\)") as caught:
-        unread.context.download(uuid, world / "back")
+        unread.download(local_uuid, world / "back")
     assert len(str(caught.value)) < 1000
 
 
 @pytest.mark.parametrize("change_name", [lambda _: "one", str.upper], ids=["files", "folder"])
 def test_names_that_are_one_where_they_go(
-    desk: Any, folder: Path, world: Path, monkeypatch: pytest.MonkeyPatch, change_name: Any
+    desk: Any, uuid: str, world: Path, monkeypatch: pytest.MonkeyPatch, change_name: Any
 ) -> None:
     """Stands for a file system that takes ``A`` for ``a``, which cannot be had without root."""
-    uuid = desk.context.upload(folder, META)
     forge(desk, uuid, folder_called("PART"))
     get_tree = desk.storage.get_tree
 
@@ -391,29 +382,27 @@ def test_names_that_are_one_where_they_go(
 
     monkeypatch.setattr(desk.storage, "get_tree", fold)
     with pytest.raises(UnsafePathError, match="takes names for one that differ by case"):
-        desk.context.download(uuid, world / "back")
+        desk.download(uuid, world / "back")
     assert list(world.iterdir()) == []
 
 
 def test_a_link_in_the_target_is_not_followed_out_of_it(
-    desk: Any, folder: Path, world: Path, tmp_path: Path
+    desk: Any, uuid: str, world: Path, tmp_path: Path
 ) -> None:
-    uuid = desk.context.upload(folder, META)
     forge(desk, uuid, lambda fields: fields.update(directories=["out/new"]))
     (world / "back").mkdir()
     (world / "back" / "out").symlink_to(tmp_path / "work" / "neighbour")
     with pytest.raises(InvalidCheckpointError, match=r"a link there leads out of it, to .*neigh"):
-        desk.context.download(uuid, world / "back")
+        desk.download(uuid, world / "back")
     assert [path.name for path in (world / "back").iterdir()] == ["out"]
 
 
 def test_a_link_for_a_file_in_the_target_is_replaced(
-    desk: Any, folder: Path, world: Path, tmp_path: Path
+    desk: Any, uuid: str, world: Path, tmp_path: Path
 ) -> None:
-    uuid = desk.context.upload(folder, META)
     (world / "back").mkdir()
     (world / "back" / "part").symlink_to(tmp_path / "escaped")
-    desk.context.download(uuid, world / "back")
+    desk.download(uuid, world / "back")
     assert (world / "back" / "part").read_bytes() == b"0123456789"
     assert not (world / "back" / "part").is_symlink()
 
@@ -435,62 +424,27 @@ LINKS: dict[str, Callable[[Path, Path], object]] = {
 
 @pytest.mark.parametrize("kind", LINKS)
 def test_a_link_that_leads_out_of_a_local_checkpoint(
-    local_desk: Any, folder: Path, world: Path, tmp_path: Path, kind: str
+    local_desk: Any, local_uuid: str, world: Path, tmp_path: Path, kind: str
 ) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    path = local_desk.storage.root / uuid / "part"
+    path = local_desk.storage.root / local_uuid / "part"
     path.unlink()
     LINKS[kind](path, tmp_path / "work" / "neighbour")
     message = "part: is a link that leads out of the checkpoint, to '"
     for selector in (None, lambda name: name == "part"):
         with pytest.raises(CheckpointCorruptError, match=message):
-            local_desk.context.download(uuid, world / "back", selector=selector)
+            local_desk.download(local_uuid, world / "back", selector=selector)
         with pytest.raises(CheckpointCorruptError, match=message):
-            local_desk.context.restore_path(uuid, selector=selector).__enter__()
+            local_desk.restore_path(local_uuid, selector=selector).__enter__()
     assert list(world.iterdir()) == []
-    delete_checkpoint(local_desk.storage, uuid)
-    assert not (local_desk.storage.root / uuid).exists()
-
-
-@pytest.mark.parametrize("kind", ["a named pipe", "a socket", "a device", "a folder"])
-def test_what_is_no_file_is_not_opened(
-    local_desk: Any, folder: Path, world: Path, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Opening a pipe would wait for ever, and reading a device would not end."""
-    uuid = local_desk.context.upload(folder, META)
-    path = local_desk.storage.root / uuid / "part"
-    path.unlink()
-    forge(local_desk, uuid, entry(size=0))
-    with contextlib.ExitStack() as stack:
-        if kind == "a named pipe":
-            os.mkfifo(path)
-        elif kind == "a socket":
-            import socket
-
-            monkeypatch.chdir(path.parent)  # a socket's path is short
-            stack.enter_context(socket.socket(socket.AF_UNIX)).bind("part")
-        elif kind == "a device":
-            # Where only root may make one, a terminal's other end will do.
-            path.symlink_to("/dev/full")
-        else:
-            path.mkdir()
-        expected = {"a device": "leads out of the checkpoint", "a folder": "is missing"}
-        message = f"part: is {kind}, not a file|part: .*{expected.get(kind, kind)}"
-        for selector in (None, lambda name: name == "part"):
-            with pytest.raises(CheckpointCorruptError, match=message):
-                local_desk.context.download(uuid, world / "back", selector=selector)
-            with pytest.raises(CheckpointCorruptError, match=message):
-                local_desk.context.restore_path(uuid, selector=selector).__enter__()
-        assert [fault.name for fault in verify_checkpoint(local_desk.storage, uuid)] == ["part"]
-    assert list(world.iterdir()) == []
+    delete_checkpoint(local_desk.storage, local_uuid)
+    assert not (local_desk.storage.root / local_uuid).exists()
 
 
 @pytest.mark.parametrize("kind", ["folder", "manifest", "manifest pipe"])
 def test_a_checkpoint_that_is_a_link_itself(
-    local_desk: Any, folder: Path, world: Path, tmp_path: Path, kind: str
+    local_desk: Any, local_uuid: str, world: Path, kind: str
 ) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    root = local_desk.storage.root / uuid
+    root = local_desk.storage.root / local_uuid
     if kind == "folder":
         root.rename(world / "moved")
         root.symlink_to(world / "moved")
@@ -504,21 +458,21 @@ def test_a_checkpoint_that_is_a_link_itself(
         os.mkfifo(root / "manifest.json")
         message = "no committed checkpoint|cannot be used: it is empty"
     calls: list[Callable[[], object]] = [
-        lambda: local_desk.context.download(uuid, world / "back"),
-        lambda: local_desk.context.restore_path(uuid).__enter__(),
-        lambda: local_desk.context.get_manifest(uuid),
+        lambda: local_desk.download(local_uuid, world / "back"),
+        lambda: local_desk.restore_path(local_uuid).__enter__(),
+        lambda: local_desk.get_manifest(local_uuid),
     ]
     for call in calls:
         with pytest.raises(CheckpointError, match=message):
             call()
-    assert [fault.name for fault in verify_checkpoint(local_desk.storage, uuid)] == [
+    assert [fault.name for fault in verify_checkpoint(local_desk.storage, local_uuid)] == [
         "manifest.json"
     ]
     assert not (world / "back").exists()
 
 
 def test_nothing_of_a_checkpoint_is_run(
-    desk: Any, folder: Path, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    desk: Any, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Pickles in the place of arrays and metadata, and code that Python would import."""
     bomb = pickle.dumps(Bomb(str(tmp_path / "executed")))
@@ -529,15 +483,15 @@ def test_nothing_of_a_checkpoint_is_run(
     for name, data in {**pickle_bytes, **dict.fromkeys(names, code.encode())}.items():
         (source / name).parent.mkdir(parents=True, exist_ok=True)
         (source / name).write_bytes(data)
-    uuid = desk.context.upload(source, META)
+    uuid = desk.upload(source, META)
     monkeypatch.chdir(source)
-    assert desk.context.get_metadata(uuid) == META
-    desk.context.download(uuid, world / "back")
-    with desk.context.restore_path(uuid) as path:
+    assert desk.get_metadata(uuid) == META
+    desk.download(uuid, world / "back")
+    with desk.restore_path(uuid) as path:
         assert (path / "weights.npy").read_bytes() == bomb
     assert verify_checkpoint(desk.storage, uuid) == []
     repair_checkpoint(desk.database, desk.storage, desk.database.get_checkpoint(uuid))
-    desk.context.delete(uuid, globs=["*.pkl"])
+    desk.delete(uuid, globs=["*.pkl"])
     assert not list(tmp_path.glob("executed*"))
     (tmp_path / "executed").mkdir()
     with pytest.raises(FileExistsError):
@@ -551,12 +505,12 @@ def test_nothing_of_a_checkpoint_is_run(
 )
 def test_a_uuid_that_is_a_path(desk: Any, world: Path, uuid: Any) -> None:
     calls: list[Callable[[], object]] = [
-        lambda: desk.context.download(uuid, world / "back"),
-        lambda: desk.context.restore_path(uuid).__enter__(),
-        lambda: desk.context.get_manifest(uuid),
-        lambda: desk.context.get_metadata(uuid),
-        lambda: desk.context.delete(uuid),
-        lambda: desk.context.delete(uuid, globs=["*"]),
+        lambda: desk.download(uuid, world / "back"),
+        lambda: desk.restore_path(uuid).__enter__(),
+        lambda: desk.get_manifest(uuid),
+        lambda: desk.get_metadata(uuid),
+        lambda: desk.delete(uuid),
+        lambda: desk.delete(uuid, globs=["*"]),
         lambda: verify_checkpoint(desk.storage, uuid),
     ]
     for call in calls:
@@ -566,10 +520,9 @@ def test_a_uuid_that_is_a_path(desk: Any, world: Path, uuid: Any) -> None:
 
 
 @pytest.mark.parametrize("glob", ["../*", "a/../../*", "/etc/*", ".", "", "**/../../x"])
-def test_globs_that_lead_out(desk: Any, folder: Path, world: Path, glob: str) -> None:
-    uuid = desk.context.upload(folder, META)
+def test_globs_that_lead_out(desk: Any, uuid: str, world: Path, glob: str) -> None:
     with pytest.raises(UnsafePathError, match="patterns are relative to the checkpoint"):
-        desk.context.delete(uuid, globs=[glob])
+        desk.delete(uuid, globs=[glob])
     assert verify_checkpoint(desk.storage, uuid) == []
     assert world.exists()
 
@@ -578,5 +531,5 @@ def test_globs_that_would_take_for_ever(desk: Any, folder: Path) -> None:
     deep = folder / "/".join("d" * 60)
     deep.mkdir(parents=True)
     (deep / "file").write_text("")
-    uuid = desk.context.upload(folder, META)
-    assert "part" in desk.context.delete(uuid, globs=["**/" * 40 + "nothing", "*d" * 30 + "x"])
+    uuid = desk.upload(folder, META)
+    assert "part" in desk.delete(uuid, globs=["**/" * 40 + "nothing", "*d" * 30 + "x"])

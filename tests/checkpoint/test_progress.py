@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from fault_proxy import FaultProxy, fault_proxy
+from processes import wait_until
 from rich.console import Console
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, moto
 from terminal import on_a_terminal, without_colour
@@ -100,9 +101,8 @@ def test_every_byte_is_told_with_the_total_known_before(
     ]  # fmt: skip
 
 
-def test_a_repair_tells_too(desk: Any, folder: Path) -> None:
+def test_a_repair_tells_too(desk: Any, uuid: str) -> None:
     recorder = Recorder()
-    uuid = desk.context.upload(folder, META)
     record = desk.database.get_checkpoint(uuid)
     repair_checkpoint(desk.database, desk.storage, record, observer=recorder)
     assert recorder.told == recorder.totals == [record.size_bytes]
@@ -127,11 +127,7 @@ def test_a_short_transfer_has_no_bar() -> None:
 def test_a_transfer_that_stands_still_from_the_start_has_a_bar() -> None:
     console = terminal()
     with TransferBars(console, delay_s=0.0).transfer("saving", 100):
-        deadline = threading.Event()
-        for _ in range(2000):
-            if "saving" in text_of(console):
-                break
-            deadline.wait(0.01)
+        wait_until(lambda: "saving" in text_of(console))
         assert "0/100 bytes" in text_of(console)
 
 
@@ -140,8 +136,7 @@ def test_a_bar_does_not_pass_its_end_and_goes_with_a_failure() -> None:
 
     def transfer() -> None:
         with TransferBars(console, delay_s=0.0).transfer("saving", 100) as advance:
-            while "saving" not in text_of(console):
-                threading.Event().wait(0.01)
+            wait_until(lambda: "saving" in text_of(console))
             advance(150)  # a part was sent twice
             raise OSError("gone")
 

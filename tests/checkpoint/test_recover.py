@@ -23,8 +23,7 @@ def begin(desk: Any, uuid: str) -> None:
     )
 
 
-def test_committed_but_not_recorded_becomes_complete(desk: Any, folder: Path) -> None:
-    uuid = desk.context.upload(folder, META)
+def test_committed_but_not_recorded_becomes_complete(desk: Any, uuid: str) -> None:
     before = desk.database.get_checkpoint(uuid)
     from sqlalchemy import text
 
@@ -33,12 +32,12 @@ def test_committed_but_not_recorded_becomes_complete(desk: Any, folder: Path) ->
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == [uuid]
     after = desk.database.get_checkpoint(uuid)
     assert (after.state, after.resources) == ("COMPLETED", before.resources)
-    assert after.metadata == META
+    assert after.metadata == before.metadata
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
 
 
 def test_half_written_vanishes_and_others_stay(desk: Any, folder: Path) -> None:
-    whole = desk.context.upload(folder, META)
+    whole = desk.upload(folder, META)
     begin(desk, "half")
     desk.storage.replace("half/weights", b"x" * 1000)
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
@@ -58,7 +57,7 @@ def test_an_empty_manifest_does_not_count(desk: Any) -> None:
 def test_a_damaged_manifest_does_not_stop_the_next_start(
     desk: Any, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    whole = desk.context.upload(folder, META)
+    whole = desk.upload(folder, META)
     begin(desk, "broken")
     desk.storage.replace("broken/manifest.json", b"{ cut off")
     assert recover_checkpoints(desk.database, desk.storage, desk.trial_id) == []
@@ -67,17 +66,14 @@ def test_a_damaged_manifest_does_not_stop_the_next_start(
     assert desk.names("broken") == ["manifest.json"]
 
 
-def test_an_interrupted_deletion_is_finished(desk: Any, folder: Path) -> None:
-    uuid = desk.context.upload(folder, META)
+def test_an_interrupted_deletion_is_finished(desk: Any, uuid: str) -> None:
     desk.database.record_checkpoint(CheckpointDeleting(uuid=uuid))
     recover_checkpoints(desk.database, desk.storage, desk.trial_id)
     assert desk.names(uuid) == []
     assert desk.states() == {uuid: "DELETED"}
 
 
-def test_a_storage_that_is_away_is_not_taken_for_an_empty_one(
-    local_desk: Any, folder: Path
-) -> None:
+def test_a_storage_that_is_away_is_not_taken_for_an_empty_one(local_desk: Any) -> None:
     begin(local_desk, "half")
     shutil.rmtree(local_desk.storage.root, ignore_errors=True)
     with pytest.raises(StorageError, match=r"is not there.*\n.*may be whole.*\n.*Mount it"):
@@ -109,7 +105,7 @@ def test_the_lost_answer_of_a_commit_is_not_a_failure(desk: Any, folder: Path) -
         real(key, data)
 
     desk.storage.create = create
-    uuid = desk.context.upload(folder, META)
+    uuid = desk.upload(folder, META)
     assert desk.states() == {uuid: "COMPLETED"}
     assert verify_checkpoint(desk.storage, uuid) == []
 
@@ -129,7 +125,7 @@ def test_another_writer_under_the_same_uuid_is_a_conflict(desk: Any, folder: Pat
 
     desk.storage.create = create
     with pytest.raises(Exception, match=r"another process committed checkpoint .* other files"):
-        desk.context.upload(folder, META)
+        desk.upload(folder, META)
 
 
 def test_files_that_change_while_they_are_saved(local_desk: Any, folder: Path) -> None:
@@ -142,7 +138,7 @@ def test_files_that_change_while_they_are_saved(local_desk: Any, folder: Path) -
 
     local_desk.storage.replace = replace
     with pytest.raises(Exception, match=r"was not committed: weights.bin has 14 bytes"):
-        local_desk.context.upload(folder, META)
+        local_desk.upload(folder, META)
     assert local_desk.storage.list() == []
 
 
@@ -155,7 +151,7 @@ def test_a_cleanup_that_fails_does_not_hide_the_error(
     local_desk.storage.delete_tree = delete_tree
 
     def save() -> None:
-        with local_desk.context.store_path(META) as (path, _):
+        with local_desk.store_path(META) as (path, _):
             (path / "w").write_text("half")
             raise ValueError("mine")
 

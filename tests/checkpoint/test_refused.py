@@ -36,9 +36,9 @@ LOOP["self"] = LOOP
 )
 def test_metadata(desk: Any, folder: Path, metadata: Any, message: str) -> None:
     with pytest.raises(InvalidCheckpointError, match=message):
-        desk.context.upload(folder, metadata)
+        desk.upload(folder, metadata)
     with pytest.raises(InvalidCheckpointError, match=message):
-        desk.context.store_path(metadata).__enter__()
+        desk.store_path(metadata).__enter__()
     assert desk.states() == {}
     assert desk.storage.list() == []
 
@@ -51,15 +51,15 @@ def test_numpy_scalars_and_tuples_become_plain(desk: Any, folder: Path) -> None:
         "shape": (1, 2),
         "zero": np.array(3),
     }
-    uuid = desk.context.upload(folder, metadata)
-    assert desk.context.get_metadata(uuid) == {
+    uuid = desk.upload(folder, metadata)
+    assert desk.get_metadata(uuid) == {
         "steps_completed": 5, "loss": 0.5, "flag": True, "shape": [1, 2], "zero": 3,
     }  # fmt: skip
 
 
 def refused(desk: Any, folder: Path, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
-        desk.context.upload(folder, {"steps_completed": 1})
+        desk.upload(folder, {"steps_completed": 1})
     assert desk.storage.list() == []
     assert desk.states() == {}
 
@@ -101,8 +101,8 @@ def test_the_manifests_name_is_taken(desk: Any, folder: Path) -> None:
 
 def test_a_manifest_in_a_folder_below_is_fine(desk: Any, folder: Path) -> None:
     (folder / "variables" / "manifest.json").write_text("{}")
-    uuid = desk.context.upload(folder, {"steps_completed": 1})
-    assert "variables/manifest.json" in desk.context.get_manifest(uuid).files
+    uuid = desk.upload(folder, {"steps_completed": 1})
+    assert "variables/manifest.json" in desk.get_manifest(uuid).files
 
 
 def test_no_folder(desk: Any, folder: Path) -> None:
@@ -112,7 +112,7 @@ def test_no_folder(desk: Any, folder: Path) -> None:
 
 def test_what_a_block_made_is_looked_at_too(desk: Any) -> None:
     def save() -> None:
-        with desk.context.store_path({"steps_completed": 1}) as (path, _):
+        with desk.store_path({"steps_completed": 1}) as (path, _):
             (path / "out").symlink_to("/etc/passwd")
 
     with pytest.raises(UnsafePathError, match="'out' is a link that leads out"):

@@ -166,14 +166,13 @@ def test_the_kept_set_obeys_each_rule(
 class Experiment:
     """An experiment of two trials that are complete, with validations and checkpoints."""
 
-    def __init__(self, desk: Any, folder: Path, config: dict[str, Any] | None = None) -> None:
+    def __init__(self, desk: Any, folder: Path) -> None:
         self.desk = desk
         self.database = desk.database
         searcher = {"metric": "loss", "smaller_is_better": True}
         self.id = self.database.create_experiment(
-            config={"searcher": searcher, **(config or {})}, config_text=None, model_dir="/",
-            name="kept",
-        )  # fmt: skip
+            config={"searcher": searcher}, config_text=None, model_dir="/", name="kept"
+        )
         self.folder = folder
         self.trials = [self.add_trial(), self.add_trial()]
         self.end(ExperimentState.COMPLETED)
@@ -188,7 +187,7 @@ class Experiment:
             self.database.set_trial_state(trial_id, TrialState(state.value))
         self.database.set_experiment_state(self.id, state)
 
-    def save(self, trial: int, step: int, loss: float | None = None, run_id: int = 1) -> str:
+    def save(self, step: int, loss: float | None = None, *, trial: int = 0) -> str:
         trial_id = self.trials[trial]
         context = CheckpointContext(
             storage=self.desk.storage, distributed=DistributedContext(), database=self.database,
@@ -196,20 +195,24 @@ class Experiment:
         )  # fmt: skip
         uuid = context.upload(self.folder, {"steps_completed": step})
         if loss is not None:
-            self.validate(trial, step, loss, run_id)
+            self.validate(step, loss, trial_id=trial_id)
         return uuid
 
-    def validate(self, trial: int, step: int, loss: float, run_id: int = 1) -> None:
+    def validate(
+        self, step: int, loss: float, *, run_id: int = 1, trial_id: int | None = None
+    ) -> None:
         self.database.add_metrics(
             [
                 MetricRecord(
-                    trial_id=self.trials[trial], run_id=run_id, kind="validation",
+                    trial_id=trial_id or self.trials[0], run_id=run_id, kind="validation",
                     steps_completed=step, metrics={"loss": loss, "accuracy": 1 - loss},
                 )
             ]
         )  # fmt: skip
 
-    def prune(self, **options: Any) -> RetentionPlan:
+    def prune(self, *numbers: int, **options: Any) -> RetentionPlan:
+        """Delete what a policy of these numbers, or by default the configuration's, lets go."""
+        options["policy"] = policy(*numbers) if numbers else None
         return apply_retention(self.database, self.desk.storage, self.id, **options)
 
 
@@ -220,10 +223,10 @@ def experiment(desk: Any, folder: Path) -> Experiment:
 
 def test_a_pass_deletes_the_others_and_a_second_one_nothing(experiment: Experiment) -> None:
     desk = experiment.desk
-    best = experiment.save(0, 10, 0.1)
-    gone = [experiment.save(0, 20, 0.5), experiment.save(0, 30, math.nan)]
-    latest = experiment.save(0, 40)
-    other = experiment.save(1, 10, 0.3)
+    best = experiment.save(10, 0.1)
+    gone = [experiment.save(20, 0.5), experiment.save(30, math.nan)]
+    latest = experiment.save(40)
+    other = experiment.save(10, 0.3, trial=1)
     told: list[str] = []
     plan = experiment.prune(on_deleted=told.append)
     assert plan.kept == {
@@ -243,37 +246,37 @@ def test_a_pass_deletes_the_others_and_a_second_one_nothing(experiment: Experime
 
 
 def test_the_metric_is_that_of_the_last_run_at_the_step(experiment: Experiment) -> None:
-    first = experiment.save(0, 10, 0.1)
-    second = experiment.save(0, 20, 0.2)
-    experiment.save(0, 30)
+    first = experiment.save(10, 0.1)
+    second = experiment.save(20, 0.2)
+    experiment.save(30)
     experiment.database.start_run(experiment.trials[0])
-    experiment.validate(0, 10, 0.9, run_id=2)
+    experiment.validate(10, 0.9, run_id=2)
     experiment.end(ExperimentState.COMPLETED)
-    plan = experiment.prune(policy=policy(0, 1, 0))
+    plan = experiment.prune(0, 1, 0)
     assert set(plan.kept) == {second}
     assert first in plan.deleted
 
 
 def test_missing_checkpoints_do_not_count(experiment: Experiment) -> None:
-    older = [experiment.save(0, step) for step in (10, 20, 30)]
-    missing = [experiment.save(0, step) for step in (40, 50)]
+    older = [experiment.save(step) for step in (10, 20, 30)]
+    missing = [experiment.save(step) for step in (40, 50)]
     for uuid in missing:
         experiment.desk.storage.delete_tree(uuid)
-    plan = experiment.prune(policy=policy(0, 0, 1))
+    plan = experiment.prune(0, 0, 1)
     assert set(plan.kept) == {older[2]}
     assert plan.deleted == tuple(older[:2])
 
 
 def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
     database = experiment.database
-    registered, source, gone = (experiment.save(0, step) for step in (10, 20, 30))
+    registered, source, gone = (experiment.save(step) for step in (10, 20, 30))
     database.create_model("m")
     database.register_version("m", registered)
     other = database.create_experiment(
         config={"searcher": {"source_checkpoint_uuid": source}}, config_text=None, model_dir="/",
         name="warm",
     )  # fmt: skip
-    plan = experiment.prune(policy=policy(0, 0, 0))
+    plan = experiment.prune(0, 0, 0)
     assert plan.kept == {
         registered: ("in the model registry: m version 1",),
         source: (f"experiment {other} starts from it",),
@@ -292,37 +295,37 @@ def test_what_others_rely_on_is_exempt(experiment: Experiment) -> None:
 
 @pytest.mark.parametrize("state", ["RUNNING", "PAUSED", "ERROR"])
 def test_what_a_trial_may_go_on_from_stays(experiment: Experiment, state: str) -> None:
-    gone = experiment.save(0, 10, 0.1)
-    before = experiment.save(0, 20, 0.2)
-    latest = experiment.save(0, 30, 0.3)
-    experiment.validate(0, 40, 0.4)
+    gone = experiment.save(10, 0.1)
+    before = experiment.save(20, 0.2)
+    latest = experiment.save(30, 0.3)
+    experiment.validate(40, 0.4)
     experiment.end(ExperimentState(state))
-    plan = experiment.prune(policy=policy(0, 0, 0))
+    plan = experiment.prune(0, 0, 0)
     # Two: the newest one may turn out to be damaged.
     reason = ("its trial may resume from it",)
     assert plan.kept == {latest: reason, before: reason}
     assert plan.deleted == (gone,)
-    plan = experiment.prune(policy=policy(0, 0, 1))
+    plan = experiment.prune(0, 0, 1)
     assert plan.kept == {latest: ("latest of its trial",), before: reason}
     experiment.end(ExperimentState.CANCELED)
-    assert experiment.prune(policy=policy(0, 0, 0)).deleted == (before, latest)
+    assert experiment.prune(0, 0, 0).deleted == (before, latest)
 
 
 def test_what_may_turn_out_to_be_the_best_stays_until_it_is_judged(experiment: Experiment) -> None:
-    saved = [experiment.save(0, step) for step in (10, 20, 30, 40)]
-    experiment.validate(0, 10, 0.5)
+    saved = [experiment.save(step) for step in (10, 20, 30, 40)]
+    experiment.validate(10, 0.5)
     experiment.end(ExperimentState.RUNNING)
     # The reports of a worker come in later than its checkpoints.
     plan = experiment.prune()
     assert plan.deleted == ()
     assert plan.kept[saved[1]] == ("its validation may not be recorded yet",)
-    experiment.validate(0, 20, 0.1)
+    experiment.validate(20, 0.1)
     assert experiment.prune().deleted == (saved[0],)
-    experiment.validate(0, 30, 0.3)
-    experiment.validate(0, 40, 0.4)
+    experiment.validate(30, 0.3)
+    experiment.validate(40, 0.4)
     assert experiment.prune().deleted == ()
-    last = experiment.save(0, 50)
-    experiment.validate(0, 60, 0.6)
+    last = experiment.save(50)
+    experiment.validate(60, 0.6)
     assert experiment.prune().deleted == (saved[2],)
     assert {*experiment.prune().kept} == {saved[1], saved[3], last}
 
@@ -330,16 +333,16 @@ def test_what_may_turn_out_to_be_the_best_stays_until_it_is_judged(experiment: E
 def test_a_trial_that_failed_in_an_experiment_that_is_over_goes_on_no_more(
     experiment: Experiment,
 ) -> None:
-    uuid = experiment.save(0, 10)
+    uuid = experiment.save(10)
     experiment.database.set_trial_state(experiment.trials[0], TrialState.ERROR)
-    assert experiment.prune(policy=policy(0, 0, 0)).deleted == (uuid,)
+    assert experiment.prune(0, 0, 0).deleted == (uuid,)
 
 
 def test_what_is_not_whole_is_left_to_others_and_begun_deletions_are_finished(
     experiment: Experiment,
 ) -> None:
     database, desk = experiment.database, experiment.desk
-    active, damaged, part, begun = (experiment.save(0, step) for step in (10, 20, 30, 40))
+    active, damaged, part, begun = (experiment.save(step) for step in (10, 20, 30, 40))
     from sqlalchemy import text
 
     with database._write() as connection:
@@ -349,7 +352,7 @@ def test_what_is_not_whole_is_left_to_others_and_begun_deletions_are_finished(
     database.record_checkpoint(CheckpointDamaged(uuid=damaged))
     delete_checkpoint(desk.storage, part, database=database, globs=["weights.bin"])
     database.record_checkpoint(CheckpointDeleting(uuid=begun))
-    plan = experiment.prune(policy=policy(0, 0, 0))
+    plan = experiment.prune(0, 0, 0)
     assert plan.deleted == (begun,)
     states = desk.states()
     assert [states[uuid] for uuid in (active, damaged, part, begun)] == [
@@ -360,7 +363,7 @@ def test_what_is_not_whole_is_left_to_others_and_begun_deletions_are_finished(
 
 
 def test_one_that_is_registered_meanwhile_stays(experiment: Experiment) -> None:
-    first, second, third = (experiment.save(0, step) for step in (10, 20, 30))
+    first, second, third = (experiment.save(step) for step in (10, 20, 30))
     database = experiment.database
     database.create_model("m")
 
@@ -368,7 +371,7 @@ def test_one_that_is_registered_meanwhile_stays(experiment: Experiment) -> None:
         if uuid == first:
             database.register_version("m", second)
 
-    plan = experiment.prune(policy=policy(0, 0, 0), on_deleted=register)
+    plan = experiment.prune(0, 0, 0, on_deleted=register)
     assert plan.deleted == (first, third)
     assert "in the model registry" in plan.kept[second][0]
     assert verify_checkpoint(experiment.desk.storage, second) == []
@@ -379,15 +382,15 @@ def test_other_storages_and_other_experiments_are_left_alone(
 ) -> None:
     from detcore.storage import LocalStorage
 
-    mine = experiment.save(0, 10)
+    mine = experiment.save(10)
     elsewhere = make_desk(experiment.database, LocalStorage(tmp_path / "elsewhere"))
     desk, experiment.desk = experiment.desk, elsewhere
-    away = experiment.save(0, 20)
+    away = experiment.save(20)
     experiment.desk = desk
-    neighbour = Experiment(desk, folder).save(0, 10)
+    neighbour = Experiment(desk, folder).save(10)
     assert plan_retention(
         experiment.database, experiment.id, policy=policy(0, 0, 0)
     ).deleted == (mine, away)  # fmt: skip
-    assert experiment.prune(policy=policy(0, 0, 0)).deleted == (mine,)
+    assert experiment.prune(0, 0, 0).deleted == (mine,)
     states = desk.states()
     assert (states[away], states[neighbour]) == ("COMPLETED", "COMPLETED")

@@ -12,7 +12,13 @@ from typing import Any
 
 import pytest
 
-from detcore.checkpoint import DownloadMode, describe_checkpoint, list_committed
+from detcore.checkpoint import (
+    MANIFEST_FILE,
+    DownloadMode,
+    describe_checkpoint,
+    list_committed,
+)
+from detcore.checkpoint._manifest import read_manifest
 from detcore.errors import (
     CheckpointNotFoundError,
     InvalidCheckpointError,
@@ -23,9 +29,9 @@ META = {"steps_completed": 7, "note": "ü", "nested": {"list": [1, 2.5, None, Tr
 
 def test_upload_and_download(desk: Any, folder: Path, tmp_path: Path, tree: Any) -> None:
     before = tree(folder)
-    uuid = desk.context.upload(folder, META)
+    uuid = desk.upload(folder, META)
     assert tree(folder) == before  # the user's folder is not written into
-    desk.context.download(uuid, tmp_path / "back")
+    desk.download(uuid, tmp_path / "back")
     after = tree(tmp_path / "back")
     assert json.loads(after.pop("metadata.json")) == META
     assert after == before
@@ -33,8 +39,8 @@ def test_upload_and_download(desk: Any, folder: Path, tmp_path: Path, tree: Any)
 
 
 def test_records_and_observers_are_told(desk: Any, folder: Path) -> None:
-    first = desk.context.upload(folder, META)
-    second = desk.context.upload(folder, {"steps_completed": 9})
+    first = desk.upload(folder, META)
+    second = desk.upload(folder, {"steps_completed": 9})
     record = desk.database.latest_checkpoint(desk.trial_id)
     assert record.uuid == second
     assert record.state == "COMPLETED"
@@ -49,19 +55,19 @@ def test_records_and_observers_are_told(desk: Any, folder: Path) -> None:
     assert told.size_bytes == record.size_bytes
     assert told.url == f"{desk.storage.url}/{second}"
     assert sorted(list_committed(desk.storage)) == sorted([first, second])
-    assert desk.context.get_metadata(first) == META
-    assert desk.context.get_manifest(second).parent == first
+    assert desk.get_metadata(first) == META
+    assert desk.get_manifest(second).parent == first
 
 
 def test_store_path_and_restore_path(desk: Any) -> None:
-    with desk.context.store_path(META) as (path, uuid):
+    with desk.store_path(META) as (path, uuid):
         assert desk.states() == {uuid: "ACTIVE"}
         assert list_committed(desk.storage) == []
         (path / "sub").mkdir()
         (path / "sub" / "w").write_bytes(b"weights")
         (path / "void").mkdir()
     assert desk.states() == {uuid: "COMPLETED"}
-    with desk.context.restore_path(uuid) as restored:
+    with desk.restore_path(uuid) as restored:
         assert (restored / "sub" / "w").read_bytes() == b"weights"
         assert (restored / "void").is_dir()
         assert json.loads((restored / "metadata.json").read_text()) == META
@@ -69,9 +75,9 @@ def test_store_path_and_restore_path(desk: Any) -> None:
 
 
 def test_on_a_folder_the_paths_are_direct(local_desk: Any) -> None:
-    with local_desk.context.store_path(META) as (path, uuid):
+    with local_desk.store_path(META) as (path, uuid):
         assert path == local_desk.storage.root / uuid
-    with local_desk.context.restore_path(uuid) as restored:
+    with local_desk.restore_path(uuid) as restored:
         assert restored == path
     assert local_desk.saved[0].path == str(path)
 
@@ -79,7 +85,7 @@ def test_on_a_folder_the_paths_are_direct(local_desk: Any) -> None:
 @pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt(), SystemExit(3)])
 def test_a_failing_block_leaves_nothing(desk: Any, error: BaseException) -> None:
     def save() -> None:
-        with desk.context.store_path(META) as (path, _):
+        with desk.store_path(META) as (path, _):
             (path / "half").write_bytes(b"x" * 10_000)
             raise error
 
@@ -94,10 +100,10 @@ def test_a_failing_block_leaves_nothing(desk: Any, error: BaseException) -> None
 
 def test_metadata_of_the_user_is_kept(desk: Any, folder: Path, tmp_path: Path) -> None:
     (folder / "metadata.json").write_text('{"mine": 1}')
-    uuid = desk.context.upload(folder, META)
-    desk.context.download(uuid, tmp_path / "back")
+    uuid = desk.upload(folder, META)
+    desk.download(uuid, tmp_path / "back")
     assert (tmp_path / "back" / "metadata.json").read_text() == '{"mine": 1}'
-    assert desk.context.get_metadata(uuid) == META
+    assert desk.get_metadata(uuid) == META
 
 
 def test_selectors(desk: Any, folder: Path, tmp_path: Path, tree: Any) -> None:
@@ -107,82 +113,80 @@ def test_selectors(desk: Any, folder: Path, tmp_path: Path, tree: Any) -> None:
         asked.append(name)
         return name.startswith("variables/") or name == "empty/nested/"
 
-    uuid = desk.context.upload(folder, META, selector=pick)
+    uuid = desk.upload(folder, META, selector=pick)
     assert asked == ["link", "nothing", "variables/.hidden", "variables/a[0]", "weights.bin",
                      "empty/nested/"]  # fmt: skip
-    manifest = desk.context.get_manifest(uuid)
+    manifest = desk.get_manifest(uuid)
     assert sorted(manifest.files) == ["metadata.json", "variables/.hidden", "variables/a[0]"]
     assert manifest.directories == ("empty/nested",)
 
-    whole = desk.context.upload(folder, META)
-    desk.context.download(whole, tmp_path / "some", selector=lambda name: name == "nothing")
+    whole = desk.upload(folder, META)
+    desk.download(whole, tmp_path / "some", selector=lambda name: name == "nothing")
     assert tree(tmp_path / "some") == {"nothing": b""}
-    with desk.context.restore_path(whole, selector=lambda name: "a[" in name) as path:
+    with desk.restore_path(whole, selector=lambda name: "a[" in name) as path:
         assert tree(path) == {"variables": None, "variables/a[0]": b"zero"}
     assert not path.exists()
 
 
 def test_sharded_forms_work_with_one_worker(desk: Any, folder: Path) -> None:
-    uuid = desk.context.upload(folder, META, shard=True)
-    assert "weights.bin" in desk.context.get_manifest(uuid).files
-    with desk.context.store_path(META, shard=True) as (path, uuid):
+    uuid = desk.upload(folder, META, shard=True)
+    assert "weights.bin" in desk.get_manifest(uuid).files
+    with desk.store_path(META, shard=True) as (path, uuid):
         (path / "shard-0").write_bytes(b"0")
-    assert "shard-0" in desk.context.get_manifest(uuid).files
+    assert "shard-0" in desk.get_manifest(uuid).files
     with pytest.raises(InvalidCheckpointError, match="ckpt_dir=None on all workers"):
-        desk.context.upload(None, META, shard=True)
+        desk.upload(None, META, shard=True)
     with pytest.raises(InvalidCheckpointError, match="needs a ckpt_dir"):
-        desk.context.upload(None, META)
+        desk.upload(None, META)
     with pytest.raises(InvalidCheckpointError, match="a selector but no ckpt_dir"):
-        desk.context.upload(None, META, shard=True, selector=bool)
+        desk.upload(None, META, shard=True, selector=bool)
 
 
-def test_download_modes(desk: Any, folder: Path, tmp_path: Path) -> None:
-    uuid = desk.context.upload(folder, META)
+def test_download_modes(desk: Any, uuid: str, tmp_path: Path) -> None:
     for mode in DownloadMode:
-        desk.context.download(uuid, tmp_path / mode.name, mode)
+        desk.download(uuid, tmp_path / mode.name, mode)
         assert (tmp_path / mode.name / "weights.bin").exists()
     with pytest.raises(InvalidCheckpointError, match="download_mode is 'SHARED'"):
-        desk.context.download(uuid, tmp_path / "x", "SHARED")
+        desk.download(uuid, tmp_path / "x", "SHARED")
 
 
-def test_into_a_folder_that_exists(desk: Any, folder: Path, tmp_path: Path) -> None:
-    uuid = desk.context.upload(folder, META)
+def test_into_a_folder_that_exists(desk: Any, uuid: str, tmp_path: Path) -> None:
     target = tmp_path / "target"
     (target / "variables").mkdir(parents=True)
     (target / "variables" / "a[0]").write_text("old")
     (target / "mine").write_text("stays")
-    desk.context.download(uuid, target)
+    desk.download(uuid, target)
     assert (target / "variables" / "a[0]").read_text() == "zero"
     assert (target / "mine").read_text() == "stays"
     assert not [path for path in target.rglob("*") if ".tmp-" in path.name]
 
 
-def test_into_a_folder_with_something_in_the_way(desk: Any, folder: Path, tmp_path: Path) -> None:
-    uuid = desk.context.upload(folder, META)
+def test_into_a_folder_with_something_in_the_way(
+    desk: Any, uuid: str, folder: Path, tmp_path: Path
+) -> None:
     target = tmp_path / "target"
     (target / "weights.bin").mkdir(parents=True)
     with pytest.raises(InvalidCheckpointError, match=r"weights.bin is a folder"):
-        desk.context.download(uuid, target)
+        desk.download(uuid, target)
     assert [path.name for path in target.iterdir()] == ["weights.bin"]
     with pytest.raises(InvalidCheckpointError, match=r"which is a file"):
-        desk.context.download(uuid, folder / "nothing")
+        desk.download(uuid, folder / "nothing")
 
 
-def test_a_failed_download_leaves_nothing(local_desk: Any, folder: Path, tmp_path: Path) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    (local_desk.storage.root / uuid / "nothing").unlink()
+def test_a_failed_download_leaves_nothing(local_desk: Any, local_uuid: str, tmp_path: Path) -> None:
+    (local_desk.storage.root / local_uuid / "nothing").unlink()
     with pytest.raises(Exception, match="nothing: is missing"):
-        local_desk.context.download(uuid, tmp_path / "to" / "back")
+        local_desk.download(local_uuid, tmp_path / "to" / "back")
     assert not (tmp_path / "to").exists()
 
 
 def test_what_is_not_there(desk: Any, tmp_path: Path) -> None:
     uuid = "00000000-0000-0000-0000-000000000000"
     calls: list[Callable[[], object]] = [
-        lambda: desk.context.get_metadata(uuid),
-        lambda: desk.context.download(uuid, tmp_path / "x"),
-        lambda: desk.context.restore_path(uuid).__enter__(),
-        lambda: desk.context.delete(uuid, globs=["*"]),
+        lambda: desk.get_metadata(uuid),
+        lambda: desk.download(uuid, tmp_path / "x"),
+        lambda: desk.restore_path(uuid).__enter__(),
+        lambda: desk.delete(uuid, globs=["*"]),
     ]
     for call in calls:
         with pytest.raises(
@@ -191,33 +195,36 @@ def test_what_is_not_there(desk: Any, tmp_path: Path) -> None:
             call()
 
 
-def test_without_a_manifest_it_is_not_there_either(desk: Any, folder: Path) -> None:
-    uuid = desk.context.upload(folder, META)
+def test_without_a_manifest_it_is_not_there_either(desk: Any, uuid: str) -> None:
     desk.storage.delete([f"{uuid}/manifest.json"])
     with pytest.raises(CheckpointNotFoundError, match=r"6 files are there without a manifest"):
-        desk.context.get_metadata(uuid)
+        desk.get_metadata(uuid)
     assert list_committed(desk.storage) == []
+
+
+def test_a_manifest_that_was_deleted_after_it_was_listed(desk: Any) -> None:
+    with pytest.raises(CheckpointNotFoundError, match="no committed checkpoint x"):
+        read_manifest(desk.storage, "x", sizes={MANIFEST_FILE: 100})
 
 
 def test_saving_does_not_touch_the_state_of_random(desk: Any, folder: Path) -> None:
     random.seed(5)
     state = random.getstate()
-    desk.context.upload(folder, META)
-    with desk.context.store_path(META) as (path, uuid):
+    desk.upload(folder, META)
+    with desk.store_path(META) as (path, uuid):
         (path / "x").write_text("")
-    with desk.context.restore_path(uuid):
+    with desk.restore_path(uuid):
         pass
     assert random.getstate() == state
 
 
-def test_files_keep_the_mode_of_the_process(local_desk: Any, folder: Path) -> None:
-    uuid = local_desk.context.upload(folder, META)
-    mode = (local_desk.storage.root / uuid / "weights.bin").stat().st_mode
+def test_files_keep_the_mode_of_the_process(local_desk: Any, local_uuid: str) -> None:
+    mode = (local_desk.storage.root / local_uuid / "weights.bin").stat().st_mode
     assert stat.S_IMODE(mode) & 0o111 == 0
 
 
 def test_versions_are_noted(desk: Any, folder: Path) -> None:
-    desk.context.versions["tensorflow"] = "2.15.1"
-    versions = desk.context.get_manifest(desk.context.upload(folder, META)).versions
+    desk.versions["tensorflow"] = "2.15.1"
+    versions = desk.get_manifest(desk.upload(folder, META)).versions
     assert versions["tensorflow"] == "2.15.1"
     assert versions["detcore"]

@@ -12,6 +12,7 @@ import json
 import os
 import random
 import re
+import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -272,6 +273,12 @@ def _link_elsewhere(path: Path) -> None:
     path.symlink_to(target)
 
 
+def _make_socket(path: Path) -> None:
+    with pytest.MonkeyPatch.context() as patch, socket.socket(socket.AF_UNIX) as server:
+        patch.chdir(path.parent)  # a socket's path is short
+        server.bind(path.name)
+
+
 def _folder_is_a_link(saved: Saved) -> None:
     outside = saved.path("").parent.parent / "outside"
     saved.path("a").rename(outside)
@@ -325,6 +332,7 @@ DAMAGES: tuple[Damage, ...] = (
                a__weights=CHANGED),
     _in_folder("folder for a file", "state", Path.mkdir),
     _in_folder("pipe for a file", "empty", os.mkfifo, empty="is a named pipe, not a file"),
+    _in_folder("socket for a file", "empty", _make_socket, empty="is a socket, not a file"),
     _in_folder("file for a folder", "hollow", Path.touch, **{"hollow": STRAY, "hollow/": MISSING}),
     _in_folder("empty folder gone", "hollow", lambda path: None, **{"hollow/": MISSING}),
     Damage("folder is a link", _folder_is_a_link,

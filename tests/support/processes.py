@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -27,6 +29,12 @@ class Starter:
                 if process.poll() is None:
                     process.kill()
                     process.communicate()  # until its workers are gone
+
+
+def run_python(code: str) -> str:
+    """Run code in an interpreter of its own; return what it prints."""
+    command = [sys.executable, "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def is_running(pid: int) -> bool:
@@ -53,6 +61,15 @@ def _has(pid: int, field: str, number: int) -> bool:
         if line.startswith(field):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     raise AssertionError(f"Linux tells {field} of every process")
+
+
+def wait_until(condition: Callable[[], Any], timeout_s: float = 60) -> Any:
+    """Return the first value of a condition that is true."""
+    deadline = time.monotonic() + timeout_s
+    while not (value := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+    return value
 
 
 def wait_until_gone(pids: list[int], timeout_s: float) -> list[int]:
