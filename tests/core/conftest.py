@@ -30,8 +30,8 @@ class Home:
     def database(self) -> Database:
         return Database.open(self.url)
 
-    def start(self, code: str, name: str = "train.py") -> subprocess.Popen[str]:
-        """Start a script."""
+    def start(self, code: str, name: str = "train.py", *, until: str = "") -> subprocess.Popen[str]:
+        """Start a script; return when it has printed a line, if that is given."""
         script = self.path.parent / name
         script.write_text(code)
         process = subprocess.Popen(
@@ -43,6 +43,9 @@ class Home:
             text=True,
         )
         self.started.append(process)
+        if until:
+            assert process.stdout is not None
+            assert process.stdout.readline() == f"{until}\n"
         return process
 
     def run(self, code: str, name: str = "train.py") -> tuple[int, str, str]:

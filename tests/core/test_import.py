@@ -3,24 +3,18 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
+
+from processes import run_python
 
 HEAVY = {
     "numpy", "pydantic", "sqlalchemy", "alembic", "fsspec", "yaml", "rich", "click", "pluggy",
-    "platformdirs", "asyncio", "concurrent.futures", "tempfile", "logging", "tensorflow", "torch",
+    "asyncio", "concurrent.futures", "tempfile", "logging", "tensorflow", "torch",
 }  # fmt: skip
 
 
-def modules_of(code: str) -> set[str]:
-    command = f"{code}\nimport sys, json; print(json.dumps(sorted(sys.modules)))"
-    done = subprocess.run([sys.executable, "-c", command], capture_output=True, check=True)
-    return set(json.loads(done.stdout))
-
-
 def test_making_a_context_opens_nothing_yet() -> None:
-    modules = modules_of(
-        "import os; os.environ['DETCORE_HOME'] = '/nonexistent/detcore'\n"
-        "from detcore import core\ncore.init()"
+    modules = run_python(
+        "import os, sys, json; os.environ['DETCORE_HOME'] = '/nonexistent/detcore'\n"
+        "from detcore import core\ncore.init()\nprint(json.dumps([*sys.modules]))"
     )
-    assert not modules & (HEAVY - {"platformdirs"})
+    assert not {*json.loads(modules)} & HEAVY

@@ -6,13 +6,13 @@ import contextlib
 import json
 import signal
 import socket
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from forked import call_in_child
+from processes import wait_until
 
 from detcore import core
 from detcore.checkpoint import verify_checkpoint
@@ -21,6 +21,8 @@ from detcore.environment import read_environment
 from detcore.errors import ConfigError, ContextStateError, InvalidHP, RunError, StorageError
 from detcore.storage import LocalStorage
 from detcore.types import Length, Unit
+
+Open = Callable[..., core.Context]
 
 SCRIPT = """
 from detcore import InvalidHP, core
@@ -100,7 +102,7 @@ def exiting_early(reason: core.EarlyExitReason) -> Callable[[core.Context], None
     ],
 )
 def test_it_is_recorded_as_the_block_ends(
-    alone: Callable[..., core.Context], home: Any, end: Any, state: str, error: str | None
+    alone: Open, home: Any, end: Any, state: str, error: str | None
 ) -> None:
     with contextlib.suppress(BaseException), alone() as context:
         end(context)
@@ -109,7 +111,7 @@ def test_it_is_recorded_as_the_block_ends(
     assert (trial.state.value, trial.error) == (state, error)
 
 
-def test_start_and_close_do_what_with_does(alone: Callable[..., core.Context], home: Any) -> None:
+def test_start_and_close_do_what_with_does(alone: Open, home: Any) -> None:
     context = alone()
     assert context.info is None
     with pytest.raises(ContextStateError, match=r"not open.*\n.*with core.init\(\) as context"):
@@ -126,19 +128,11 @@ def test_start_and_close_do_what_with_does(alone: Callable[..., core.Context], h
     assert records(home)[0].state.value == "COMPLETED"
 
 
-@pytest.mark.parametrize("kind", ["path", "url", "dict"])
-def test_where_checkpoints_go(
-    alone: Callable[..., core.Context], tmp_path: Path, kind: str
-) -> None:
+def test_where_checkpoints_go(alone: Open, tmp_path: Path) -> None:
     root = tmp_path / "elsewhere"
     root.mkdir()
-    spec: Any = {
-        "path": str(root),
-        "url": root.as_uri(),
-        "dict": {"type": "shared_fs", "host_path": str(root)},
-    }[kind]
     with (
-        alone(checkpoint_storage=spec) as context,
+        alone(checkpoint_storage={"type": "shared_fs", "host_path": str(root)}) as context,
         context.checkpoint.store_path({"steps_completed": 1}) as (path, uuid),
     ):
         assert path == root / uuid
@@ -153,15 +147,13 @@ def test_where_checkpoints_go(
         ({"tensorboard_mode": None}, "tensorboard_mode is None"),
     ],
 )
-def test_arguments_of_the_wrong_kind(
-    alone: Callable[..., core.Context], arguments: Any, message: str
-) -> None:
+def test_arguments_of_the_wrong_kind(alone: Open, arguments: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         alone(**arguments)
 
 
 def test_a_storage_that_cannot_be_written_is_found_at_the_start(
-    alone: Callable[..., core.Context], tmp_path: Path, home: Any
+    alone: Open, tmp_path: Path, home: Any
 ) -> None:
     (tmp_path / "file").write_text("")
     handler = signal.getsignal(signal.SIGTERM)
@@ -197,23 +189,26 @@ def test_invalid_hp_under_a_runner(managed: Any, home: Any) -> None:
     assert records(home)[1].error == "INVALID_HP"
 
 
-def test_what_is_wrong_with_the_trials_file(home: Any, tmp_path: Path) -> None:
-    variables = {"DETCORE_HOME": str(tmp_path)}
+def test_a_process_that_was_not_started_for_a_trial() -> None:
     with pytest.raises(RunError, match=r"not started for a trial.*\n.*\n.*detcore run"):
-        core.read_trial_info(read_environment(variables))
+        core.read_trial_info(read_environment({}))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "info.json cannot be read"),
+        ("{", "info.json does not describe a trial"),
+        ('{"trial_id": 1}', "does not describe a trial.*missing"),
+        ('{"colour": 1}', r"does not know: colour.*\n.*same release"),
+    ],
+)
+def test_what_is_wrong_with_the_trials_file(tmp_path: Path, text: str | None, message: str) -> None:
     path = tmp_path / "info.json"
-    variables["DETCORE_TRIAL_INFO"] = str(path)
-    with pytest.raises(RunError, match=r"info.json cannot be read"):
-        core.read_trial_info(read_environment(variables))
-    path.write_text("{")
-    with pytest.raises(RunError, match=r"info.json does not describe a trial"):
-        core.read_trial_info(read_environment(variables))
-    path.write_text('{"trial_id": 1}')
-    with pytest.raises(RunError, match=r"does not describe a trial.*missing"):
-        core.read_trial_info(read_environment(variables))
-    path.write_text('{"colour": 1}')
-    with pytest.raises(RunError, match=r"does not know: colour.*\n.*same release"):
-        core.read_trial_info(read_environment(variables))
+    if text is not None:
+        path.write_text(text)
+    with pytest.raises(RunError, match=message):
+        core.read_trial_info(read_environment({"DETCORE_TRIAL_INFO": str(path)}))
 
 
 HANGING = """
@@ -231,10 +226,8 @@ with core.init() as context:
 
 
 def test_the_next_script_settles_what_a_killed_one_left(home: Any) -> None:
-    killed = home.start(HANGING, "killed.py")
-    assert killed.stdout.readline() == "saving\n"
-    alive = home.start(HANGING, "alive.py")
-    assert alive.stdout.readline() == "saving\n"
+    killed = home.start(HANGING, "killed.py", until="saving")
+    alive = home.start(HANGING, "alive.py", until="saving")
     killed.kill()
     killed.wait()
     code, _, stderr = home.run(SCRIPT.format(arguments="", body="pass"), "next.py")
@@ -245,8 +238,8 @@ def test_the_next_script_settles_what_a_killed_one_left(home: Any) -> None:
         assert "without saying how" in first.error
         assert (second.name, second.state.value) == ("alive.py", "RUNNING")
         assert (third.name, third.state.value) == ("next.py", "COMPLETED")
-        while len(database.list_checkpoints(experiment_id=second.id)) < 2:
-            time.sleep(0.01)  # its reports are on their way to the database
+        # Its reports are on their way to the database.
+        wait_until(lambda: len(database.list_checkpoints(experiment_id=second.id)) == 2)
         states = [
             [record.state for record in database.list_checkpoints(experiment_id=each.id)]
             for each in (first, second, third)
@@ -269,8 +262,7 @@ def test_a_storage_that_is_away_does_not_keep_other_scripts_from_starting(
 ) -> None:
     root, away = tmp_path / "mounted", tmp_path / "away"
     code = HANGING.replace("core.init()", f"core.init(checkpoint_storage={str(root)!r})")
-    killed = home.start(code, "killed.py")
-    assert killed.stdout.readline() == "saving\n"
+    killed = home.start(code, "killed.py", until="saving")
     killed.kill()
     killed.wait()
     root.rename(away)
@@ -287,8 +279,6 @@ def test_a_storage_that_is_away_does_not_keep_other_scripts_from_starting(
 
 
 def test_a_report_survives_sigkill(home: Any) -> None:
-    from detcore.database import ingest_spools
-
     code = """
 import os, signal
 from detcore import core
@@ -300,11 +290,7 @@ with core.init() as context:
 """
     returned, _, stderr = home.run(code)
     assert returned == -signal.SIGKILL, stderr
-    with home.database() as database:
-        ingest_spools(database, home.path)
-        trial = database.list_trials(1)[0]
-        steps = [row.steps_completed for row in database.metrics(trial.id, "training")]
-    assert steps == list(range(1, 322))
+    assert [row.steps_completed for row in records(home)[2]] == list(range(1, 322))
 
 
 def said(capsys: pytest.CaptureFixture[str]) -> list[str]:
@@ -415,7 +401,7 @@ def test_the_length_of_a_script_is_recorded(alone: Any, home: Any, length: Any, 
 
 
 def test_an_interrupt_while_a_trial_opens_is_no_traceback_of_detcore(
-    managed: Any, alone: Any, home: Any, monkeypatch: pytest.MonkeyPatch
+    managed: Any, alone: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupt(storage: LocalStorage) -> None:
         raise KeyboardInterrupt  # as Python's own handler does, which pytest-xdist replaces

@@ -33,8 +33,7 @@ print("handlers back", signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_is_a_request(home: Any, number: signal.Signals) -> None:
-    process = home.start(LOOP.format(condition="context.preempt.should_preempt()"))
-    assert process.stdout.readline() == "ready\n"
+    process = home.start(LOOP.format(condition="context.preempt.is_requested"), until="ready")
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=30)
     assert (process.returncode, stdout) == (0, "stopping True\nhandlers back True\n"), stderr
@@ -42,16 +41,8 @@ def test_a_signal_is_a_request(home: Any, number: signal.Signals) -> None:
         assert database.list_experiments()[0].state.value == "PAUSED"
 
 
-def test_the_flag_is_an_attribute(home: Any) -> None:
-    process = home.start(LOOP.format(condition="context.preempt.is_requested"))
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    assert process.communicate(timeout=30)[0].startswith("stopping True\n")
-
-
 def test_a_second_sigint_interrupts(home: Any) -> None:
-    process = home.start(LOOP.format(condition="False"))
-    assert process.stdout.readline() == "ready\n"
+    process = home.start(LOOP.format(condition="False"), until="ready")
     process.send_signal(signal.SIGTERM)
     process.send_signal(signal.SIGINT)
     while is_pending(process.pid, signal.SIGINT):  # the next one would be the same

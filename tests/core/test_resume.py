@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
@@ -125,7 +126,7 @@ def leave(context: core.Context, ending: BaseException | None = None) -> tuple[i
     """
 
     def run() -> tuple[int, int]:
-        with pytest.raises(type(ending)) if ending is not None else _nothing(), context:
+        with pytest.raises(type(ending)) if ending else contextlib.nullcontext(), context:
             assert context.info is not None
             found = context.info.experiment_id, context.info.steps_completed
             with context.checkpoint.store_path({"steps_completed": found[1] + 5}) as (path, _):
@@ -135,12 +136,6 @@ def leave(context: core.Context, ending: BaseException | None = None) -> tuple[i
         return found
 
     return call_in_child(run)
-
-
-def _nothing() -> Any:
-    import contextlib
-
-    return contextlib.nullcontext()
 
 
 @pytest.mark.parametrize("ending", [SystemExit(75), ValueError("a bug"), SystemExit(3)])
@@ -298,8 +293,7 @@ class Meanwhile:
 def test_what_another_script_takes_over_meanwhile_is_left_alone(
     home: Any, question: str, state: ExperimentState | None
 ) -> None:
-    first = home.start(SAVING)
-    assert first.stdout.readline() == "saving\n"
+    first = home.start(SAVING, until="saving")
     first.kill()
     first.wait()
     with home.database() as database:
@@ -307,8 +301,7 @@ def test_what_another_script_takes_over_meanwhile_is_left_alone(
     others = []
 
     def another_starts() -> None:
-        others.append(home.start(SAVING))
-        assert others[0].stdout.readline() == "saving\n"
+        others.append(home.start(SAVING, until="saving"))
 
     environment = read_environment({"DETCORE_HOME": str(home.path)})
     with home.database() as database:
@@ -381,8 +374,7 @@ def test_scripts_that_are_started_again_at_once_go_on_with_their_own(home: Any) 
 
 
 def test_one_that_went_on_meanwhile_is_not_paused_for_a_dead_one(home: Any) -> None:
-    process = home.start(SAVING)
-    assert process.stdout.readline() == "saving\n"
+    process = home.start(SAVING, until="saving")
     with home.database() as database:
         with pytest.raises(RunError, match=f"running again: process {process.pid} has gone on"):
             settle_experiment(

@@ -173,8 +173,9 @@ for fold in range(2):
 
 
 def test_a_start_in_progress_is_left_alone(home: Any, start: Any) -> None:
-    waiting = home.start(SCRIPT + "train(0); print('first', flush=True); input(); train(1)\n")
-    assert waiting.stdout.readline() == "first\n"
+    waiting = home.start(
+        SCRIPT + "train(0); print('first', flush=True); input(); train(1)\n", until="first"
+    )
     assert str(TOTALS) in start()
     assert waiting.communicate("\n", timeout=60)[0] == ""
     assert waiting.returncode == 0

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import run_python
 from tensorboard.backend.event_processing import event_accumulator
 from toy_command import MODEL_DIR, Detcore
 
@@ -97,5 +96,5 @@ except StorageFullError:
     resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
     file.add_scalars(3, {{"loss": 3.0}})
 """
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python(code)
     assert accumulated(tmp_path) == {"loss": [(1, 1.0), (3, 3.0)]}

@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, cast
@@ -78,17 +77,19 @@ class Box:
         self.failure: Callable[[str, Mapping[str, Any]], BaseException | None] = lambda *_: None
         self.spools: list[Spool] = []
 
-    def start_run(self, run_id: int = 1) -> Spool:
-        """Open the spool of a run, with its first event, which the plugin is to be told of."""
+    def start_run(self, run_id: int = 1, *, num_reports: int = 0) -> Spool:
+        """Open the spool of a run, with its first events, which the plugin is to be told of."""
         spool = Spool(spool_path(self.folder, run_id), trial_id=7, run_id=run_id)
         self.spools.append(spool)
         add(spool, TrialStarted(run_id=run_id))
         write_run(self.trial(run_id))
         self.mailbox().add_run(run_id)
+        for step in range(1, num_reports + 1):
+            self.report(spool, step)
         return spool
 
-    def report(self, spool: Spool, step: int, **metrics: float) -> None:
-        add(spool, TrainingMetrics(steps_completed=step, metrics=metrics or {"loss": 1 / step}))
+    def report(self, spool: Spool, step: int) -> None:
+        add(spool, TrainingMetrics(steps_completed=step, metrics={"loss": 1 / step}))
 
     def end_run(self, spool: Spool, state: str = "COMPLETED") -> None:
         add(spool, TrialFinished(state=state))
@@ -205,12 +206,6 @@ class Watched:
         path = self.folder / f"{name}.down"
         path.touch()
         return path
-
-    def wait_for(self, condition: Callable[[], object], timeout_s: float = 60) -> None:
-        deadline = time.monotonic() + timeout_s
-        while not condition():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
 
     def mailboxes(self) -> list[Path]:
         return sorted(self.home.glob("experiments/*/trials/*/observers/*/run-*"))

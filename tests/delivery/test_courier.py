@@ -59,9 +59,7 @@ def test_values_are_what_was_reported_and_cannot_be_changed(box: Box) -> None:
 
 
 def test_while_a_service_is_away_everything_of_its_plugin_is_kept(box: Box) -> None:
-    spool = box.start_run()
-    for step in (1, 2, 3):
-        box.report(spool, step)
+    box.start_run(num_reports=3)
     down = True
     box.failure = lambda hook, arguments: (
         UnavailableError("no route") if down and arguments.get("steps_completed") == 2 else None
@@ -82,9 +80,7 @@ def test_while_a_service_is_away_everything_of_its_plugin_is_kept(box: Box) -> N
 def test_any_other_failure_is_named_once_and_counts_as_told(
     failure: BaseException, box: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
-    spool = box.start_run()
-    for step in (1, 2, 3):
-        box.report(spool, step)
+    spool = box.start_run(num_reports=3)
     box.failure = lambda hook, _: failure if hook == "detcore_training_metrics" else None
     box.end_run(spool)
     with caplog.at_level(logging.WARNING, logger="detcore.plugins"):
@@ -127,19 +123,15 @@ def test_one_at_a_time_delivers(box: Box) -> None:
 
 
 def test_it_stops_between_two_events_when_it_is_asked_to(box: Box) -> None:
-    spool = box.start_run()
-    for step in (1, 2, 3):
-        box.report(spool, step)
+    box.start_run(num_reports=3)
     assert not box.courier().deliver(lambda: len(box.told) == 2)
     assert len(box.told) == 2
 
 
 def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: Box) -> None:
-    first = box.start_run(1)
-    box.report(first, 1)
+    first = box.start_run(1, num_reports=1)
     first.close()  # killed: no end
-    second = box.start_run(2)
-    box.report(second, 1)
+    second = box.start_run(2, num_reports=1)
     courier = box.courier()
     courier.deliver()
     assert box.numbers() == [(1, 1, False), (1, 2, False), (2, 1, False), (2, 2, False)]
@@ -150,8 +142,7 @@ def test_runs_follow_each_other_and_a_killed_one_ends_where_it_was_killed(box: B
 
 
 def test_the_end_of_a_killed_run_is_told_also_where_it_was_taken_for_over(box: Box) -> None:
-    spool = box.start_run()
-    box.report(spool, 1)
+    spool = box.start_run(num_reports=1)
     spool.close()  # killed
     courier = box.courier()
     courier.deliver()
@@ -174,8 +165,7 @@ def test_a_run_that_the_plugin_did_not_observe_is_left_out(box: Box) -> None:
 
 
 def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:
-    spool = box.start_run()
-    box.report(spool, 1)
+    spool = box.start_run(num_reports=1)
     path = spool_path(box.folder, 1)
     whole = path.read_bytes()
     box.report(spool, 2)
@@ -191,8 +181,7 @@ def test_a_line_that_is_being_written_is_waited_for(box: Box) -> None:
 
 
 def test_an_unfinished_line_of_a_killed_run_ends_it(box: Box) -> None:
-    spool = box.start_run()
-    box.report(spool, 1)
+    spool = box.start_run(num_reports=1)
     spool.close()
     with spool_path(box.folder, 1).open("ab") as file:
         file.write(b'{"crc":"0123')
@@ -202,9 +191,7 @@ def test_an_unfinished_line_of_a_killed_run_ends_it(box: Box) -> None:
 
 
 def test_a_damaged_line_is_said_and_left_out(box: Box, caplog: pytest.LogCaptureFixture) -> None:
-    spool = box.start_run()
-    for step in (1, 2, 3):
-        box.report(spool, step)
+    spool = box.start_run(num_reports=3)
     box.end_run(spool)
     path = spool_path(box.folder, 1)
     path.write_bytes(path.read_bytes().replace(b'"loss":0.5', b'"loss":0.6'))
@@ -232,8 +219,7 @@ def test_a_line_that_is_no_event_holds_up_nothing(kind: str, payload: Any, box: 
 def test_a_run_that_cannot_be_read_is_said_and_does_not_hold_up_the_next(
     damage: str, box: Box, caplog: pytest.LogCaptureFixture
 ) -> None:
-    first = box.start_run(1)
-    box.report(first, 1)
+    first = box.start_run(1, num_reports=1)
     earlier = box.courier()
     earlier.deliver()
     earlier.close()
@@ -274,8 +260,7 @@ def test_a_cursor_that_was_not_written_to_its_end_is_the_one_before(box: Box) ->
 def test_what_waits_is_found_and_can_be_forgotten(tmp_path: Path, box: Box) -> None:
     home = tmp_path / "home"
     box.folder = home / "experiments" / "3" / "trials" / "12"
-    spool = box.start_run()
-    box.report(spool, 1)
+    box.start_run(num_reports=1)
     Mailbox(home / "experiments" / "3" / "trials" / "7", "a/b c").add_run(1)
     found = [(box.trial_dir.name, box.plugin) for box in find_mailboxes(home)]
     assert found == [("7", "a/b c"), ("12", "watch")]

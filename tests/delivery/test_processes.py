@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 import yaml
+from processes import wait_until
+from toy_command import MODEL_DIR, toy_config
 
 from detcore.database import Database, ingest_spools
 
 Watched = Any
-MODEL_DIR = Path(__file__).parents[1] / "run" / "model"
 
 FIVE_REPORTS = """
 from detcore import core
@@ -79,7 +80,7 @@ def check_nothing_is_missing_or_double(watched: Watched, trial_id: int = 1) -> N
 def test_a_script_is_told_of_while_it_runs_and_to_its_end(watched: Watched) -> None:
     watched.install("watch")
     process = watched.start(watched.write(FIVE_REPORTS + "    import time; time.sleep(600)\n"))
-    watched.wait_for(lambda: len(watched.told()) == 8)  # live: it waits for its input
+    wait_until(lambda: len(watched.told()) == 8)  # live: it waits for its input
     assert process.poll() is None
     process.kill()
     process.communicate()
@@ -238,19 +239,9 @@ def test_only_the_chief_of_several_workers_tells(watched: Watched) -> None:
 def experiment(watched: Watched, **changes: Any) -> Path:
     checkpoints = watched.home / "checkpoints"
     checkpoints.mkdir(parents=True, exist_ok=True)
-    plain: dict[str, Any] = {
-        "name": "toy",
-        "checkpoint_storage": {"type": "directory", "container_path": str(checkpoints)},
-        "entrypoint": "model_def:Line",
-        "hyperparameters": {"global_batch_size": 8, "learning_rate": 0.05},
-        "searcher": {"name": "single", "metric": "val_loss", "max_length": {"batches": 40}},
-        "scheduling_unit": 5,
-        "min_checkpoint_period": {"batches": 10},
-        "max_restarts": 0,
-        **changes,
-    }
+    storage = {"type": "directory", "container_path": str(checkpoints)}
     path: Path = watched.folder / f"config-{len(list(watched.folder.glob('config-*')))}.yaml"
-    path.write_text(yaml.safe_dump(plain))
+    path.write_text(yaml.safe_dump(toy_config(checkpoint_storage=storage, **changes)))
     return path
 
 
@@ -265,12 +256,11 @@ def test_the_next_run_delivers_what_an_earlier_one_left_and_a_search_is_told_who
     assert watched.told() == []
     down.unlink()
     watched.more["DETCORE_DELIVERY_WAIT_S"] = "20"
-    search = {
-        "searcher": {
-            "name": "random", "metric": "val_loss", "max_length": {"batches": 10}, "max_trials": 2
-        }
-    }  # fmt: skip
-    watched.run("-m", "detcore", "run", experiment(watched, **search), MODEL_DIR)
+    search = experiment(
+        watched, searcher__name="random", searcher__max_length={"batches": 10},
+        searcher__max_trials=2,
+    )  # fmt: skip
+    watched.run("-m", "detcore", "run", search, MODEL_DIR)
     for trial in (1, 2, 3):
         told = [event for event in watched.told() if event["trial"] == trial]
         assert hooks_of(told)[0] == "started"

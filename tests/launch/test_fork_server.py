@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import is_running, wait_until_gone
+from processes import is_running, wait_until, wait_until_gone
 from toy_command import TOY_PLUGIN
-from warm_trials import Runs, finish, kind, wait_for_event
+from warm_trials import Runs, finish, kind
 
 from detcore.launch import LocalLauncher
 from detcore.launch._forked import ForkServer
@@ -81,15 +81,12 @@ def test_exit_codes_and_signals_are_told(runs: Runs) -> None:
         code, facts = runs.run(runs.warm, does)
         assert (code, facts["parent"]) == (expected, parent), does
 
-    waits = runs.start(runs.warm, "wait")
-    others = runs.start(runs.warm)
-    assert finish(others) == 0, "a worker holds nothing that belongs to another"
-    wait_for_event(lambda: ("stdout", "waiting") in runs.trials.output)
+    waits = runs.start_waiting()
+    assert runs.run(runs.warm)[0] == 0, "a worker holds nothing that belongs to another"
     waits.kill()
     assert finish(waits) == -signal.SIGKILL
 
-    waits = runs.start(runs.warm, "wait")
-    wait_for_event(lambda: ("stdout", "waiting") in runs.trials.output)
+    waits = runs.start_waiting()
     waits.signal(signal.SIGTERM)  # noted by the worker
     os.kill(waits.pid, signal.SIGKILL)
     assert finish(waits) == -signal.SIGKILL
@@ -106,8 +103,7 @@ def test_a_lost_parent_takes_its_workers_along_and_trials_start_cold(tmp_path: P
 def _lose_the_parent(runs: Runs) -> None:
     runs.warm_up()
     parent = runs.parent
-    waits = runs.start(runs.warm, "wait")
-    wait_for_event(lambda: ("stdout", "waiting") in runs.trials.output)
+    waits = runs.start_waiting()
     os.kill(parent, signal.SIGKILL)
     assert finish(waits) == -signal.SIGKILL
     assert not is_running(waits.pid)
@@ -123,13 +119,12 @@ def test_nothing_outlives_the_runner(tmp_path: Path) -> None:
         "import sys, time\n"
         f"sys.path[:0] = {sys.path!r}\n"
         "from pathlib import Path\n"
-        "from warm_trials import Runs, wait_for_event\n"
+        "from warm_trials import Runs\n"
         "folder = Path(sys.argv[1])\n"
         "folder.mkdir()\n"
         "runs = Runs(folder)\n"
         "runs.warm_up()\n"
-        "group = runs.start(runs.warm, 'wait')\n"
-        "wait_for_event(lambda: ('stdout', 'waiting') in runs.trials.output)\n"
+        "group = runs.start_waiting()\n"
         "print(runs.parent, group.pid, flush=True)\n"
         "time.sleep(600)\n"
     )
@@ -155,7 +150,7 @@ def test_a_process_with_threads_is_not_forked(
     environment = {**os.environ, "PYTHONPATH": f"{tmp_path}:{TOY_PLUGIN}"}
     notices: list[str] = []
     server = ForkServer(["toy"], notices.append)
-    wait_for_event(
+    wait_until(
         lambda: (
             server.start(environment, cwd=tmp_path, keep_open=()) is not None
             or "not forked" in caplog.text

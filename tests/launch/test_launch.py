@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
 import time
 
 import pytest
@@ -28,8 +29,13 @@ time.sleep(600)
 """
 
 
-def ready(launch: Launch, count: int) -> list[int]:
-    return [int(path.read_text()) for path in launch.wait_for_files("ready-?", count)]
+def start_waiting(
+    launch: Launch, count: int, handler: str, *options: str
+) -> tuple[subprocess.Popen[str], list[int]]:
+    """Start workers that wait for a signal; return when they are ready, with their processes."""
+    script = launch.script(WAIT.format(handler=handler))
+    process = launch.start(*options, "-n", count, "--", "python", script)
+    return process, [int(path.read_text()) for path in launch.wait_for_files("ready-?", count)]
 
 
 def test_each_worker_is_told_who_it_is_and_a_key_that_is_new_each_time(launch: Launch) -> None:
@@ -69,16 +75,7 @@ def test_workers_share_the_cores_unless_the_user_says_otherwise(launch: Launch) 
 @pytest.mark.cold
 def test_the_key_is_on_no_command_line(launch: Launch) -> None:
     handler = 'Path(f"key-{rank}").write_text(os.environ["DETCORE_JOB_KEY"])'
-    process = launch.start(
-        "--launcher",
-        "horovod",
-        "-n",
-        2,
-        "--",
-        "python",
-        launch.script(WAIT.format(handler=handler)),
-    )  # fmt: skip
-    ready(launch, 2)
+    process, _ = start_waiting(launch, 2, handler, "--launcher", "horovod")
     keys = [path.read_text() for path in launch.wait_for_files("key-?", 2)]
     lines = all_command_lines()
     assert "worker0.py" in lines
@@ -91,8 +88,7 @@ def test_the_key_is_on_no_command_line(launch: Launch) -> None:
 def test_a_killed_worker_ends_the_rest_and_gives_the_code(launch: Launch) -> None:
     # The others ignore SIGTERM, as programs blocked in a library do.
     handler = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
-    process = launch.start("-n", 3, "--", "python", launch.script(WAIT.format(handler=handler)))
-    pids = ready(launch, 3)
+    process, pids = start_waiting(launch, 3, handler)
     os.kill(pids[1], signal.SIGKILL)
     began = time.monotonic()
     _, stderr = process.communicate(timeout=60)
@@ -150,8 +146,7 @@ def end(number, frame):
     sys.exit(75)
 signal.signal({int(number)}, end)
 """
-    process = launch.start("-n", 3, "--", "python", launch.script(WAIT.format(handler=handler)))
-    ready(launch, 3)
+    process, _ = start_waiting(launch, 3, handler)
     process.send_signal(number)
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 75, stderr
@@ -159,8 +154,7 @@ signal.signal({int(number)}, end)
 
 
 def test_an_interrupt_ends_workers_that_do_nothing_about_it(launch: Launch) -> None:
-    process = launch.start("-n", 2, "--", "python", launch.script(WAIT.format(handler="")))
-    ready(launch, 2)
+    process, _ = start_waiting(launch, 2, "")
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -169,8 +163,7 @@ def test_an_interrupt_ends_workers_that_do_nothing_about_it(launch: Launch) -> N
 
 def test_a_second_interrupt_ends_workers_that_ignore_it(launch: Launch) -> None:
     handler = "signal.signal(signal.SIGINT, lambda *_: print('no', flush=True))"
-    process = launch.start("-n", 2, "--", "python", launch.script(WAIT.format(handler=handler)))
-    pids = ready(launch, 2)
+    process, pids = start_waiting(launch, 2, handler)
     process.send_signal(signal.SIGINT)
     assert process.stdout is not None
     assert [process.stdout.readline().rpartition("] ")[2] for _ in pids] == ["no\n"] * 2
@@ -187,8 +180,7 @@ import subprocess
 child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
 Path(f"child-{rank}").write_text(str(child.pid))
 """
-    process = launch.start("-n", 2, "--", "python", launch.script(WAIT.format(handler=handler)))
-    pids = ready(launch, 2)
+    process, pids = start_waiting(launch, 2, handler)
     pids += [int(path.read_text()) for path in launch.wait_for_files("child-?", 2)]
     process.send_signal(signal.SIGKILL)
     process.communicate()

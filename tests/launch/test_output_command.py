@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 from launch_command import Launch
+from processes import run_python
 
 BAR = """
 import os, sys, time
@@ -32,7 +30,4 @@ def test_the_help_of_the_command_imports_nothing_heavy() -> None:
         "try: main(['launch', '--help'])\nexcept SystemExit: pass\n"
         "print('HEAVY', sorted({'numpy', 'rich', 'pydantic', 'sqlalchemy'} & set(sys.modules)))"
     )
-    result = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert "HEAVY []" in result.stdout
+    assert "HEAVY []" in run_python(code)

@@ -25,9 +25,13 @@ class Printed(list[str]):
         self.append(f"{rank} {stream} {line.text.decode()}")
 
 
-def run(workers: Workers, *sources: str) -> int:
+def start(workers: Workers, *sources: str) -> None:
     for source in sources:
         workers.start([sys.executable, "-S", "-c", "import sys, time\n" + source], os.environ)
+
+
+def run(workers: Workers, *sources: str) -> int:
+    start(workers, *sources)
     return workers.close()
 
 
@@ -71,8 +75,7 @@ IGNORES = ON_TERM.format("signal.SIG_IGN") + "time.sleep(600)"
 
 def start_ready(workers: Workers, printed: Printed, *sources: str) -> None:
     """Start workers that print a line; return when each has."""
-    for source in sources:
-        workers.start([sys.executable, "-S", "-c", "import sys, time\n" + source], os.environ)
+    start(workers, *sources)
     while len(printed) < len(sources):
         workers.poll(0.01)
 

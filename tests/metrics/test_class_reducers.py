@@ -170,22 +170,6 @@ def test_without_records() -> None:
     assert math.isnan(whole(Accuracy(), {**none, "predictions": np.empty((0, 10))}))
 
 
-def test_reset_forgets_and_kept_scores_are_copies() -> None:
-    batch = {"labels": np.array([0, 1, 1]), "predictions": np.array([0, 1, 0])}
-    other = {"labels": np.array([1, 0, 0]), "predictions": np.array([1, 1, 0])}
-    reducers: list[Any] = [Accuracy(), AUROC(), AveragePrecision(), F1Score(), ConfusionMatrix(2)]
-    for reducer in reducers:
-        first = whole(reducer, batch)
-        reducer.accumulate(other)
-        reducer.reset()
-        assert_same(reducer.cross_slot_reduce([reducer.accumulate(batch)]), first)
-    buffer = np.array([0.1, 0.9])
-    ranking = AUROC()
-    state = ranking.accumulate([np.array([0, 1]), buffer])
-    buffer[:] = 0
-    assert ranking.cross_slot_reduce([state]) == 1.0
-
-
 @pytest.mark.parametrize(
     ("reducer", "labels", "predictions", "match"),
     [

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from file_systems import mounted_disk
+from processes import run_python
 
 from detcore.errors import StorageError, StorageFullError, UnsafePathError
 from detcore.storage import LocalStorage, _local, digest_file
@@ -61,8 +62,7 @@ try:
 except StorageFullError as error:
     print(error.missing_bytes)
 """
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert int(done.stdout) == 2 << 20
+    assert int(run_python(code)) == 2 << 20
 
 
 def test_a_link_in_the_root_does_not_lead_out(tmp_path: Path) -> None:
@@ -155,8 +155,7 @@ storage = LocalStorage({str(root)!r})
 storage.put_tree([(Path({__file__!r}), "run/sub/file")])
 storage.create("run/marker", b"x")
 """
-    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    calls = [line.split(" ", 1) for line in done.stdout.splitlines()]
+    calls = [line.split(" ", 1) for line in run_python(code).splitlines()]
     marker = next(index for index, (call, _) in enumerate(calls) if call == "link")
     before = [argument for call, argument in calls[:marker] if call == "fsync"]
     for path in (root / "run/sub/file", root / "run/sub", root / "run", root):

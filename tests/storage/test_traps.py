@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from storage_servers import ACCESS_KEY, BUCKET, SECRET_KEY, gcs_settings, s3_settings
@@ -23,6 +24,7 @@ from detcore_storage._check import check_storage
 
 Open = Callable[..., StorageBackend]
 NETWORK = ["s3", "gcs"]
+IMPORTS = "from detcore_storage import GcsSettings, GcsStorage, S3Settings, S3Storage"
 
 
 @pytest.fixture
@@ -46,10 +48,7 @@ def python(code: str, *arguments: str, timeout: float = 90.0, **environment: str
     """Run code in a new process, with no variable that tells clients to behave."""
     removed = ("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "NO_GCE_CHECK", "AWS_EC2_METADATA_DISABLED")
     env = {name: value for name, value in os.environ.items() if name not in removed}
-    script = (
-        "from detcore_storage import GcsSettings, GcsStorage, S3Settings, S3Storage\n"
-        + textwrap.dedent(code)
-    )
+    script = f"{IMPORTS}\n{textwrap.dedent(code)}"
     done = subprocess.run(
         [sys.executable, "-c", script, *arguments], capture_output=True, text=True, timeout=timeout,
         env={**env, **environment}, check=False,
@@ -176,46 +175,44 @@ def test_a_check_finds_what_a_store_can_do(kind: str, open_kind: Open) -> None:
     assert storage.list() == []
 
 
-# Tells of so many parts, and then waits to be killed.
-TELL_UNTIL = """
+def kill_upload(folder: Path, size_mib: int, opening_line: str, num_parts: int) -> None:
+    """Upload a file in another process, which is killed once so many parts were handed over."""
+    with open(folder / "large", "wb") as file:
+        file.truncate(size_mib << 20)
+    code = f"""
 import time
+from pathlib import Path
+{IMPORTS}
+{opening_line}
 
-def tell_until(most):
-    told = []
+def tell(size):
+    told.append(size)
+    print(size, flush=True)
+    if len(told) >= {num_parts}:
+        time.sleep(600)
 
-    def tell(size):
-        told.append(size)
-        print(size, flush=True)
-        if len(told) >= most:
-            time.sleep(600)
-
-    return tell
-
+told = []
+storage.put_tree([(Path({str(folder / "large")!r}), "run/large")], progress=tell)
 """
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        for _ in range(num_parts):
+            assert process.stdout.readline()
+        process.send_signal(signal.SIGKILL)
+
+
+def assert_not_listed(storage: StorageBackend, folder: Path) -> None:
+    assert storage.list() == []
+    with pytest.raises(FileNotFoundError):
+        storage.get_tree([(folder / "back", "run/large")])
 
 
 def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
     weed_url: str, prefix: str, tmp_path: Path
 ) -> None:
-    (tmp_path / "large").write_bytes(bytes(256 << 20))
-    code = f"""
-    from pathlib import Path
-    {opening("s3", weed_url, prefix)}
-    print("begun", flush=True)
-    pairs = [(Path({str(tmp_path / "large")!r}), "run/large")]
-    storage.put_tree(pairs, progress=tell_until(12))
-    """
-    script = "from detcore_storage import S3Settings, S3Storage\n" + textwrap.dedent(code)
-    script = TELL_UNTIL + script
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        for _ in range(12):  # so many parts were handed over
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
+    kill_upload(tmp_path, 256, opening("s3", weed_url, prefix), 11)
     storage = S3Storage(s3_settings(weed_url, prefix))
-    assert storage.list() == []
-    with pytest.raises(FileNotFoundError):
-        storage.get_tree([(tmp_path / "back", "run/large")])
+    assert_not_listed(storage, tmp_path)
     storage.probe()  # others may be at work on uploads of today
     assert storage.clear_uploads("run", older_than_s=3600) == 0
     assert storage.clear_uploads("ru", older_than_s=0) == 0
@@ -226,25 +223,8 @@ def test_an_upload_that_was_killed_is_not_listed_and_is_cleared(
 def test_an_upload_to_gcs_that_was_killed_is_not_listed(
     gcs_url: str, prefix: str, tmp_path: Path
 ) -> None:
-    with open(tmp_path / "large", "wb") as file:
-        file.truncate(160 << 20)
-    code = f"""
-    from detcore_storage import GcsSettings, GcsStorage
-    from pathlib import Path
-    {opening("gcs", gcs_url, prefix)}
-    pairs = [(Path({str(tmp_path / "large")!r}), "run/large")]
-    storage.put_tree(pairs, progress=tell_until(3))
-    """
-    command = [sys.executable, "-c", TELL_UNTIL + textwrap.dedent(code)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        for _ in range(3):  # so many parts were taken by the server
-            assert process.stdout.readline()
-        process.send_signal(signal.SIGKILL)
-    storage = GcsStorage(gcs_settings(gcs_url, prefix))
-    assert storage.list() == []
-    with pytest.raises(FileNotFoundError):
-        storage.get_tree([(tmp_path / "back", "run/large")])
+    kill_upload(tmp_path, 160, opening("gcs", gcs_url, prefix), 3)
+    assert_not_listed(GcsStorage(gcs_settings(gcs_url, prefix)), tmp_path)
 
 
 def test_the_clients_own_create_is_not_ignored(weed_url: str, gcs_url: str, prefix: str) -> None:
@@ -288,31 +268,27 @@ def test_a_bucket_that_does_not_exist_is_named(kind: str, request: pytest.Fixtur
         storage.probe()
 
 
-def test_credentials_and_address_of_a_profile(weed_url: str, prefix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", ["profile", "environment"])
+def test_credentials_and_address_from_elsewhere(
+    weed_url: str, prefix: str, tmp_path: Path, place: str
+) -> None:
     (tmp_path / "config").write_text(
         f"[profile here]\nregion = us-east-1\naws_access_key_id = {ACCESS_KEY}\n"
         f"aws_secret_access_key = {SECRET_KEY}\nendpoint_url = {weed_url}\n"
     )
+    variables: dict[str, dict[str, Any]] = {
+        "profile": {"AWS_CONFIG_FILE": str(tmp_path / "config"), "AWS_PROFILE": "here"},
+        "environment": {
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY, "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_ENDPOINT_URL_S3": weed_url, "AWS_REGION": "us-east-1",
+        },
+    }  # fmt: skip
     code = f"""
     storage = S3Storage(S3Settings(bucket={BUCKET!r}, prefix={prefix!r}))
     storage.probe()
     print(storage.url)
     """
-    told = python(code, AWS_CONFIG_FILE=str(tmp_path / "config"), AWS_PROFILE="here")
-    assert told == f"s3://{BUCKET}/{prefix}\n"
-
-
-def test_credentials_and_address_of_the_environment(weed_url: str, prefix: str) -> None:
-    code = f"""
-    storage = S3Storage(S3Settings(bucket={BUCKET!r}, prefix={prefix!r}))
-    storage.probe()
-    print(storage.url)
-    """
-    told = python(
-        code, AWS_ACCESS_KEY_ID=ACCESS_KEY, AWS_SECRET_ACCESS_KEY=SECRET_KEY,
-        AWS_ENDPOINT_URL_S3=weed_url, AWS_REGION="us-east-1",
-    )  # fmt: skip
-    assert told == f"s3://{BUCKET}/{prefix}\n"
+    assert python(code, **variables[place]) == f"s3://{BUCKET}/{prefix}\n"
 
 
 @pytest.mark.parametrize("package", ["obstore", "botocore"])

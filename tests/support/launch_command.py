@@ -6,13 +6,12 @@ import json
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import Starter
+from processes import Starter, wait_until
 
 LAUNCH = [sys.executable, "-m", "detcore", "launch"]
 
@@ -72,22 +71,12 @@ class Launch(Starter):
         stdout, stderr = process.communicate(timeout=timeout_s)
         return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
 
-    def wait_for_files(self, pattern: str, count: int, timeout_s: float = 30) -> list[Path]:
-        def found() -> list[Path]:
-            paths = sorted(path for path in self.tmp_path.glob(pattern) if path.read_text())
-            return paths if len(paths) == count else []
+    def wait_for_files(self, pattern: str, count: int) -> list[Path]:
+        def list_files() -> list[Path]:
+            return sorted(path for path in self.tmp_path.glob(pattern) if path.read_text())
 
-        return wait_for(found, timeout_s)
-
-
-def wait_for(condition: Callable[[], list[Path]], timeout_s: float) -> list[Path]:
-    deadline = time.monotonic() + timeout_s
-    while time.monotonic() < deadline:
-        value = condition()
-        if value:
-            return value
-        time.sleep(0.02)
-    raise TimeoutError("the condition did not come true")
+        wait_until(lambda: len(list_files()) == count)
+        return list_files()
 
 
 @pytest.fixture

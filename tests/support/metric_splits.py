@@ -34,19 +34,31 @@ def splits(draw: st.DrawFn, num_records: int) -> Split:
 def reduce_split(
     reducer: MetricReducer, parts: dict[str, Any], split: Split, *, as_list: bool = False
 ) -> Any:
-    """Return the value of a metric, computed as a training job does: a copy for each rank."""
-    ranks = [copy.deepcopy(reducer) for _ in range(split.num_ranks)]
-    states: dict[int, Any] = {}
-    for owner, start, end in zip(split.owners, split.cuts, split.cuts[1:], strict=False):
-        batch = {name: part[start:end] for name, part in parts.items()}
-        states[owner] = ranks[owner].accumulate(list(batch.values()) if as_list else batch)
-    given = [states[rank] for rank in sorted(states)]  # a rank without a batch is not in it
+    """Return the value of a metric, computed as a training job does: a copy for each rank.
+
+    Also checks that reducers keep copies, and that a reset forgets everything.
+    """
+    ranks: list[Any] = [copy.deepcopy(reducer) for _ in range(split.num_ranks)]
+
+    def accumulate() -> list[Any]:
+        states: dict[int, Any] = {}
+        for owner, start, end in zip(split.owners, split.cuts, split.cuts[1:], strict=False):
+            batch = {name: part[start:end].copy() for name, part in parts.items()}
+            states[owner] = ranks[owner].accumulate(list(batch.values()) if as_list else batch)
+            for part in batch.values():
+                part[:] = 0  # the next batch may use the same memory
+        return [states[rank] for rank in sorted(states)]  # a rank without a batch is not in it
+
+    given = accumulate()
     for state in given:
         assert_plain(state)
     kept = copy.deepcopy(given)
     value = ranks[0].cross_slot_reduce(given)
     assert_same(ranks[-1].cross_slot_reduce(kept), value)  # any rank reduces, and changes no state
     assert_same(ranks[0].cross_slot_reduce(given), value)
+    for rank in ranks:
+        rank.reset()
+    assert_same(ranks[0].cross_slot_reduce(accumulate()), value)
     return value
 
 

@@ -7,11 +7,12 @@ import os
 import re
 import select
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from processes import wait_until
 
 from detcore.config import ExperimentConfig
 from detcore.database import Database
@@ -184,15 +185,6 @@ def _events(group: WorkerGroup) -> Iterator[WorkerEvent]:
             raise TimeoutError("the trial did not end")
 
 
-def wait_for_event(happened: Callable[[], bool], timeout_s: float = 60) -> None:
-    """Wait until something has happened."""
-    deadline = time.monotonic() + timeout_s
-    while not happened():
-        if time.monotonic() > deadline:
-            raise TimeoutError("it did not happen")
-        time.sleep(0.01)
-
-
 class Runs:
     """Trials of the class above, cold and warm."""
 
@@ -210,18 +202,24 @@ class Runs:
         self.warm.close()
         self.trials.close()
 
-    def start(self, launcher: LocalLauncher, does: str = "", **named: Any) -> Any:
+    def start(self, launcher: LocalLauncher, does: str = "") -> Any:
         facts = self.folder / "facts.json"
         facts.unlink(missing_ok=True)
         self.trials.output.clear()
         hparams: dict[str, Any] = {**HPARAMS, "facts": str(facts), "does": does}
         with pytest.MonkeyPatch.context() as patch:
             patch.delenv("PYTEST_CURRENT_TEST", raising=False)  # another one in each test
-            return self.trials.start(launcher, **named, **hparams)
+            return self.trials.start(launcher, **hparams)
 
-    def run(self, launcher: LocalLauncher, does: str = "", **named: Any) -> tuple[int, Any]:
+    def start_waiting(self) -> Any:
+        """Start a warm trial that waits; return when it does."""
+        group = self.start(self.warm, "wait")
+        wait_until(lambda: ("stdout", "waiting") in self.trials.output)
+        return group
+
+    def run(self, launcher: LocalLauncher, does: str = "") -> tuple[int, Any]:
         """Run a trial to its end; return its exit code and what it found, if anything."""
-        code = finish(self.start(launcher, does, **named))
+        code = finish(self.start(launcher, does))
         facts = self.folder / "facts.json"
         return code, json.loads(facts.read_text()) if facts.exists() else None
 

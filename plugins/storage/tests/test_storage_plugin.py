@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
+
+from processes import run_python
 
 from detcore.environment import read_environment
 from detcore.hooks import PluginManager
@@ -23,5 +23,4 @@ def test_registering_imports_nothing_of_weight() -> None:
         "import detcore_storage.plugin as p, sys; p.detcore_register_storage();"
         "print([m for m in ('pydantic', 'fsspec', 'numpy') if m in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "[]\n"
+    assert run_python(code) == "[]\n"
