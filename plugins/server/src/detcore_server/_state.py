@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _HASHES_AT_ONCE = 2
 # Further submissions wait, and leave the threads that answer the other routes free.
 _HAND_INS_AT_ONCE = 4
+# A request with the code in it may take hundreds of megabytes of memory while it is read.
+_CODES_AT_ONCE = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +40,7 @@ class ServerState:
         throttle: Limits attempts to log in.
         hashing: Held while a password is hashed.
         handing_in: Held while an experiment is checked, and its code unpacked.
+        reading_code: Held instead if the code is in the request.
         ending: Set when the server receives a signal to end: requests that follow a log stop then.
         machine: The processes of this machine.
         verifier: Verifies checkpoints.
@@ -54,6 +57,9 @@ class ServerState:
     )
     handing_in: anyio.CapacityLimiter = dataclasses.field(
         default_factory=lambda: anyio.CapacityLimiter(_HAND_INS_AT_ONCE)
+    )
+    reading_code: anyio.CapacityLimiter = dataclasses.field(
+        default_factory=lambda: anyio.CapacityLimiter(_CODES_AT_ONCE)
     )
     ending: threading.Event = dataclasses.field(default_factory=threading.Event)
     machine: Machine = dataclasses.field(default_factory=Machine)

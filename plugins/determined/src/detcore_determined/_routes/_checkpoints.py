@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
@@ -86,71 +86,74 @@ class RemoveFiles(DeleteCheckpoints):
     checkpointGlobs: Annotated[list[Text], Field(max_length=1000)] = []
 
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = new_router()
+router = new_router()
 
-    @router.get("/api/v1/experiments/{experiment_id}/checkpoints")
-    def list_of_experiment(
-        state: State, _: Requester, experiment_id: Id, listed: Annotated[Listed, Query()]
-    ) -> Response:
-        """List the checkpoints of an experiment."""
-        state.database.get_experiment(experiment_id)
-        take_in(state, experiment_id)
-        records = state.database.list_checkpoints(experiment_id=experiment_id)
-        return _list(state, experiment_id, records, listed)
 
-    @router.get("/api/v1/trials/{trial_id}/checkpoints")
-    def list_of_trial(
-        state: State, _: Requester, trial_id: Id, listed: Annotated[Listed, Query()]
-    ) -> Response:
-        """List the checkpoints of a trial."""
-        owner = state.database.get_trial(trial_id).experiment_id
-        take_in(state, owner, trial_id)
-        records = state.database.list_checkpoints(trial_id=trial_id)
-        return _list(state, owner, records, listed)
+@router.get("/api/v1/experiments/{experiment_id}/checkpoints")
+def list_of_experiment(
+    state: State, _: Requester, experiment_id: Id, listed: Annotated[Listed, Query()]
+) -> Response:
+    """List the checkpoints of an experiment."""
+    state.database.get_experiment(experiment_id)
+    take_in(state, experiment_id)
+    records = state.database.list_checkpoints(experiment_id=experiment_id)
+    return _list(state, experiment_id, records, listed)
 
-    @router.get("/api/v1/checkpoints/{uuid}")
-    def get_checkpoint(state: State, _: Requester, uuid: Text) -> Response:
-        """Return a checkpoint."""
-        return answer({"checkpoint": _one(state, uuid)})
 
-    @router.post("/api/v1/checkpoints/{uuid}/metadata")
-    def post_metadata(state: State, _: Requester, uuid: Text, body: PostMetadata) -> Response:
-        """Replace the metadata of a checkpoint; its files stay as they are."""
-        record = state.database.get_checkpoint(uuid)
-        wanted = body.checkpoint.metadata
-        gone = [key for key in record.metadata if key not in wanted]
-        if gone:
-            state.database.remove_checkpoint_metadata(record.uuid, gone)
-        if wanted:
-            state.database.add_checkpoint_metadata(record.uuid, wanted)
-        return answer({"checkpoint": _one(state, record.uuid)})
+@router.get("/api/v1/trials/{trial_id}/checkpoints")
+def list_of_trial(
+    state: State, _: Requester, trial_id: Id, listed: Annotated[Listed, Query()]
+) -> Response:
+    """List the checkpoints of a trial."""
+    owner = state.database.get_trial(trial_id).experiment_id
+    take_in(state, owner, trial_id)
+    records = state.database.list_checkpoints(trial_id=trial_id)
+    return _list(state, owner, records, listed)
 
-    @router.delete("/api/v1/checkpoints")
-    def delete_checkpoints(state: State, requester: Requester, body: DeleteCheckpoints) -> Response:
-        """Delete checkpoints; those in the model registry are refused."""
-        _delete(state, requester, body.checkpointUuids, None)
-        return answer({})
 
-    @router.post("/api/v1/checkpoints/rm")
-    def remove_files(state: State, requester: Requester, body: RemoveFiles) -> Response:
-        """Delete the files of checkpoints that match; without patterns nothing is done."""
-        _delete(state, requester, body.checkpointUuids, body.checkpointGlobs)
-        return answer({})
+@router.get("/api/v1/checkpoints/{uuid}")
+def get_checkpoint(state: State, _: Requester, uuid: Text) -> Response:
+    """Return a checkpoint."""
+    return answer({"checkpoint": _one(state, uuid)})
 
-    @router.get("/checkpoints/{uuid}", response_class=StreamingResponse, responses=_ARCHIVE)
-    def download(state: State, _: Requester, uuid: Text) -> Response:
-        """Stream the files of a checkpoint as a compressed tar archive."""
-        record = state.database.get_checkpoint(uuid)
-        name = f"{record.uuid}.tar.gz"
-        return StreamingResponse(
-            open_archive(state, record.uuid),
-            media_type=_GZIP,
-            headers={"Content-Disposition": f'attachment; filename="{name}"'},
-        )
 
-    return router
+@router.post("/api/v1/checkpoints/{uuid}/metadata")
+def post_metadata(state: State, _: Requester, uuid: Text, body: PostMetadata) -> Response:
+    """Replace the metadata of a checkpoint; its files stay as they are."""
+    record = state.database.get_checkpoint(uuid)
+    wanted = body.checkpoint.metadata
+    gone = [key for key in record.metadata if key not in wanted]
+    if gone:
+        state.database.remove_checkpoint_metadata(record.uuid, gone)
+    if wanted:
+        state.database.add_checkpoint_metadata(record.uuid, wanted)
+    return answer({"checkpoint": _one(state, record.uuid)})
+
+
+@router.delete("/api/v1/checkpoints")
+def delete_checkpoints(state: State, requester: Requester, body: DeleteCheckpoints) -> Response:
+    """Delete checkpoints; those in the model registry are refused."""
+    _delete(state, requester, body.checkpointUuids, None)
+    return answer({})
+
+
+@router.post("/api/v1/checkpoints/rm")
+def remove_files(state: State, requester: Requester, body: RemoveFiles) -> Response:
+    """Delete the files of checkpoints that match; without patterns nothing is done."""
+    _delete(state, requester, body.checkpointUuids, body.checkpointGlobs)
+    return answer({})
+
+
+@router.get("/checkpoints/{uuid}", response_class=StreamingResponse, responses=_ARCHIVE)
+def download(state: State, _: Requester, uuid: Text) -> Response:
+    """Stream the files of a checkpoint as a compressed tar archive."""
+    record = state.database.get_checkpoint(uuid)
+    name = f"{record.uuid}.tar.gz"
+    return StreamingResponse(
+        open_archive(state, record.uuid),
+        media_type=_GZIP,
+        headers={"Content-Disposition": f'attachment; filename="{name}"'},
+    )
 
 
 def _one(state: ServerState, uuid: str) -> Document:

@@ -12,9 +12,8 @@ import tarfile
 import tempfile
 from pathlib import Path
 
-import anyio
 import anyio.to_thread
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
 from detcore.database import restore_secrets
@@ -82,52 +81,47 @@ _SCHEMA = {
     }
 }
 
+router = new_router()
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = new_router()
-    # A body may take hundreds of megabytes of memory while it is understood.
-    one_at_once = anyio.CapacityLimiter(1)
 
-    @router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
-    async def create_experiment(request: Request, state: State, requester: Requester) -> Response:
-        """Accept an experiment with its code, and queue it; or only validate it."""
-        allow_body(request, _MOST_BODY_BYTES)
-        # To disk: a slow upload must not block others, and many must not fill the memory.
-        with incoming_folder(state) as folder:
-            body, archive = folder / "body", folder / "code.tar.gz"
-            with body.open("wb") as file:
-                async for chunk in request.stream():
-                    file.write(chunk)
-            read = functools.partial(_read, body, archive)
-            config, experiment_id = await hand_in(
-                state, requester, read, archive, limiter=one_at_once
-            )
-        plain = config.model_dump(mode="json")
-        document = functools.partial(_document, state, requester, plain, experiment_id)
-        return answer(await anyio.to_thread.run_sync(document))
+@router.post("/api/v1/experiments", openapi_extra=_SCHEMA)
+async def create_experiment(request: Request, state: State, requester: Requester) -> Response:
+    """Accept an experiment with its code, and queue it; or only validate it."""
+    allow_body(request, _MOST_BODY_BYTES)
+    # To disk: a slow upload must not block others, and many must not fill the memory.
+    with incoming_folder(state) as folder:
+        body, archive = folder / "body", folder / "code.tar.gz"
+        with body.open("wb") as file:
+            async for chunk in request.stream():
+                file.write(chunk)
+        read = functools.partial(_read, body, archive)
+        config, experiment_id = await hand_in(
+            state, requester, read, archive, limiter=state.reading_code
+        )
+    plain = config.model_dump(mode="json")
+    document = functools.partial(_document, state, requester, plain, experiment_id)
+    return answer(await anyio.to_thread.run_sync(document))
 
-    @router.get("/api/v1/experiments/{experiment_id}/model_def")
-    def get_code(state: State, _: Requester, experiment_id: Id) -> Response:
-        """Return the code of a submitted experiment without ``.env`` and ``.pem`` files."""
-        record = state.database.get_experiment(experiment_id)
-        if state.database.get_submission(experiment_id) is None:
-            raise NotFoundError(
-                f"the code of experiment {experiment_id} is not on the server: it was started by "
-                f"detcore run from {record.model_dir}."
-            )
-        home = state.settings.environment.home
-        config = restore_secrets(home, experiment_id, record.config).config
-        source = Path(record.model_dir)
-        names = [name for name in _list_files(source) if not _is_secret(name)]
-        with tempfile.TemporaryDirectory(dir=home) as folder:
-            code = Path(folder, "code")
-            copy_code(source, map(str, names), code, config=config)
-            with pack(code).file as file:
-                file.seek(0)
-                return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
 
-    return router
+@router.get("/api/v1/experiments/{experiment_id}/model_def")
+def get_code(state: State, _: Requester, experiment_id: Id) -> Response:
+    """Return the code of a submitted experiment without ``.env`` and ``.pem`` files."""
+    record = state.database.get_experiment(experiment_id)
+    if state.database.get_submission(experiment_id) is None:
+        raise NotFoundError(
+            f"the code of experiment {experiment_id} is not on the server: it was started by "
+            f"detcore run from {record.model_dir}."
+        )
+    home = state.settings.environment.home
+    config = restore_secrets(home, experiment_id, record.config).config
+    source = Path(record.model_dir)
+    names = [name for name in _list_files(source) if not _is_secret(name)]
+    with tempfile.TemporaryDirectory(dir=home) as folder:
+        code = Path(folder, "code")
+        copy_code(source, map(str, names), code, config=config)
+        with pack(code).file as file:
+            file.seek(0)
+            return answer({"b64Tgz": base64.b64encode(file.read()).decode("ascii")})
 
 
 def _list_files(folder: Path) -> list[Path]:

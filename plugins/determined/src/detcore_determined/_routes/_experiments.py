@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Path, Query, Response
+from fastapi import Path, Query, Response
 from pydantic import BaseModel, Field
 
 from detcore.database import ExperimentRecord
@@ -66,110 +66,14 @@ class Patch(BaseModel):
 # It may have slashes, which the client sends unquoted.
 _Label = Annotated[Text, Path(min_length=1)]
 
-
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = new_router()
-
-    @router.get("/api/v1/experiments")
-    def list_experiments(
-        state: State, requester: Requester, filters: Annotated[Filters, Query()]
-    ) -> Response:
-        """List experiments, by default sorted by id."""
-        return _list(state, requester, filters)
-
-    @router.get("/api/v1/experiments/{experiment_id}")
-    def get_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
-        """Return an experiment."""
-        found = describe_experiment(state, requester, experiment_id)
-        return answer({"experiment": found, "config": found["config"]})
-
-    @router.patch("/api/v1/experiments/{experiment_id}")
-    def patch_experiment(
-        state: State, requester: Requester, experiment_id: Id, body: Patch
-    ) -> Response:
-        """Change name, description, notes or labels of an experiment."""
-        if body.resources or body.checkpointStorage:
-            raise refuse(
-                400,
-                "detcore gives experiments no resources, and the experiment file says which "
-                "checkpoints are kept; nothing was changed",
-            )
-        state.jobs.require_owner(requester, experiment_id)
-        state.database.describe_experiment(
-            experiment_id,
-            name=body.name,
-            description=body.description,
-            notes=body.notes,
-            labels=body.labels,
-        )
-        return answer({"experiment": describe_experiment(state, requester, experiment_id)})
-
-    @router.put("/api/v1/experiments/{experiment_id}/labels/{label:path}")
-    def put_label(state: State, requester: Requester, experiment_id: Id, label: _Label) -> Response:
-        """Add a label to an experiment."""
-        state.jobs.require_owner(requester, experiment_id)
-        labels = state.database.describe_experiment(experiment_id, add_labels=[label])
-        return answer({"labels": labels})
-
-    @router.delete("/api/v1/experiments/{experiment_id}/labels/{label:path}")
-    def delete_label(
-        state: State, requester: Requester, experiment_id: Id, label: _Label
-    ) -> Response:
-        """Remove a label from an experiment."""
-        state.jobs.require_owner(requester, experiment_id)
-        labels = state.database.describe_experiment(experiment_id, remove_labels=[label])
-        return answer({"labels": labels})
-
-    @router.delete("/api/v1/experiments/{experiment_id}")
-    def delete_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
-        """Delete an experiment with its checkpoints; one in the model registry is refused."""
-        state.jobs.control(requester, experiment_id, "delete")
-        return answer({})
-
-    for action in _ACTIONS:
-        _add_action(router, action)
-    return router
+router = new_router()
 
 
-def describe_experiment(state: ServerState, requester: Requester, experiment_id: int) -> Document:
-    """Return an experiment."""
-    database = state.database
-    is_alive = database.experiment_is_alive(experiment_id)
-    submission = database.get_submission(experiment_id)
-    return experiment_document(
-        database.get_experiment(experiment_id),
-        owner=_owner(requester, submission),
-        num_trials=database.count_trials().get(experiment_id, 0),
-        is_alive=is_alive,
-        is_queued=_is_queued(submission),
-    )
-
-
-def _add_action(router: APIRouter, action: str) -> None:
-    @router.post(
-        f"/api/v1/experiments/{{experiment_id}}/{action}", operation_id=f"determined_{action}"
-    )
-    def control(state: State, requester: Requester, experiment_id: Id) -> Response:
-        """Pause, activate, end, archive or unarchive an experiment.
-
-        Ending an experiment that is over has no effect.
-        """
-        if _is_over(state, experiment_id) and action in ("cancel", "kill"):
-            state.jobs.require_owner(requester, experiment_id)
-        else:
-            state.jobs.control(requester, experiment_id, action)
-        return answer({})
-
-
-def _is_over(state: ServerState, experiment_id: int) -> bool:
-    """Return whether an experiment has ended and does not wait to begin again."""
-    submission = state.database.get_submission(experiment_id)
-    is_ended = submission is None or submission.phase == "ENDED"
-    return is_ended and state.database.get_experiment(experiment_id).state in _OVER
-
-
-def _list(state: ServerState, requester: Requester, filters: Filters) -> Response:
+@router.get("/api/v1/experiments")
+def list_experiments(
+    state: State, requester: Requester, filters: Annotated[Filters, Query()]
+) -> Response:
+    """List experiments, by default sorted by id."""
     database = state.database
     submissions = {item.experiment_id: item for item in database.list_submissions(phases=_PHASES)}
     num_trials = database.count_trials()
@@ -204,6 +108,99 @@ def _list(state: ServerState, requester: Requester, filters: Filters) -> Respons
 
     limit = filters.limit or _DEFAULT_LIMIT
     return answer_page("experiments", records, describe, limit=limit, offset=filters.offset)
+
+
+@router.get("/api/v1/experiments/{experiment_id}")
+def get_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
+    """Return an experiment."""
+    found = describe_experiment(state, requester, experiment_id)
+    return answer({"experiment": found, "config": found["config"]})
+
+
+@router.patch("/api/v1/experiments/{experiment_id}")
+def patch_experiment(
+    state: State, requester: Requester, experiment_id: Id, body: Patch
+) -> Response:
+    """Change name, description, notes or labels of an experiment."""
+    if body.resources or body.checkpointStorage:
+        raise refuse(
+            400,
+            "detcore gives experiments no resources, and the experiment file says which "
+            "checkpoints are kept; nothing was changed",
+        )
+    state.jobs.require_owner(requester, experiment_id)
+    state.database.describe_experiment(
+        experiment_id,
+        name=body.name,
+        description=body.description,
+        notes=body.notes,
+        labels=body.labels,
+    )
+    return answer({"experiment": describe_experiment(state, requester, experiment_id)})
+
+
+@router.put("/api/v1/experiments/{experiment_id}/labels/{label:path}")
+def put_label(state: State, requester: Requester, experiment_id: Id, label: _Label) -> Response:
+    """Add a label to an experiment."""
+    state.jobs.require_owner(requester, experiment_id)
+    labels = state.database.describe_experiment(experiment_id, add_labels=[label])
+    return answer({"labels": labels})
+
+
+@router.delete("/api/v1/experiments/{experiment_id}/labels/{label:path}")
+def delete_label(state: State, requester: Requester, experiment_id: Id, label: _Label) -> Response:
+    """Remove a label from an experiment."""
+    state.jobs.require_owner(requester, experiment_id)
+    labels = state.database.describe_experiment(experiment_id, remove_labels=[label])
+    return answer({"labels": labels})
+
+
+@router.delete("/api/v1/experiments/{experiment_id}")
+def delete_experiment(state: State, requester: Requester, experiment_id: Id) -> Response:
+    """Delete an experiment with its checkpoints; one in the model registry is refused."""
+    state.jobs.control(requester, experiment_id, "delete")
+    return answer({})
+
+
+def _add_action(action: str) -> None:
+    @router.post(
+        f"/api/v1/experiments/{{experiment_id}}/{action}", operation_id=f"determined_{action}"
+    )
+    def control(state: State, requester: Requester, experiment_id: Id) -> Response:
+        """Pause, activate, end, archive or unarchive an experiment.
+
+        Ending an experiment that is over has no effect.
+        """
+        if _is_over(state, experiment_id) and action in ("cancel", "kill"):
+            state.jobs.require_owner(requester, experiment_id)
+        else:
+            state.jobs.control(requester, experiment_id, action)
+        return answer({})
+
+
+for action in _ACTIONS:
+    _add_action(action)
+
+
+def describe_experiment(state: ServerState, requester: Requester, experiment_id: int) -> Document:
+    """Return an experiment."""
+    database = state.database
+    is_alive = database.experiment_is_alive(experiment_id)
+    submission = database.get_submission(experiment_id)
+    return experiment_document(
+        database.get_experiment(experiment_id),
+        owner=_owner(requester, submission),
+        num_trials=database.count_trials().get(experiment_id, 0),
+        is_alive=is_alive,
+        is_queued=_is_queued(submission),
+    )
+
+
+def _is_over(state: ServerState, experiment_id: int) -> bool:
+    """Return whether an experiment has ended and does not wait to begin again."""
+    submission = state.database.get_submission(experiment_id)
+    is_ended = submission is None or submission.phase == "ENDED"
+    return is_ended and state.database.get_experiment(experiment_id).state in _OVER
 
 
 def _observed(state: ServerState, record: ExperimentRecord) -> tuple[ExperimentRecord, bool | None]:

@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from typing import Annotated, Any
 
 import anyio.to_thread
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, Field
 
@@ -78,36 +78,34 @@ class Filters(BaseModel):
         )
 
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = new_router()
+router = new_router()
 
-    @router.get(
-        "/api/v1/trials/{trial_id}/logs",
-        response_class=StreamingResponse,
-        responses=lines_answer(),
-    )
-    def stream_trial_log(
-        state: State, _: Requester, trial_id: Id, filters: Annotated[Filters, Query()]
-    ) -> Response:
-        """Stream lines that the workers of a trial printed."""
-        return _stream(state, trial_id, filters)
 
-    @router.get(
-        "/api/v1/tasks/{task_id}/logs",
-        response_class=StreamingResponse,
-        responses=lines_answer(),
-    )
-    def stream_task_log(
-        state: State, _: Requester, task_id: str, filters: Annotated[Filters, Query()]
-    ) -> Response:
-        """Stream lines of the task of a trial, ``trial-N``."""
-        found = _TASK.fullmatch(task_id)
-        if found is None:
-            raise refuse(404, f"no task {task_id!r}: detcore has those of trials, as trial-7")
-        return _stream(state, int(found[1]), filters)
+@router.get(
+    "/api/v1/trials/{trial_id}/logs",
+    response_class=StreamingResponse,
+    responses=lines_answer(),
+)
+def stream_trial_log(
+    state: State, _: Requester, trial_id: Id, filters: Annotated[Filters, Query()]
+) -> Response:
+    """Stream lines that the workers of a trial printed."""
+    return _stream(state, trial_id, filters)
 
-    return router
+
+@router.get(
+    "/api/v1/tasks/{task_id}/logs",
+    response_class=StreamingResponse,
+    responses=lines_answer(),
+)
+def stream_task_log(
+    state: State, _: Requester, task_id: str, filters: Annotated[Filters, Query()]
+) -> Response:
+    """Stream lines of the task of a trial, ``trial-N``."""
+    found = _TASK.fullmatch(task_id)
+    if found is None:
+        raise refuse(404, f"no task {task_id!r}: detcore has those of trials, as trial-7")
+    return _stream(state, int(found[1]), filters)
 
 
 def _stream(state: ServerState, trial_id: int, filters: Filters) -> Response:

@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 from typing import Annotated
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from pydantic import BaseModel, Field, StrictInt
 
 from detcore.database import ModelRecord, ModelVersionRecord
@@ -97,182 +97,14 @@ class PostVersion(VersionSaid):
     checkpointUuid: Text
 
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = new_router()
-
-    @router.get("/api/v1/models")
-    def list_models(
-        state: State, requester: Requester, filters: Annotated[Filters, Query()]
-    ) -> Response:
-        """List models."""
-        return _list(state, requester, filters)
-
-    @router.post("/api/v1/models")
-    def post_model(state: State, requester: Requester, body: PostModel) -> Response:
-        """Add a model."""
-        _check(body)
-        if "/" in body.name or body.name.strip().isdigit():
-            raise refuse(
-                400,
-                f"the name {body.name!r} would not be found again: digits alone are taken for an "
-                "id, and a slash for a part of the address. Choose another name.",
-            )
-        made = state.database.create_model(
-            body.name,
-            description=body.description or "",
-            metadata=body.metadata or {},
-            labels=body.labels or [],
-        )
-        return answer({"model": _model_document(made, requester)})
-
-    @router.get("/api/v1/model/labels")
-    def list_labels(state: State, _: Requester) -> Response:
-        """List the labels of models, the most used first."""
-        counted = collections.Counter(
-            label for model in state.database.list_models() for label in model.labels
-        )
-        ordered = sorted(counted, key=lambda label: (-counted[label], label))
-        return answer({"labels": ordered})
-
-    @router.get("/api/v1/models/{model}")
-    def get_model(state: State, requester: Requester, model: Text) -> Response:
-        """Return a model by name or id."""
-        return answer({"model": _model_document(_find_model(state, model), requester)})
-
-    @router.patch("/api/v1/models/{model}")
-    def patch_model(state: State, requester: Requester, model: Text, body: PatchModel) -> Response:
-        """Change the fields of a model; metadata and labels replace the current ones."""
-        _check(body)
-        changed = state.database.update_model(
-            _find_model(state, model).id,
-            name=body.name,
-            description=body.description,
-            labels=body.labels,
-            metadata=body.metadata,
-        )
-        return answer({"model": _model_document(changed, requester)})
-
-    @router.post("/api/v1/models/{model}/archive")
-    def archive_model(state: State, _: Requester, model: Text) -> Response:
-        """Archive a model."""
-        state.database.set_model_archived(_find_model(state, model).id, True)
-        return answer({})
-
-    @router.post("/api/v1/models/{model}/unarchive")
-    def unarchive_model(state: State, _: Requester, model: Text) -> Response:
-        """Unarchive a model."""
-        state.database.set_model_archived(_find_model(state, model).id, False)
-        return answer({})
-
-    @router.delete("/api/v1/models/{model}")
-    def delete_model(state: State, _: Requester, model: Text) -> Response:
-        """Delete a model and its versions; checkpoints stay."""
-        state.database.delete_model(_find_model(state, model).id)
-        return answer({})
-
-    @router.get("/api/v1/models/{model}/versions")
-    def list_versions(
-        state: State,
-        requester: Requester,
-        model: Text,
-        sort_by: Annotated[_enums.VersionSort, Query(alias="sortBy")] = (
-            _enums.VersionSort.UNSPECIFIED
-        ),
-        order_by: Annotated[_enums.Order, Query(alias="orderBy")] = _enums.Order.UNSPECIFIED,
-        limit: Limit = 0,
-        offset: Offset = 0,
-    ) -> Response:
-        """List the versions of a model by number, which is also the order of creation."""
-        found = _find_model(state, model)
-        is_descending = order_by is _enums.Order.DESC
-        records = state.database.list_versions(
-            found.id, order_by=ModelOrderBy.DESC if is_descending else ModelOrderBy.ASC
-        )
-        describe = functools.partial(_describe_versions, state, requester, found)
-        shown = _model_document(found, requester)
-        return answer_page(
-            "modelVersions", records, describe, limit=limit, offset=offset, model=shown
-        )
-
-    @router.post("/api/v1/models/{model}/versions")
-    def post_version(
-        state: State, requester: Requester, model: Text, body: PostVersion
-    ) -> Response:
-        """Make a checkpoint the next version of a model."""
-        _check_version(body)
-        found = _find_model(state, model)
-        record = state.database.register_version(
-            found.id,
-            state.database.get_checkpoint(body.checkpointUuid).uuid,
-            name=body.name or "",
-            comment=body.comment or "",
-            notes=body.notes or "",
-            metadata=body.metadata or {},
-        )
-        return _answer_version(state, requester, found.id, record)
-
-    @router.get("/api/v1/models/{model}/versions/{number}")
-    def get_version(state: State, requester: Requester, model: Text, number: _Number) -> Response:
-        """Return a version of a model."""
-        found = _find_model(state, model)
-        record = state.database.get_version(found.id, number)
-        if record is None:
-            raise NotFoundError(f"the model {found.name!r} has no version {number}")
-        return _answer_version(state, requester, found.id, record)
-
-    @router.patch("/api/v1/models/{model}/versions/{number}")
-    def patch_version(
-        state: State, requester: Requester, model: Text, number: _Number, body: VersionSaid
-    ) -> Response:
-        """Change the name, comment, notes or metadata of a version."""
-        _check_version(body)
-        found = _find_model(state, model)
-        record = state.database.update_version(
-            found.id,
-            number,
-            name=body.name,
-            comment=body.comment,
-            notes=body.notes,
-            metadata=body.metadata,
-        )
-        return _answer_version(state, requester, found.id, record)
-
-    @router.delete("/api/v1/models/{model}/versions/{number}")
-    def delete_version(state: State, _: Requester, model: Text, number: _Number) -> Response:
-        """Delete a version of a model; its checkpoint stays."""
-        state.database.delete_version(_find_model(state, model).id, number)
-        return answer({})
-
-    @router.get("/api/v1/models/{model}/versions/{number}/metrics")
-    def list_version_metrics(state: State, _: Requester, model: Text, number: _Number) -> Response:
-        """List reports of other trials on a version: detcore records none."""
-        _find_model(state, model)
-        return answer({"metrics": []})
-
-    return router
+router = new_router()
 
 
-def _find_model(state: ServerState, model: str) -> ModelRecord:
-    """Return a model by id, where it is a number, or by name."""
-    if model.isascii() and model.isdigit() and len(model) < 10:
-        try:
-            return state.database.get_model(int(model))
-        except NotFoundError:
-            pass  # a model of detcore's own may be called "7"
-    return state.database.get_model(model)
-
-
-def _check(said: Said) -> None:
-    if said.notes:
-        raise refuse(400, "detcore keeps no notes of models; put them into the description")
-    if said.workspaceName not in (None, "", PLACE_NAME) or said.workspaceId not in (
-        None, 0, PLACE_ID,
-    ):  # fmt: skip
-        raise refuse(404, f"there is one workspace, {PLACE_ID} ({PLACE_NAME})")
-
-
-def _list(state: ServerState, requester: Requester, filters: Filters) -> Response:
+@router.get("/api/v1/models")
+def list_models(
+    state: State, requester: Requester, filters: Annotated[Filters, Query()]
+) -> Response:
+    """List models."""
     is_descending = filters.order_by is _enums.Order.DESC
     records = [
         record
@@ -297,6 +129,176 @@ def _list(state: ServerState, requester: Requester, filters: Filters) -> Respons
         return [_model_document(record, requester) for record in records]
 
     return answer_page("models", records, describe, limit=filters.limit, offset=filters.offset)
+
+
+@router.post("/api/v1/models")
+def post_model(state: State, requester: Requester, body: PostModel) -> Response:
+    """Add a model."""
+    _check(body)
+    if "/" in body.name or body.name.strip().isdigit():
+        raise refuse(
+            400,
+            f"the name {body.name!r} would not be found again: digits alone are taken for an "
+            "id, and a slash for a part of the address. Choose another name.",
+        )
+    made = state.database.create_model(
+        body.name,
+        description=body.description or "",
+        metadata=body.metadata or {},
+        labels=body.labels or [],
+    )
+    return answer({"model": _model_document(made, requester)})
+
+
+@router.get("/api/v1/model/labels")
+def list_labels(state: State, _: Requester) -> Response:
+    """List the labels of models, the most used first."""
+    counted = collections.Counter(
+        label for model in state.database.list_models() for label in model.labels
+    )
+    ordered = sorted(counted, key=lambda label: (-counted[label], label))
+    return answer({"labels": ordered})
+
+
+@router.get("/api/v1/models/{model}")
+def get_model(state: State, requester: Requester, model: Text) -> Response:
+    """Return a model by name or id."""
+    return answer({"model": _model_document(_find_model(state, model), requester)})
+
+
+@router.patch("/api/v1/models/{model}")
+def patch_model(state: State, requester: Requester, model: Text, body: PatchModel) -> Response:
+    """Change the fields of a model; metadata and labels replace the current ones."""
+    _check(body)
+    changed = state.database.update_model(
+        _find_model(state, model).id,
+        name=body.name,
+        description=body.description,
+        labels=body.labels,
+        metadata=body.metadata,
+    )
+    return answer({"model": _model_document(changed, requester)})
+
+
+@router.post("/api/v1/models/{model}/archive")
+def archive_model(state: State, _: Requester, model: Text) -> Response:
+    """Archive a model."""
+    state.database.set_model_archived(_find_model(state, model).id, True)
+    return answer({})
+
+
+@router.post("/api/v1/models/{model}/unarchive")
+def unarchive_model(state: State, _: Requester, model: Text) -> Response:
+    """Unarchive a model."""
+    state.database.set_model_archived(_find_model(state, model).id, False)
+    return answer({})
+
+
+@router.delete("/api/v1/models/{model}")
+def delete_model(state: State, _: Requester, model: Text) -> Response:
+    """Delete a model and its versions; checkpoints stay."""
+    state.database.delete_model(_find_model(state, model).id)
+    return answer({})
+
+
+@router.get("/api/v1/models/{model}/versions")
+def list_versions(
+    state: State,
+    requester: Requester,
+    model: Text,
+    sort_by: Annotated[_enums.VersionSort, Query(alias="sortBy")] = (
+        _enums.VersionSort.UNSPECIFIED
+    ),
+    order_by: Annotated[_enums.Order, Query(alias="orderBy")] = _enums.Order.UNSPECIFIED,
+    limit: Limit = 0,
+    offset: Offset = 0,
+) -> Response:
+    """List the versions of a model by number, which is also the order of creation."""
+    found = _find_model(state, model)
+    is_descending = order_by is _enums.Order.DESC
+    records = state.database.list_versions(
+        found.id, order_by=ModelOrderBy.DESC if is_descending else ModelOrderBy.ASC
+    )
+    describe = functools.partial(_describe_versions, state, requester, found)
+    shown = _model_document(found, requester)
+    return answer_page("modelVersions", records, describe, limit=limit, offset=offset, model=shown)
+
+
+@router.post("/api/v1/models/{model}/versions")
+def post_version(state: State, requester: Requester, model: Text, body: PostVersion) -> Response:
+    """Make a checkpoint the next version of a model."""
+    _check_version(body)
+    found = _find_model(state, model)
+    record = state.database.register_version(
+        found.id,
+        state.database.get_checkpoint(body.checkpointUuid).uuid,
+        name=body.name or "",
+        comment=body.comment or "",
+        notes=body.notes or "",
+        metadata=body.metadata or {},
+    )
+    return _answer_version(state, requester, found.id, record)
+
+
+@router.get("/api/v1/models/{model}/versions/{number}")
+def get_version(state: State, requester: Requester, model: Text, number: _Number) -> Response:
+    """Return a version of a model."""
+    found = _find_model(state, model)
+    record = state.database.get_version(found.id, number)
+    if record is None:
+        raise NotFoundError(f"the model {found.name!r} has no version {number}")
+    return _answer_version(state, requester, found.id, record)
+
+
+@router.patch("/api/v1/models/{model}/versions/{number}")
+def patch_version(
+    state: State, requester: Requester, model: Text, number: _Number, body: VersionSaid
+) -> Response:
+    """Change the name, comment, notes or metadata of a version."""
+    _check_version(body)
+    found = _find_model(state, model)
+    record = state.database.update_version(
+        found.id,
+        number,
+        name=body.name,
+        comment=body.comment,
+        notes=body.notes,
+        metadata=body.metadata,
+    )
+    return _answer_version(state, requester, found.id, record)
+
+
+@router.delete("/api/v1/models/{model}/versions/{number}")
+def delete_version(state: State, _: Requester, model: Text, number: _Number) -> Response:
+    """Delete a version of a model; its checkpoint stays."""
+    state.database.delete_version(_find_model(state, model).id, number)
+    return answer({})
+
+
+@router.get("/api/v1/models/{model}/versions/{number}/metrics")
+def list_version_metrics(state: State, _: Requester, model: Text, number: _Number) -> Response:
+    """List reports of other trials on a version: detcore records none."""
+    _find_model(state, model)
+    return answer({"metrics": []})
+
+
+def _find_model(state: ServerState, model: str) -> ModelRecord:
+    """Return a model by id, where it is a number, or by name."""
+    if model.isascii() and model.isdigit() and len(model) < 10:
+        try:
+            return state.database.get_model(int(model))
+        except NotFoundError:
+            pass  # a model of detcore's own may be called "7"
+    return state.database.get_model(model)
+
+
+def _check(said: Said) -> None:
+    if said.notes:
+        raise refuse(400, "detcore keeps no notes of models; put them into the description")
+    if said.workspaceName not in (None, "", PLACE_NAME) or said.workspaceId not in (
+        None, 0, PLACE_ID,
+    ):  # fmt: skip
+        raise refuse(404, f"there is one workspace, {PLACE_ID} ({PLACE_NAME})")
 
 
 def _model_document(record: ModelRecord, requester: Requester) -> Document:

@@ -6,7 +6,7 @@ commands need them to query. Lists of agents, slots and jobs are empty.
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Response
+from fastapi import Response
 
 from detcore.types import ExperimentState
 from detcore_determined._routes._answers import (
@@ -64,77 +64,81 @@ _LISTS = (
     ("/api/v1/tensorboards", "tensorboards"),
 )
 
-
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = new_router()
-
-    @router.get("/api/v1/workspaces")
-    def list_workspaces(
-        state: State,
-        requester: Requester,
-        name: Text = "",
-        limit: Limit = 0,
-        offset: Offset = 0,
-    ) -> Response:
-        """List the one workspace."""
-        workspaces = [_workspace(state, requester)] if _is_named(name) else []
-        return answer_page("workspaces", workspaces, list, limit=limit, offset=offset)
-
-    @router.get("/api/v1/workspaces/{workspace_id}")
-    def get_workspace(state: State, requester: Requester, workspace_id: Id) -> Response:
-        """Return the one workspace."""
-        _require("workspace", workspace_id)
-        return answer({"workspace": _workspace(state, requester)})
-
-    @router.get("/api/v1/workspaces/{workspace_id}/projects")
-    def list_projects(
-        state: State,
-        requester: Requester,
-        workspace_id: Id,
-        name: Text = "",
-        limit: Limit = 0,
-        offset: Offset = 0,
-    ) -> Response:
-        """List the one project."""
-        _require("workspace", workspace_id)
-        projects = [_project(state, requester)] if _is_named(name) else []
-        return answer_page("projects", projects, list, limit=limit, offset=offset)
-
-    @router.get("/api/v1/workspaces/{workspace_id}/available-resource-pools")
-    def list_workspace_pools(
-        requester: Requester, workspace_id: Id, limit: Limit = 0, offset: Offset = 0
-    ) -> Response:
-        """List the resource pools of a workspace: always empty."""
-        _require("workspace", workspace_id)
-        return answer_page("resourcePools", [], list, limit=limit, offset=offset)
-
-    @router.get("/api/v1/projects/{project_id}")
-    def get_project(state: State, requester: Requester, project_id: Id) -> Response:
-        """Return the one project."""
-        _require("project", project_id)
-        return answer({"project": _project(state, requester)})
-
-    @router.get("/api/v1/resource-pools")
-    def list_pools(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
-        """List the one resource pool."""
-        return answer_page("resourcePools", [_POOL], list, limit=limit, offset=offset)
-
-    @router.get("/api/v1/tasks")
-    def list_tasks(requester: Requester) -> Response:
-        """List the tasks that take slots of agents: always empty."""
-        return answer({"allocationIdToSummary": {}})
-
-    for path, name in _LISTS:
-        _add_empty(router, path, name)
-    return router
+router = new_router()
 
 
-def _add_empty(router: APIRouter, path: str, name: str) -> None:
+@router.get("/api/v1/workspaces")
+def list_workspaces(
+    state: State,
+    requester: Requester,
+    name: Text = "",
+    limit: Limit = 0,
+    offset: Offset = 0,
+) -> Response:
+    """List the one workspace."""
+    workspaces = [_workspace(state, requester)] if _is_named(name) else []
+    return answer_page("workspaces", workspaces, list, limit=limit, offset=offset)
+
+
+@router.get("/api/v1/workspaces/{workspace_id}")
+def get_workspace(state: State, requester: Requester, workspace_id: Id) -> Response:
+    """Return the one workspace."""
+    _require("workspace", workspace_id)
+    return answer({"workspace": _workspace(state, requester)})
+
+
+@router.get("/api/v1/workspaces/{workspace_id}/projects")
+def list_projects(
+    state: State,
+    requester: Requester,
+    workspace_id: Id,
+    name: Text = "",
+    limit: Limit = 0,
+    offset: Offset = 0,
+) -> Response:
+    """List the one project."""
+    _require("workspace", workspace_id)
+    projects = [_project(state, requester)] if _is_named(name) else []
+    return answer_page("projects", projects, list, limit=limit, offset=offset)
+
+
+@router.get("/api/v1/workspaces/{workspace_id}/available-resource-pools")
+def list_workspace_pools(
+    requester: Requester, workspace_id: Id, limit: Limit = 0, offset: Offset = 0
+) -> Response:
+    """List the resource pools of a workspace: always empty."""
+    _require("workspace", workspace_id)
+    return answer_page("resourcePools", [], list, limit=limit, offset=offset)
+
+
+@router.get("/api/v1/projects/{project_id}")
+def get_project(state: State, requester: Requester, project_id: Id) -> Response:
+    """Return the one project."""
+    _require("project", project_id)
+    return answer({"project": _project(state, requester)})
+
+
+@router.get("/api/v1/resource-pools")
+def list_pools(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
+    """List the one resource pool."""
+    return answer_page("resourcePools", [_POOL], list, limit=limit, offset=offset)
+
+
+@router.get("/api/v1/tasks")
+def list_tasks(requester: Requester) -> Response:
+    """List the tasks that take slots of agents: always empty."""
+    return answer({"allocationIdToSummary": {}})
+
+
+def _add_empty(path: str, name: str) -> None:
     @router.get(path, name=f"list_{name}", operation_id=f"determined_list_{name}")
     def list_none(requester: Requester, limit: Limit = 0, offset: Offset = 0) -> Response:
         """Return an empty list of things that detcore does not have."""
         return answer_page(name, [], list, limit=limit, offset=offset)
+
+
+for path, key in _LISTS:
+    _add_empty(path, key)
 
 
 def _is_named(name: str) -> bool:

@@ -40,7 +40,7 @@ _METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "TRACE"]
 
 def make_router() -> APIRouter:
     """Return the routes of this part."""
-    routers = [made.make_router() for made in _PARTS]
+    routers = [part.router for part in _PARTS]
     router = new_router()
     for part in routers:
         router.include_router(part)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Response
+from fastapi import Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
@@ -50,81 +50,95 @@ _TrialIds = Annotated[
     Query(alias="trialIds", min_length=1, max_length=1000),
 ]
 
+router = new_router()
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = new_router()
 
-    @router.get("/api/v1/experiments/{experiment_id}/trials")
-    def list_trials(
-        state: State,
-        _: Requester,
-        experiment_id: Id,
-        sort_by: _TrialSort = _enums.TrialSort.UNSPECIFIED,
-        order_by: _Order = _enums.Order.UNSPECIFIED,
-        limit: Limit = 0,
-        offset: Offset = 0,
-    ) -> Response:
-        """List the trials of an experiment, by default sorted by id."""
-        take_in(state, experiment_id)
-        records = _sort(
-            state, experiment_id, state.database.list_trials(experiment_id), sort_by, order_by
-        )
-        describe = functools.partial(_documents, state, experiment_id)
-        return answer_page("trials", records, describe, limit=limit, offset=offset)
+@router.get("/api/v1/experiments/{experiment_id}/trials")
+def list_trials(
+    state: State,
+    _: Requester,
+    experiment_id: Id,
+    sort_by: _TrialSort = _enums.TrialSort.UNSPECIFIED,
+    order_by: _Order = _enums.Order.UNSPECIFIED,
+    limit: Limit = 0,
+    offset: Offset = 0,
+) -> Response:
+    """List the trials of an experiment, by default sorted by id."""
+    take_in(state, experiment_id)
+    records = _sort(
+        state, experiment_id, state.database.list_trials(experiment_id), sort_by, order_by
+    )
+    describe = functools.partial(_documents, state, experiment_id)
+    return answer_page("trials", records, describe, limit=limit, offset=offset)
 
-    @router.get("/api/v1/trials/{trial_id}")
-    def get_trial(state: State, _: Requester, trial_id: Id) -> Response:
-        """Return a trial, with a summary of its metrics."""
-        return answer({"trial": _one(state, trial_id)})
 
-    @router.post("/api/v1/trials/{trial_id}/kill")
-    def kill_trial(state: State, requester: Requester, trial_id: Id) -> Response:
-        """End a trial at once; without effect if it is over."""
-        trial = state.database.get_trial(trial_id)
-        state.jobs.require_owner(requester, trial.experiment_id)
-        if trial.state not in _OVER:
-            state.jobs.control_trial(requester, trial_id, "kill")
-        return answer({})
+@router.get("/api/v1/trials/{trial_id}")
+def get_trial(state: State, _: Requester, trial_id: Id) -> Response:
+    """Return a trial, with a summary of its metrics."""
+    return answer({"trial": _one(state, trial_id)})
 
-    @router.get("/api/v1/trials/{trial_id}/workloads")
-    def list_workloads(
-        state: State,
-        _: Requester,
-        trial_id: Id,
-        with_batches: Annotated[bool, Query(alias="includeBatchMetrics")] = False,
-        order_by: _Order = _enums.Order.UNSPECIFIED,
-        limit: Limit = 0,
-        offset: Offset = 0,
-    ) -> Response:
-        """List reports and checkpoints of a trial by steps."""
-        take_in(state, state.database.get_trial(trial_id).experiment_id, trial_id)
-        workloads = _workloads(state, trial_id, with_batches=with_batches)
-        if order_by is _enums.Order.DESC:
-            workloads.reverse()
-        return answer_page("workloads", workloads, list, limit=limit, offset=offset)
 
+@router.post("/api/v1/trials/{trial_id}/kill")
+def kill_trial(state: State, requester: Requester, trial_id: Id) -> Response:
+    """End a trial at once; without effect if it is over."""
+    trial = state.database.get_trial(trial_id)
+    state.jobs.require_owner(requester, trial.experiment_id)
+    if trial.state not in _OVER:
+        state.jobs.control_trial(requester, trial_id, "kill")
+    return answer({})
+
+
+@router.get("/api/v1/trials/{trial_id}/workloads")
+def list_workloads(
+    state: State,
+    _: Requester,
+    trial_id: Id,
+    with_batches: Annotated[bool, Query(alias="includeBatchMetrics")] = False,
+    order_by: _Order = _enums.Order.UNSPECIFIED,
+    limit: Limit = 0,
+    offset: Offset = 0,
+) -> Response:
+    """List reports and checkpoints of a trial by steps."""
+    take_in(state, state.database.get_trial(trial_id).experiment_id, trial_id)
+    workloads = _workloads(state, trial_id, with_batches=with_batches)
+    if order_by is _enums.Order.DESC:
+        workloads.reverse()
+    return answer_page("workloads", workloads, list, limit=limit, offset=offset)
+
+
+@router.get(
+    "/api/v1/trials/metrics/trial_metrics",
+    response_class=StreamingResponse,
+    responses=lines_answer(),
+)
+def stream_metrics(
+    state: State, _: Requester, trial_ids: _TrialIds, group: Annotated[str, Query(min_length=1)]
+) -> Response:
+    """Stream the reports of trials, by their steps."""
+    return _stream(state, trial_ids, group)
+
+
+def _add_stream(kind: str) -> None:
     @router.get(
-        "/api/v1/trials/metrics/trial_metrics",
+        f"/api/v1/trials/metrics/{kind}_metrics",
+        operation_id=f"determined_stream_{kind}",
         response_class=StreamingResponse,
         responses=lines_answer(),
     )
-    def stream_metrics(
-        state: State, _: Requester, trial_ids: _TrialIds, group: Annotated[str, Query(min_length=1)]
-    ) -> Response:
-        """Stream the reports of trials, by their steps."""
-        return _stream(state, trial_ids, group)
+    def stream_kind(state: State, _: Requester, trial_ids: _TrialIds) -> Response:
+        """Stream the reports of one kind of trials, by their steps."""
+        return _stream(state, trial_ids, kind)
 
-    for kind in _KINDS:
-        _add_stream(router, kind)
 
-    @router.get("/api/v1/checkpoints/{uuid}/metrics")
-    def list_checkpoint_metrics(state: State, _: Requester, uuid: str) -> Response:
-        """List reports of other trials on a checkpoint: detcore records none."""
-        state.database.get_checkpoint(uuid)
-        return answer({"metrics": []})
+for kind in _KINDS:
+    _add_stream(kind)
 
-    return router
+
+@router.get("/api/v1/checkpoints/{uuid}/metrics")
+def list_checkpoint_metrics(state: State, _: Requester, uuid: str) -> Response:
+    """List reports of other trials on a checkpoint: detcore records none."""
+    state.database.get_checkpoint(uuid)
+    return answer({"metrics": []})
 
 
 def _documents(
@@ -271,18 +285,6 @@ def _type(value: object) -> str:
     if isinstance(value, dict):
         return "object"
     return "null" if value is None else "string"
-
-
-def _add_stream(router: APIRouter, kind: str) -> None:
-    @router.get(
-        f"/api/v1/trials/metrics/{kind}_metrics",
-        operation_id=f"determined_stream_{kind}",
-        response_class=StreamingResponse,
-        responses=lines_answer(),
-    )
-    def stream_kind(state: State, _: Requester, trial_ids: _TrialIds) -> Response:
-        """Stream the reports of one kind of trials, by their steps."""
-        return _stream(state, trial_ids, kind)
 
 
 def _stream(state: ServerState, trial_ids: Sequence[int], group: str) -> Response:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fastapi import APIRouter, Request, Response
+from fastapi import Request, Response
 from pydantic import BaseModel, Field
 
 from detcore import __version__
@@ -77,135 +77,140 @@ class PatchUser(BaseModel):
     agentUserGroup: Nested | None = None
 
 
-def make_router() -> APIRouter:
-    """Return the routes of this part."""
-    router = new_router()
+router = new_router()
 
-    @router.get("/api/v1/users")
-    def list_users(
-        state: State,
-        _: Requester,
-        active: bool | None = None,
-        admin: bool | None = None,
-        name: Text = "",
-        limit: Limit = 0,
-        offset: Offset = 0,
-    ) -> Response:
-        """List users by id."""
-        users = [
-            user
-            for user in state.database.list_users()
-            if active in (None, user.is_active)
-            and admin in (None, user.is_admin)
-            and name.casefold() in user.name.casefold()
-        ]
-        return answer_page("users", users, _describe_users, limit=limit, offset=offset)
 
-    @router.get("/api/v1/users/{user_id}")
-    def get_user(state: State, _: Requester, user_id: Id) -> Response:
-        """Return a user."""
-        return answer({"user": user_document(state.database.get_user(user_id))})
+@router.get("/api/v1/users")
+def list_users(
+    state: State,
+    _: Requester,
+    active: bool | None = None,
+    admin: bool | None = None,
+    name: Text = "",
+    limit: Limit = 0,
+    offset: Offset = 0,
+) -> Response:
+    """List users by id."""
+    users = [
+        user
+        for user in state.database.list_users()
+        if active in (None, user.is_active)
+        and admin in (None, user.is_admin)
+        and name.casefold() in user.name.casefold()
+    ]
+    return answer_page("users", users, _describe_users, limit=limit, offset=offset)
 
-    @router.get("/api/v1/users/{name}/by-username")
-    def get_user_by_name(state: State, _: Requester, name: Text) -> Response:
-        """Return a user by its name."""
-        return answer({"user": user_document(state.database.get_user(name))})
 
-    @router.post("/api/v1/users")
-    async def post_user(state: State, admin: Admin, body: PostUser) -> Response:
-        """Add a user; only an administrator may."""
-        if body.user.remote:
-            raise refuse(400, "detcore has no users of another service: leave remote out")
-        made = await add_user(
-            state,
-            body.user.username,
-            body.password or "",
-            is_admin=body.user.admin,
-            is_prehashed=bool(body.isHashed),
-        )
-        if not body.user.active:
-            made = await change_user(state, admin, made.id, is_active=False)
-        return answer({"user": user_document(made)})
+@router.get("/api/v1/users/{user_id}")
+def get_user(state: State, _: Requester, user_id: Id) -> Response:
+    """Return a user."""
+    return answer({"user": user_document(state.database.get_user(user_id))})
 
-    @router.patch("/api/v1/users/{user_id}")
-    async def patch_user(
-        state: State, requester: Requester, user_id: Id, body: PatchUser
-    ) -> Response:
-        """Change a user: an administrator anything, others their own password."""
-        _check_change(body)
-        changed = await change_user(
-            state,
-            requester,
-            user_id,
-            password=body.password,
-            is_active=body.active,
-            is_admin=body.admin,
-            is_prehashed=bool(body.isHashed),
-        )
-        return answer({"user": user_document(changed)})
 
-    @router.get("/info")
-    def get_info() -> Response:
-        """Return the release whose API is supported; needs no token."""
-        return answer(
-            {
-                "version": _VERSION,
-                "cluster_id": _NAME,
-                "cluster_name": _NAME,
-                "master_id": _NAME,
-            }
-        )
+@router.get("/api/v1/users/{name}/by-username")
+def get_user_by_name(state: State, _: Requester, name: Text) -> Response:
+    """Return a user by its name."""
+    return answer({"user": user_document(state.database.get_user(name))})
 
-    @router.post("/api/v1/auth/login")
-    async def post_login(request: Request, state: State, login: Login) -> Response:
-        """Return a token for a user's password, which may come hashed."""
-        logged_in = await log_in(
-            state,
-            login.username,
-            login.password,
-            is_prehashed=bool(login.isHashed),
-            address=address_of(request),
-        )
-        user = {
-            "username": logged_in.name,
-            "admin": logged_in.is_admin,
-            "active": True,
+
+@router.post("/api/v1/users")
+async def post_user(state: State, admin: Admin, body: PostUser) -> Response:
+    """Add a user; only an administrator may."""
+    if body.user.remote:
+        raise refuse(400, "detcore has no users of another service: leave remote out")
+    made = await add_user(
+        state,
+        body.user.username,
+        body.password or "",
+        is_admin=body.user.admin,
+        is_prehashed=bool(body.isHashed),
+    )
+    if not body.user.active:
+        made = await change_user(state, admin, made.id, is_active=False)
+    return answer({"user": user_document(made)})
+
+
+@router.patch("/api/v1/users/{user_id}")
+async def patch_user(state: State, requester: Requester, user_id: Id, body: PatchUser) -> Response:
+    """Change a user: an administrator anything, others their own password."""
+    _check_change(body)
+    changed = await change_user(
+        state,
+        requester,
+        user_id,
+        password=body.password,
+        is_active=body.active,
+        is_admin=body.admin,
+        is_prehashed=bool(body.isHashed),
+    )
+    return answer({"user": user_document(changed)})
+
+
+@router.get("/info")
+def get_info() -> Response:
+    """Return the release whose API is supported; needs no token."""
+    return answer(
+        {
+            "version": _VERSION,
+            "cluster_id": _NAME,
+            "cluster_name": _NAME,
+            "master_id": _NAME,
         }
-        return answer({"token": logged_in.token, "user": user})
+    )
 
-    @router.post("/api/v1/auth/logout")
-    def post_logout(state: State, _: Requester, token: Token) -> Response:
-        """Revoke the token."""
-        log_out(state, token)
-        return answer({})
 
-    @router.get("/api/v1/me")
-    def get_me(state: State, requester: Requester) -> Response:
-        """Return the user that the token belongs to."""
-        return answer({"user": user_document(state.database.get_user(requester.user_id))})
+@router.post("/api/v1/auth/login")
+async def post_login(request: Request, state: State, login: Login) -> Response:
+    """Return a token for a user's password, which may come hashed."""
+    logged_in = await log_in(
+        state,
+        login.username,
+        login.password,
+        is_prehashed=bool(login.isHashed),
+        address=address_of(request),
+    )
+    user = {
+        "username": logged_in.name,
+        "admin": logged_in.is_admin,
+        "active": True,
+    }
+    return answer({"token": logged_in.token, "user": user})
 
-    @router.get("/api/v1/master")
-    def get_master(_: Requester) -> Response:
-        """Return the versions, names and features of the server."""
-        return answer(
-            {
-                "version": _VERSION,
-                "detcoreVersion": __version__,
-                "clusterId": _NAME,
-                "clusterName": _NAME,
-                "masterId": _NAME,
-                "hasCustomLogo": False,
-                "strictJobQueueControl": False,
-                "rbacEnabled": False,
-            }
-        )
 
-    @router.get("/api/v1/master/config")
-    def get_master_config(_: Requester) -> Response:
-        """Return the public part of the server's configuration."""
-        return answer({"config": {"cluster_name": _NAME, "version": __version__}})
+@router.post("/api/v1/auth/logout")
+def post_logout(state: State, _: Requester, token: Token) -> Response:
+    """Revoke the token."""
+    log_out(state, token)
+    return answer({})
 
-    return router
+
+@router.get("/api/v1/me")
+def get_me(state: State, requester: Requester) -> Response:
+    """Return the user that the token belongs to."""
+    return answer({"user": user_document(state.database.get_user(requester.user_id))})
+
+
+@router.get("/api/v1/master")
+def get_master(_: Requester) -> Response:
+    """Return the versions, names and features of the server."""
+    return answer(
+        {
+            "version": _VERSION,
+            "detcoreVersion": __version__,
+            "clusterId": _NAME,
+            "clusterName": _NAME,
+            "masterId": _NAME,
+            "hasCustomLogo": False,
+            "strictJobQueueControl": False,
+            "rbacEnabled": False,
+        }
+    )
+
+
+@router.get("/api/v1/master/config")
+def get_master_config(_: Requester) -> Response:
+    """Return the public part of the server's configuration."""
+    return answer({"config": {"cluster_name": _NAME, "version": __version__}})
 
 
 def _describe_users(users: Sequence[UserRecord]) -> list[Document]:
