@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import math
 import os
 import secrets
@@ -26,6 +27,7 @@ from detcore_server._unpack import UnpackLimits, unpack
 
 if TYPE_CHECKING:
     from detcore.config import ExperimentConfig, LoadedConfig
+    from detcore.environment import Environment
     from detcore_server._database import TokenRecord
     from detcore_server._settings import ServerSettings
     from detcore_server._state import ServerState
@@ -239,28 +241,13 @@ def take_in(
         experiments.mkdir(parents=True, exist_ok=True)
         unpack(archive, incoming, _LIMITS)
         _bring_to_disk(incoming)
-
-        def place(experiment_id: int) -> str:
-            folder = experiment_folder(environment, experiment_id)
-            # Left by a server that was killed at this very point: the number was not used.
-            shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir(parents=True)
-            try:
-                incoming.rename(folder / _CODE)
-                _sync_folder(folder)
-                keep_secrets(environment.home, experiment_id, plain)
-            except BaseException:
-                shutil.rmtree(folder, ignore_errors=True)
-                raise
-            return str(folder / _CODE)
-
         return state.database.submit_experiment(
             user_id=user_id,
             submission_id=submission_id,
             test_mode=test_mode,
             config=plain,
             config_text=loaded.text,
-            place=place,
+            place=functools.partial(_place_code, incoming, environment, plain),
         )
     except StorageError:
         raise
@@ -273,6 +260,24 @@ def take_in(
         ) from error
     finally:
         shutil.rmtree(incoming, ignore_errors=True)
+
+
+def _place_code(
+    code: Path, environment: Environment, config: dict[str, Any], experiment_id: int
+) -> str:
+    """Move the code of a submission to its experiment's folder; return its path there."""
+    folder = experiment_folder(environment, experiment_id)
+    # Left by a server that was killed at this very point: the number was not used.
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    try:
+        code.rename(folder / _CODE)
+        _sync_folder(folder)
+        keep_secrets(environment.home, experiment_id, config)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
+    return str(folder / _CODE)
 
 
 def remove_leftovers(home: Path) -> None:

@@ -7,6 +7,7 @@ import urllib.parse
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, Field
 
 from detcore.describe import describe_experiment, describe_state, metric_value, took_s
 from detcore.types import ExperimentState
@@ -15,43 +16,47 @@ from detcore_server._page._render import render
 
 _PAGE_SIZE = 50
 _ARCHIVED = {"": False, "only": True, "all": None}
-_Page = Annotated[int, Query(ge=1, le=10**6)]
+_PageNumber = Annotated[int, Field(ge=1, le=10**6)]
 
 router = APIRouter()
+
+
+class Filters(BaseModel):
+    """Which experiments are listed, in which order, and which page of the list."""
+
+    name: str = ""
+    label: str = ""
+    user: str = ""
+    state: ExperimentState | Literal[""] = ""
+    archived: Literal["", "only", "all"] = ""
+    sort: Literal["", "oldest", "name"] = ""
+    page: _PageNumber = 1
 
 
 @router.get("/ui/experiments")
 def show_experiments(
     request: Request,
     state: State,
-    name: str = "",
-    label: str = "",
-    submitted_by: Annotated[str, Query(alias="user")] = "",
-    in_state: Annotated[ExperimentState | Literal[""], Query(alias="state")] = "",
-    archived: Literal["", "only", "all"] = "",
-    sort: Literal["", "oldest", "name"] = "",
-    page: _Page = 1,
+    filters: Annotated[Filters, Query()],
 ) -> Response:
-    asked = {"name": name, "label": label, "user": submitted_by,
-             "state": str(getattr(in_state, "value", in_state)),
-             "archived": archived, "sort": sort}  # fmt: skip
+    asked = filters.model_dump(mode="json", exclude={"page"})
     which: dict[str, Any] = {
-        "states": [ExperimentState(in_state)] if in_state else None,
-        "archived": _ARCHIVED[archived],
-        "labels": [label] if label else (),
-        "name": name,
+        "states": [filters.state] if filters.state else None,
+        "archived": _ARCHIVED[filters.archived],
+        "labels": [filters.label] if filters.label else (),
+        "name": filters.name,
     }
     database = state.database
-    if submitted_by:
-        which["where"] = database.submitted_by(submitted_by)
-    paging = Paging(page, _PAGE_SIZE, database.count_experiments(**which), _query(asked))
-    if sort == "name":
+    if filters.user:
+        which["where"] = database.submitted_by(filters.user)
+    paging = Paging(filters.page, _PAGE_SIZE, database.count_experiments(**which), _query(asked))
+    if filters.sort == "name":
         found = database.list_experiments(**which)
         found.sort(key=lambda record: (record.name.casefold(), record.id))
         found = found[paging.offset : paging.offset + _PAGE_SIZE]
     else:
         found = database.list_experiments(
-            **which, newest_first=not sort, limit=_PAGE_SIZE, offset=paging.offset
+            **which, newest_first=not filters.sort, limit=_PAGE_SIZE, offset=paging.offset
         )
     numbers = database.count_trials()
     users = database.submitters([record.id for record in found])
@@ -80,7 +85,7 @@ def show_models(
     name: str = "",
     label: str = "",
     archived: Literal["", "only", "all"] = "",
-    page: _Page = 1,
+    page: Annotated[_PageNumber, Query()] = 1,
 ) -> Response:
     asked = {"name": name, "label": label, "archived": archived}
     found = state.database.list_models(
