@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 from detcore.database import MetricCurve
@@ -131,15 +131,11 @@ def read_view(
     """Read an experiment.
 
     Args:
-        database: The records.
-        experiment_id: The experiment.
         metric: The metric to rank trials by; None: the searcher's metric.
         all_metrics: Whether to make charts of the other metrics, too.
         max_charts: Maximum number of charts.
-        kind: Whether `metric` is one of "training" or of "validation"; None: of validation, if it
-            exists.
-        smaller_is_better: Whether a smaller value of it is better; None: derived from its name (a
-            loss, a score), or else the searcher's setting.
+        kind: Kind of `metric`, "training" or "validation"; None: of validation, if it exists.
+        smaller_is_better: Its direction; None: by its name (a loss, a score), or the searcher's.
         only: Only these trials; None: all.
         parts: Number of parts of the steps that curves are downsampled to; see
             `detcore.database.Database.metric_curves`.
@@ -151,52 +147,32 @@ def read_view(
     record = database.get_experiment(experiment_id)
     records = database.list_trials(experiment_id)
     overview = describe_experiment(database, record, len(records))
-    own, smaller = overview["metric"], smaller_is_better
-    if smaller is None and metric not in (None, own):
-        smaller = is_loss(metric)
-    if smaller is None:
-        smaller = overview["smaller_is_better"] is not False
-    read_curves = functools.cache(
-        functools.partial(database.metric_curves, experiment_id, parts=parts)
-    )
     names = database.metric_names(experiment_id)
-    if metric is not None and not any(_is_asked(name, metric, kind) for name in names):
-        listed = ", ".join(dict.fromkeys(name for _, name in names)) or "none yet"
-        raise NotFoundError(
-            f"no trial of experiment {experiment_id} has reported a metric {metric!r}.\n"
-            f"Metrics there: {listed}."
-        )
-    metric = metric or own or next((name for _, name in names), None)
-    rows = describe_trials(database, records, metric=metric, smaller_is_better=smaller)
-    kind = next((own_kind for own_kind, name in names if _is_asked((own_kind, name), metric, kind)),
-                "validation")  # fmt: skip
-    few = None if only is None else tuple(sorted(only))
-    is_cut = max_rows is not None and len(rows) > max_rows
-    if few is None and kind == "validation" and is_cut:
-        few = _best_ids(rows, metric, smaller_is_better=smaller)[:max_rows]
-    trials = _rank(rows, read_curves, kind, metric, smaller_is_better=smaller, only=few)
+    ranking = _choose_ranking(overview, names, metric, kind, smaller_is_better)
+    rows = describe_trials(
+        database, records, metric=ranking.metric, smaller_is_better=ranking.smaller_is_better
+    )
+    few = _choose_curves(rows, ranking, only, max_rows)
+    read_curves = cache(partial(database.metric_curves, experiment_id, parts=parts))
+    trials = _rank(rows, read_curves, ranking, only=few)
     shown = trials if only is None else [trial for trial in trials if trial.id in only]
-    drawn = [trial.id for trial in shown[:MAX_CURVES]]
-    wanted = sorted(names, key=lambda name: (name != (kind, metric), names.index(name)))
-    if not all_metrics:
-        wanted = [name for name in wanted if name == (kind, metric)]
-    charts = [
-        _chart(read_curves(kind, name, trial_ids=few), drawn, kind, name)
-        for kind, name in wanted[:max_charts]
-    ]
+    drawn = shown[:MAX_CURVES]
+    charted = [name for name in names if all_metrics or name == (ranking.kind, ranking.metric)]
+    charted.sort(key=lambda name: name != (ranking.kind, ranking.metric))
+    read_few = partial(read_curves, trial_ids=few)
     varied, constants = _split([trial.hparams for trial in shown])
     return ExperimentView(
         record=record,
         overview=overview,
         trials=shown[:max_rows],
         num_trials=len(records),
-        metric=metric,
-        kind=kind,
-        smaller_is_better=smaller,
-        charts=[chart for chart in charts if any(curve.points for curve in chart.curves)],
+        metric=ranking.metric,
+        kind=ranking.kind,
+        smaller_is_better=ranking.smaller_is_better,
+        charts=_make_charts(charted[:max_charts], drawn, read_few),
         metrics=names,
-        hidden_metrics=[f"{name} ({kind})" for kind, name in wanted[max_charts:]],
-        axes=_axes(shown[:MAX_CURVES], varied, record.config, metric),
+        hidden_metrics=[f"{name} ({kind})" for kind, name in charted[max_charts:]],
+        axes=_axes(drawn, varied, record.config, ranking.metric),
         constants=constants,
     )
 
@@ -216,16 +192,61 @@ def select_trials(view: ExperimentView, trials: Sequence[TrialView]) -> Experime
     return dataclasses.replace(view, trials=drawn, axes=axes)
 
 
-def _best_ids(
-    rows: Sequence[dict[str, Any]], metric: str | None, *, smaller_is_better: bool
-) -> tuple[int, ...]:
-    """Return the ids of all trials, the best first, without their curves."""
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Ranking:
+    """The metric that ranks trials, its kind and its direction."""
 
-    def place(row: dict[str, Any]) -> tuple[int, float]:
-        value = number_of(metric_value(row, metric))
-        return sort_key(value, smaller_is_better=smaller_is_better)
+    metric: str | None
+    kind: str
+    smaller_is_better: bool
 
-    return tuple(row["id"] for row in sorted(rows, key=place))
+    def sort_key(self, value: float | None) -> tuple[int, float]:
+        """Return a key that sorts values with the best first."""
+        return sort_key(value, smaller_is_better=self.smaller_is_better)
+
+
+def _choose_ranking(
+    overview: Mapping[str, Any],
+    names: Sequence[tuple[str, str]],
+    metric: str | None,
+    kind: str | None,
+    smaller_is_better: bool | None,
+) -> _Ranking:
+    """Return the requested ranking; see `read_view`."""
+    if metric is not None and not any(_is_asked(name, metric, kind) for name in names):
+        listed = ", ".join(dict.fromkeys(name for _, name in names)) or "none yet"
+        raise NotFoundError(
+            f"no trial of experiment {overview['id']} has reported a metric {metric!r}.\n"
+            f"Metrics there: {listed}."
+        )
+    if smaller_is_better is None and metric not in (None, overview["metric"]):
+        smaller_is_better = is_loss(metric)
+    if smaller_is_better is None:
+        smaller_is_better = overview["smaller_is_better"] is not False
+    metric = metric or overview["metric"] or next((name for _, name in names), None)
+    kinds = [name[0] for name in names if _is_asked(name, metric, kind)]
+    return _Ranking(
+        metric=metric,
+        kind=kinds[0] if kinds else "validation",
+        smaller_is_better=smaller_is_better,
+    )
+
+
+def _choose_curves(
+    rows: Sequence[dict[str, Any]],
+    ranking: _Ranking,
+    only: Collection[int] | None,
+    max_rows: int | None,
+) -> tuple[int, ...] | None:
+    """Return the trials of which curves are read; None: all."""
+    if only is not None:
+        return tuple(sorted(only))
+    if ranking.kind != "validation" or max_rows is None or len(rows) <= max_rows:
+        return None
+    best = sorted(
+        rows, key=lambda row: ranking.sort_key(number_of(metric_value(row, ranking.metric)))
+    )
+    return tuple(row["id"] for row in best[:max_rows])
 
 
 def _is_asked(name: tuple[str, str], metric: str | None, kind: str | None) -> bool:
@@ -235,14 +256,13 @@ def _is_asked(name: tuple[str, str], metric: str | None, kind: str | None) -> bo
 def _rank(
     rows: list[dict[str, Any]],
     read_curves: Callable[..., Mapping[int, MetricCurve]],
-    kind: str,
-    metric: str | None,
+    ranking: _Ranking,
     *,
-    smaller_is_better: bool,
     only: tuple[int, ...] | None,
 ) -> list[TrialView]:
     """Return the trials, the best first."""
     found = []
+    metric, kind = ranking.metric, ranking.kind
     # The best value of a training metric is known only from its curve, so all curves are read.
     curves: Mapping[int, MetricCurve] = {}
     if metric is not None:
@@ -257,10 +277,10 @@ def _rank(
         else:  # a training metric, or the best is infinite
             finite = [(number_of(y), x) for x, y in series if number_of(y) is not None]
             if finite:
-                value, step = (min if smaller_is_better else max)(finite)
+                value, step = (min if ranking.smaller_is_better else max)(finite)
         last = series[-1][1] if series else None
         found.append((row, value, step, last if isinstance(last, (int, float)) else None))
-    found.sort(key=lambda item: sort_key(item[1], smaller_is_better=smaller_is_better))
+    found.sort(key=lambda item: ranking.sort_key(item[1]))
     numbers = {trial_id: at for at, trial_id in enumerate(sorted(row["id"] for row in rows))}
     return [
         TrialView(
@@ -282,16 +302,26 @@ def _rank(
     ]
 
 
+def _make_charts(
+    names: Sequence[tuple[str, str]],
+    trials: Sequence[TrialView],
+    read_curves: Callable[[str, str], Mapping[int, MetricCurve]],
+) -> list[Chart]:
+    """Return a chart of each metric of which there are finite values."""
+    charts = [_chart(read_curves(kind, name), trials, kind, name) for kind, name in names]
+    return [chart for chart in charts if any(curve.points for curve in chart.curves)]
+
+
 def _chart(
-    found: Mapping[int, MetricCurve], trials: Sequence[int], kind: str, metric: str
+    found: Mapping[int, MetricCurve], trials: Sequence[TrialView], kind: str, metric: str
 ) -> Chart:
     curves = []
-    for trial_id in trials:
-        curve = found.get(trial_id, MetricCurve())
+    for trial in trials:
+        curve = found.get(trial.id, MetricCurve())
         numbers = [(x, number_of(y)) for x, y in curve.points]
         points = [(x, y) for x, y in numbers if y is not None]
         gone = len(curve.points) - len(points) + curve.num_nan
-        curves.append(Curve(trial_id=trial_id, points=points, num_not_finite=gone))
+        curves.append(Curve(trial_id=trial.id, points=points, num_not_finite=gone))
     return Chart(metric=metric, kind=kind, curves=curves)
 
 
