@@ -84,11 +84,7 @@ class KerasController:
         model = checked_model(built, context)
         options = context.fit_options
         self._model = model
-        share_gradients(
-            self._optimizers(),
-            context.setup,
-            self._workers.collective,
-        )
+        share_gradients(self._optimizers(), context.setup, self._workers.collective)
         self._own_function = own_train_function(model)
         self._traced = not (self._own_function or model.run_eagerly)
         self._weigh = class_weighted(options.class_weight) if options.class_weight else None
@@ -112,16 +108,7 @@ class KerasController:
         self._user_callbacks = checked_callbacks(trial.keras_callbacks())
         self._steps_per_epoch = self._workers.steps_per_epoch(self._feed)
         self._epoch_batches = epoch_batches(context, self._steps_per_epoch)
-        self._steps = TrainSteps(
-            model=model,
-            element_spec=self._feed.element_spec,
-            inputs_spec=self._feed.inputs_spec,
-            fetch=self._feed.fetch,
-            weigh=self._weigh,
-            split=self._feed.split,
-            # XLA cannot compile the exchange of gradients.
-            may_compile=self._workers.size == 1,
-        )
+        self._steps = self._make_steps()
         self._callbacks: CallbackMultiplexer | None = None
         self._is_finished = False
         self._random: RandomState | None = None
@@ -134,6 +121,19 @@ class KerasController:
                 threads=tf.config.threading.get_intra_op_parallelism_threads(),
                 gpu=len(tf.config.list_physical_devices("GPU")),
             )
+
+    def _make_steps(self) -> TrainSteps:
+        """Return the step that trains the model on a batch of the feed."""
+        return TrainSteps(
+            model=self._model,
+            element_spec=self._feed.element_spec,
+            inputs_spec=self._feed.inputs_spec,
+            fetch=self._feed.fetch,
+            weigh=self._weigh,
+            split=self._feed.split,
+            # XLA cannot compile the exchange of gradients.
+            may_compile=self._workers.size == 1,
+        )
 
     def batches_per_epoch(self) -> int | None:
         """Return the steps of one pass over the training data; None if unknown.

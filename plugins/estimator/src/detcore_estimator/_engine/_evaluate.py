@@ -63,32 +63,30 @@ def evaluate_model(
         all_hooks = (*inputs.hooks, *hooks, *spec.evaluation_hooks)
         scaffold = with_local_variables(spec.scaffold)
     events = EventFile(eval_dir)
-    with graph.as_default():
-        try:
-            with contextlib.closing(
-                HookedSession(
-                    graph,
-                    scaffold=scaffold,
-                    hooks=all_hooks,
-                    config=config.session_config,
-                    restore=make_restorer(scaffold, checkpoint),
-                )
-            ) as hooked:
-                _run(hooked, update, steps)
-                hooked.end()
-                results: dict[str, Any] = hooked.session.run(values)
-            step = int(results[_STEP])
-            named = {name: value for name, value in results.items() if name != _STEP}
-            summary = result_summary(named)
-            if checkpoint is not None:
-                path = tf.make_tensor_proto(checkpoint, dtype=tf.string)
-                summary.value.add(tag="checkpoint_path", tensor=path)
-            events.write_summary(step, summary)
-        finally:
-            events.close()
+    with graph.as_default(), contextlib.closing(events):
+        hooked = HookedSession(
+            graph,
+            scaffold=scaffold,
+            hooks=all_hooks,
+            config=config.session_config,
+            restore=make_restorer(scaffold, checkpoint),
+        )
+        with contextlib.closing(hooked):
+            _run(hooked, update, steps)
+            hooked.end()
+            results: dict[str, Any] = hooked.session.run(values)
+        _write_results(events, results, checkpoint)
     shown = ", ".join(f"{name} = {value}" for name, value in sorted(results.items()))
-    _logger.info("evaluated at global step %d: %s", step, shown)
+    _logger.info("evaluated at global step %d: %s", int(results[_STEP]), shown)
     return results
+
+
+def _write_results(events: EventFile, results: dict[str, Any], checkpoint: str | None) -> None:
+    summary = result_summary({name: value for name, value in results.items() if name != _STEP})
+    if checkpoint is not None:
+        path = tf.make_tensor_proto(checkpoint, dtype=tf.string)
+        summary.value.add(tag="checkpoint_path", tensor=path)
+    events.write_summary(int(results[_STEP]), summary)
 
 
 def _metrics(spec: Any) -> tuple[Any, dict[str, Any]]:

@@ -101,28 +101,18 @@ def train_model(
         # The order of tf.estimator: the chief's hooks, then the data, then the user's hooks.
         own = () if writer is None else (writer,)
         all_hooks = (*own, *chief_hooks, *inputs.hooks, *user_hooks)
-        loop = _Loop(
-            spec,
-            scaffold,
-            writer=writer,
-            events=events,
-            config=config,
+        loop = _Loop(spec, writer=writer, events=events, config=config)
+    with graph.as_default(), contextlib.closing(events):
+        hooked = HookedSession(
+            graph,
+            scaffold=scaffold,
+            hooks=all_hooks,
+            config=config.session_config,
+            restore=_restorer(scaffold, model_dir, checkpoint),
         )
-    with graph.as_default():
-        try:
-            with contextlib.closing(
-                HookedSession(
-                    graph,
-                    scaffold=scaffold,
-                    hooks=all_hooks,
-                    config=config.session_config,
-                    restore=_restorer(scaffold, model_dir, checkpoint),
-                )
-            ) as hooked:
-                loop.run(hooked, steps=steps, max_steps=max_steps)
-                hooked.end()
-        finally:
-            events.close()
+        with contextlib.closing(hooked):
+            loop.run(hooked, steps=steps, max_steps=max_steps)
+            hooked.end()
 
 
 class _Loop:
@@ -131,13 +121,12 @@ class _Loop:
     def __init__(
         self,
         spec: Any,
-        scaffold: Any,
         *,
         writer: CheckpointWriter | None,
         events: EventFile,
         config: Any,
     ) -> None:
-        self._scaffold = scaffold
+        self._scaffold = spec.scaffold
         self._writer = writer
         self._events = events
         self._summary_steps: int = config.save_summary_steps or 0
