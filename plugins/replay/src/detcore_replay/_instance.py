@@ -19,6 +19,8 @@ from detcore.trial import InstanceCheckpoints, SupportsTensors, Trial, Validatio
 
 if TYPE_CHECKING:
     from detcore.checkpoint import Manifest
+    from detcore.config import ExperimentConfig
+    from detcore.environment import Environment
     from detcore.hooks import PluginManager
     from detcore.storage import StorageBackend
     from detcore.types import Framework
@@ -56,12 +58,9 @@ def create_trial_instance(
         InvalidExperimentError: If `trial_def` is no trial class.
         PluginNotFoundError: If no plugin trains it.
     """
-    from detcore.config import resolve_constants, trial_seed
-    from detcore.distributed import DistributedContext
     from detcore.experimental import load_given
     from detcore.hooks import PluginManager
-    from detcore.trial import TrialSetup, find_framework, import_object, prepare_process
-    from detcore.types import TrialInfo
+    from detcore.trial import find_framework
 
     if not (isinstance(trial_def, type) and issubclass(trial_def, Trial)):
         raise InvalidExperimentError(f"trial_def is {describe(trial_def)}, not a trial class")
@@ -75,11 +74,31 @@ def create_trial_instance(
         plugins=plugins,
         environment=environment.config_overrides,
     )
-    plain = loaded.config.model_dump(mode="json")
-    seed = plain["reproducibility"]["experiment_seed"]
-    values = {**resolve_constants(loaded.config.hyperparameters, seed=seed), **(hparams or {})}
     folder = Path(checkpoint_dir).expanduser().absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    context = _make_context(framework, loaded.config, hparams, folder, environment)
+    trial = trial_def(context)
+    context.checkpoints = _Checkpoints(folder, trial, framework, plugins)
+    context.begin_instance(trial, context.checkpoints.latest)
+    return trial
+
+
+def _make_context(
+    framework: Framework,
+    config: ExperimentConfig,
+    hparams: Mapping[str, Any] | None,
+    folder: Path,
+    environment: Environment,
+) -> Any:
+    """Return the context of a trial alone in this process, which is seeded as a worker is."""
+    from detcore.config import resolve_constants, trial_seed
+    from detcore.distributed import DistributedContext
+    from detcore.trial import TrialSetup, import_object, prepare_process
+    from detcore.types import TrialInfo
+
+    plain = config.model_dump(mode="json")
+    seed = plain["reproducibility"]["experiment_seed"]
+    values = {**resolve_constants(config.hyperparameters, seed=seed), **(hparams or {})}
     info = TrialInfo(
         experiment_id=0,
         trial_id=0,
@@ -91,8 +110,8 @@ def create_trial_instance(
         trial_dir=str(folder),
     )
     alone = DistributedContext()
-    prepare_process(framework, info.trial_seed, loaded.config.trial_settings(), alone)
-    context = import_object(framework.context_class)(
+    prepare_process(framework, info.trial_seed, config.trial_settings(), alone)
+    return import_object(framework.context_class)(
         TrialSetup(
             config=plain,
             hparams=values,
@@ -103,10 +122,6 @@ def create_trial_instance(
             cache_dir=environment.home / "cache",
         )
     )
-    trial = trial_def(context)
-    context.checkpoints = _Checkpoints(folder, trial, framework, plugins)
-    context.begin_instance(trial, context.checkpoints.latest)
-    return trial
 
 
 class _Checkpoints(InstanceCheckpoints):
