@@ -23,6 +23,7 @@ from detcore_torch._state import capture_shared, restore_shared
 from detcore_torch._worker_state import StatefulCallbacks, WorkerState, capture_worker
 
 if TYPE_CHECKING:
+    from detcore.config import ExperimentConfig
     from detcore.trial import AskedClock
     from detcore.types import Length, TensorInfo, TrialSettings
 
@@ -159,14 +160,8 @@ def open_run(
     """
     is_managed = read_environment().trial_info is not None
     config = load_mapping(plan.config()).config
-    arguments = {
-        name: value
-        for name, value in plan.arguments.items()
-        if value is not None and _has_json_form(value)
-    }
-    recorded = {**config.model_dump(mode="json"), "name": None, "script_arguments": arguments}
-    script = core.ScriptExperiment(config=recorded, hparams=plan.hparams or {}, seed=plan.seed)
-    storage = None if is_managed else recorded.get("checkpoint_storage")
+    script = _describe_script(plan, config)
+    storage = None if is_managed else script.config.get("checkpoint_storage")
     with core.init(
         distributed=core.DistributedContext.from_env(),
         checkpoint_storage=storage,
@@ -179,7 +174,6 @@ def open_run(
         settings = config.trial_settings() if info is None or not is_managed else info.settings
         if settings is None:
             raise InvalidExperimentError("the runner gave this process no training settings")
-        file = core.script_file()
         count = functools.partial(
             _count_steps, settings=settings, context=context, steps_per_epoch=steps_per_epoch
         )
@@ -191,8 +185,7 @@ def open_run(
                 framework=framework,
                 checkpoint=checkpoint,
                 steps_per_epoch=steps_per_epoch,
-                # The folder of a script by itself may contain anything, up to a home folder.
-                code_files=None if is_managed else [file.name] if file is not None else [],
+                code_files=None if is_managed else _list_code_files(),
             )
             run = ScriptRun(
                 context=context,
@@ -205,6 +198,23 @@ def open_run(
             )
             yield run
             run.finish()
+
+
+def _describe_script(plan: Plan, config: ExperimentConfig) -> core.ScriptExperiment:
+    """Return what is recorded of a script that ``detcore run`` did not start."""
+    arguments = {
+        name: value
+        for name, value in plan.arguments.items()
+        if value is not None and _has_json_form(value)
+    }
+    recorded = {**config.model_dump(mode="json"), "name": None, "script_arguments": arguments}
+    return core.ScriptExperiment(config=recorded, hparams=plan.hparams or {}, seed=plan.seed)
+
+
+def _list_code_files() -> list[str]:
+    """Return the script alone: its folder may contain anything, up to a home folder."""
+    file = core.script_file()
+    return [] if file is None else [file.name]
 
 
 def _has_json_form(value: object) -> bool:

@@ -56,7 +56,6 @@ _RESULT_ARGUMENTS = ("gradient_accumulation_steps", "mixed_precision")
 _SUPPORTED = (DistributedType.NO, DistributedType.MULTI_CPU, DistributedType.MULTI_GPU)
 
 
-@contextlib.contextmanager
 def training(
     accelerator: Accelerator,
     train_loader: DataLoaderShard,
@@ -71,18 +70,13 @@ def training(
     metric: str = "val_loss",
     smaller_is_better: bool = True,
     checkpoint_storage: str | None = None,
-) -> Iterator[Training]:
+) -> contextlib.AbstractContextManager[Training]:
     """Restore the state of the prepared objects, and provide the batches to train on.
 
     Under ``detcore run``, the experiment file says how far to train and when to report, validate
     and save. It counts steps: batches after which the accelerator lets optimizers make an update.
     A script by itself follows the arguments, and continues if it is started again after an
     interruption.
-
-    The state is that of all models, optimizers and schedulers given to ``accelerator.prepare``, of
-    the objects given to ``accelerator.register_for_checkpointing``, and of the gradient scaler.
-    `detcore_torch.resumable` makes the batches, in an order that depends on the seed of
-    ``set_seed`` and differs from PyTorch's own.
 
     Args:
         accelerator: The ``Accelerator``, after ``prepare``.
@@ -97,8 +91,7 @@ def training(
         hparams: Hyperparameters to record for a script by itself.
         metric: The validation metric that chooses the best checkpoint of a script by itself.
         smaller_is_better: Its direction.
-        checkpoint_storage: Path or URL of the checkpoints of a script by itself; default:
-            ``DETCORE_HOME``.
+        checkpoint_storage: Path or URL for a script by itself; default: ``DETCORE_HOME``.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
@@ -108,14 +101,7 @@ def training(
     """
     _check(accelerator, train_loader)
     steps_per_epoch = _steps_per_epoch(accelerator, train_loader)
-    period = validate_every or steps_per_epoch
-    length = max_steps or (math.ceil(epochs * steps_per_epoch) if epochs and steps_per_epoch else 0)
-    if not length or not period:
-        raise InvalidExperimentError(
-            f"epochs={epochs}, max_steps={max_steps} and validate_every={validate_every} give "
-            "training no length or no validations.\n"
-            "Set epochs; for data without a length, set max_steps and validate_every."
-        )
+    length, period = _find_lengths(steps_per_epoch, epochs, max_steps, validate_every)
     plan = Plan(
         metric=metric,
         smaller_is_better=smaller_is_better,
@@ -128,6 +114,17 @@ def training(
         arguments={name: getattr(accelerator, name) for name in _RESULT_ARGUMENTS},
         storage=checkpoint_storage,
     )
+    return _open_training(accelerator, train_loader, validate, plan, steps_per_epoch)
+
+
+@contextlib.contextmanager
+def _open_training(
+    accelerator: Accelerator,
+    train_loader: DataLoaderShard,
+    validate: Callable[[], Mapping[str, float]],
+    plan: Plan,
+    steps_per_epoch: int | None,
+) -> Iterator[Training]:
     with open_run(
         plan,
         framework=_FRAMEWORK,
@@ -144,6 +141,11 @@ def training(
 
 class Training:
     """The batches to train on, and their metrics; made by `training`.
+
+    The state is that of all models, optimizers and schedulers given to ``accelerator.prepare``, of
+    the objects given to ``accelerator.register_for_checkpointing``, and of the gradient scaler.
+    `detcore_torch.resumable` makes the batches, in an order that depends on the seed of
+    ``set_seed`` and differs from PyTorch's own.
 
     Attributes:
         original: The loader that the accelerator prepared.
@@ -387,6 +389,28 @@ def _wrappers(accelerator: Accelerator) -> list[torch.nn.Module]:
         for wrapper in wrappers
         if wrapper is model or getattr(wrapper, "module", None) is model
     ]
+
+
+def _find_lengths(
+    steps_per_epoch: int | None,
+    epochs: float | None,
+    max_steps: int | None,
+    validate_every: int | None,
+) -> tuple[int, int]:
+    """Return the steps that a script by itself trains, and those between two validations.
+
+    Raises:
+        InvalidExperimentError: If the arguments do not give both.
+    """
+    period = validate_every or steps_per_epoch
+    length = max_steps or (math.ceil(epochs * steps_per_epoch) if epochs and steps_per_epoch else 0)
+    if not length or not period:
+        raise InvalidExperimentError(
+            f"epochs={epochs}, max_steps={max_steps} and validate_every={validate_every} give "
+            "training no length or no validations.\n"
+            "Set epochs; for data without a length, set max_steps and validate_every."
+        )
+    return length, period
 
 
 def _steps_per_epoch(accelerator: Accelerator, loader: DataLoaderShard) -> int | None:

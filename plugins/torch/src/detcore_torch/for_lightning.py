@@ -89,8 +89,7 @@ def fit(
         smaller_is_better: Its direction.
         save_every: Steps between checkpoints of a script by itself, besides those of the best
             validations and the last; 0 for none; None: as often as it validates.
-        checkpoint_storage: Path or URL of the checkpoints of a script by itself; default:
-            ``DETCORE_HOME``.
+        checkpoint_storage: Path or URL for a script by itself; default: ``DETCORE_HOME``.
 
     Raises:
         SystemExit: With code 75, if the trial was preempted and has saved a checkpoint.
@@ -104,34 +103,65 @@ def fit(
     _check_trainer(trainer, model)
     with training_data(trainer, train_dataloaders, datamodule) as data:
         steps = _count_steps(trainer, len(data))
-        validate_every = _find_validation_period(trainer, steps)
-        plan = Plan(
+        plan = _make_plan(
+            trainer,
+            steps,
             metric=metric,
             smaller_is_better=smaller_is_better,
-            length=_plan_steps(trainer, steps),
-            report_every=trainer.log_every_n_steps or validate_every,
-            validate_every=validate_every,
-            save_every=validate_every if save_every is None else save_every,
-            seed=torch.initial_seed() % (1 << 31),
+            save_every=save_every,
             hparams=hparams,
-            arguments={name: getattr(trainer, name) for name in _RESULT_ARGUMENTS},
             storage=checkpoint_storage,
         )
-        world_size = ("trainer.world_size", trainer.world_size)
-        with open_run(
-            plan, framework=FRAMEWORK, steps_per_epoch=steps, world_size=world_size
-        ) as run:
-            # Learning rate schedules that the model derives from the trainer use these.
-            length = run.length
-            trainer.fit_loop.epoch_loop.max_steps = -1 if length is None else length
-            trainer.fit_loop.max_epochs = -1 if length is None else math.ceil(length / steps)
-            sources: dict[str, object] = {"datamodule": datamodule}
-            if datamodule is None:
-                sources = {"train_dataloaders": data, "val_dataloaders": val_dataloaders}
-            _fit(trainer, model, data, sources, run)
+        sources: dict[str, object] = {"datamodule": datamodule}
+        if datamodule is None:
+            sources = {"train_dataloaders": data, "val_dataloaders": val_dataloaders}
+        _fit(trainer, model, data, sources, plan, steps)
+
+
+def _make_plan(
+    trainer: Trainer,
+    steps: int,
+    *,
+    metric: str,
+    smaller_is_better: bool,
+    save_every: int | None,
+    hparams: Mapping[str, object] | None,
+    storage: str | None,
+) -> Plan:
+    """Return the plan of a script by itself, from its trainer, with `steps` in an epoch."""
+    validate_every = _find_validation_period(trainer, steps)
+    return Plan(
+        metric=metric,
+        smaller_is_better=smaller_is_better,
+        length=_plan_steps(trainer, steps),
+        report_every=trainer.log_every_n_steps or validate_every,
+        validate_every=validate_every,
+        save_every=validate_every if save_every is None else save_every,
+        seed=torch.initial_seed() % (1 << 31),
+        hparams=hparams,
+        arguments={name: getattr(trainer, name) for name in _RESULT_ARGUMENTS},
+        storage=storage,
+    )
 
 
 def _fit(
+    trainer: Trainer,
+    model: LightningModule,
+    data: TrainingData,
+    sources: Mapping[str, object],
+    plan: Plan,
+    steps: int,
+) -> None:
+    world_size = ("trainer.world_size", trainer.world_size)
+    with open_run(plan, framework=FRAMEWORK, steps_per_epoch=steps, world_size=world_size) as run:
+        # Learning rate schedules that the model derives from the trainer use these.
+        length = run.length
+        trainer.fit_loop.epoch_loop.max_steps = -1 if length is None else length
+        trainer.fit_loop.max_epochs = -1 if length is None else math.ceil(length / steps)
+        _fit_run(trainer, model, data, sources, run)
+
+
+def _fit_run(
     trainer: Trainer,
     model: LightningModule,
     data: TrainingData,

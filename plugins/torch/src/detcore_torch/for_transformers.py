@@ -72,8 +72,7 @@ def train(
         metric: The validation metric that chooses the best checkpoint of a script by itself;
             default: ``metric_for_best_model`` of the ``TrainingArguments``, or ``eval_loss``.
         smaller_is_better: Its direction; default: that of ``metric_for_best_model``, or true.
-        checkpoint_storage: Path or URL of the checkpoints of a script by itself; default:
-            ``DETCORE_HOME``.
+        checkpoint_storage: Path or URL for a script by itself; default: ``DETCORE_HOME``.
 
     Returns:
         The ``TrainOutput`` of the trainer. Its metrics are those since the last start.
@@ -109,12 +108,12 @@ def train(
         steps_per_epoch=steps_per_epoch,
         world_size=("args.world_size of the trainer", trainer.args.world_size),
     ) as run:
-        if run.length is not None:
-            trainer.args.max_steps = run.length
         return _train(trainer, run, plan)
 
 
 def _train(trainer: Trainer, run: ScriptRun, plan: Plan) -> TrainOutput:
+    if run.length is not None:
+        trainer.args.max_steps = run.length
     data = EpochData(trainer, run)
     callback = ClockCallback(
         trainer,
