@@ -17,13 +17,14 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from detcore.errors import DetcoreError, WorkerError
-from detcore.launch.nodes import place_ranks
+from detcore.launch.nodes import RankPlace, place_ranks
 from detcore_ray._actor import AskStore, RankActor, Start
 from detcore_ray._cluster import Cluster
 from detcore_ray._code import pack_code
 from detcore_ray._lease import Lease, left_over_s
 from detcore_ray._machine import machine_id
 from detcore_ray._rank_link import RankLink
+from detcore_ray._settings import RaySettings
 from detcore_ray._wire import Line
 
 _COME_BACK = 75
@@ -197,17 +198,42 @@ class _Trial:
         Raises:
             WorkerError: If one does not start.
         """
-        settings = cluster.settings
         table = placement_group_table(group)["bundles_to_node_id"]
         # Ranks of one node follow each other.
         order = [table[index] for index in range(self._slots)]
         bundles = sorted(range(self._slots), key=lambda index: (order.index(order[index]), index))
         nodes = [table[index] for index in bundles]
         places = place_ranks(nodes)
+        has_code = not cluster.other_machines() or "working_dir" in cluster.settings.runtime_env
+        code = None if has_code else pack_code(Path(request["info"]["model_dir"]))
+        self._make_actors(cluster, group, request, bundles, nodes)
+        self._look_for_cancel()
+        begun = self._begin_workers(cluster.settings, request, places, code)
+        errors = []
+        for rank, reference in enumerate(begun):
+            told = ray.get(reference)
+            if "error" in told:
+                errors.append(told["error"])
+                continue
+            link = RankLink(
+                rank, self._actors[rank], node_id=nodes[rank], process=told, line=self._line,
+                cluster=cluster,
+            )  # fmt: skip
+            self._add(rank, link)
+        if errors:
+            raise WorkerError(errors[0])
+
+    def _make_actors(
+        self,
+        cluster: Cluster,
+        group: PlacementGroup,
+        request: dict[str, Any],
+        bundles: Sequence[int],
+        nodes: Sequence[str],
+    ) -> None:
+        """Make an actor for each rank, in its bundle of the placement group."""
+        settings = cluster.settings
         addresses = {node["NodeID"]: node["NodeManagerAddress"] for node in cluster.nodes()}
-        runtime_env = dict(settings.runtime_env)
-        uploads = bool(cluster.other_machines()) and "working_dir" not in runtime_env
-        code = pack_code(Path(request["info"]["model_dir"])) if uploads else None
         others = {n: a for n, a in settings.bundle.items() if n not in ("CPU", "GPU")}
         for rank, (index, node_id) in enumerate(zip(bundles, nodes, strict=True)):
             made = ray.remote(RankActor).options(
@@ -221,10 +247,18 @@ class _Trial:
                 # It is the runner that starts a trial again, from its latest checkpoint.
                 max_restarts=0,
                 max_concurrency=_ACTOR_THREADS,
-                runtime_env=runtime_env or None,
+                runtime_env=dict(settings.runtime_env) or None,
             )
             self._actors.append(made.remote(addresses.get(node_id, cluster.address)))
-        self._look_for_cancel()
+
+    def _begin_workers(
+        self,
+        settings: RaySettings,
+        request: dict[str, Any],
+        places: Sequence[RankPlace],
+        code: bytes | None,
+    ) -> list[Any]:
+        """Begin the workers; return a reference to the answer of each."""
         looks = ray.get([actor.look.remote() for actor in self._actors])
         disabled, allowed = frozenset(request["disabled"]), request["allowed"]
         allowed = None if allowed is None else frozenset(allowed)
@@ -233,7 +267,7 @@ class _Trial:
         if self._slots > 1:
             services = ray.get(chief.prepare_stores.remote(places, disabled, allowed))
         chief_port, master_port = looks[0]["ports"]
-        begun = [
+        return [
             actor.begin.remote(
                 Start(
                     info=request["info"],
@@ -258,19 +292,6 @@ class _Trial:
             )
             for actor, place in zip(self._actors, places, strict=True)
         ]
-        errors = []
-        for rank, reference in enumerate(begun):
-            told = ray.get(reference)
-            if "error" in told:
-                errors.append(told["error"])
-                continue
-            link = RankLink(
-                rank, self._actors[rank], node_id=nodes[rank], process=told, line=self._line,
-                cluster=cluster,
-            )  # fmt: skip
-            self._add(rank, link)
-        if errors:
-            raise WorkerError(errors[0])
 
     def _add(self, rank: int, link: RankLink) -> None:
         link.start()
