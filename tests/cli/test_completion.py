@@ -10,8 +10,6 @@ import pytest
 from fake_distributions import run_python, write_distribution
 from recorded import Records
 
-from detcore.database import Database
-
 # Under the name that shells know: "python -m detcore" is another.
 COMMAND = ("-c", "from detcore.cli import main; main(prog_name='detcore')")
 
@@ -36,9 +34,7 @@ def complete(
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> Records:
-    home = tmp_path_factory.mktemp("searched") / "home"
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
-        records = Records(home, database)
+    with Records.create(tmp_path_factory.mktemp("searched")) as records:
         for number in range(12):
             records.trial(records.experiment(name=f"digits\n{number}\x1b]"))
     return records

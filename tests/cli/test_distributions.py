@@ -156,19 +156,6 @@ def with_a_trial(core_alone: CleanEnvironment) -> CleanEnvironment:
 
 
 @pytest.mark.cold
-def test_without_its_distribution_a_plot_says_how_to_install_it(
-    with_a_trial: CleanEnvironment,
-) -> None:
-    done = with_a_trial.run("detcore", "trial", "plot", "1")
-    assert (done.returncode, done.stdout, done.stderr) == (
-        1,
-        "",
-        "error: 'detcore trial plot' is part of detcore-report, which is not installed.\n"
-        "Install it with: pip install 'detcore[report]'\n",
-    )
-
-
-@pytest.mark.cold
 def test_a_trial_is_described_without_its_plot(with_a_trial: CleanEnvironment) -> None:
     done = with_a_trial.run("detcore", "trial", "describe", "1")
     assert (done.returncode, done.stderr) == (0, "")

@@ -24,18 +24,22 @@ class Pages:
 
 
 @pytest.mark.parametrize(
-    ("pages", "options", "shown"),
+    ("pages", "follow", "tail", "shown"),
     [
-        (["abc", "de", "f"], {"follow": False, "tail": None}, ["abc"]),
-        (["abc"], {"follow": False, "tail": None}, ["abc"]),
-        (["abc", "de", "f"], {"follow": False, "tail": 2}, ["bc"]),
-        (["abc", "de", "f"], {"follow": True, "tail": None}, ["abc", "de", "f"]),
-        (["abc", "de", "f"], {"follow": True, "tail": 1}, ["c", "de", "f"]),
-        (["abc"], {"follow": True, "tail": None}, ["abc"]),
+        (["abc", "de", "f"], False, None, ["abc"]),
+        (["abc"], False, None, ["abc"]),
+        (["abc", "de", "f"], False, 2, ["bc"]),
+        (["abc", "de", "f"], True, None, ["abc", "de", "f"]),
+        (["abc", "de", "f"], True, 1, ["c", "de", "f"]),
+        (["abc"], True, None, ["abc"]),
     ],
 )
 def test_reading_ends_with_the_trial_if_it_is_followed_and_at_once_if_not(
-    monkeypatch: pytest.MonkeyPatch, pages: list[str], options: dict[str, Any], shown: list[str]
+    monkeypatch: pytest.MonkeyPatch,
+    pages: list[str],
+    follow: bool,
+    tail: int | None,
+    shown: list[str],
 ) -> None:
     monkeypatch.setattr(_logs, "_POLL_S", 0.0)
     written: list[str] = []
@@ -44,5 +48,5 @@ def test_reading_ends_with_the_trial_if_it_is_followed_and_at_once_if_not(
         written.append("".join(lines))
 
     source: Any = Pages(*pages)
-    _logs._show_lines(source.read, source.is_over, show, **options)
+    _logs._show_lines(source.read, source.is_over, show, follow=follow, tail=tail)
     assert written == shown

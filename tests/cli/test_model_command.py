@@ -8,15 +8,12 @@ import pytest
 from recorded import Records
 
 from detcore._log.events import CheckpointStarted
-from detcore.database import Database
 from detcore.errors import CheckpointStateError, DatabaseError, NotFoundError
 
 
 @pytest.fixture(scope="module")
 def records(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
-    home = tmp_path_factory.mktemp("models") / "home"
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
-        records = Records(home, database)
+    with Records.create(tmp_path_factory.mktemp("models")) as records:
         records.trained()
         yield records
 

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from detcore.cli._display import PlainDisplay
 from detcore.cli._output import printable
-from detcore.database import Database, TrialLog
+from detcore.database import TrialLog
 from detcore.types import ExperimentState, TrialState
 
 # Writes to the clipboard, sets the title, clears the screen (also as an 8-bit control), and
@@ -44,9 +44,8 @@ def harmless(text: str) -> bool:
 @pytest.fixture(scope="module")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Records]:
     """A search whose every name and text is hostile."""
-    home = tmp_path_factory.mktemp("hostile") / "home"
-    with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
-        records = Records(home, database)
+    with Records.create(tmp_path_factory.mktemp("hostile")) as records:
+        database = records.database
         searcher = {**CONFIG["searcher"], "metric": HOSTILE}
         hparams = {HOSTILE: {"type": "double", "minval": 0, "maxval": 1}}
         experiment = records.experiment(

@@ -75,9 +75,3 @@ def test_the_page_shows_the_code_as_it_is_written(points: Path, module: str) -> 
     place = f"<!-- block: file=detcore-points/src/detcore_points/{module} -->\n```python\n"
     shown = page.split(place)[1].split("```\n")[0]
     assert shown == written
-
-
-def test_a_stepping_framework_is_a_page_of_code(points: Path) -> None:
-    source = (points / "src" / "detcore_points" / "_training.py").read_text(encoding="utf-8")
-    lines = [line for line in source.splitlines() if line.strip()]
-    assert len(lines) < 150

@@ -18,8 +18,7 @@ from detcore.database import Database
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Detcore]:
     with Detcore(tmp_path_factory.mktemp("trained")) as detcore:
-        finished = detcore("run", detcore.config(), MODEL_DIR)
-        assert finished.code == 0, finished.stderr
+        detcore.run_checked("run", detcore.config(), MODEL_DIR)
         yield detcore
 
 
@@ -53,8 +52,7 @@ COMMANDS = [
 
 def test_read_only_copy_can_be_read(copy: Detcore, tmp_path: Path) -> None:
     for command in COMMANDS:
-        done = copy(*command.format(out=tmp_path / "report.html").split())
-        assert done.code == 0, f"{command}: {done.stderr}"
+        done = copy.run_checked(*command.format(out=tmp_path / "report.html").split())
     assert "COMPLETED" in copy("experiment", "list").stdout
     assert (tmp_path / "report.html").exists()
     script = (

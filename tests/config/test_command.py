@@ -128,14 +128,3 @@ def test_show_reports_mistakes_like_check() -> None:
 def test_schema_is_json() -> None:
     schema = json.loads(run("schema").stdout)
     assert schema["title"] == "detcore experiment"
-
-
-def test_help_imports_neither_pydantic_nor_yaml() -> None:
-    program = (
-        "import sys; from detcore.cli._config import config_group;"
-        "print(sorted({'pydantic', 'yaml', 'detcore.config'} & set(sys.modules)))"
-    )
-    finished = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
-    )
-    assert finished.stdout == "[]\n"

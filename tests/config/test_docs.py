@@ -6,10 +6,9 @@ import pkgutil
 from pathlib import Path
 
 import pytest
-import yaml
 from pydantic import BaseModel
 
-from detcore.config import ExperimentConfig, load_config
+from detcore.config import ExperimentConfig
 from detcore.config._hyperparameters import HYPERPARAMETER_TYPES
 from detcore.config._sections import Optimizations, Profiling, Reproducibility, Resources
 
@@ -36,10 +35,3 @@ def test_every_searcher_and_type_is_on_the_page(models: dict[str, dict[str, str]
         check_fields(pkgutil.resolve_name(target))
     for name in HYPERPARAMETER_TYPES:
         assert f"| `{name}` |" in PAGE
-
-
-def test_the_first_example_is_right(tmp_path: Path) -> None:
-    path = tmp_path / "const.yaml"
-    path.write_text(PAGE.split("```yaml\n")[1].split("```")[0])
-    config = load_config(path, required=("entrypoint",)).config
-    assert config.searcher.name == yaml.safe_load(path.read_text())["searcher"]["name"]

@@ -24,11 +24,17 @@ from detcore.errors import ConfigError
 from detcore.types import Length, Unit
 
 HERE = Path(__file__).parent
+CONSTANT = (HERE / "constant.yaml").read_text()
+SEARCHER = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\n"
 BATCHES = "DETCORE_CONFIG__SEARCHER__MAX_LENGTH__BATCHES"
 
 
 def load(name: str, **settings: Any) -> LoadedConfig:
     return load_config(HERE / name, **settings)
+
+
+def load_string(text: str, **settings: Any) -> LoadedConfig:
+    return load_text(text, name="exp.yaml", **settings)
 
 
 def length(loaded: LoadedConfig) -> Length:
@@ -100,45 +106,33 @@ def test_the_model_holds_the_rules_between_fields() -> None:
         ("{on: off}", {"on": "off"}),
     ],
 )
-def test_yaml_scalars(text: str, value: object, constant: str, tmp_path: Path) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(f"{constant}data:\n  x:\n    {text}\n")
-    loaded = load_config(path).config.data["x"]
+def test_yaml_scalars(text: str, value: object) -> None:
+    loaded = load_string(f"{CONSTANT}data:\n  x:\n    {text}\n").config.data["x"]
     assert loaded == value
     assert type(loaded) is type(value)
 
 
-def test_anchors_and_merges(constant: str, tmp_path: Path) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(constant + "data:\n  a: &a {x: 1, y: 2}\n  b: {<<: *a, y: 3}\n  c: *a\n")
-    data = load_config(path).config.data
+def test_anchors_and_merges() -> None:
+    data = load_string(
+        CONSTANT + "data:\n  a: &a {x: 1, y: 2}\n  b: {<<: *a, y: 3}\n  c: *a\n"
+    ).config.data
     assert data == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2}}
 
 
 @pytest.mark.parametrize("ending", ["\r\n", "\r"])
-def test_line_ends_and_byte_order_mark(ending: str, constant: str, tmp_path: Path) -> None:
+def test_line_ends_and_byte_order_mark(ending: str, tmp_path: Path) -> None:
     path = tmp_path / "exp.yaml"
-    path.write_bytes(b"\xef\xbb\xbf" + constant.replace("\n", ending).encode())
+    path.write_bytes(b"\xef\xbb\xbf" + CONSTANT.replace("\n", ending).encode())
     loaded = load_config(path)
     assert loaded.config.name == "line"
     assert loaded.origins["name"] == Origin(source="file", line=1, column=7)
 
 
-def test_null_is_the_default(constant: str, tmp_path: Path) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(constant + "resources:\nmax_restarts: null\nlabels:\n")
-    loaded = load_config(path)
+def test_null_is_the_default() -> None:
+    loaded = load_string(CONSTANT + "resources:\nmax_restarts: null\nlabels:\n")
     assert loaded.config.max_restarts == 5
     assert loaded.config.resources.slots_per_trial == 1
     assert loaded.origins["max_restarts"].source == "default"
-
-
-@pytest.mark.parametrize("entrypoint", ["model_def:Trial", "python3 -m train", "[python3, t.py]"])
-def test_entry_points(entrypoint: str, constant: str, tmp_path: Path) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(constant.replace("model_def:Trial", entrypoint))
-    expected = ["python3", "t.py"] if entrypoint.startswith("[") else entrypoint
-    assert load_config(path).config.entrypoint == expected
 
 
 @pytest.mark.parametrize(
@@ -152,12 +146,8 @@ def test_entry_points(entrypoint: str, constant: str, tmp_path: Path) -> None:
         "{type: gcs, bucket: bucket, prefix: fo..o}",
     ],
 )
-def test_storages_that_are_right(
-    storage: str, constant: str, tmp_path: Path, models: dict[str, Any]
-) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(constant + f"checkpoint_storage: {storage}\n")
-    config = load_config(path, **models).config
+def test_storages_that_are_right(storage: str, models: dict[str, Any]) -> None:
+    config = load_string(CONSTANT + f"checkpoint_storage: {storage}\n", **models).config
     assert ExperimentConfig.model_validate(config.model_dump(mode="json")) == config
 
 
@@ -174,13 +164,9 @@ def test_storages_that_are_right(
         ("{type: 3}", "expected the name of a storage type, got the integer 3"),
     ],
 )
-def test_storages_that_are_wrong(
-    storage: str, message: str, constant: str, tmp_path: Path, models: dict[str, Any]
-) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(constant + f"checkpoint_storage: {storage}\n")
+def test_storages_that_are_wrong(storage: str, message: str, models: dict[str, Any]) -> None:
     with pytest.raises(ExperimentFileError) as caught:
-        load_config(path, **models)
+        load_string(CONSTANT + f"checkpoint_storage: {storage}\n", **models)
     assert message in str(caught.value)
     assert len(caught.value.diagnostics) == 1
 
@@ -195,17 +181,14 @@ def test_storages_that_are_wrong(
         ("max_length: {batches: 1}\nmin_validation_period: {records: 8}", "a length in records"),
     ],
 )
-def test_lengths_that_need_a_batch_size(
-    change: str, message: str | None, constant: str, tmp_path: Path
-) -> None:
-    path = tmp_path / "exp.yaml"
-    text = constant.replace("  global_batch_size: 32\n", "")
-    path.write_text(text.replace("max_length:\n    batches: 100", change))
+def test_lengths_that_need_a_batch_size(change: str, message: str | None) -> None:
+    text = CONSTANT.replace("  global_batch_size: 32\n", "")
+    text = text.replace("max_length:\n    batches: 100", change)
     if message is None:
-        assert load_config(path).config.name == "line"
+        assert load_string(text).config.name == "line"
         return
     with pytest.raises(ExperimentFileError, match=message):
-        load_config(path)
+        load_string(text)
 
 
 # -- precedence and origins -----------------------------------------------------------------------
@@ -271,15 +254,15 @@ def test_values_of_flags_are_yaml_and_other_objects_are_themselves() -> None:
     assert config.hyperparameters["global_batch_size"] == 64
 
 
-def test_variables_find_names_in_any_case(tmp_path: Path, constant: str) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(constant.replace("learning_rate", "learningRate"))
+def test_variables_find_names_in_any_case() -> None:
     environment = {
         "DETCORE_CONFIG__HYPERPARAMETERS__LEARNINGRATE": "0.5",
         "DETCORE_CONFIG__DATA__FOLDER": "/x",
         "OTHER": "1",
     }
-    config = load_config(path, environment=environment).config
+    config = load_string(
+        CONSTANT.replace("learning_rate", "learningRate"), environment=environment
+    ).config
     assert config.hyperparameters["learningRate"] == 0.5
     assert config.data == {"folder": "/x"}
 
@@ -316,12 +299,10 @@ def test_mistakes_in_flags_and_variables(
     assert len(caught.value.diagnostics) == 1
 
 
-def test_mistakes_in_the_file_and_in_flags_are_one_report(tmp_path: Path, constant: str) -> None:
-    path = tmp_path / "exp.yaml"
-    path.write_text(constant + "project: x\n\tbad\n")
+def test_mistakes_in_the_file_and_in_flags_are_one_report() -> None:
     with pytest.raises(ExperimentFileError) as caught:
-        load_config(path, overrides={"max_restarts": "-1"})
-    assert [item.source_name for item in caught.value.diagnostics] == [str(path), "--set"]
+        load_string(CONSTANT + "project: x\n\tbad\n", overrides={"max_restarts": "-1"})
+    assert [item.source_name for item in caught.value.diagnostics] == ["exp.yaml", "--set"]
 
 
 def test_both_places_of_a_rule_may_be_in_different_sources() -> None:
@@ -416,9 +397,9 @@ def test_both_ends_of_an_int_range_are_drawn() -> None:
     assert drawn == {1, 2, 3}
 
 
-def test_a_range_by_its_values(write: Any) -> None:
-    base = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\nhyperparameters: "
-    loaded = load_config(write(base + "{a: {type: loguniform, minval: 0.0001, maxval: 0.1}}\n"))
+def test_a_range_by_its_values() -> None:
+    base = f"{SEARCHER}hyperparameters: "
+    loaded = load_string(base + "{a: {type: loguniform, minval: 0.0001, maxval: 0.1}}\n")
     space = loaded.config.hyperparameters
     assert space == {"a": {"type": "log", "base": 10, "minval": -4.0, "maxval": -1.0}}
     assert loaded.notices == []
@@ -429,22 +410,22 @@ def test_a_range_by_its_values(write: Any) -> None:
     assert 120 < sum(value < 0.0001**0.5 * 0.1**0.5 for value in drawn) < 180
 
 
-def test_exponents_that_look_like_values_get_a_note(write: Any) -> None:
-    base = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\nhyperparameters: "
-    loaded = load_config(write(base + "{g: {a: {type: log, minval: 0.0001, maxval: 0.1}}}\n"))
+def test_exponents_that_look_like_values_get_a_note() -> None:
+    base = f"{SEARCHER}hyperparameters: "
+    loaded = load_string(base + "{g: {a: {type: log, minval: 0.0001, maxval: 0.1}}}\n")
     assert loaded.config.hyperparameters["g"]["a"]["base"] == 10
     (note,) = loaded.notices
     assert "hyperparameters.g.a has exponents" in note
     assert "10^0.0001 = 1.0002 to 10^0.1 = 1.2589" in note
     assert "{type: loguniform, minval: 0.0001, maxval: 0.1}" in note
-    assert load_config(write(base + "{a: {type: log, minval: -4, maxval: 0.5}}\n")).notices == []
+    assert load_string(base + "{a: {type: log, minval: -4, maxval: 0.5}}\n").notices == []
 
 
 @pytest.mark.parametrize("given", ["minval: 0, maxval: 1", "minval: -1, maxval: 1"])
-def test_a_range_by_its_values_is_positive(write: Any, given: str) -> None:
-    base = "searcher: {name: single, metric: loss, max_length: {batches: 1}}\nhyperparameters: "
+def test_a_range_by_its_values_is_positive(given: str) -> None:
+    base = f"{SEARCHER}hyperparameters: "
     with pytest.raises(ExperimentFileError, match=r"minval: expected more than 0, got"):
-        load_config(write(f"{base}{{a: {{type: loguniform, {given}}}}}\n"))
+        load_string(f"{base}{{a: {{type: loguniform, {given}}}}}\n")
 
 
 def _nested(depth: int) -> list[Any]:
@@ -466,8 +447,6 @@ def _nested(depth: int) -> list[Any]:
     ],
     ids=["deep name", "half", "deep", "deeper", "long", "key"],
 )
-def test_settings_that_no_configuration_has(
-    constant: str, name: str, value: object, told: str
-) -> None:
+def test_settings_that_no_configuration_has(name: str, value: object, told: str) -> None:
     with pytest.raises(ConfigError, match=told):
-        load_text(constant, name="exp.yaml", overrides={name: value})
+        load_string(CONSTANT, overrides={name: value})

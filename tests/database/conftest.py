@@ -16,6 +16,7 @@ from databases import places, run_postgresql
 from file_systems import mounted_disk
 from postgresql_server import PostgreSQLServer
 
+from detcore._log.events import CheckpointCommitted, CheckpointStarted
 from detcore.database import Database
 
 __all__ = ["places"]
@@ -42,6 +43,25 @@ class Store:
     def file(self) -> Path:
         assert self.is_sqlite
         return self.home / "detcore.db"
+
+    def begin(self, uuid: str, steps: int = 10, *, trial: int = 1) -> None:
+        """Record that a checkpoint was started."""
+        started = CheckpointStarted(uuid=uuid, storage_url="file:///ck", steps_completed=steps)
+        self.database.record_checkpoint(started, trial_id=trial)
+
+    def commit(self, uuid: str, steps: int = 10) -> None:
+        """Record that a checkpoint that was started is whole."""
+        self.database.record_checkpoint(
+            CheckpointCommitted(
+                uuid=uuid, metadata={"n": 1}, resources={"a": 3, "b/c": 4}, steps_completed=steps
+            )
+        )
+
+    def save(self, uuid: str, steps: int = 10, *, trial: int = 1) -> str:
+        """Record a whole checkpoint."""
+        self.begin(uuid, steps, trial=trial)
+        self.commit(uuid, steps)
+        return uuid
 
     def spool(self, run_id: int | None = None) -> Path:
         folder = self.home / "experiments" / str(self.experiment_id) / "trials"

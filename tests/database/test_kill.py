@@ -7,9 +7,11 @@ import random
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from forked import call_in_child
 
 from detcore._log import Spool
 from detcore.database import Database, ingest_spools
+from detcore.errors import DatabaseError
 
 if TYPE_CHECKING:
     from databases import Places
@@ -117,20 +119,13 @@ def test_a_forked_child_makes_connections_of_its_own(store: Store, nursery: Nurs
 
 def test_a_forked_child_may_not_report(store: Store) -> None:
     spool = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        try:
+
+    def report() -> None:
+        with pytest.raises(DatabaseError, match="Only the process that opened it may report"):
             spool.append("training", {"steps_completed": 1, "metrics": {}})
-        except BaseException as error:  # noqa: BLE001  (told to the parent)
-            os.write(writer, str(error).encode())
-        os._exit(0)
-    os.waitpid(child, 0)
-    os.close(writer)
-    text = os.read(reader, 1000).decode()
-    os.close(reader)
+
+    call_in_child(report)
     spool.close()
-    assert "Only the process that opened it may report" in text
 
 
 @pytest.mark.parametrize("cut", range(1, 60, 7))

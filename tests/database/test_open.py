@@ -28,21 +28,6 @@ if TYPE_CHECKING:
     from tests.database.conftest import Store
 
 PROGRAMS = Path(__file__).parent / "programs"
-SOURCE = Path(_schema.__file__).parent
-
-
-def test_the_pragmas_are_set(sqlite_store: Store) -> None:
-    with sqlite_store.database._read() as connection:
-        found = {
-            name: connection.exec_driver_sql(f"PRAGMA {name}").scalar()
-            for name in ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
-        }
-    assert found == {
-        "journal_mode": "wal",
-        "synchronous": 1,
-        "foreign_keys": 1,
-        "busy_timeout": 30_000,
-    }
 
 
 def test_the_file_is_for_its_owner_only(sqlite_store: Store) -> None:
@@ -315,25 +300,6 @@ def test_a_relative_path_stays_where_it_was(
         monkeypatch.chdir("/")
         database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
     assert (tmp_path / "here.db").exists()
-
-
-def test_names_are_short_enough_for_postgresql() -> None:
-    for table in _schema.metadata.sorted_tables:
-        names = [index.name for index in table.indexes] + [key.name for key in table.constraints]
-        assert all(isinstance(name, str) and len(name) < 64 for name in names), table.name
-
-
-def test_special_sql_of_each_database_is_in_one_file() -> None:
-    special = {
-        "_sqlite.py": r"PRAGMA|BEGIN IMMEDIATE|INSERT OR|json_extract|sqlite_insert|rowid",
-        "_postgresql.py": r"pg_advisory|SET LOCAL|lock_timeout|SHOW |jsonb",
-    }
-    for path in SOURCE.rglob("*.py"):
-        for file, pattern in special.items():
-            if path.name != file:
-                # Docstrings quote examples in double backquotes.
-                text = re.sub(r"``.*?``", "", path.read_text())
-                assert not re.search(pattern, text), (path, file)
 
 
 def test_a_text_that_is_not_utf_8_is_damage(sqlite_store: Store) -> None:

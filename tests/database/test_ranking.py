@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from detcore._log.events import CheckpointCommitted, CheckpointDamaged, CheckpointStarted
+from detcore._log.events import CheckpointDamaged
 from detcore.database import MetricRecord
 from detcore.errors import CheckpointStateError, NotFoundError
 from detcore.types import TrialState
@@ -19,12 +19,7 @@ if TYPE_CHECKING:
 def save(store: Store, trial: int, step: int, *, run: int = 1, **values: Any) -> str:
     """Record a checkpoint, and a validation at its step, if there are values."""
     uuid = f"t{trial}-{step}"
-    store.database.record_checkpoint(
-        CheckpointStarted(uuid=uuid, storage_url="s", steps_completed=step), trial_id=trial
-    )
-    store.database.record_checkpoint(
-        CheckpointCommitted(uuid=uuid, metadata={}, resources={}, steps_completed=step)
-    )
+    store.save(uuid, step, trial=trial)
     if values:
         report(store, trial, step, run=run, **values)
     return uuid

@@ -15,7 +15,6 @@ import pytest
 from sqlalchemy import update
 
 from detcore._log.events import (
-    CheckpointCommitted,
     CheckpointDeleted,
     CheckpointDeleting,
     CheckpointStarted,
@@ -23,7 +22,7 @@ from detcore._log.events import (
 from detcore.database import Database, ExperimentRecord
 from detcore.database._queries import describe_ids
 from detcore.database._schema import runs
-from detcore.errors import ConfigError, DatabaseError, NotFoundError
+from detcore.errors import DatabaseError, NotFoundError
 from detcore.types import ExperimentState, TrialState
 
 if TYPE_CHECKING:
@@ -82,29 +81,6 @@ def test_trials_and_their_runs(store: Store) -> None:
     assert [(row.id, row.run_id) for row in database.list_trials(1)] == [(1, 1), (2, 3)]
     database.set_trial_dir(second, "/elsewhere")
     assert database.get_trial(second).trial_dir == "/elsewhere"
-
-
-def test_labels_and_notes_of_a_trial(store: Store) -> None:
-    database, trial = store.database, store.trial_id
-    untouched = database.create_trial(experiment_id=1, hparams={}, seed=0)
-    assert database.update_trial(trial, labels=["b", "ä", "b"]).labels == ["b", "ä"]
-    assert database.update_trial(trial, notes="x\0\ny").notes == "x\ufffd\ny"
-    changed = database.update_trial(trial, add_labels=["a", "b"], remove_labels=["ä", "never"])
-    assert (changed.labels, changed.notes) == (["a", "b"], "x\ufffd\ny")
-    assert changed == database.get_trial(trial)
-    assert (database.get_trial(untouched).labels, database.get_trial(untouched).notes) == ([], "")
-    with pytest.raises(NotFoundError, match="no trial 99"):
-        database.update_trial(99, notes="x")
-    with pytest.raises(ConfigError, match="expected a list of texts"):
-        database.update_trial(trial, labels="baseline")
-
-
-def test_restarts_are_counted(store: Store) -> None:
-    counts = [store.database.count_restart(store.trial_id) for _ in range(3)]
-    assert counts == [1, 2, 3]
-    assert store.database.get_trial(store.trial_id).num_restarts == 3
-    with pytest.raises(NotFoundError, match="trial 99"):
-        store.database.count_restart(99)
 
 
 def test_errors_for_unknown_ids_list_the_known_ones(store: Store) -> None:
@@ -269,28 +245,14 @@ def test_threads_share_one_database(store: Store) -> None:
     assert store.database.get_trial(store.trial_id).run_id == 1 + 6 * 20
 
 
-def begin(store: Store, uuid: str, steps: int = 10) -> None:
-    store.database.record_checkpoint(
-        CheckpointStarted(uuid=uuid, storage_url="file:///ck", steps_completed=steps), trial_id=1
-    )
-
-
-def commit(store: Store, uuid: str, steps: int = 10) -> None:
-    store.database.record_checkpoint(
-        CheckpointCommitted(
-            uuid=uuid, metadata={"n": 1}, resources={"a": 3, "b/c": 4}, steps_completed=steps
-        )
-    )
-
-
 def test_a_checkpoint_from_start_to_deletion(store: Store) -> None:
     database = store.database
-    begin(store, "abc1", steps=5)
+    store.begin("abc1", steps=5)
     record = database.get_checkpoint("abc1")
     assert (record.state, record.steps_completed, record.committed_at) == ("ACTIVE", 5, None)
     assert database.latest_checkpoint(1) is None
-    commit(store, "abc1", steps=6)
-    commit(store, "abc1", steps=6)
+    store.commit("abc1", steps=6)
+    store.commit("abc1", steps=6)
     record = database.get_checkpoint("abc1")
     assert (record.state, record.steps_completed, record.size_bytes) == ("COMPLETED", 6, 7)
     assert record.metadata == {"n": 1}
@@ -310,18 +272,18 @@ def test_a_checkpoint_from_start_to_deletion(store: Store) -> None:
 
 
 def test_a_deleted_checkpoint_is_not_completed_by_a_late_commit(store: Store) -> None:
-    begin(store, "abc1")
-    commit(store, "abc1")
+    store.begin("abc1")
+    store.commit("abc1")
     for change in (CheckpointDeleting(uuid="abc1"), CheckpointDeleted(uuid="abc1", resources={})):
         store.database.record_checkpoint(change)
-        commit(store, "abc1")
+        store.commit("abc1")
         assert store.database.get_checkpoint("abc1").state == change.KIND[11:].upper()
         assert store.database.get_checkpoint("abc1").resources == {}
 
 
 def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> None:
     for uuid in ("aa11", "aa12", "ab", "abc", "x_y", "xzy"):
-        begin(store, uuid)
+        store.begin(uuid)
     database = store.database
     assert database.get_checkpoint("aa11").uuid == "aa11"
     assert database.get_checkpoint("ab").uuid == "ab"
@@ -331,11 +293,11 @@ def test_checkpoints_are_found_by_the_beginning_of_their_uuid(store: Store) -> N
     with pytest.raises(NotFoundError, match=r"no checkpoint 'q' is recorded.\nThe newest are: x"):
         database.get_checkpoint("q")
     with pytest.raises(NotFoundError, match="no checkpoint 'a' is recorded"):
-        commit(store, "a")
+        store.commit("a")
     with pytest.raises(NotFoundError, match="no checkpoint 'a' is recorded"):
         database.add_checkpoint_metadata("a", {})
     for number in range(12):
-        begin(store, f"many{number}")
+        store.begin(f"many{number}")
     with pytest.raises(NotFoundError, match="beginning of 10 or more checkpoints: many0, "):
         database.get_checkpoint("many")
 
@@ -344,9 +306,9 @@ def test_checkpoints_are_listed_and_the_latest_has_the_most_steps(store: Store) 
     database = store.database
     other = database.create_trial(experiment_id=1, hparams={}, seed=0)
     for uuid, steps in (("a", 10), ("b", 30), ("c", 20)):
-        begin(store, uuid, steps)
-        commit(store, uuid, steps)
-    begin(store, "d", 40)
+        store.begin(uuid, steps)
+        store.commit(uuid, steps)
+    store.begin("d", 40)
     database.record_checkpoint(
         CheckpointStarted(uuid="e", storage_url="s", steps_completed=1), trial_id=other
     )
@@ -361,9 +323,9 @@ def test_checkpoints_are_listed_and_the_latest_has_the_most_steps(store: Store) 
 
 
 def test_a_checkpoint_is_recorded_once(store: Store) -> None:
-    begin(store, "a")
+    store.begin("a")
     with pytest.raises(DatabaseError, match="cannot record checkpoint a of trial 1"):
-        begin(store, "a")
+        store.begin("a")
     with pytest.raises(DatabaseError, match="there is no such trial"):
         store.database.record_checkpoint(
             CheckpointStarted(uuid="z", storage_url="s", steps_completed=1), trial_id=77

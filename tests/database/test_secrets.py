@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from detcore.database import Database, keep_secrets, restore_secrets
+from detcore.database import keep_secrets, restore_secrets
 from detcore.errors import StorageError
 
 if TYPE_CHECKING:
@@ -100,14 +99,3 @@ def test_a_damaged_file_is_named(tmp_path: Path, content: str) -> None:
     path.write_text(content)
     with pytest.raises(StorageError, match=r"secrets\.json cannot be read"):
         restore_secrets(tmp_path, 3, CONFIG)
-
-
-def test_a_configuration_without_secrets_is_recorded_as_it_is(store: Store) -> None:
-    config = {"name": "n", "searcher": {"metric": "loss"}, "hyperparameters": {"a": [1, {"b": 2}]}}
-    number = store.database.create_experiment(
-        config=config, config_text="name: n\n", model_dir="/m", name="n"
-    )
-    with Database.open(store.url) as other:
-        record = other.get_experiment(number)
-    assert json.loads(json.dumps(record.config)) == config
-    assert record.config_text == "name: n\n"

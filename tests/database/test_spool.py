@@ -39,6 +39,15 @@ def following(database: Database, log: Path) -> LogFollower:
     return follower
 
 
+def fill_disk(folder: Path) -> Path:
+    """Fill the file system of a folder with a file; return the file."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as file:
+        while file.write(b"x" * 4096) == 4096 and os.statvfs(folder).f_bavail:
+            pass
+    return ballast
+
+
 @pytest.fixture
 def spool(store: Store) -> Iterator[Spool]:
     spool = Spool(store.spool(), trial_id=store.trial_id, run_id=store.run_id)
@@ -348,9 +357,7 @@ def test_a_script_on_a_full_disk_ends_and_says_what_is_kept(
 
     def script() -> None:
         with core.init(tensorboard_mode=core.TensorboardMode.MANUAL) as context:
-            with (small_disk / "ballast").open("wb", buffering=0) as file:
-                while file.write(b"x" * 4096) == 4096 and os.statvfs(small_disk).f_bavail:
-                    pass
+            fill_disk(small_disk)
             for step in range(100_000):
                 context.train.report_training_metrics(step, {"loss": 1.0})
 
@@ -363,8 +370,6 @@ def test_a_script_on_a_full_disk_ends_and_says_what_is_kept(
 
 
 def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Path) -> None:
-    from detcore.database import Database
-
     with Database.open(f"sqlite:///{small_disk / 'detcore.db'}") as database:
         experiment = database.create_experiment(
             config={}, config_text=None, model_dir="/m", name="n"
@@ -372,10 +377,7 @@ def test_a_full_disk_under_the_database_is_survived(store: Store, small_disk: Pa
         trial = database.create_trial(experiment_id=experiment, hparams={}, seed=1)
         spool = Spool(store.spool(), trial_id=trial, run_id=1)
         follower = following(database, spool.path)
-        ballast = small_disk / "ballast"
-        with ballast.open("wb", buffering=0) as file:
-            while file.write(b"x" * 4096) == 4096 and os.statvfs(small_disk).f_bavail:
-                pass
+        ballast = fill_disk(small_disk)
         for step in range(500):
             spool.append("training", metrics(step))
         with pytest.raises(StorageFullError, match="no room for records"):

@@ -105,16 +105,14 @@ def records(detcore: Detcore, experiment: int) -> list[dict[str, Any]]:
 def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, slots: int) -> None:
     hparams = {"global_batch_size": 8, "learning_rate": 0.05}
     trial = detcore.config(**PERIODS, hyperparameters=hparams)
-    finished = detcore("run", trial, folder, "--slots", slots)
-    assert finished.code == 0, finished.output
+    detcore.run_checked("run", trial, folder, "--slots", slots)
     script = detcore.config(
         **PERIODS,
         hyperparameters={**hparams, "kill_at": 23},
         entrypoint="python3 train.py",
         max_restarts=1,
     )
-    finished = detcore("run", script, folder, "--slots", slots)
-    assert finished.code == 0, finished.output
+    detcore.run_checked("run", script, folder, "--slots", slots)
 
     of_trial, of_script = records(detcore, 1), records(detcore, 2)
     assert of_script == of_trial
@@ -143,8 +141,7 @@ def test_a_search_trains_scripts_as_it_trains_trials(detcore: Detcore, folder: P
         },
     }
     for changes in ({}, {"entrypoint": "python3 train.py"}):
-        finished = detcore("run", detcore.config(**search, **changes), folder)
-        assert finished.code == 0, finished.output
+        detcore.run_checked("run", detcore.config(**search, **changes), folder)
     of_trials, of_scripts = records(detcore, 1), records(detcore, 2)
     assert of_scripts == of_trials
     lengths = {each["trial"][1] for each in of_scripts}

@@ -69,8 +69,7 @@ def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) ->
     newest, before, *_ = interrupted_run(detcore)
     DAMAGES[damage](newest)
 
-    finished = detcore("run", "--resume", 1)
-    assert finished.code == 0, finished.stdout + finished.stderr
+    finished = detcore.run_checked("run", "--resume", 1)
     assert f". Going on from the one before: {before.name}" in finished.stdout
     assert newest.name in finished.stdout
 
@@ -85,8 +84,7 @@ def test_two_damaged_in_a_row(detcore: Detcore) -> None:
     newest, second, third, *_ = interrupted_run(detcore, min_checkpoint_period={"batches": 5})
     DAMAGES["manifest cut"](newest)
     DAMAGES["file gone"](second)
-    finished = detcore("run", "--resume", 1)
-    assert finished.code == 0, finished.stdout + finished.stderr
+    finished = detcore.run_checked("run", "--resume", 1)
     said = [line for line in finished.stdout.splitlines() if "Going on from the one before" in line]
     assert len(said) == 2, finished.stdout
     assert newest.name in said[0]
@@ -108,16 +106,13 @@ def test_none_left_is_an_error_and_repair_takes_back_what_is_whole_again(detcore
     for checkpoint, data in kept.items():
         (checkpoint / "toy.json").write_bytes(data)
     (checkpoints[0] / "a note").write_text("mine")
-    repaired = detcore("checkpoint", "repair", "--all")
-    assert repaired.code == 0, repaired.stdout
+    repaired = detcore.run_checked("checkpoint", "repair", "--all")
     assert repaired.stdout.count("whole, recorded as COMPLETED") == len(checkpoints)
     assert "a note: none of it" in repaired.stdout
     assert (checkpoints[0] / "a note").exists()
-    repaired = detcore("checkpoint", "repair", checkpoints[0].name, "--remove-strays")
-    assert repaired.code == 0
+    detcore.run_checked("checkpoint", "repair", checkpoints[0].name, "--remove-strays")
     assert not (checkpoints[0] / "a note").exists()
-    finished = detcore("run", "--resume", 1)
-    assert finished.code == 0, finished.stdout + finished.stderr
+    detcore.run_checked("run", "--resume", 1)
 
 
 SCRIPT = """

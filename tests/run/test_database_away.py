@@ -115,7 +115,6 @@ def test_ctrl_c_twice_ends_it_meanwhile(
     finally:
         postgresql.start()
     (folder / "shut-17").unlink()
-    done = detcore("run", "--resume", 1, "--json")
-    assert done.code == 0, done.output
+    done = detcore.run_checked("run", "--resume", 1, "--json")
     assert done.summary["state"] == "COMPLETED"
     assert "from batch 10" in done.output

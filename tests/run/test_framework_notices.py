@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 from fake_distributions import write_distribution
-from toy_command import TOY_PLUGIN, Detcore
+from toy_command import Detcore
 
 from detcore.database import read_log_page
 from detcore.launch import framework_variables
@@ -71,14 +71,6 @@ class Trees(TreesTrial):
 """
 
 
-class DetcoreWithTrees(Detcore):
-    """The command with a framework whose trials do not resume exactly."""
-
-    def variables(self) -> dict[str, str]:
-        site = self.tmp_path / "site"
-        return {**super().variables(), "PYTHONPATH": f"{TOY_PLUGIN}:{site}"}
-
-
 def test_a_run_and_a_resume_say_once_that_a_resume_is_not_exact(tmp_path: Path) -> None:
     modules = {"detcore_trees.plugin": TREES_HOOKS, "detcore_trees.trial": TREES_TRIAL}
     write_distribution(tmp_path / "site", "detcore-trees", modules=modules)
@@ -89,18 +81,16 @@ def test_a_run_and_a_resume_say_once_that_a_resume_is_not_exact(tmp_path: Path) 
     said = "trees: a trial that is interrupted does not go on bit for bit: the subsample is drawn"
     length = {"metric": "val_loss", "max_length": {"batches": 2}}
     searcher = {"name": "random", "max_trials": 2, "max_concurrent_trials": 1, **length}
-    with DetcoreWithTrees(tmp_path) as detcore:
+    with Detcore(tmp_path, site=tmp_path / "site") as detcore:
         config = detcore.config(entrypoint="trees_def:Trees", searcher={"name": "single", **length})
         failed = detcore("run", config, code)
         assert failed.code == 1
         assert failed.output.count(said) == 1, failed.output
         (code / "broken").unlink()
-        resumed = detcore("run", "--resume", 1)
-        assert resumed.code == 0, resumed.output
+        resumed = detcore.run_checked("run", "--resume", 1)
         assert resumed.output.count(said) == 1, resumed.output
         config = detcore.config(entrypoint="trees_def:Trees", searcher=searcher)
-        search = detcore("run", config, code)
-        assert search.code == 0, search.output
+        search = detcore.run_checked("run", config, code)
         assert search.output.count(said) == 1, search.output
 
 

@@ -102,8 +102,7 @@ def descendants(pid: int) -> list[int]:
 @pytest.mark.soak
 def test_real_processes_killed_at_random_moments(detcore: Detcore) -> None:
     config = detcore.config(**SEARCH)
-    straight = detcore("run", config, MODEL_DIR, "--json")
-    assert straight.code == 0, straight.stderr
+    detcore.run_checked("run", config, MODEL_DIR, "--json")
     expected = outcome(detcore, 1)
     assert len(expected["trials"]) == 6
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from fake_distributions import write_distribution
-from toy_command import MODEL_DIR, TOY_PLUGIN, Detcore
+from toy_command import MODEL_DIR, Detcore
 
 LAUNCHERS = """
 from detcore import hookimpl
@@ -65,50 +66,39 @@ class Full(NotingLauncher):
 """
 
 
-class DetcoreWithLaunchers(Detcore):
-    """The command with a plugin that brings launchers."""
-
-    def variables(self) -> dict[str, str]:
-        site = self.tmp_path / "site"
-        return {**super().variables(), "PYTHONPATH": f"{TOY_PLUGIN}:{site}"}
-
-
 def states(detcore: Detcore) -> list[str]:
     listed = json.loads(detcore("experiment", "list", "--json").stdout)["experiments"]
     return [experiment["state"] for experiment in listed]
 
 
 @pytest.fixture
-def detcore(tmp_path: Path) -> DetcoreWithLaunchers:
+def detcore(tmp_path: Path) -> Iterator[Detcore]:
     modules = {"detcore_starts.plugin": LAUNCHERS, "detcore_starts.launchers": CLASSES}
     write_distribution(
         tmp_path / "site", "detcore-starts", modules=modules,
         plugins={"starts": "detcore_starts.plugin"},
     )  # fmt: skip
-    return DetcoreWithLaunchers(tmp_path)
+    with Detcore(tmp_path, site=tmp_path / "site") as command:
+        yield command
 
 
 def test_trials_are_started_by_the_launcher_that_the_experiment_names(
-    detcore: DetcoreWithLaunchers,
+    detcore: Detcore,
 ) -> None:
     journal = detcore.tmp_path / "journal"
     config = detcore.config(launcher={"name": "noting", "journal": str(journal), "word": "go"})
-    with detcore:
-        done = detcore("run", config, MODEL_DIR, "--slots", 2, "--json")
-        assert done.code == 0, done.stderr
-        assert done.summary["state"] == "COMPLETED"
-        assert journal.read_text() == "go 1 on 2\nclose\n"
-        # One that is complete is left alone.
-        assert detcore("run", "--resume", 1, "--launcher", "local").code == 0
-        assert journal.read_text() == "go 1 on 2\nclose\n"
+    done = detcore.run_checked("run", config, MODEL_DIR, "--slots", 2, "--json")
+    assert done.summary["state"] == "COMPLETED"
+    assert journal.read_text() == "go 1 on 2\nclose\n"
+    # One that is complete is left alone.
+    assert detcore("run", "--resume", 1, "--launcher", "local").code == 0
+    assert journal.read_text() == "go 1 on 2\nclose\n"
 
 
-def test_the_command_line_names_it_too(detcore: DetcoreWithLaunchers) -> None:
-    with detcore:
-        done = detcore("run", detcore.config(), MODEL_DIR, "--launcher", "local", "--test")
-        assert done.code == 0, done.stderr
-        failed = detcore("run", detcore.config(), MODEL_DIR, "--launcher", "failing")
-        assert states(detcore) == ["COMPLETED"]
+def test_the_command_line_names_it_too(detcore: Detcore) -> None:
+    detcore.run_checked("run", detcore.config(), MODEL_DIR, "--launcher", "local", "--test")
+    failed = detcore("run", detcore.config(), MODEL_DIR, "--launcher", "failing")
+    assert states(detcore) == ["COMPLETED"]
     assert failed.code == 1
     assert "'failing' (detcore_starts.launchers:Failing) cannot be made: OSError: no mach" in (
         " ".join(failed.stderr.split())
@@ -116,32 +106,27 @@ def test_the_command_line_names_it_too(detcore: DetcoreWithLaunchers) -> None:
 
 
 def test_settings_go_with_the_launcher_that_the_command_line_names(
-    detcore: DetcoreWithLaunchers,
+    detcore: Detcore,
 ) -> None:
     journal = detcore.tmp_path / "journal.txt"
     arguments = (detcore.config(), MODEL_DIR, "--set", f"launcher.journal={journal}", "--test")
-    with detcore:
-        other = ("--set", "launcher.name=modelled")
-        done = detcore("run", *arguments, "--launcher", "noting", *other)
-        assert done.code == 0, done.stderr
-        assert journal.read_text().startswith("start 1 on 1")
-        wrong = detcore("run", *arguments, "--launcher", "modelled", "--set", "launcher.jurnal=x")
+    other = ("--set", "launcher.name=modelled")
+    detcore.run_checked("run", *arguments, "--launcher", "noting", *other)
+    assert journal.read_text().startswith("start 1 on 1")
+    wrong = detcore("run", *arguments, "--launcher", "modelled", "--set", "launcher.jurnal=x")
     assert wrong.code == 2
     assert "did you mean 'journal'?" in wrong.stderr
 
 
 def test_the_settings_of_the_file_stay_when_the_command_line_names_its_launcher(
-    detcore: DetcoreWithLaunchers,
+    detcore: Detcore,
 ) -> None:
     journal = detcore.tmp_path / "journal"
     config = detcore.config(launcher={"name": "noting", "journal": str(journal), "word": "go"})
     arguments = ("run", config, MODEL_DIR, "--test", "--launcher")
-    with detcore:
-        same = detcore(*arguments, "noting", "--set", "launcher.word=start")
-        assert same.code == 0, same.stderr
-        assert journal.read_text().startswith("start 1 on 1")
-        other = detcore(*arguments, "local")
-        assert other.code == 0, other.stderr
+    detcore.run_checked(*arguments, "noting", "--set", "launcher.word=start")
+    assert journal.read_text().startswith("start 1 on 1")
+    detcore.run_checked(*arguments, "local")
     assert journal.read_text().count("start") == 1
 
 
@@ -158,46 +143,42 @@ def test_the_settings_of_the_file_stay_when_the_command_line_names_its_launcher(
     ],
 )
 def test_a_launcher_that_cannot_be_had_is_told_before_anything_is_recorded(
-    detcore: DetcoreWithLaunchers, launcher: object, message: str
+    detcore: Detcore, launcher: object, message: str
 ) -> None:
-    with detcore:
-        checked = detcore("config", "check", detcore.config(launcher=launcher, entrypoint=["true"]))
-        assert checked.code == 2
-        assert message in " ".join(checked.stderr.split()), checked.stderr
-        done = detcore("run", detcore.config(launcher=launcher), MODEL_DIR)
-        assert done.code in (1, 2)
-        assert message in " ".join(done.stderr.split()), done.stderr
-        listed = detcore("experiment", "list", "--json")
+    checked = detcore("config", "check", detcore.config(launcher=launcher, entrypoint=["true"]))
+    assert checked.code == 2
+    assert message in " ".join(checked.stderr.split()), checked.stderr
+    done = detcore("run", detcore.config(launcher=launcher), MODEL_DIR)
+    assert done.code in (1, 2)
+    assert message in " ".join(done.stderr.split()), done.stderr
+    listed = detcore("experiment", "list", "--json")
     assert json.loads(listed.stdout)["experiments"] == []
 
 
 def test_trials_that_a_launcher_could_never_start_are_not_recorded(
-    detcore: DetcoreWithLaunchers,
+    detcore: Detcore,
 ) -> None:
     launcher = {"name": "full", "journal": str(detcore.tmp_path / "journal")}
-    with detcore:
-        config = detcore.config(launcher=launcher)
-        refused = detcore("run", config, MODEL_DIR, "--slots", 2)
-        assert refused.code == 1
-        assert refused.output.count("no machine has 2 places") == 1, refused.output
-        assert "Ask for fewer." in refused.output
-        assert states(detcore) == []
-        done = detcore("run", config, MODEL_DIR, "--test")
-        assert done.code == 0, done.output
+    config = detcore.config(launcher=launcher)
+    refused = detcore("run", config, MODEL_DIR, "--slots", 2)
+    assert refused.code == 1
+    assert refused.output.count("no machine has 2 places") == 1, refused.output
+    assert "Ask for fewer." in refused.output
+    assert states(detcore) == []
+    detcore.run_checked("run", config, MODEL_DIR, "--test")
     assert (detcore.tmp_path / "journal").read_text().splitlines() == [
         "toy 2", "close", "toy 1", "start 1 on 1", "close",
     ]  # fmt: skip
 
 
-def test_a_refused_resume_leaves_the_experiment_as_it_was(detcore: DetcoreWithLaunchers) -> None:
+def test_a_refused_resume_leaves_the_experiment_as_it_was(detcore: Detcore) -> None:
     launcher = {"name": "full", "journal": str(detcore.tmp_path / "journal")}
-    with detcore:
-        config = detcore.config(launcher=launcher, entrypoint=["sh", "-c", "exit 75"])
-        assert detcore("run", config, MODEL_DIR).code == 75
-        refused = detcore("run", "--resume", 1, "--slots", 2)
-        assert refused.code == 1
-        assert refused.output.count("no machine has 2 places") == 1, refused.output
-        assert states(detcore) == ["PAUSED"]
-        failed = detcore("run", "--resume", 1, "--launcher", "noting")
-        assert "cannot be made: TypeError" in failed.output
-        assert states(detcore) == ["PAUSED"]
+    config = detcore.config(launcher=launcher, entrypoint=["sh", "-c", "exit 75"])
+    assert detcore("run", config, MODEL_DIR).code == 75
+    refused = detcore("run", "--resume", 1, "--slots", 2)
+    assert refused.code == 1
+    assert refused.output.count("no machine has 2 places") == 1, refused.output
+    assert states(detcore) == ["PAUSED"]
+    failed = detcore("run", "--resume", 1, "--launcher", "noting")
+    assert "cannot be made: TypeError" in failed.output
+    assert states(detcore) == ["PAUSED"]

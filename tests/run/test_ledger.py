@@ -35,8 +35,7 @@ def test_a_killed_and_resumed_run_used_each_record_once_per_epoch(detcore: Detco
     stdout, stderr = process.communicate(timeout=60)
     assert process.returncode == 0, stdout + stderr
 
-    verified = detcore("data", "verify", 1, "--json")
-    assert verified.code == 0, verified.stdout + verified.stderr
+    verified = detcore.run_checked("data", "verify", 1, "--json")
     (trial,) = json.loads(verified.stdout)["trials"]
     assert [epoch["num_records"] for epoch in trial["epochs"]] == [96] * 5
 

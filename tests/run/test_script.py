@@ -57,8 +57,7 @@ def test_misspelt_hyperparameters_of_a_script_are_named_once(detcore: Detcore) -
     folder = detcore.write_code("train.py", READS)
     given = {"learning_rate": 0.5, "droput": 0.3}
     config = detcore.config(entrypoint="python3 train.py", hyperparameters=given, max_restarts=1)
-    finished = detcore("run", config, folder, "--set", "hyperparameters.dropuot=0.2")
-    assert finished.code == 0, finished.stdout + finished.stderr
+    finished = detcore.run_checked("run", config, folder, "--set", "hyperparameters.dropuot=0.2")
     said = "is not in the code of train.py: did you mean 'dropout', which is?"
     assert finished.stdout.count(f"hyperparameters.droput {said}") == 1
     assert finished.stdout.count(f"--set:1:17: note: hyperparameters.dropuot {said}") == 1
@@ -116,8 +115,9 @@ def test_a_script_that_ignores_its_checkpoint_is_warned_once(
     detcore: Detcore, restores: bool
 ) -> None:
     folder = detcore.write_code("train.py", RESTARTS.replace("RESTORES", str(restores)))
-    finished = detcore("run", detcore.config(entrypoint="python3 train.py", max_restarts=1), folder)
-    assert finished.code == 0, finished.stdout + finished.stderr
+    finished = detcore.run_checked(
+        "run", detcore.config(entrypoint="python3 train.py", max_restarts=1), folder
+    )
     assert "It starts again from its latest checkpoint (restart 1 of 1)" in finished.stdout
     assert "from batch 5 (checkpoint " in finished.stdout
     told = "restored no checkpoint and reports batch 1: it trains from the start again"
@@ -132,8 +132,7 @@ def test_a_searcher_metric_that_a_script_never_reports_is_told(detcore: Detcore)
     config = detcore.config(
         entrypoint="python3 train.py", hyperparameters=given, searcher__metric="val_los"
     )
-    finished = detcore("run", config, folder)
-    assert finished.code == 0, finished.stdout + finished.stderr
+    finished = detcore.run_checked("run", config, folder)
     told = "searcher.metric is 'val_los', but the validations of trial 1 report: val_loss. So no"
     assert finished.stdout.count(told) == 1
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 from pathlib import Path
 from typing import Any
@@ -73,8 +72,9 @@ def test_what_ends_the_trials_of_a_random_search(searches: Searches) -> None:
 def test_slots_are_used_at_once_and_no_more(searches: Searches) -> None:
     """Each of the first two trials waits for the other."""
     searches.order(t1={"meet": 2}, t2={"meet": 2})
-    finished = searches.detcore("run", searches.config(), searches.code, "--max-slots", 2)
-    assert finished.code == 0, finished.stdout
+    finished = searches.detcore.run_checked(
+        "run", searches.config(), searches.code, "--max-slots", 2
+    )
     assert "experiment 1: completed" in finished.stdout
     (searches.code / "starts.jsonl").unlink()
     # With one place, the third is not started while the second waits.
@@ -148,12 +148,10 @@ def test_a_search_without_one_good_trial_is_an_error_and_is_tried_again(
     assert states(searches) == ["ERROR", "COMPLETED"]
 
 
-def begun(searches: Searches, **changes: Any) -> Any:
+def begun(searches: Searches) -> Any:
     """Start a search whose first two trials run and wait."""
     searches.order(**{f"t{k}": {"hold": True} for k in (1, 2)})
-    process = searches.detcore.start(
-        "run", searches.config(**changes), searches.code, "--max-slots", 2
-    )
+    process = searches.detcore.start("run", searches.config(), searches.code, "--max-slots", 2)
     searches.detcore.wait_for(lambda: searches.holding() == [1, 2])
     return process
 
@@ -161,7 +159,7 @@ def begun(searches: Searches, **changes: Any) -> Any:
 def finish(searches: Searches) -> None:
     """Let all trials go, and go on to the end."""
     (searches.code / "go").touch()
-    summary = searches.resume(1, "--max-slots", 2)
+    summary = searches.resume("--max-slots", 2)
     assert summary["state"] == "COMPLETED"
     assert states(searches) == ["COMPLETED"] * 3
     assert sorted(of_trials(searches.events(), "validated")) == [(k, 4) for k in range(3)]
@@ -169,14 +167,20 @@ def finish(searches: Searches) -> None:
 
 @pytest.mark.parametrize(
     ("what", "state", "code"),
-    [("pause", "PAUSED", 75), ("cancel", "CANCELED", 1), ("kill", "CANCELED", 1)],
-)
-def test_control_from_another_terminal(
+    [
+        ("SIGINT", "PAUSED", 75), ("pause", "PAUSED", 75), ("cancel", "CANCELED", 1),
+        ("kill", "CANCELED", 1),
+    ],
+)  # fmt: skip
+def test_all_trials_end_when_a_search_is_told_to(
     searches: Searches, what: str, state: str, code: int
 ) -> None:
     process = begun(searches)
-    asked = searches.detcore("experiment", what, 1, "--json")
-    assert json.loads(asked.stdout) == {"experiment_id": 1, "state": state}, asked.stderr
+    if what == "SIGINT":
+        process.send_signal(signal.SIGINT)
+    else:
+        asked = searches.detcore("experiment", what, 1, "--json")
+        assert json.loads(asked.stdout) == {"experiment_id": 1, "state": state}, asked.stderr
     process.communicate(timeout=60)
     assert process.returncode == code
     assert states(searches) == [state] * 3
@@ -222,7 +226,7 @@ def test_a_trial_that_is_canceled_while_its_search_is_paused_is_never_started_ag
     assert asked.stdout == "trial 1 ends: experiment 1 continues without it\n", asked.stderr
     (searches.code / "go").touch()
     for _ in range(2):  # the second time, there is nothing left to do
-        searches.resume(1, "--max-slots", 2)
+        searches.resume("--max-slots", 2)
         assert states(searches) == ["CANCELED", "COMPLETED", "COMPLETED"]
     assert [start["trial"] for start in searches.starts()].count(1) == 1
 
@@ -236,58 +240,6 @@ def test_a_search_of_which_each_trial_is_killed_is_canceled(searches: Searches) 
     assert states(searches) == ["CANCELED"] * 3
     with searches.database() as database:
         assert database.get_experiment(1).state.value == "CANCELED"
-
-
-def test_control_without_a_runner_settles_the_records(searches: Searches) -> None:
-    process = begun(searches)
-    process.kill()
-    process.communicate()
-    paused = searches.detcore("experiment", "pause", 1)
-    assert paused.code == 0, paused.stderr
-    assert states(searches) == ["PAUSED"] * 3
-    canceled = searches.detcore("experiment", "cancel", 1, "--json")
-    assert json.loads(canceled.stdout)["state"] == "CANCELED"
-    refused = searches.detcore("experiment", "pause", 1)
-    assert refused.code == 1
-    assert "experiment 1 is over (CANCELED)" in refused.stderr
-    finish(searches)
-
-
-def test_interrupts_reach_all_trials(searches: Searches) -> None:
-    process = begun(searches)
-    process.send_signal(signal.SIGINT)
-    stdout, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, stdout
-    assert states(searches) == ["PAUSED"] * 3
-    assert len(searches.detcore.committed()) == 2
-    finish(searches)
-
-
-def test_a_worker_that_makes_way_by_itself_pauses_the_search_at_its_end(
-    searches: Searches,
-) -> None:
-    searches.order(t1={"hold": True})
-    process = searches.detcore.start("run", searches.config(), searches.code)
-    searches.detcore.wait_for(searches.holding)
-    pid = searches.trials()[0].pid
-    assert pid == process.pid
-    children = (f for f in os.listdir("/proc") if f.isdigit())
-    scripts = [int(c) for c in children if _is_script_of(int(c), searches)]
-    for each in scripts:
-        os.kill(each, signal.SIGTERM)
-    process.communicate(timeout=60)
-    assert process.returncode == 75
-    assert states(searches) == ["PAUSED", "COMPLETED", "COMPLETED"]
-    finish(searches)
-
-
-def _is_script_of(pid: int, searches: Searches) -> bool:
-    try:
-        folder = os.readlink(f"/proc/{pid}/cwd")
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return folder == str(searches.code) and b"train.py" in file.read()
-    except OSError:
-        return False
 
 
 def test_what_cannot_be_searched_is_said_before_anything_is_recorded(
@@ -309,20 +261,13 @@ def test_what_cannot_be_searched_is_said_before_anything_is_recorded(
 
 
 def test_config_check_says_what_a_search_method_of_a_plugin_lacks(detcore: Detcore) -> None:
-    def check(name: str) -> tuple[str, dict[str, Any]]:
-        searcher = {"name": name, "metric": "loss", "max_length": {"batches": 2}}
-        config = detcore.config(entrypoint=["true"], searcher=searcher)
-        checked = detcore("config", "check", config, "--json")
-        assert checked.code == 2
-        (mistake,) = json.loads(checked.stdout)["mistakes"]
-        return config.read_text().splitlines()[mistake["line"] - 1].strip(), mistake
-
-    line, mistake = check("doubling")
-    assert line == "searcher:"
-    assert mistake["message"] == "'max_trials' is missing in searcher (name: doubling)"
-    # Without a model of its settings the method itself says what it needs.
-    line, mistake = check("moody")
-    assert line == "name: moody"
+    """It has no model of its settings, so the method itself says what it needs."""
+    searcher = {"name": "moody", "metric": "loss", "max_length": {"batches": 2}}
+    config = detcore.config(entrypoint=["true"], searcher=searcher)
+    checked = detcore("config", "check", config, "--json")
+    assert checked.code == 2
+    (mistake,) = json.loads(checked.stdout)["mistakes"]
+    assert config.read_text().splitlines()[mistake["line"] - 1].strip() == "name: moody"
     assert mistake["message"] == (
         "the search method 'moody' (detcore_toy.searchers:Moody) cannot be made: "
         "KeyError: 'max_trials'."

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from typing import Any
 
-import pytest
 from search_command import Searches
 from sqlalchemy import select, text
 from toy_command import MODEL_DIR, Detcore
 
-from detcore.contract.trial import CLOCK_FILE
 from detcore.database import Database
 from detcore.database._schema import metrics
 
@@ -49,58 +46,10 @@ def test_a_search_method_that_fails_in_mid_run(detcore: Detcore) -> None:
     assert starts == [(1, 0), (2, 0), (2, 4), (3, 0)]
 
 
-PROMOTING: dict[str, Any] = {
-    "hyperparameters": {
-        "global_batch_size": 8,
-        "learning_rate": {"type": "double", "minval": 0.01, "maxval": 0.1},
-    },
-    "searcher": {
-        "name": "adaptive_asha",
-        "metric": "val_loss",
-        "max_length": {"batches": 16},
-        "max_trials": 4,
-        "mode": "aggressive",
-        "divisor": 4,
-        "max_rungs": 2,
-        "max_concurrent_trials": 1,
-    },
-    "min_validation_period": {"batches": 2},
-    "min_checkpoint_period": {"batches": 0},
-    "checkpoint_policy": "none",
-}
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("slots", [1, 2])
-def test_a_promoted_trial_validates_once_at_each_step(detcore: Detcore, slots: int) -> None:
-    """Also where its checkpoint, taken before the validation there, lies on the period."""
-    config = detcore.config(**PROMOTING, resources={"slots_per_trial": slots})
-    finished = detcore("run", config, MODEL_DIR, "--json")
-    assert finished.code == 0, finished.stderr
-    with detcore.database() as database:
-        found = validations(database)
-        trials = database.list_trials(1)
-        promoted = [trial for trial in trials if trial.length == 16]
-        assert 0 < len(promoted) < len(trials)
-        runs = {trial.id: database.get_trial(trial.id).current_run for trial in promoted}
-        # It was started again, and by as many workers.
-        assert all(run is not None and run.run_id == 2 for run in runs.values())
-        latest = [database.latest_checkpoint(trial.id) for trial in promoted]
-    expected = {(t.id, step) for t in trials for step in range(2, (t.length or 0) + 1, 2)}
-    assert found == dict.fromkeys(expected, 1)
-    for record in latest:
-        assert record is not None
-        assert record.steps_completed == 16
-        folder = detcore.home / "checkpoints" / record.uuid
-        state = json.loads((folder / CLOCK_FILE).read_text())
-        assert state.get("workers", 1) == slots
-
-
 def test_a_runner_killed_before_it_logged_a_report_does_not_validate_again(
     detcore: Detcore,
 ) -> None:
-    finished = detcore("run", detcore.config(), MODEL_DIR, "--json")
-    assert finished.code == 0, finished.stderr
+    detcore.run_checked("run", detcore.config(), MODEL_DIR, "--json")
     with detcore.database() as database:
         events = database.list_search_events(1)
         before = validations(database)
@@ -109,8 +58,7 @@ def test_a_runner_killed_before_it_logged_a_report_does_not_validate_again(
             connection.execute(text("DELETE FROM search_events WHERE number > 0"))
             connection.execute(text("UPDATE trials SET state = 'RUNNING', ended_at = NULL"))
             connection.execute(text("UPDATE experiments SET state = 'RUNNING', ended_at = NULL"))
-    resumed = detcore("run", "--resume", 1, "--json")
-    assert resumed.code == 0, resumed.stderr
+    detcore.run_checked("run", "--resume", 1, "--json")
     with detcore.database() as database:
         assert database.list_search_events(1) == events
         assert validations(database) == before
@@ -133,8 +81,7 @@ def test_a_runner_killed_while_it_deletes(detcore: Detcore) -> None:
     killed = detcore("run", detcore.config(checkpoint_storage=storage), MODEL_DIR)
     assert killed.code == -9
     orders.unlink()
-    resumed = detcore("run", "--resume", 1)
-    assert resumed.code == 0, resumed.stderr
+    detcore.run_checked("run", "--resume", 1)
     with detcore.database() as database:
         records = database.list_checkpoints(experiment_id=1)
         states = sorted((record.steps_completed, record.state) for record in records)

@@ -18,8 +18,7 @@ from detcore.data import IndexSampler
 
 
 def run(detcore: Detcore, *extra: object, **changes: Any) -> dict[str, Any]:
-    finished = detcore("run", detcore.config(**changes), MODEL_DIR, "--json", *extra)
-    assert finished.code == 0, finished.stderr
+    finished = detcore.run_checked("run", detcore.config(**changes), MODEL_DIR, "--json", *extra)
     trial: dict[str, Any] = finished.summary["trials"][0]
     return trial
 
@@ -112,8 +111,7 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
         process.communicate(timeout=60)
     # With a checkpoint of its own the trial needs its source no more.
     shutil.rmtree(detcore.home / "checkpoints" / source["latest_checkpoint"])
-    finished = detcore("run", "--resume", 3, "--json")
-    assert finished.code == 0, finished.stderr
+    finished = detcore.run_checked("run", "--resume", 3, "--json")
     resumed = detcore.toy_state(finished.summary["trials"][0]["latest_checkpoint"])
     assert resumed == detcore.toy_state(expected["latest_checkpoint"])
 

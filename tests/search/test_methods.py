@@ -205,18 +205,6 @@ def test_a_trial_that_failed_counts_as_the_worst_and_is_never_trained_on() -> No
     assert len(simulation.search.trials) == 16
 
 
-def test_larger_is_better_promotes_the_largest() -> None:
-    def metric(hparams: object, length: int) -> float:
-        return float(hparams["rate"])  # type: ignore[index]
-
-    made = halving(max_concurrent_trials=16, smaller_is_better=False)
-    simulation = Simulation(lambda: HalvingSearch(made), metric=metric).run()
-    rates = [t.hparams["rate"] for t in simulation.search.trials]
-    top = [rates[i] for i, length in enumerate(simulation.lengths()) if length == 64]
-    assert max(rates) in top
-    assert min(rates) not in top
-
-
 @settings(deadline=None)  # of a machine under load
 @given(
     st.integers(1, 60),

@@ -55,7 +55,7 @@ searcher:
   name: adaptive_asha
   metric: loss
   max_length: {batches: 16}
-  max_trials: TRIALS
+  max_trials: 5
   mode: aggressive
   divisor: 2
   max_rungs: 3
@@ -215,7 +215,7 @@ class Listener:
         return lambda *_, **__: None
 
 
-def run(folder: Path, steps: Steps, num_trials: int) -> None:
+def run(folder: Path, steps: Steps) -> None:
     """Start the experiment, or go on with it."""
     environment = read_environment({"DETCORE_HOME": str(folder)})
     plugins = PluginManager(environment)
@@ -230,7 +230,7 @@ def run(folder: Path, steps: Steps, num_trials: int) -> None:
         resume_experiment(known[0].id, settings)
         return
     file = folder / "experiment.yaml"
-    file.write_text(EXPERIMENT.replace("TRIALS", str(num_trials)))
+    file.write_text(EXPERIMENT)
     start_experiment(load_config(file), folder, settings)
 
 
@@ -291,20 +291,18 @@ class Killing:
 
     Args:
         folder: For all files.
-        num_trials: Of the search.
     """
 
-    def __init__(self, folder: Path, num_trials: int) -> None:
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._home = folder / "home"
-        self._num_trials = num_trials
         self._empty = folder / "empty"
         self._empty.mkdir()
         # Made once; and what is imported late is imported once.
         Database.open(f"sqlite:///{self._empty / 'detcore.db'}").close()
         importlib.import_module("numpy.random")
 
-    def straight(self, *, every: int, first: int) -> tuple[list[Path], int, dict[str, Any]]:
+    def straight(self, *, every: int) -> tuple[list[Path], int, dict[str, Any]]:
         """Run the search to its end.
 
         Returns:
@@ -313,7 +311,7 @@ class Killing:
         """
 
         def copy(number: int) -> None:
-            if number % every == first:
+            if number % every == 0:
                 shutil.copytree(self._home, self._folder / f"step-{number:04}")
 
         shutil.copytree(self._empty, self._home)
@@ -349,7 +347,7 @@ class Killing:
 
     def _run(self, before: Callable[[int], None]) -> int:
         steps = Steps(before)
-        run(self._home, steps, self._num_trials)
+        run(self._home, steps)
         steps.are_counted = False
         return steps.done
 
@@ -369,15 +367,13 @@ def differences(found: Mapping[str, Any], expected: Mapping[str, Any]) -> list[s
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--trials", type=int, default=5)
     parser.add_argument("--every", type=int, default=1, help="kill at every n-th step only")
     parser.add_argument("--storms", type=int, default=0, help="searches with 12 random kills each")
-    parser.add_argument("--first", type=int, default=0, help="the first step to kill at")
     options = parser.parse_args()
     found = {}
     with tempfile.TemporaryDirectory(prefix="killed-") as name:
-        killing = Killing(Path(name), options.trials)
-        copies, num_steps, expected = killing.straight(every=options.every, first=options.first)
+        killing = Killing(Path(name))
+        copies, num_steps, expected = killing.straight(every=options.every)
         for files in copies:
             found[files.name] = differences(killing.from_copy(files), expected)
         for seed in range(options.storms):

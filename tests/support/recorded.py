@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import dataclasses
 import io
 import json
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +37,16 @@ CONFIG: dict[str, Any] = {
     "reproducibility": {"experiment_seed": 7},
 }
 
+_ABANDON = """
+import sys
+from detcore.database import Database
+
+with Database.open(sys.argv[1]) as database:
+    number = database.create_experiment(config={}, config_text=None, model_dir="/m", name="n")
+    database.start_run(database.create_trial(experiment_id=number, hparams={}, seed=0))
+    print(number)
+"""
+
 
 @dataclasses.dataclass
 class Records:
@@ -40,6 +54,14 @@ class Records:
 
     home: Path
     database: Database
+
+    @classmethod
+    @contextlib.contextmanager
+    def create(cls, folder: Path) -> Iterator[Records]:
+        """Yield the records of a new home in a folder."""
+        home = folder / "home"
+        with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
+            yield cls(home, database)
 
     def __call__(self, *arguments: str) -> Result:
         obj = CliContext(environment=read_environment({"DETCORE_HOME": str(self.home)}))
@@ -94,6 +116,12 @@ class Records:
             CheckpointCommitted(uuid=uuid, metadata={}, resources={"w": size}, steps_completed=step)
         )
         return uuid
+
+    def abandon(self) -> int:
+        """Record a running experiment with a running trial whose process has exited."""
+        command = [sys.executable, "-c", _ABANDON, self.database.url]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        return int(done.stdout)
 
     def folder(self, trial_id: int) -> Path:
         """Give a trial its folder."""

@@ -10,7 +10,7 @@ from toy_command import Detcore
 
 from detcore.database import Database, TrialRecord
 
-__all__ = ["SPACE", "Searches"]
+__all__ = ["Searches"]
 
 SPACE = {
     "rate": {"type": "double", "minval": 0.0, "maxval": 1.0},
@@ -96,21 +96,20 @@ class Searches:
             }
         )
 
-    def run(self, *arguments: object, code: int = 0, **changes: Any) -> dict[str, Any]:
+    def run(self, *, code: int = 0, **changes: Any) -> dict[str, Any]:
         """Run an experiment; return its summary."""
-        config = self.config(**changes)
-        finished = self.detcore("run", config, self.code, "--json", *arguments)
+        finished = self.detcore("run", self.config(**changes), self.code, "--json")
         assert finished.code == code, finished.stdout + finished.stderr
         return finished.summary
 
-    def resume(self, experiment: int = 1, *arguments: object, code: int = 0) -> dict[str, Any]:
-        """Go on with an experiment; return its summary."""
-        finished = self.detcore("run", "--resume", experiment, "--json", *arguments)
-        assert finished.code == code, finished.stdout + finished.stderr
+    def resume(self, *arguments: object) -> dict[str, Any]:
+        """Resume the first experiment; return its summary."""
+        finished = self.detcore("run", "--resume", 1, "--json", *arguments)
+        assert finished.code == 0, finished.stdout + finished.stderr
         return finished.summary
 
     def database(self) -> Database:
-        return Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}")
+        return self.detcore.database()
 
     def events(self, experiment: int = 1) -> list[Any]:
         """Return the log of a search, with trials by their index."""

@@ -39,7 +39,7 @@ from detcore.search._adaptive import AdaptiveSearch
 from detcore.search._simple import RandomSearch
 from detcore.types import Control, TrialState
 
-__all__ = ["Explored", "Move", "Scenario", "Violation", "World", "explore", "replay", "walk"]
+__all__ = ["Move", "Scenario", "Violation", "World", "explore", "walk"]
 
 PAUSED, RUNNING = TrialState.PAUSED, TrialState.RUNNING
 COMPLETED, ERROR, CANCELED = TrialState.COMPLETED, TrialState.ERROR, TrialState.CANCELED
@@ -80,7 +80,6 @@ def _halving() -> SearchMethod:
 METHODS: dict[str, Callable[[], SearchMethod]] = {
     "single": lambda: RandomSearch(setup(4, max_trials=1, max_concurrent_trials=1)),
     "random-2": lambda: RandomSearch(setup(4, max_trials=2, max_concurrent_trials=2)),
-    "random-3": lambda: RandomSearch(setup(4, max_trials=3, max_concurrent_trials=2)),
     "random-5": lambda: RandomSearch(setup(4, max_trials=5, max_concurrent_trials=3)),
     "halving": _halving,
     "race-2": lambda: Race(2),
@@ -639,16 +638,10 @@ def undisturbed(scenario: Scenario, supervisor: types.ModuleType = _supervisor) 
     raise Violation("a search without faults does not end")
 
 
-class Explored(NamedTuple):
-    """How much was tried: orders of moves, and the different worlds and moves they consist of."""
+def explore(scenario: Scenario, supervisor: types.ModuleType = _supervisor) -> int:
+    """Try all orders of moves; return their number.
 
-    orders: int
-    worlds: int
-    moves: int
-
-
-def explore(scenario: Scenario, supervisor: types.ModuleType = _supervisor) -> Explored:
-    """Try all orders of moves; worlds that several orders lead through are tried once.
+    Worlds that several orders lead through are tried once.
 
     Raises:
         Violation: With one of the shortest orders that lead to it.
@@ -682,7 +675,7 @@ def explore(scenario: Scenario, supervisor: types.ModuleType = _supervisor) -> E
             number, move = came_by[number]
             done.insert(0, move)
         raise Violation(f"{violation}\n{scenario}:\n{done}") from violation
-    return Explored(_count_orders(children), len(children), sum(map(len, children)))
+    return _count_orders(children)
 
 
 def _count_orders(children: Sequence[Sequence[int]]) -> int:
@@ -716,7 +709,7 @@ def walk(scenario: Scenario, seed: int, supervisor: types.ModuleType = _supervis
     """Try one random order of moves; return it.
 
     Raises:
-        Violation: With the shortest order that was found for it.
+        Violation: With the moves that lead to it.
     """
     dice = random.Random(seed)
     world = World(scenario, supervisor)
@@ -729,49 +722,10 @@ def walk(scenario: Scenario, seed: int, supervisor: types.ModuleType = _supervis
             world.do(moves[-1])
         check_settled(world, expected)
     except Violation as violation:
-        shortest = _shrink(scenario, supervisor, moves, str(violation))
-        raise Violation(f"{violation}\nseed {seed} of {scenario}:\n{shortest}") from violation
+        raise Violation(f"{violation}\nseed {seed} of {scenario}:\n{moves}") from violation
     return moves
 
 
 @functools.lru_cache
 def _expected(scenario: Scenario, supervisor: types.ModuleType) -> Log | None:
     return undisturbed(scenario, supervisor).log if scenario.is_same_always else None
-
-
-def replay(
-    scenario: Scenario, moves: Sequence[Move], supervisor: types.ModuleType = _supervisor
-) -> list[Move]:
-    """Do those of some moves that are possible; return them.
-
-    Raises:
-        Violation: If they lead to one; `args[1]` has the moves.
-    """
-    world = World(scenario, supervisor)
-    done: list[Move] = []
-    try:
-        for move in moves:
-            if move in world.moves():
-                done.append(move)
-                world.do(move)
-        if not world.moves():
-            check_settled(world, _expected(scenario, supervisor))
-    except Violation as violation:
-        raise Violation(str(violation), done) from violation
-    return done
-
-
-def _shrink(
-    scenario: Scenario, supervisor: types.ModuleType, moves: list[Move], what: str
-) -> list[Move]:
-    """Leave moves out as long as the rest leads to the same violation."""
-    at = 0
-    while at < len(moves):
-        try:
-            replay(scenario, [*moves[:at], *moves[at + 1 :]], supervisor)
-        except Violation as violation:
-            if violation.args[0] == what:
-                moves = violation.args[1]
-                continue
-        at += 1
-    return moves

@@ -10,7 +10,7 @@ from typing import Any
 from toy_command import MODEL_DIR, Detcore
 
 from detcore.checkpoint import list_committed, verify_checkpoint
-from detcore.database import Database, ingest_spools
+from detcore.database import ingest_spools
 from detcore_storage import FsspecStorage
 
 __all__ = ["BATCH", "SLOW", "Bucket"]
@@ -63,13 +63,13 @@ class Bucket:
         return begun.exists() and str(save_s) in begun.read_text().split()
 
     def records(self) -> list[Any]:
-        with Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}") as database:
+        with self.detcore.database() as database:
             ingest_spools(database, self.detcore.home)
             return database.list_checkpoints()
 
     def reported(self) -> int:
         """Return the last batch of which the first trial has reported."""
-        with Database.open(f"sqlite:///{self.detcore.home / 'detcore.db'}") as database:
+        with self.detcore.database() as database:
             ingest_spools(database, self.detcore.home)
             return max(each.steps_completed for each in database.metrics(1, "training"))
 
@@ -90,15 +90,15 @@ class Bucket:
 
     def straight_run(self) -> dict[str, Any]:
         """Train without interruption and return the final state."""
-        finished = self.detcore("run", self.config(hyperparameters=BATCH), MODEL_DIR, "--json")
-        assert finished.code == 0, finished.stderr
+        finished = self.detcore.run_checked(
+            "run", self.config(hyperparameters=BATCH), MODEL_DIR, "--json"
+        )
         return self.state(finished.summary["trials"][0]["latest_checkpoint"])
 
     def resumed_state(self, experiment: int) -> dict[str, Any]:
         """Go on with an experiment to its end, on a fast storage; return the final state."""
         self.order()
         self.detcore.hurry()
-        finished = self.detcore("run", "--resume", experiment, "--json")
-        assert finished.code == 0, finished.stdout + finished.stderr
+        finished = self.detcore.run_checked("run", "--resume", experiment, "--json")
         self.assert_all_whole()
         return self.state(finished.summary["trials"][0]["latest_checkpoint"])

@@ -50,8 +50,8 @@ class NoWorkerError(AssertionError):
 class Detcore(DetcoreCommand):
     """The `detcore` command with a home of its own, and the toy framework."""
 
-    def __init__(self, tmp_path: Path) -> None:
-        super().__init__(tmp_path, python_path=[TOY_PLUGIN])
+    def __init__(self, tmp_path: Path, *, site: Path | None = None) -> None:
+        super().__init__(tmp_path, python_path=[TOY_PLUGIN, *([site] if site else [])])
         self.tmp_path = tmp_path
 
     def config(self, **changes: Any) -> Path:
@@ -67,6 +67,12 @@ class Detcore(DetcoreCommand):
             "save_trial_latest": 1000,
         }
         return self.write_config(toy_config(**{"checkpoint_storage": storage, **changes}))
+
+    def run_checked(self, *words: object) -> Finished:
+        """Run a command that must succeed."""
+        finished = self(*words)
+        assert finished.code == 0, finished.output
+        return finished
 
     def slow(self, *, pause_from: int) -> dict[str, Any]:
         """Return hyperparameters of a trial that is slow from a batch on, until `hurry`.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import io
 import subprocess
 import sys
@@ -131,20 +130,13 @@ def read_tree(folder: Path) -> dict[str, str]:
     return {path.relative_to(folder).as_posix(): path.read_text("utf-8") for path in paths}
 
 
-@dataclasses.dataclass(frozen=True)
-class Finished:
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def run(folder: Path, table: str, *options: str) -> Finished:
+def run(folder: Path, table: str, *options: str) -> subprocess.CompletedProcess[str]:
     path = folder.parent / "table.txt"
     path.write_text(table, encoding="utf-8")
     stdout, stderr = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(stdout), contextlib.redirect_stderr(stderr):
         code = rename.main([str(path), "--root", str(folder), *options])
-    return Finished(code, stdout.getvalue(), stderr.getvalue())
+    return subprocess.CompletedProcess([], code, stdout.getvalue(), stderr.getvalue())
 
 
 @pytest.fixture

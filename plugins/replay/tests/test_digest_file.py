@@ -34,6 +34,10 @@ def write(folder: Path, run_id: int, start: int, stop: int, **options: Any) -> P
     return path
 
 
+def open_digests(folder: Path) -> StepDigests:
+    return StepDigests(folder / "digests-1.bin", run_id=1, start_step=0)
+
+
 def read(folder: Path) -> DigestedRun:
     found = read_digests(folder)
     assert found is not None
@@ -62,20 +66,20 @@ def test_equal_values_have_equal_digests_whatever_their_layout(tmp_path: Path) -
     rows = []
     array = np.arange(12.0).reshape(3, 4)
     for index, content in enumerate([array, np.asfortranarray(array), array.T.copy().T]):
-        path = tmp_path / str(index) / "digests-1.bin"
-        digests = StepDigests(path, run_id=1, start_step=0)
+        folder = tmp_path / str(index)
+        digests = open_digests(folder)
         # The text is another object each time.
         text = "".join(["a", "b"])
         digests.log(1, None, [content, np.array([text, None], object)])
         digests.close()
-        rows.append(read(path.parent).steps[1])
+        rows.append(read(folder).steps[1])
     assert len(set(rows)) == 1
     assert (rows[0][0], rows[0][2]) == (0, 0)  # not known
     assert rows[0][1]
 
 
 def test_a_batch_may_change_once_it_is_logged(tmp_path: Path) -> None:
-    digests = StepDigests(tmp_path / "digests-1.bin", run_id=1, start_step=0)
+    digests = open_digests(tmp_path)
     ids, small, large = np.arange(4), np.ones(8, np.float32), np.ones(1 << 15)
     for step in range(1, 9):
         digests.log(step, ids, [small] if step % 2 else [small, large])
@@ -122,7 +126,7 @@ def test_a_torn_end_is_left_out_and_damage_elsewhere_is_an_error(tmp_path: Path)
 
 
 def test_a_file_of_another_version_is_refused(tmp_path: Path) -> None:
-    digests = StepDigests(tmp_path / "digests-1.bin", run_id=1, start_step=0)
+    digests = open_digests(tmp_path)
     digests.describe(format=2)
     digests.log(1, [1])
     digests.close()
@@ -147,7 +151,7 @@ def test_code_of_packages_is_not_run_for_their_versions(
 def test_a_full_disk_ends_the_digests_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    digests = StepDigests(tmp_path / "digests-1.bin", run_id=1, start_step=0)
+    digests = open_digests(tmp_path)
     digests.log(1, [1])
     digests.flush()
     write = os.write

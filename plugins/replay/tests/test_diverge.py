@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from toy_command import Detcore, Finished
 
-from detcore.database import Database
 from detcore.errors import RunError
 from detcore_replay._diverge import Divergence
 from detcore_replay._printing import print_divergence
@@ -65,20 +64,19 @@ class Runs:
 
     def train(self, model: str, **changes: Any) -> int:
         """Train code; return the trial."""
+        is_loop = "core.init" in model
         settings = {
             "searcher__max_length": {"batches": NUM_STEPS},
             "scheduling_unit": 10,
             "min_checkpoint_period": {"batches": 20},
             "reproducibility__step_digests": 1,
-            **({"entrypoint": "python3 train.py"} if "core.init" in model else {}),
+            **({"entrypoint": "python3 train.py"} if is_loop else {}),
             **changes,
         }
-        config = self.detcore.config(**settings)
         code = self.folder / f"model-{len(list(self.folder.glob('model-*')))}"
         code.mkdir()
-        is_loop = "core.init" in model
         (code / ("train.py" if is_loop else "model_def.py")).write_text(model)
-        done = self.detcore("run", config, code, "--json")
+        done = self.detcore("run", self.detcore.config(**settings), code, "--json")
         assert done.code == 0, done.output
         return int(done.summary["trials"][0]["trial_id"])
 
@@ -86,20 +84,20 @@ class Runs:
         return self.detcore(*words)
 
     def trial_dir(self, trial: int) -> Path:
-        with Database.open(f"sqlite:///{self.detcore.home}/detcore.db") as database:
+        with self.detcore.database() as database:
             found = database.get_trial(trial).trial_dir
         assert found is not None
         return Path(found)
 
     def checkpoints(self, trial: int) -> dict[int, str]:
         """Return the checkpoints of a trial by their steps."""
-        with Database.open(f"sqlite:///{self.detcore.home}/detcore.db") as database:
+        with self.detcore.database() as database:
             saved = database.list_checkpoints(trial_id=trial)
         return {each.steps_completed: each.uuid for each in saved}
 
     def digest(self) -> str:
         """Return a digest of the records and of every file of the home but the database's."""
-        with Database.open(f"sqlite:///{self.detcore.home}/detcore.db") as database:
+        with self.detcore.database() as database:
             records = [
                 (database.get_trial(trial), database.list_checkpoints(trial_id=trial))
                 for trial in (self.base, self.other, self.without)

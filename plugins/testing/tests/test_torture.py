@@ -6,7 +6,7 @@ import contextlib
 import functools
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -61,30 +61,20 @@ def test_every_crash_point(kind: str, scenario: str, tmp_path: Path) -> None:
 # -- object stores --------------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def server(kind: str) -> Iterator[str]:
-    serve = {"seaweedfs": seaweedfs, "moto": moto, "gcs": gcs_server}[kind]
-    with serve() as url:
-        yield url
-
-
-def open_there(kind: str, url: str, prefix: str) -> StorageBackend:
-    if kind == "gcs":
-        return GcsStorage(gcs_settings(url, prefix))
-    return S3Storage(s3_settings(url, prefix))
-
-
-@pytest.fixture(scope="module", params=["seaweedfs", "moto", "gcs"])
-def place(request: pytest.FixtureRequest) -> Iterator[tuple[str, str]]:
-    """A kind of server, and the address of one."""
-    with server(request.param) as url:
-        yield request.param, url
+SERVERS = {"seaweedfs": seaweedfs, "moto": moto, "gcs": gcs_server}
 
 
 @pytest.mark.soak
-def test_crash_points_on_a_server(place: tuple[str, str]) -> None:
-    kind, url = place
-    with contextlib.closing(open_there(kind, url, uuid.uuid4().hex)) as storage:
+@pytest.mark.parametrize("kind", SERVERS)
+def test_crash_points_on_a_server(kind: str) -> None:
+    prefix = uuid.uuid4().hex
+    with SERVERS[kind]() as url, contextlib.ExitStack() as stack:
+        storage: StorageBackend = (
+            GcsStorage(gcs_settings(url, prefix))
+            if kind == "gcs"
+            else S3Storage(s3_settings(url, prefix))
+        )
+        stack.callback(storage.close)
         report = torture_storage(storage, points=ON_SERVERS)
         assert report.losses == {}
         assert sum(report.points.values()) == ON_SERVERS

@@ -138,14 +138,3 @@ class RepeatsTheLastBatch(RightController):
     def restore(self, directory: Path) -> None:
         super().restore(directory)
         self.trial.note("batch_end")
-
-
-class RepeatsABatchInItsLoop(RightController):
-    """Does so when it trains on."""
-
-    clause = CALLBACKS
-
-    def run(self, clock: Clock) -> None:
-        if clock.steps_completed:
-            self.trial.note("batch_end")
-        super().run(clock)

@@ -303,17 +303,6 @@ def load_zeros(path: str, tags: tuple[str, ...] = ()) -> list[float]:
     return [0.0] * len(read_json(Path(path))["weights"])
 
 
-class LeavesAThreadPerValidation(RightController):
-    """Does not end what it starts to validate."""
-
-    clause = NOTHING_BEHIND
-    needs_own_reference = True
-
-    def validate(self) -> Any:
-        threading.Thread(target=time.sleep, args=(300,), daemon=True).start()
-        return super().validate()
-
-
 class ShufflesTheFirstEpochOnly(RightController):
     """Goes on with the order of the first epoch, whichever it is."""
 

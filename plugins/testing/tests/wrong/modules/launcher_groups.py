@@ -11,7 +11,6 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -31,36 +30,11 @@ class Group:
     def __init__(self, inner: WorkerGroup) -> None:
         self.inner = inner
 
-    @property
-    def pid(self) -> int:
-        return self.inner.pid
-
-    @property
-    def pids(self) -> list[int]:
-        return self.inner.pids
-
-    @property
-    def first_failed(self) -> int | None:
-        return self.inner.first_failed
-
-    @property
-    def is_alive(self) -> bool:
-        return self.inner.is_alive
-
-    def fileno(self) -> int:
-        return self.inner.fileno()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
 
     def poll(self) -> list[WorkerEvent]:
         return self.inner.poll()
-
-    def reply(self, **fields: Any) -> None:
-        self.inner.reply(**fields)
-
-    def signal(self, number: int = signal.SIGTERM) -> None:
-        self.inner.signal(number)
-
-    def kill(self) -> None:
-        self.inner.kill()
 
     def close(self) -> int:
         return self.inner.close()
@@ -78,27 +52,14 @@ class Right:
     def change(self, options: dict[str, Any]) -> None:
         """Change the arguments of `start`."""
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         """Change what takes the lines."""
         return on_output
 
-    def start(
-        self,
-        info: TrialInfo,
-        *,
-        home: Path,
-        slots: int = 1,
-        keep_open: tuple[int, ...] = (),
-        on_output: OutputSink,
-        disabled_plugins: frozenset[str] = frozenset(),
-        allowed_plugins: frozenset[str] | None = None,
-        variables: Mapping[str, str] | None = None,
-    ) -> WorkerGroup:
-        options: dict[str, Any] = {
-            "info": info, "home": home, "slots": slots, "keep_open": keep_open,
-            "on_output": self.sink(on_output), "disabled_plugins": disabled_plugins,
-            "allowed_plugins": allowed_plugins, "variables": variables,
-        }  # fmt: skip
+    def start(self, info: TrialInfo, **options: Any) -> Any:
+        options |= {"info": info, "on_output": self.sink(options["on_output"])}
+        options.setdefault("variables", None)
+        options.setdefault("allowed_plugins", None)
         self.change(options)
         return self.group(self.inner.start(options.pop("info"), **options))
 
@@ -163,42 +124,42 @@ class TellsEverybodyRank0(Right):
 class DropsEmptyLines(Right):
     broken = "lines-come-whole"
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(rank, stream, line) if line else None
 
 
 class StripsLines(Right):
     broken = "lines-come-whole"
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(rank, stream, line.strip())
 
 
 class JoinsStreams(Right):
     broken = "lines-come-with-their-rank"
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(rank, "stdout", line)
 
 
 class ForgetsRanks(Right):
     broken = "lines-come-with-their-rank"
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(0, stream, line)
 
 
 class CutsLongLines(Right):
     broken = "lines-come-whole"
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: on_output(rank, stream, line[: 1 << 16])
 
 
 class DropsWhatIsNoText(Right):
     broken = "lines-come-whole"
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         return lambda rank, stream, line: (
             None if "\ufffd" in line else on_output(rank, stream, line)
         )
@@ -207,7 +168,7 @@ class DropsWhatIsNoText(Right):
 class ShowsTheFirstLines(Right):
     broken = "all-output-comes-before-close"
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         shown: list[str] = []
 
         def take(rank: int, stream: str, line: str) -> None:
@@ -270,7 +231,7 @@ class AnswersNobody(Right):
 
     class group(Group):
         def reply(self, **fields: Any) -> None:
-            super().reply(**{name: str(value) for name, value in fields.items()})
+            self.inner.reply(**{name: str(value) for name, value in fields.items()})
 
 
 class KeepsNothingOpen(Right):
@@ -304,7 +265,7 @@ class BlamesRank0(Right):
     class group(Group):
         @property
         def first_failed(self) -> int | None:
-            return None if super().first_failed is None else 0
+            return None if self.inner.first_failed is None else 0
 
 
 class TakesComingBackForFailure(Right):
@@ -387,7 +348,7 @@ class TellsOneGroupOfAnother(Right):
         super().__init__()
         self.sinks: list[OutputSink] = []
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         self.sinks.append(on_output)
         return lambda rank, stream, line: self.sinks[-1](rank, stream, line)
 
@@ -450,7 +411,7 @@ class PrintsFromAllThreads(Right):
 
     broken = "lines-come-one-at-a-time"
 
-    def sink(self, on_output: OutputSink) -> Callable[[int, str, str], None]:
+    def sink(self, on_output: OutputSink) -> OutputSink:
         def take(rank: int, stream: str, line: str) -> None:
             threading.Thread(target=on_output, args=(rank, stream, line)).start()
 

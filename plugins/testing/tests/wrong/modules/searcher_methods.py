@@ -23,6 +23,7 @@ _SPACE = {
     "global_batch_size": 32,
 }
 _TRIALS = 12
+Answers = Sequence[Answer]
 
 
 class Right:
@@ -37,8 +38,12 @@ class Right:
         self.left = self.total = int(setup.settings["max_trials"])
         self.ended = 0
         self.best = float("inf")
+        self.prepare()
 
-    def start(self) -> Sequence[Answer]:
+    def prepare(self) -> None:
+        """Change what the method is made with."""
+
+    def start(self) -> Answers:
         return [self.new() for _ in range(int(self.setup.settings["max_concurrent_trials"]))]
 
     def draw(self) -> float:
@@ -69,13 +74,13 @@ class Right:
     def signed(self, metric: float) -> float:
         return self.setup.signed(metric)
 
-    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+    def validated(self, trial: int, length: int, metric: float) -> Answers:
         if length == self.half and self.signed(metric) < self.best:
             self.best = self.signed(metric)
             return [TrainTo(trial, self.setup.max_length)]
         return self.close(trial)
 
-    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+    def exited(self, trial: int, reason: ExitReason) -> Answers:
         self.ended += 1
         return self.more()
 
@@ -91,30 +96,28 @@ class LacksProgress(Right):
 class BeginsWithNothing(Right):
     broken = "answers-are-valid"
 
-    def start(self) -> Sequence[Answer]:
+    def start(self) -> Answers:
         return []
 
 
 class AnswersNone(Right):
     broken = "answers-are-valid"
 
-    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+    def exited(self, trial: int, reason: ExitReason) -> Answers:
         return super().exited(trial, reason) or None  # type: ignore[return-value]
 
 
 class HalvesOddly(Right):
     broken = "answers-are-valid"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
-        self.half = setup.max_length / 2  # type: ignore[assignment]
+    def prepare(self) -> None:
+        self.half = self.setup.max_length / 2  # type: ignore[assignment]
 
 
 class BeginsAtZero(Right):
     broken = "answers-are-valid"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
+    def prepare(self) -> None:
         self.half = 0
 
 
@@ -123,7 +126,7 @@ class CountsFromTheLastStop(Right):
 
     broken = "answers-are-valid"
 
-    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+    def validated(self, trial: int, length: int, metric: float) -> Answers:
         return [
             TrainTo(each.trial, each.length - self.half)
             if isinstance(each, TrainTo) and each.length else each
@@ -134,14 +137,14 @@ class CountsFromTheLastStop(Right):
 class ClosesWhatHasEnded(Right):
     broken = "answers-are-valid"
 
-    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+    def exited(self, trial: int, reason: ExitReason) -> Answers:
         return [TrainTo(trial, None), *super().exited(trial, reason)]
 
 
 class LeavesTrialsWaiting(Right):
     broken = "the-search-ends"
 
-    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+    def validated(self, trial: int, length: int, metric: float) -> Answers:
         answers = super().validated(trial, length, metric)
         return [] if self.left == 0 and length == self.half else answers
 
@@ -158,14 +161,13 @@ class WaitsForEverybody(Right):
 
     broken = "failures-are-survived"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
+    def prepare(self) -> None:
         self.waiting: list[int] = []
 
-    def start(self) -> Sequence[Answer]:
+    def start(self) -> Answers:
         return [self.new() for _ in range(self.total)]
 
-    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+    def validated(self, trial: int, length: int, metric: float) -> Answers:
         self.waiting.append(trial)
         if len(self.waiting) < self.total:
             return []
@@ -176,7 +178,7 @@ class WaitsForEverybody(Right):
 class ReplacesWhatWasStopped(Right):
     broken = "failures-are-survived"
 
-    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+    def exited(self, trial: int, reason: ExitReason) -> Answers:
         if reason is ExitReason.STOPPED:
             return [self.new()]
         return super().exited(trial, reason)
@@ -187,7 +189,7 @@ class AsksForEver(Right):
 
     broken = "failures-are-survived"
 
-    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+    def exited(self, trial: int, reason: ExitReason) -> Answers:
         if reason is ExitReason.INVALID_HP:
             self.left += 1
             return self.more()
@@ -220,7 +222,7 @@ class AnswersInNumpy(Right):
 class TrainsTooLong(Right):
     broken = "max-length-is-kept"
 
-    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+    def validated(self, trial: int, length: int, metric: float) -> Answers:
         return [
             TrainTo(each.trial, each.length + 1)
             if isinstance(each, TrainTo) and each.length else each
@@ -238,7 +240,7 @@ class MakesOneMore(Right):
 class StartsAllAtOnce(Right):
     broken = "max-concurrent-is-kept"
 
-    def start(self) -> Sequence[Answer]:
+    def start(self) -> Answers:
         return [self.new() for _ in range(self.total)]
 
 
@@ -270,7 +272,7 @@ class ForgetsWhatWasRejected(Right):
 
     broken = "progress-rises-to-1"
 
-    def exited(self, trial: int, reason: ExitReason) -> Sequence[Answer]:
+    def exited(self, trial: int, reason: ExitReason) -> Answers:
         if reason is ExitReason.INVALID_HP:
             return self.more()
         return super().exited(trial, reason)
@@ -288,7 +290,7 @@ class WaitsForABetterOne(Right):
 
     broken = "any-finite-metric-is-taken"
 
-    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+    def validated(self, trial: int, length: int, metric: float) -> Answers:
         if length == self.half and self.signed(metric) == self.best and not self.left:
             return []
         return super().validated(trial, length, metric)
@@ -297,16 +299,14 @@ class WaitsForABetterOne(Right):
 class SeedsItself(Right):
     broken = "a-cut-changes-nothing"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
+    def prepare(self) -> None:
         self.random = random.Random()
 
 
 class SeedsByTheClock(Right):
     broken = "generators-and-clock-play-no-part"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
+    def prepare(self) -> None:
         self.random = random.Random(int(time.time()) // 1_000_000)
 
 
@@ -320,9 +320,8 @@ class DrawsFromTheUsersGenerator(Right):
 class SeedsTheUsersGenerator(Right):
     broken = "the-process-is-left-alone"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
-        np.random.seed(setup.seed)
+    def prepare(self) -> None:
+        np.random.seed(self.setup.seed)
 
 
 class ChoosesFromASet(Right):
@@ -335,17 +334,15 @@ class ChoosesFromASet(Right):
 class ChangesItsSettings(Right):
     broken = "setups-are-left-alone"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
-        setup.settings["max_trials"] = 0  # type: ignore[index]
+    def prepare(self) -> None:
+        self.setup.settings["max_trials"] = 0  # type: ignore[index]
 
 
 class SharesItsCount(Right):
     broken = "instances-share-nothing"
     numbers: ClassVar[Any] = None
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
+    def prepare(self) -> None:
         type(self).numbers = itertools.count()
 
     def draw(self) -> float:
@@ -362,11 +359,10 @@ class TakesSmallerForBetter(Right):
 class StopsAfterAnHour(Right):
     broken = "generators-and-clock-play-no-part"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
+    def prepare(self) -> None:
         self.began = time.monotonic()
 
-    def validated(self, trial: int, length: int, metric: float) -> Sequence[Answer]:
+    def validated(self, trial: int, length: int, metric: float) -> Answers:
         if time.monotonic() - self.began > 3600:
             return self.close(trial)
         return super().validated(trial, length, metric)
@@ -383,8 +379,7 @@ class KeepsItsStateInAFile(Right):
 class HasASeedOfItsOwn(Right):
     broken = "the-seed-decides"
 
-    def __init__(self, setup: SearchSetup) -> None:
-        super().__init__(setup)
+    def prepare(self) -> None:
         self.random = random.Random(42)
 
 

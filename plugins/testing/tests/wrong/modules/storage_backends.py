@@ -32,6 +32,8 @@ from detcore_testing import FolderAccess, StorageSuite
 
 __all__ = ["WRONG", "suite_of"]
 
+Digests = dict[str, FileDigest]
+Pairs = Sequence[Pair]
 _LONG = 16 << 20
 
 
@@ -48,14 +50,14 @@ class Wrong(LocalStorage):
 class DropsEmptyFiles(Wrong):
     broken = "put-stores-what-is-there"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         return super().put_tree([p for p in pairs if p[0].stat().st_size], **options)
 
 
 class KeepsTheTail(Wrong):
     broken = "put-replaces"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         old = {key: self.path(key).read_bytes() for _, key in pairs if self.path(key).is_file()}
         digests = super().put_tree(pairs, **options)
         for key, data in old.items():
@@ -67,7 +69,7 @@ class KeepsTheTail(Wrong):
 class MovesItsSources(Wrong):
     broken = "put-stores-what-is-there"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().put_tree(pairs, **options)
         for path, _ in pairs:
             path.unlink()
@@ -77,7 +79,7 @@ class MovesItsSources(Wrong):
 class TurnsLineEnds(Wrong):
     broken = "get-brings-what-is-there"
 
-    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().get_tree(pairs, **options)
         for path, _ in pairs:
             path.write_bytes(path.read_bytes().replace(b"\r\n", b"\n"))
@@ -87,25 +89,25 @@ class TurnsLineEnds(Wrong):
 class DigestsKeys(Wrong):
     broken = "digests-are-right"
 
-    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
+    def digest_tree(self, keys: Sequence[str], **options: Any) -> Digests:
         return {key: digest_bytes(key.encode()) for key in keys}
 
 
 class RemembersDigests(Wrong):
     broken = "digests-are-of-what-is-stored"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         self.seen = super().put_tree(pairs, **options)
         return self.seen
 
-    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
+    def digest_tree(self, keys: Sequence[str], **options: Any) -> Digests:
         return {key: self.seen[key] for key in keys}
 
 
 class CutsLargeFiles(Wrong):
     broken = "large-files-come-back"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().put_tree(pairs, **options)
         for _, key in pairs:
             os.truncate(self.path(key), min(_LONG, self.path(key).stat().st_size))
@@ -115,7 +117,7 @@ class CutsLargeFiles(Wrong):
 class MixesManyFiles(Wrong):
     broken = "many-files-come-back"
 
-    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().get_tree(pairs, **options)
         if len(pairs) > 100:
             shutil.copy(pairs[-1][0], pairs[-2][0])
@@ -166,14 +168,14 @@ class TakesAbsentForEmpty(Wrong):
 class LeavesOutAbsent(Wrong):
     broken = "absent-keys-are-errors"
 
-    def digest_tree(self, keys: Sequence[str], **options: Any) -> dict[str, FileDigest]:
+    def digest_tree(self, keys: Sequence[str], **options: Any) -> Digests:
         return super().digest_tree([key for key in keys if self.path(key).exists()], **options)
 
 
 class MakesTheFileFirst(Wrong):
     broken = "absent-keys-are-errors"
 
-    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         for path, key in pairs:
             check_key(key)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,7 +186,7 @@ class MakesTheFileFirst(Wrong):
 class CountsTwice(Wrong):
     broken = "progress-counts-bytes-once"
 
-    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         progress = options.pop("progress", None)
         digests = super().get_tree(pairs, progress=progress, **options)
         if progress is not None:
@@ -195,7 +197,7 @@ class CountsTwice(Wrong):
 class TellsOncePerFile(Wrong):
     broken = "progress-counts-bytes-once"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         progress = options.pop("progress", None)
         digests = super().put_tree(pairs, **options)
         for digest in digests.values():
@@ -372,9 +374,9 @@ class ReplacesInPlace(Wrong):
 
 class KeepsOneCallInMind(Wrong):
     broken = "threads-may-share-it"
-    pairs: Sequence[Pair] = ()
+    pairs: Pairs = ()
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         self.pairs = pairs
         time.sleep(0.01)
         return super().put_tree(self.pairs, **options)
@@ -419,7 +421,7 @@ class LeavesFilesOpen(Wrong):
 class DrawsFromTheUsersGenerator(Wrong):
     broken = "the-process-is-left-alone"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         time.sleep(random.random() / 1000)
         return super().put_tree(pairs, **options)
 
@@ -532,7 +534,7 @@ class CommitsTooEarly(Wrong):
 
     broken = "failed-saves-harm-nothing"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         digests = super().put_tree(pairs, **options)
         for other in self.root.iterdir():
             if other.is_dir() and not pairs[0][1].startswith(other.name):
@@ -551,7 +553,7 @@ class ListsOutside(Wrong):
 class KeepsWhatHasTheSize(Wrong):
     broken = "put-replaces"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         def is_there(path: Path, key: str) -> bool:
             there = self.path(check_key(key))
             return there.is_file() and there.stat().st_size == path.stat().st_size
@@ -564,14 +566,14 @@ class KeepsWhatHasTheSize(Wrong):
 class SkipsAbsentSources(Wrong):
     broken = "absent-sources-are-errors"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         return super().put_tree([pair for pair in pairs if pair[0].exists()], **options)
 
 
 class WritesIntoWhatIsThere(Wrong):
     broken = "get-overwrites"
 
-    def get_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def get_tree(self, pairs: Pairs, **options: Any) -> Digests:
         tails = {path: path.read_bytes() for path, _ in pairs if path.is_file()}
         digests = super().get_tree(pairs, **options)
         for path, tail in tails.items():
@@ -623,21 +625,10 @@ class DeletesOnePage(Wrong):
         self.delete([entry.key for entry in self.list(check_key(prefix))][:1000])
 
 
-class StripsNames(Wrong):
-    broken = "names-that-look-alike-are-apart"
-
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
-        keys = [key for _, key in pairs]
-        stripped = [key.strip() for key in keys]
-        sources = [path for path, _ in pairs]
-        digests = super().put_tree(list(zip(sources, stripped, strict=True)), **options)
-        return {key: digests[name] for key, name in zip(keys, stripped, strict=True)}
-
-
 class NormalizesNames(Wrong):
     broken = "names-that-look-alike-are-apart"
 
-    def put_tree(self, pairs: Sequence[Pair], **options: Any) -> dict[str, FileDigest]:
+    def put_tree(self, pairs: Pairs, **options: Any) -> Digests:
         names = {key: unicodedata.normalize("NFC", key) for _, key in pairs}
         digests = super().put_tree([(path, names[key]) for path, key in pairs], **options)
         return {key: digests[name] for key, name in names.items()}
