@@ -190,7 +190,7 @@ def test_a_searcher_metric_that_no_validation_has_is_an_error(scratch: Records) 
     scratch.report(trial, "validation", 5, val_loss=0.5)
     scratch.checkpoint(trial, 5, "5-uuid")
     for more in ((), ("--uuid",)):
-        error = scratch("experiment", "best", str(experiment), *more).exception
+        error = scratch("experiment", "best", experiment, *more).exception
         assert isinstance(error, NotFoundError)
         assert str(error).splitlines()[1:] == [
             "Validation metrics there: val_loss.",
@@ -205,20 +205,20 @@ def test_best_is_checkpoint_of_best_trial(scratch: Records) -> None:
         scratch.report(trial, "validation", 5, val_loss=value)
         for step in (4, 6, 8):
             scratch.checkpoint(trial, step, f"{value}-{step}-uuid")
-    result = scratch("experiment", "best", str(experiment), "--uuid")
+    result = scratch("experiment", "best", experiment, "--uuid")
     assert result.stdout == "0.1-6-uuid\n"
     assert result.stderr.startswith(
         f"note: the checkpoint of trial {trial - 1} is of step 6, but its val_loss of 0.1 is of "
         "step 5. No checkpoint of this trial lies at a step with a value of val_loss."
     )
-    (row,) = scratch.data("experiment", "best", str(experiment))["checkpoints"]
+    (row,) = scratch.data("experiment", "best", experiment)["checkpoints"]
     assert (row["value"], row["value_steps"], row["steps_completed"]) == (0.1, 5, 6)
 
 
 def test_best_fails_without_any_value(scratch: Records) -> None:
     experiment = scratch.experiment()
     scratch.checkpoint(scratch.trial(experiment), 5, "never-validated-uuid")
-    error = scratch("experiment", "best", str(experiment), "--uuid").exception
+    error = scratch("experiment", "best", experiment, "--uuid").exception
     assert isinstance(error, NotFoundError)
     assert str(error).splitlines()[1:] == [
         "Validation metrics there: none yet.",
@@ -233,12 +233,12 @@ def test_deleted_checkpoints_and_long_values_are_left_out(scratch: Records) -> N
         scratch.checkpoint(trial, step, f"{step}-left-out")
     for uuid in ("1-left-out", "2-left-out"):
         scratch.database.record_checkpoint(CheckpointDeleted(uuid=uuid, resources={}))
-    described = scratch("trial", "describe", str(trial)).stdout
+    described = scratch("trial", "describe", trial).stdout
     assert "1-left-out" not in described
     assert "3-left-out" in described
     assert "2 deleted: --all shows them" in described
-    assert "1-left-out" in scratch("trial", "describe", str(trial), "--all").stdout
-    listed = scratch("experiment", "trials", str(experiment)).stdout
+    assert "1-left-out" in scratch("trial", "describe", trial, "--all").stdout
+    listed = scratch("experiment", "trials", experiment).stdout
     for text in (described, listed):
         assert "xxx (20000 characters)" in text
         assert max(map(len, text.splitlines())) < 300
@@ -260,13 +260,13 @@ def test_lists_tell_a_wait_from_a_pause(scratch: Records) -> None:
         scratch.report(ids[index], "validation", steps, val_loss=0.5)
         database.set_trial_state(ids[index], TrialState.PAUSED)
     database.set_trial_state(ids[2], TrialState.COMPLETED)
-    rows = scratch.csv("experiment", "trials", str(experiment))
+    rows = scratch.csv("experiment", "trials", experiment)
     assert [(row["state"], row["state_detail"]) for row in rows] == [
         ("PAUSED", "waiting for promotion"),
         ("PAUSED", ""),
         ("COMPLETED", "stopped by the search at 4 of 16 batches"),
     ]
-    assert "waiting for promotion" in scratch("trial", "describe", str(ids[0])).stdout
+    assert "waiting for promotion" in scratch("trial", "describe", ids[0]).stdout
 
 
 @pytest.mark.parametrize("form", ["--json", "--csv"])
@@ -313,11 +313,11 @@ def test_a_log_that_is_followed_ends_with_the_trial(scratch: Records) -> None:
 
     worker = threading.Timer(0.5, go_on)
     worker.start()
-    followed = scratch("experiment", "logs", str(experiment), "-f").stdout
+    followed = scratch("experiment", "logs", experiment, "-f").stdout
     worker.join()
     log.close()
     assert followed == f"trial {trial} | before\ntrial {trial} | after\n"
-    assert scratch("trial", "logs", str(trial), "-f").stdout == "before\nafter\n"
+    assert scratch("trial", "logs", trial, "-f").stdout == "before\nafter\n"
 
 
 @pytest.mark.parametrize(
@@ -335,7 +335,7 @@ def test_waiting_ends_with_the_experiment(
     experiment = scratch.experiment()
     worker = threading.Timer(0.2, scratch.database.set_experiment_state, (experiment, state))
     worker.start()
-    result = scratch("experiment", "wait", str(experiment), "--json")
+    result = scratch("experiment", "wait", experiment, "--json")
     worker.join()
     assert result.exit_code == code
     assert json.loads(result.stdout)["state"] == state.value
@@ -343,10 +343,10 @@ def test_waiting_ends_with_the_experiment(
 
 def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
     experiment = scratch.experiment()  # this process runs it
-    result = scratch("experiment", "wait", str(experiment), "--timeout", "0")
+    result = scratch("experiment", "wait", experiment, "--timeout", "0")
     assert result.exit_code == 124
     assert result.stderr == f"experiment {experiment} is still RUNNING\n"
-    result = scratch("experiment", "wait", str(scratch.abandon()))
+    result = scratch("experiment", "wait", scratch.abandon())
     assert result.exit_code == 75
     assert "RUNNING (process gone)" in result.stderr
 
@@ -388,8 +388,8 @@ def test_failed_trial_of_complete_search_is_not_resumed(search: Records) -> None
 def test_an_unwritten_metric_setting_is_no_error(scratch: Records) -> None:
     experiment = scratch.experiment(config={"is_standalone": True})
     scratch.trial(experiment, rate=1)
-    assert scratch.data("experiment", "trials", str(experiment))["metric"] is None
-    result = scratch("experiment", "best", str(experiment))
+    assert scratch.data("experiment", "trials", experiment)["metric"] is None
+    result = scratch("experiment", "best", experiment)
     assert isinstance(result.exception, SystemExit)
     assert "name one with --metric" in result.stderr
 

@@ -30,7 +30,7 @@ def test_a_model_from_its_creation_to_its_end(records: Records) -> None:
     assert (second["model"], second["number"], second["metadata"]) == ("digits", 2, {"a": [1]})
     described = records.data("model", "describe", "digits")
     assert [version["number"] for version in described["versions"]] == [2, 1]
-    text = records("model", "describe", str(created["id"])).stdout  # by its id
+    text = records("model", "describe", created["id"]).stdout  # by its id
     assert "reads digits" in text
     assert "best so far" in text
     assert [row["number"] for row in records.csv("model", "describe", "digits")] == ["2", "1"]

@@ -88,7 +88,7 @@ def test_a_process_of_another_host_is_said_to_be_there(records: Records) -> None
             "UPDATE runs SET process = json_set(process, '$.host', 'gpu-7') WHERE trial_id = ?",
             (trial,),
         )
-    described = records("trial", "describe", str(trial)).stdout
+    described = records("trial", "describe", trial).stdout
     assert "RUNNING on gpu-7" in described
     assert "--resume" not in described
 
@@ -142,7 +142,7 @@ def test_an_experiment_without_trials_or_searcher_is_described(records: Records)
 
 def test_a_trial_is_described(records: Records) -> None:
     trial = records.trained()
-    lines = records("trial", "describe", str(trial)).stdout.splitlines()
+    lines = records("trial", "describe", trial).stdout.splitlines()
     text = "\n".join(lines)
     rows = [columns(line) for line in lines]
     assert ["STEP", "val_loss", "accuracy"] in rows
@@ -177,14 +177,14 @@ def test_one_value_is_no_plot(records: Records) -> None:
     trial = records.trial(records.experiment(), learning_rate=0.5)
     records.report(trial, "validation", 10, val_loss=0.25)
     for command in ("describe", "plot"):
-        text = records("trial", command, str(trial)).stdout
+        text = records("trial", command, trial).stdout
         assert "val_loss (validation) over steps\n0.25 at step 10; two values make a plot" in text
         assert "min 0.25" not in text
 
 
 def test_a_described_trial_is_data_for_programs(records: Records) -> None:
     trial = records.trained()
-    data = records.data("trial", "describe", str(trial), "--metric", "loss")
+    data = records.data("trial", "describe", trial, "--metric", "loss")
     assert data["best_validation"]["metrics"]["val_loss"] == 0.25
     assert [row["steps_completed"] for row in data["validations"]] == [10, 20, 30]
     assert data["training"]["num_reports"] == 3
@@ -213,14 +213,14 @@ def test_numbers_that_json_has_no_name_for(records: Records) -> None:
     records.database.start_run(trial)
     for step, value in ((1, math.nan), (2, math.inf), (3, 1.5), (4, -math.inf)):
         records.report(trial, "validation", step, val_loss=value)
-    data = records.data("trial", "describe", str(trial))
+    data = records.data("trial", "describe", trial)
     assert [row["metrics"]["val_loss"] for row in data["validations"]] == [
         "NaN",
         "Infinity",
         1.5,
         "-Infinity",
     ]
-    assert "3 not finite" in records("trial", "describe", str(trial)).stdout
+    assert "3 not finite" in records("trial", "describe", trial).stdout
 
 
 def test_long_tables_show_the_last_rows_and_the_best(records: Records) -> None:
@@ -228,13 +228,13 @@ def test_long_tables_show_the_last_rows_and_the_best(records: Records) -> None:
     records.database.start_run(trial)
     for step in range(1, 51):
         records.report(trial, "validation", step, val_loss=float(step))
-    text = records("trial", "describe", str(trial)).stdout
+    text = records("trial", "describe", trial).stdout
     rows = [columns(line) for line in text.splitlines()]
     assert ["1", "1.000", "best"] in rows
     assert ["50", "50.00"] in rows
     assert ["30", "30.00"] not in rows
     assert "29 earlier ones: --all shows them" in text
-    everything = records("trial", "describe", str(trial), "--all").stdout
+    everything = records("trial", "describe", trial, "--all").stdout
     assert ["30", "30.00"] in [columns(line) for line in everything.splitlines()]
 
 
@@ -245,7 +245,7 @@ def test_an_experiment_is_described_with_its_last_fifty_trials(
     experiment = records.experiment()
     for _ in range(50 + num_earlier):
         records.trial(experiment)
-    text = records("experiment", "describe", str(experiment)).stdout
+    text = records("experiment", "describe", experiment).stdout
     hint = f"{num_earlier} earlier ones: detcore experiment trials {experiment}"
     assert (hint in text, "earlier" in text) == (num_earlier > 0, num_earlier > 0)
 
@@ -260,11 +260,11 @@ def test_of_very_many_reports_some_are_read(
             trial, "training", step, loss=1 / step, **({"rare": 1.0} if step == 7 else {})
         )
         records.report(trial, "validation", step, val_loss=float((step - 13) ** 2))
-    whole = records.data("trial", "describe", str(trial), "--metric", "loss")
+    whole = records.data("trial", "describe", trial, "--metric", "loss")
     monkeypatch.setattr("detcore.cli._trial_facts._MANY", 50)
     monkeypatch.setattr("detcore.cli._trial_facts._PARTS", 4)
 
-    text = records("trial", "describe", str(trial)).stdout
+    text = records("trial", "describe", trial).stdout
     rows = [columns(line) for line in text.splitlines()]
     assert ["13", "0", "best"] in rows
     assert ["41", "784.0"] in rows
@@ -274,14 +274,14 @@ def test_of_very_many_reports_some_are_read(
     assert "min 0 at step 13, max 2209 at step 60, last 2209; " in text
     assert "of 60 reports were read" in text
 
-    some = records.data("trial", "describe", str(trial), "--metric", "loss")
+    some = records.data("trial", "describe", trial, "--metric", "loss")
     assert some["validations"] == whole["validations"]
     assert some["training"]["num_reports"] == 60
     assert some["training"]["last"] == whole["training"]["last"]
     assert [step for step, _ in some["plot"]["points"]] == [1, 15, 30, 45, 60]
-    rare = records.data("trial", "describe", str(trial), "--metric", "rare")
+    rare = records.data("trial", "describe", trial, "--metric", "rare")
     assert rare["plot"]["points"] == [[7, 1.0]]
-    assert len(records.csv("trial", "describe", str(trial))) == 120
+    assert len(records.csv("trial", "describe", trial)) == 120
 
 
 @pytest.mark.parametrize(
@@ -306,10 +306,10 @@ def test_unknown_names_list_the_known_ones(
         raise error
 
 
-def shown_on_a_terminal(records: Records, *arguments: str, width: int = 100) -> str:
+def shown_on_a_terminal(records: Records, *arguments: object, width: int = 100) -> str:
     """Run the command on a real pseudo-terminal and return what it wrote."""
     code, written, _ = on_a_terminal(
-        [sys.executable, "-m", "detcore", *arguments],
+        [sys.executable, "-m", "detcore", *map(str, arguments)],
         variables={"DETCORE_HOME": str(records.home)},
         folder=Path.cwd(),
         width=width,
@@ -320,7 +320,7 @@ def shown_on_a_terminal(records: Records, *arguments: str, width: int = 100) -> 
 
 def test_on_a_terminal_a_trial_has_colours_and_a_plot(records: Records) -> None:
     trial = records.trained()
-    coloured = shown_on_a_terminal(records, "trial", "describe", str(trial))
+    coloured = shown_on_a_terminal(records, "trial", "describe", trial)
     assert "\x1b[36m" in coloured
     assert re.search(r"(?m)^ *\S* [|+].*\*", coloured)  # the plot
 
@@ -336,7 +336,7 @@ def test_a_narrow_terminal_is_not_overrun(records: Records) -> None:
             assert len(line) <= 60, line
         assert "too wide for this terminal" not in text
     records.report(trial, "validation", 40, **{f"accuracy of class {n}": 0.5 for n in range(5)})
-    text = shown_on_a_terminal(records, "trial", "describe", str(trial), width=60)
+    text = shown_on_a_terminal(records, "trial", "describe", trial, width=60)
     assert re.search(r"too wide for this terminal: .*accuracy of class 4", text)
 
 

@@ -75,8 +75,7 @@ def test_a_failure_is_raised_at_the_next_boundary(bucket: Bucket) -> None:
     config = bucket.config(
         searcher__max_length={"batches": 100_000}, min_validation_period={"batches": 0}
     )
-    finished = bucket.detcore("run", config, MODEL_DIR)
-    assert finished.code == 1
+    finished = bucket.detcore.run_failing("run", config, MODEL_DIR)
     assert f"the bucket {bucket.root.as_uri()} is gone" in finished.stdout
     bucket.assert_all_whole()
     assert bucket.committed() == []
@@ -102,6 +101,5 @@ def test_two_workers(bucket: Bucket) -> None:
 def test_two_workers_end_when_the_chiefs_save_fails(bucket: Bucket) -> None:
     bucket.order(fail=True)
     config = bucket.config(resources={"slots_per_trial": 2})
-    finished = bucket.detcore("run", config, MODEL_DIR)
-    assert finished.code == 1
+    finished = bucket.detcore.run_failing("run", config, MODEL_DIR)
     assert "is gone" in finished.stdout

@@ -75,8 +75,7 @@ def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) ->
 
     listed = detcore("checkpoint", "list")
     assert [line for line in listed.stdout.splitlines() if "DAMAGED" in line], listed.stdout
-    repaired = detcore("checkpoint", "repair", newest.name)
-    assert repaired.code == 1
+    repaired = detcore.run_failing("checkpoint", "repair", newest.name)
     assert "damaged" in repaired.stdout
 
 
@@ -99,8 +98,7 @@ def test_none_left_is_an_error_and_repair_takes_back_what_is_whole_again(detcore
     for checkpoint in checkpoints:
         kept[checkpoint] = (checkpoint / "toy.json").read_bytes()
         (checkpoint / "toy.json").write_text("{}")
-    finished = detcore("run", "--resume", 1)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", "--resume", 1)
     assert "nothing to go on from" in finished.stderr + finished.stdout
 
     for checkpoint, data in kept.items():

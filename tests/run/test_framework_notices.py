@@ -83,8 +83,7 @@ def test_a_run_and_a_resume_say_once_that_a_resume_is_not_exact(tmp_path: Path) 
     searcher = {"name": "random", "max_trials": 2, "max_concurrent_trials": 1, **length}
     with Detcore(tmp_path, site=tmp_path / "site") as detcore:
         config = detcore.config(entrypoint="trees_def:Trees", searcher={"name": "single", **length})
-        failed = detcore("run", config, code)
-        assert failed.code == 1
+        failed = detcore.run_failing("run", config, code)
         assert failed.output.count(said) == 1, failed.output
         (code / "broken").unlink()
         resumed = detcore.run_checked("run", "--resume", 1)

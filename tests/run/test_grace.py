@@ -49,6 +49,14 @@ def start(bucket: Bucket, **changes: Any) -> tuple[subprocess.Popen[str], int]:
     raise AssertionError("the run ended before its first validation")
 
 
+def pause(process: subprocess.Popen[str], number: int = signal.SIGTERM) -> str:
+    """Send a signal to a run that pauses for it; return what it printed."""
+    process.send_signal(number)
+    stdout, _ = process.communicate(timeout=60)
+    assert process.returncode == 75, stdout
+    return stdout
+
+
 @pytest.mark.soak
 def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
@@ -58,9 +66,7 @@ def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     bucket.detcore.wait_for(bucket.committed)
     bucket.order(save_s=600.0)
     bucket.detcore.wait_for(lambda: bucket.is_saving_for(600.0))
-    process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=60)  # nothing else would end it for ten minutes
-    assert process.returncode == 75, stdout
+    stdout = pause(process)
     assert "grace of 4 s (DETCORE_GRACE_S): " in stdout
     assert "s are left until the kill (1.5 s kept for ending)" in stdout
     assert "is still being saved" in stdout
@@ -70,9 +76,7 @@ def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     process = bucket.detcore.start("run", "--resume", 1)
     bucket.detcore.worker_pid()
     bucket.detcore.wait_for(lambda: len(bucket.committed()) > before)
-    process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
-    assert process.returncode == 75
+    pause(process, signal.SIGINT)
     bucket.assert_all_whole()
 
 
@@ -86,18 +90,14 @@ def test_a_checkpoint_that_waits_for_the_one_before_is_given_up_before_the_kill(
     (saved,) = [record for record in bucket.records() if record.state == "ACTIVE"]
     bucket.detcore.wait_for(lambda: bucket.reported() == saved.steps_completed + 5)
     time.sleep(0.5)  # between the report at that batch and the checkpoint there
-    process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=30)
-    assert process.returncode == 75, stdout
+    stdout = pause(process)
     assert "is still being saved" in stdout
 
 
 def test_a_save_that_fits_is_made(bucket: Bucket) -> None:
     bucket.order(save_s=0.5)
     process, _ = start(bucket, preemption_grace_s=30, **SELDOM)
-    process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, stdout
+    stdout = pause(process)
     assert "grace of 30 s (preemption_grace_s): " in stdout
     assert "kept for ending), the present state is saved" in stdout
     assert len(bucket.committed()) == 1
@@ -108,9 +108,7 @@ def test_a_save_under_way_is_finished_before_the_last_one(bucket: Bucket) -> Non
     bucket.order(save_s=2.0)
     process, _ = start(bucket, preemption_grace_s=30, min_checkpoint_period={"batches": 10})
     bucket.detcore.wait_for(lambda: bucket.is_saving_for(2.0))
-    process.send_signal(signal.SIGTERM)
-    stdout, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, stdout
+    stdout = pause(process)
     (under_way,) = re.findall(r"the checkpoint of batch (\d+) is still being saved", stdout)
     steps = sorted(record.steps_completed for record in bucket.records())
     assert {record.state for record in bucket.records()} == {"COMPLETED"}
@@ -123,9 +121,7 @@ def test_a_person_waits(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("DETCORE_GRACE_S", "1")
     bucket.order(save_s=3.0)
     process, _ = start(bucket, **SELDOM)
-    process.send_signal(signal.SIGINT)
-    stdout, _ = process.communicate(timeout=60)
-    assert process.returncode == 75, stdout
+    stdout = pause(process, signal.SIGINT)
     assert "until the kill" not in stdout
     assert len(bucket.committed()) == 1
 

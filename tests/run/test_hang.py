@@ -36,8 +36,7 @@ def test_a_trial_that_hangs_is_ended(detcore: Detcore, tmp_path: Path, num_worke
         max_restarts=0,
         resources={"slots_per_trial": num_workers},
     )
-    finished = detcore("run", config, tmp_path / "code")
-    assert finished.code == 1
+    finished = detcore.run_failing("run", config, tmp_path / "code")
     assert "it hangs: it reported nothing for 5 s (hang_timeout_s)" in finished.output
     log = detcore("trial", "logs", "1").stdout
     assert log.count("in wait_for_ever") == num_workers

@@ -160,8 +160,7 @@ def test_trials_that_a_launcher_could_never_start_are_not_recorded(
 ) -> None:
     launcher = {"name": "full", "journal": str(detcore.tmp_path / "journal")}
     config = detcore.config(launcher=launcher)
-    refused = detcore("run", config, MODEL_DIR, "--slots", 2)
-    assert refused.code == 1
+    refused = detcore.run_failing("run", config, MODEL_DIR, "--slots", 2)
     assert refused.output.count("no machine has 2 places") == 1, refused.output
     assert "Ask for fewer." in refused.output
     assert states(detcore) == []
@@ -175,8 +174,7 @@ def test_a_refused_resume_leaves_the_experiment_as_it_was(detcore: Detcore) -> N
     launcher = {"name": "full", "journal": str(detcore.tmp_path / "journal")}
     config = detcore.config(launcher=launcher, entrypoint=["sh", "-c", "exit 75"])
     assert detcore("run", config, MODEL_DIR).code == 75
-    refused = detcore("run", "--resume", 1, "--slots", 2)
-    assert refused.code == 1
+    refused = detcore.run_failing("run", "--resume", 1, "--slots", 2)
     assert refused.output.count("no machine has 2 places") == 1, refused.output
     assert states(detcore) == ["PAUSED"]
     failed = detcore("run", "--resume", 1, "--launcher", "noting")

@@ -159,12 +159,10 @@ def test_what_trials_reported_and_what_is_complete_stays(environment: Environmen
 
 def test_a_wrong_metric_is_corrected_by_resuming(detcore: Detcore) -> None:
     config = detcore.config(searcher__metric="acc", min_checkpoint_period={"batches": 5})
-    failed = detcore("run", config, MODEL_DIR, "--json")
-    assert failed.code == 1
+    failed = detcore.run_failing("run", config, MODEL_DIR, "--json")
     [trial] = failed.summary["trials"]
     assert trial["latest_checkpoint"] is not None
-    refused = detcore("run", "--resume", 1, "--set", "hyperparameters.learning_rate=1")
-    assert refused.code == 1
+    refused = detcore.run_failing("run", "--resume", 1, "--set", "hyperparameters.learning_rate=1")
     command = f"--set searcher.source_checkpoint_uuid={trial['latest_checkpoint']}"
     assert command in refused.output
     mended = detcore.run_checked(

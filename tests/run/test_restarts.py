@@ -130,8 +130,7 @@ def _restarts_by_mistake(detcore: Detcore, mistakes: dict[str, int], **changes: 
         searcher={"name": "grid", "metric": "loss", "max_length": {"batches": 10}},
         **changes,
     )
-    finished = detcore("run", config, detcore.tmp_path, "--json")
-    assert finished.code == 1, finished.output
+    finished = detcore.run_failing("run", config, detcore.tmp_path, "--json")
     trials = finished.summary["trials"]
     found = {trial["hparams"]["mistake"]: trial["num_restarts"] for trial in trials}
     assert found == mistakes, finished.output
@@ -152,8 +151,7 @@ def test_a_script_that_is_certain_to_fail_is_not_tried_again(detcore: Detcore) -
 
 def test_a_command_that_the_shell_does_not_find_is_not_tried_again(detcore: Detcore) -> None:
     config = detcore.config(entrypoint="no-such-program --fast", max_restarts=2)
-    finished = detcore("run", config, detcore.tmp_path)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", config, detcore.tmp_path)
     assert "trial 1 is not started again: it failed before its first batch" in finished.output
     assert "exit code 127" in finished.output
     assert "restart 1" not in finished.output
@@ -207,8 +205,7 @@ def test_the_second_restart_in_a_row_waits_and_keeps_its_place(detcore: Detcore)
 )
 def test_what_cannot_heal_is_not_tried_again(detcore: Detcore, code: str, message: str) -> None:
     folder = detcore.write_code("model_def.py", f"class Line: ...\n{code}\n")
-    finished = detcore("run", detcore.config(max_restarts=3), folder, "--json")
-    assert finished.code == 1
+    finished = detcore.run_failing("run", detcore.config(max_restarts=3), folder, "--json")
     assert message in finished.summary["error"]
     (trial,) = finished.summary["trials"]
     assert trial["num_restarts"] == 0

@@ -173,8 +173,7 @@ def test_a_stopped_worker_of_a_killed_runner_is_named(
 def test_two_runners_of_one_experiment_are_refused(detcore: Detcore) -> None:
     first = detcore.start("run", endless(detcore), MODEL_DIR)
     detcore.worker_pid()
-    second = detcore("run", "--resume", 1)
-    assert second.code == 1
+    second = detcore.run_failing("run", "--resume", 1)
     assert f"experiment 1 is running already, under process {first.pid}" in second.stderr
 
 

@@ -79,8 +79,7 @@ def test_smoke_run_is_one_batch_one_validation_one_checkpoint(detcore: Detcore) 
 
 
 def test_an_error_of_the_user_shows_the_users_frames_only(detcore: Detcore) -> None:
-    finished = detcore("run", detcore.config(entrypoint="model_def:Raises"), MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", detcore.config(entrypoint="model_def:Raises"), MODEL_DIR)
     assert "in helper_that_fails" in finished.stdout
     assert "in on_batch" in finished.stdout
     assert "ZeroDivisionError: the user's own mistake at batch 7" in finished.stdout
@@ -89,22 +88,23 @@ def test_an_error_of_the_user_shows_the_users_frames_only(detcore: Detcore) -> N
 
 
 def test_rejected_hyperparameters_are_an_end_with_a_reason(detcore: Detcore) -> None:
-    finished = detcore("run", detcore.config(entrypoint="model_def:Rejects"), MODEL_DIR, "--json")
-    assert finished.code == 1
+    finished = detcore.run_failing(
+        "run", detcore.config(entrypoint="model_def:Rejects"), MODEL_DIR, "--json"
+    )
     assert finished.summary["error"] == "learning_rate is too high for this trial"
 
 
 def test_a_searcher_metric_that_is_nan_is_an_error(detcore: Detcore) -> None:
-    finished = detcore(
+    finished = detcore.run_failing(
         "run", detcore.config(entrypoint="model_def:NotANumber"), MODEL_DIR, "--json"
     )
-    assert finished.code == 1
     assert finished.summary["error"] == "the searcher metric 'val_loss' is NaN at step 10."
 
 
 def test_a_hyperparameter_that_is_not_there_has_a_near_name(detcore: Detcore) -> None:
-    finished = detcore("run", detcore.config(entrypoint="model_def:Misspells"), MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing(
+        "run", detcore.config(entrypoint="model_def:Misspells"), MODEL_DIR
+    )
     assert "or rename 'learning_rate' to 'learnin_rate' there" in finished.stdout
 
 
@@ -122,16 +122,14 @@ def test_a_trial_that_imports_determined_is_to_be_migrated(detcore: Detcore) -> 
     folder = detcore.write_code(
         "model_def.py", "from determined.keras import TFKerasTrial\nLine = 0\n"
     )
-    finished = detcore("run", detcore.config(), folder)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", detcore.config(), folder)
     assert "imports 'determined', the earlier system" in finished.stdout
     assert "detcore migrate ." in finished.stdout
     assert "pip install" not in finished.stdout
 
 
 def test_a_wrong_entrypoint_lists_what_is_there(detcore: Detcore) -> None:
-    finished = detcore("run", detcore.config(entrypoint="model_def:Lin"), MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", detcore.config(entrypoint="model_def:Lin"), MODEL_DIR)
     assert "has no class 'Lin'" in finished.output
     assert "It defines: " in finished.output
     assert "restart" not in finished.output
@@ -207,8 +205,7 @@ class Line(Base):
 def test_no_memory_is_final_and_names_the_batch_size(detcore: Detcore) -> None:
     folder = detcore.write_code("model_def.py", GREEDY)
     shutil.copy(MODEL_DIR / "model_def.py", folder / "lines.py")
-    finished = detcore("run", detcore.config(max_restarts=3), folder)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", detcore.config(max_restarts=3), folder)
     assert finished.stdout.count("Unable to allocate 8.00 PiB") == 1
     assert "not enough with hyperparameters.global_batch_size 8. Set a smaller" in finished.stdout
     assert "not started again: it would end in the same way each time" in finished.stdout
@@ -220,8 +217,7 @@ def test_the_first_nan_may_be_the_end(detcore: Detcore, entrypoint: str) -> None
     config = detcore.config(
         stop_at_nan=True, max_restarts=3, entrypoint=f"model_def:{entrypoint}", scheduling_unit=5
     )
-    finished = detcore("run", config, MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", config, MODEL_DIR)
     batch = 5 if entrypoint == "NotANumber" else 15
     assert f"loss is NaN in the report at batch {batch}, and stop_at_nan" in finished.stdout
     assert "not started again: it would end in the same way each time" in finished.stdout

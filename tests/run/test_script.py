@@ -79,8 +79,7 @@ with core.init() as context:
 def test_the_first_nan_of_a_script_may_be_the_end(detcore: Detcore, kind: str) -> None:
     folder = detcore.write_code("train.py", NAN.replace("KIND", kind))
     config = detcore.config(entrypoint="python3 train.py", stop_at_nan=True, max_restarts=3)
-    finished = detcore("run", config, folder)
-    assert finished.code == 1, finished.stdout + finished.stderr
+    finished = detcore.run_failing("run", config, folder)
     said = f"NotANumberError: loss is NaN in the {kind} report at batch 5, and stop_at_nan is set"
     assert finished.stdout.count(said) == 1
     assert "not started again: it would end in the same way each time" in finished.stdout
@@ -141,7 +140,6 @@ def test_the_experiment_of_a_script_by_itself_is_not_resumed(detcore: Detcore) -
     script = "from detcore import core\nwith core.init() as context:\n    pass\n"
     home = {"DETCORE_HOME": str(detcore.home)}
     subprocess.run([sys.executable, "-c", script], env={**os.environ, **home}, check=True)
-    finished = detcore("run", "--resume", 1)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", "--resume", 1)
     assert "recorded by a script by itself" in finished.stderr
     assert "Start the script again" in finished.stderr

@@ -211,8 +211,7 @@ def test_one_trial_of_a_search_is_ended_and_the_others_go_on(
     exits = [(e["trial"], e["reason"]) for e in searches.events()[1:] if e["type"] == "exited"]
     assert exits == [(1, "stopped")]
     assert searches.detcore("trial", what, 2).code == 0, "it is over already"
-    refused = searches.detcore("trial", what, 1)
-    assert refused.code == 1
+    refused = searches.detcore.run_failing("trial", what, 1)
     assert "trial 1 is over (COMPLETED)" in refused.stderr
 
 
@@ -285,6 +284,7 @@ def test_a_search_method_of_a_plugin(searches: Searches) -> None:
     assert finished.code == 2
     assert "did you mean 'max_trials'?" in finished.stderr
     for name, message in (("hollow", "has no exited and no progress"), ("broken", "cannot be")):
-        finished = searches.detcore("run", searches.config(searcher={"name": name}), searches.code)
-        assert finished.code == 1
+        finished = searches.detcore.run_failing(
+            "run", searches.config(searcher={"name": name}), searches.code
+        )
         assert message in finished.stderr

@@ -26,8 +26,7 @@ def test_a_search_method_that_fails_in_mid_run(detcore: Detcore) -> None:
     mood = searches.code / "mood"
     mood.touch()
     searcher = {"name": "moody", "max_trials": 3, "max_length": 2, "mood": str(mood)}
-    finished = detcore("run", searches.config(searcher=searcher), searches.code)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", searches.config(searcher=searcher), searches.code)
     message = "the search method Moody failed at"
     assert message in finished.stderr
     assert "not in the mood" in finished.stderr

@@ -145,22 +145,21 @@ def test_the_latest_checkpoint_of_a_trial_is_pinned_when_the_experiment_begins(
 def test_a_source_that_is_not_there_is_told_before_anything_is_recorded(
     detcore: Detcore, setting: dict[str, Any], words: str
 ) -> None:
-    finished = detcore("run", detcore.config(**setting), MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", detcore.config(**setting), MODEL_DIR)
     assert words in finished.stderr
     assert "searcher.source_" in finished.stderr
     assert "There are no experiments" in detcore("experiment", "list").stderr
 
 
 def test_a_trial_without_checkpoint_and_a_deleted_checkpoint(detcore: Detcore) -> None:
-    failed = detcore("run", detcore.config(entrypoint="model_def:Rejects"), MODEL_DIR)
-    assert failed.code == 1
+    detcore.run_failing("run", detcore.config(entrypoint="model_def:Rejects"), MODEL_DIR)
     finished = detcore("run", detcore.config(searcher__source_trial_id=1), MODEL_DIR)
     assert "Trial 1 has no checkpoint to start from" in finished.stderr
     uuid = run(detcore, **SHORT)["latest_checkpoint"]
     assert detcore("checkpoint", "delete", uuid, "--yes").code == 0
-    finished = detcore("run", detcore.config(searcher__source_checkpoint_uuid=uuid), MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing(
+        "run", detcore.config(searcher__source_checkpoint_uuid=uuid), MODEL_DIR
+    )
     assert f"Checkpoint {uuid} is recorded as DELETED" in finished.stderr
 
 
@@ -168,8 +167,9 @@ def test_a_changed_byte_in_the_source_is_refused(detcore: Detcore) -> None:
     uuid = run(detcore, **SHORT)["latest_checkpoint"]
     path = detcore.home / "checkpoints" / uuid / "toy.json"
     path.write_bytes(path.read_bytes().replace(b'"step"', b'"stop"'))
-    finished = detcore("run", detcore.config(searcher__source_checkpoint_uuid=uuid), MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing(
+        "run", detcore.config(searcher__source_checkpoint_uuid=uuid), MODEL_DIR
+    )
     assert "toy.json" in finished.stdout
 
 
@@ -189,8 +189,7 @@ def test_a_checkpoint_of_another_framework_is_refused(detcore: Detcore) -> None:
     path = copied / "trial.json"
     path.write_text(path.read_text().replace('"framework": "toy"', '"framework": "other"'))
     config = detcore.config(searcher__source_checkpoint_uuid=str(copied))
-    finished = detcore("run", config, MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", config, MODEL_DIR)
     assert (
         "a checkpoint of the framework 'other' (trial class model_def:Line), not of 'toy'"
         in finished.stdout
@@ -206,6 +205,5 @@ def test_a_controller_that_cannot_start_from_a_checkpoint(detcore: Detcore) -> N
         + "\nfrom detcore_toy import ToyController\ndel ToyController.start_from\n"
     )
     config = detcore.config(searcher__source_checkpoint_uuid=uuid)
-    finished = detcore("run", config, model_dir)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", config, model_dir)
     assert "'toy' cannot start from another trial's checkpoint" in finished.stdout

@@ -67,8 +67,7 @@ def test_an_interrupt_is_seen_by_all_workers_at_the_same_batch(detcore: Detcore)
 
 def test_what_one_worker_raises_ends_all(detcore: Detcore) -> None:
     config = detcore.config(entrypoint="model_def:Raises", resources=TWO)
-    finished = detcore("run", config, MODEL_DIR)
-    assert finished.code == 1
+    finished = detcore.run_failing("run", config, MODEL_DIR)
     assert "the user's own mistake at batch 7" in finished.stdout
 
 

@@ -141,7 +141,8 @@ def _blocks(lines: list[str], path: Path) -> Iterator[Block]:
         if fence is None and lines[number].lstrip(" >").startswith(("```", "~~~")):
             raise PageError(f"{place}: a block begins with three backticks and a language alone")
         if fence is not None:
-            start, number = number + 1, _end_of(lines, number, fence["ticks"], place)
+            error = f"{place}: a block that does not end"
+            start, number = number + 1, _end_of(lines, number, fence["ticks"], error)
             if fence["language"] not in LANGUAGES:
                 raise PageError(f"{place}: language {fence['language']!r}; valid: {LANGUAGES}")
             code = _dedent(lines[start:number], len(fence["indent"]))
@@ -150,7 +151,8 @@ def _blocks(lines: list[str], path: Path) -> Iterator[Block]:
         elif pending:
             raise PageError(f"{place}: a comment '<!-- block: ... -->' stands before no block")
         elif comment is not None and comment["kind"] == "hidden":
-            start, number = number + 1, number if comment["end"] else _close(lines, number, place)
+            start, error = number + 1, f"{place}: a comment that does not end with a line '-->'"
+            number = number if comment["end"] else _end_of(lines, number, "-->", error)
             yield _hidden(comment["words"], start + 1, lines[start:number], place)
         elif comment is not None:
             words = _words(comment["kind"], comment["words"], place)
@@ -161,18 +163,11 @@ def _blocks(lines: list[str], path: Path) -> Iterator[Block]:
         number += 1
 
 
-def _end_of(lines: list[str], number: int, ticks: str, place: str) -> int:
+def _end_of(lines: list[str], number: int, mark: str, error: str) -> int:
     for end in range(number + 1, len(lines)):
-        if lines[end].strip() == ticks:
+        if lines[end].strip() == mark:
             return end
-    raise PageError(f"{place}: a block that does not end")
-
-
-def _close(lines: list[str], number: int, place: str) -> int:
-    for end in range(number + 1, len(lines)):
-        if lines[end].strip() == "-->":
-            return end
-    raise PageError(f"{place}: a comment that does not end with a line '-->'")
+    raise PageError(error)
 
 
 def _dedent(lines: list[str], indent: int) -> str:

@@ -64,16 +64,6 @@ class Prose:
         return len(_WORD.findall(self.text))
 
 
-@dataclasses.dataclass(frozen=True)
-class Place:
-    """A construction that was found."""
-
-    pattern: str
-    path: Path
-    line: int
-    text: str
-
-
 def read_prose(paths: Iterable[Path]) -> list[Prose]:
     """Return the docstrings and comments of Python files."""
     found = []
@@ -120,14 +110,14 @@ def _comments(source: str) -> Iterator[tuple[int, str]]:
         yield start, "\n".join(lines)
 
 
-def find(prose: Iterable[Prose]) -> Iterator[Place]:
-    """Yield each construction of `PATTERNS`, with the words around it."""
+def find(prose: Iterable[Prose]) -> Iterator[tuple[str, str]]:
+    """Yield each construction of `PATTERNS`: its name, and its place with the words around it."""
     for one in prose:
         for name, pattern in PATTERNS.items():
             for match in pattern.finditer(one.text):
                 line = one.line + one.text.count("\n", 0, match.start(1))
                 around = one.text[max(0, match.start(1) - 30) : match.end(1) + 60]
-                yield Place(name, one.path, line, " ".join(around.split()))
+                yield name, f"{one.path}:{line}: {name}: {' '.join(around.split())}"
 
 
 def rates(prose: Iterable[Prose]) -> dict[str, float]:
@@ -135,8 +125,8 @@ def rates(prose: Iterable[Prose]) -> dict[str, float]:
     texts = list(prose)
     num_words = max(1, sum(one.num_words for one in texts))
     counts = dict.fromkeys(PATTERNS, 0)
-    for place in find(texts):
-        counts[place.pattern] += 1
+    for name, _ in find(texts):
+        counts[name] += 1
     return {name: count * _PER / num_words for name, count in counts.items()}
 
 
@@ -144,8 +134,8 @@ def main(folders: list[str]) -> None:
     """Print each place and the rates, by folder."""
     for folder in folders:
         prose = read_prose(sorted(Path(folder).rglob("*.py")))
-        for place in find(prose):
-            print(f"{place.path}:{place.line}: {place.pattern}: {place.text}")
+        for _, place in find(prose):
+            print(place)
         found = "  ".join(f"{name} {rate:.1f}" for name, rate in rates(prose).items())
         print(f"{folder}: {sum(one.num_words for one in prose)} words  {found}")
 

@@ -63,19 +63,20 @@ class Records:
         with Database.open(f"sqlite:///{home / 'detcore.db'}") as database:
             yield cls(home, database)
 
-    def __call__(self, *arguments: str) -> Result:
+    def __call__(self, *arguments: object) -> Result:
         obj = CliContext(environment=read_environment({"DETCORE_HOME": str(self.home)}))
         parent = click.Context(main, info_name="detcore", obj=obj)
-        command = main.get_command(parent, arguments[0])
+        name, *words = map(str, arguments)
+        command = main.get_command(parent, name)
         assert command is not None
-        return CliRunner().invoke(command, list(arguments[1:]), obj=obj, parent=parent)
+        return CliRunner().invoke(command, words, obj=obj, parent=parent)
 
-    def data(self, *arguments: str) -> Any:
+    def data(self, *arguments: object) -> Any:
         result = self(*arguments, "--json")
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
-    def csv(self, *arguments: str) -> list[dict[str, str]]:
+    def csv(self, *arguments: object) -> list[dict[str, str]]:
         """Return what a command prints with ``--csv``, by the names of its columns."""
         result = self(*arguments, "--csv")
         assert result.exit_code == 0, result.output

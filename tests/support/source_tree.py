@@ -118,19 +118,11 @@ def _imports(node: ast.AST, module: Module, *, for_types_only: bool) -> Iterator
             for alias in child.names:
                 yield Import(source, alias.name, child.lineno, for_types_only)
         elif isinstance(child, ast.If) and _is_type_checking(child.test):
-            for statement in child.body:
-                yield from _imports_of_statement(statement, module, for_types_only=True)
-            for statement in child.orelse:
-                yield from _imports_of_statement(statement, module, for_types_only=for_types_only)
+            for body, is_typing in ((child.body, True), (child.orelse, for_types_only)):
+                holder = ast.Module(body=body, type_ignores=[])
+                yield from _imports(holder, module, for_types_only=is_typing)
         else:
             yield from _imports(child, module, for_types_only=for_types_only)
-
-
-def _imports_of_statement(
-    statement: ast.stmt, module: Module, *, for_types_only: bool
-) -> Iterator[Import]:
-    holder = ast.Module(body=[statement], type_ignores=[])
-    yield from _imports(holder, module, for_types_only=for_types_only)
 
 
 def _is_type_checking(test: ast.expr) -> bool:

@@ -74,6 +74,12 @@ class Detcore(DetcoreCommand):
         assert finished.code == 0, finished.output
         return finished
 
+    def run_failing(self, *words: object) -> Finished:
+        """Run a command that must end with exit code 1."""
+        finished = self(*words)
+        assert finished.code == 1, finished.output
+        return finished
+
     def slow(self, *, pause_from: int) -> dict[str, Any]:
         """Return hyperparameters of a trial that is slow from a batch on, until `hurry`.
 

@@ -80,8 +80,10 @@ class Runs:
         assert done.code == 0, done.output
         return int(done.summary["trials"][0]["trial_id"])
 
-    def __call__(self, *words: object) -> Finished:
-        return self.detcore(*words)
+    def __call__(self, *words: object, code: int = 0) -> Finished:
+        done = self.detcore(*words)
+        assert done.code == code, done.output
+        return done
 
     def trial_dir(self, trial: int) -> Path:
         with self.detcore.database() as database:
@@ -118,8 +120,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runs]:
 
 def test_diverge_names_the_step_and_the_tensor_and_changes_nothing(runs: Runs) -> None:
     before = runs.digest()
-    done = runs("diverge", runs.base, runs.other)
-    assert done.code == 1, done.output
+    done = runs("diverge", runs.base, runs.other, code=1)
     one, other = f"trial {runs.base}", f"trial {runs.other}"
     *lines, parting, names, largest = done.stdout.splitlines()
     assert lines == [
@@ -140,25 +141,25 @@ def test_diverge_names_the_step_and_the_tensor_and_changes_nothing(runs: Runs) -
 
 def test_the_page_says_the_same(runs: Runs, tmp_path: Path) -> None:
     path = tmp_path / "diverge.html"
-    done = runs("diverge", runs.base, runs.other, "-o", path)
-    assert (done.code, "differ: step 42, tensor, model.weights" in done.stdout) == (1, True)
+    done = runs("diverge", runs.base, runs.other, "-o", path, code=1)
+    assert "differ: step 42, tensor, model.weights" in done.stdout
     page = path.read_text()
     assert '<p class="bad">step 42, tensor, model.weights</p>' in page
     assert "41 of 60 steps are equal" in page
     assert '<span class="ok">+            self.controller._rate *= 1.01</span>' in page
     assert re.search(r"<td>model\.weights</td>(<td class=.r.>-?[\d.e-]+</td>){3}", page)
     assert "<script" not in page
-    done = runs("diverge", runs.base, runs.other, "--no-replay", "-o", "-")
+    done = runs("diverge", runs.base, runs.other, "--no-replay", "-o", "-", code=1)
     assert done.stdout.startswith("<!DOCTYPE html>")
     assert "0 of 60 steps are equal" in done.stdout
-    done = runs("diverge", runs.base, runs.other, "-o", tmp_path / "none" / "x.html")
-    assert (done.code, "there is no folder" in done.stderr) == (2, True)
+    done = runs("diverge", runs.base, runs.other, "-o", tmp_path / "none" / "x.html", code=2)
+    assert "there is no folder" in done.stderr
 
 
 def test_without_a_replay_the_stored_digests_bound_the_step(runs: Runs) -> None:
-    done = runs("diverge", runs.base, runs.other, "--no-replay", "--json")
+    done = runs("diverge", runs.base, runs.other, "--no-replay", "--json", code=1)
     found = json.loads(done.stdout)
-    assert (done.code, found["is_equal"], found["num_replays"]) == (1, False, 0)
+    assert (found["is_equal"], found["num_replays"]) == (False, 0)
     first = found["found"]
     assert (first["step"], first["after"], first["kind"]) == (43, 0, "loss")
     assert not first["is_exact"]
@@ -168,7 +169,6 @@ def test_without_a_replay_the_stored_digests_bound_the_step(runs: Runs) -> None:
 @pytest.mark.cold
 def test_equal_runs_are_equal_with_and_without_digests(runs: Runs) -> None:
     done = runs("diverge", runs.base, runs.without)
-    assert done.code == 0, done.output
     assert f"note: trial {runs.without} stored no step digests" in done.stdout
     assert f"are equal up to step {NUM_STEPS}\n" in done.stdout
 
@@ -176,21 +176,19 @@ def test_equal_runs_are_equal_with_and_without_digests(runs: Runs) -> None:
 def test_a_checkpoint_stands_for_the_steps_before_it(runs: Runs) -> None:
     uuid = runs.checkpoints(runs.other)[40]
     done = runs("diverge", runs.base, uuid)
-    assert done.code == 0, done.output
     assert f"checkpoint {uuid[:8]} are equal up to step 40\n" in done.stdout
 
 
 def test_a_run_repeats_itself(runs: Runs) -> None:
     before = runs.digest()
     done = runs("replay", runs.base, "--steps", "43:60")
-    assert done.code == 0, done.output
     # From the checkpoint of step 40 on; the state was stored after steps 0 and 50.
     assert done.stdout == (
         f"trial {runs.base}, steps 43:60: equal (20 steps compared, the whole state after 1)\n"
     )
     done = runs("replay", runs.base, "--check", 2, "--json")
     found = json.loads(done.stdout)
-    assert (done.code, found["is_equal"], len(found["ranges"])) == (0, True, 2)
+    assert (found["is_equal"], len(found["ranges"])) == (True, 2)
     assert runs.digest() == before
 
 
@@ -202,8 +200,7 @@ def test_a_replay_that_differs_says_where_and_from_which_checkpoint(runs: Runs) 
     data.write_text("1.5")
     uuid = runs.checkpoints(trial)[40]
     shutil.rmtree(runs.detcore.home / "checkpoints" / uuid)
-    done = runs("replay", trial, "--steps", "41:60")
-    assert done.code == 1, done.output
+    done = runs("replay", trial, "--steps", "41:60", code=1)
     note, parting = done.stdout.splitlines()
     assert note.startswith(f"note: checkpoint {uuid} of trial {trial} (step 40) cannot be read, so")
     where = "step 43 (or a step after 30 that no digest shows), loss"
@@ -213,11 +210,9 @@ def test_a_replay_that_differs_says_where_and_from_which_checkpoint(runs: Runs) 
 def test_a_framework_that_names_no_tensors_is_compared_by_its_metrics(runs: Runs) -> None:
     model = MODEL.replace("class Line", "del ToyController.state_tensors\n\nclass Line")
     trial = runs.train(model.replace("*= 1.0", "*= 1.01"))
-    done = runs("replay", trial)
-    assert done.code == 1
+    done = runs("replay", trial, code=1)
     assert "error: trials of the framework toy cannot be replayed: its controller" in done.stderr
-    done = runs("diverge", runs.base, trial)
-    assert done.code == 1
+    done = runs("diverge", runs.base, trial, code=1)
     assert "note: not replayed: trials of the framework toy cannot be replayed" in done.stdout
     assert "differ: step 43 (or a step after 0 that no digest shows), loss\n" in done.stdout
 
@@ -235,7 +230,7 @@ def test_a_framework_that_names_no_tensors_is_compared_by_its_metrics(runs: Runs
 def test_what_cannot_be_answered_is_an_error(
     runs: Runs, words: tuple[object, ...], message: str
 ) -> None:
-    done = runs(*words)
+    done = runs.detcore(*words)
     assert done.code in (1, 2)
     assert message in done.stderr, done.output
 
@@ -243,13 +238,12 @@ def test_what_cannot_be_answered_is_an_error(
 def test_a_loop_of_ones_own_takes_part_by_two_calls(runs: Runs) -> None:
     one = runs.train(LOOP)
     other = runs.train(LOOP.replace("rate = 0.1 if", "rate = 0.2 if"))
-    done = runs("diverge", one, other)
-    assert done.code == 1, done.output
+    done = runs("diverge", one, other, code=1)
     assert f"note: not replayed: trial {one} was trained by a command" in done.stdout
     where = "step 40 (or a step after 30 that no digest shows), loss, model.weights"
     assert f"trial {one} and trial {other} differ: {where}\n" in done.stdout
     other = runs.train(LOOP.replace("8 * step + 8)", "8 * step + 8)[:: -1 if step == 22 else 1]"))
-    done = runs("diverge", one, other)
+    done = runs("diverge", one, other, code=1)
     assert f"trial {one} and trial {other} differ: step 22 (or a step after" in done.stdout
     assert done.stdout.endswith("that no digest shows), record order\n")
 
@@ -271,12 +265,12 @@ def test_scripts_without_runner_are_compared(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_other_models_data_and_versions_are_said(runs: Runs) -> None:
     other = runs.train(MODEL.replace("(96, 3)", "(96, 4)").replace("0.5]", "0.5, 1.0]"))
-    done = runs("diverge", runs.base, other)
+    done = runs("diverge", runs.base, other, code=1)
     assert done.stdout.splitlines()[-2].endswith(
         "differ: before step 1: different models, model.weights"
     )
     other = runs.train(LOOP)
-    done = runs("diverge", runs.base, other)
+    done = runs("diverge", runs.base, other, code=1)
     assert "  framework: toy / -\n" in done.stdout
     assert f"trial {other} differ: before step 1: different models\n" in done.stdout
     data, module = runs.folder / "scale.txt", runs.folder / "lib" / "numerics.py"
@@ -289,14 +283,13 @@ def test_other_models_data_and_versions_are_said(runs: Runs) -> None:
     )
     data.write_text("1.5")
     module.write_text("__version__ = '2.0.1'")
-    done = runs("replay", trial)
-    assert done.code == 1, done.output
+    done = runs("replay", trial, code=1)
     assert done.stdout == (
         f"note: trial {trial} had numerics 1.0 (here 2.0.1)\n"
         "note: the batch has another content: its data was changed since the run\n"
         f"trial {trial}, steps 1:60: the replay differs: step 1, record content\n"
     )
-    done = runs("diverge", runs.train(MODEL.replace("*= 1.0", "*= 1.01")), trial)
+    done = runs("diverge", runs.train(MODEL.replace("*= 1.0", "*= 1.01")), trial, code=1)
     changed = "the batch has another content: its data was changed since the run"
     assert f"note: trial {trial}, step 1: {changed}\n" in done.stdout
 
@@ -305,8 +298,7 @@ def test_code_that_is_gone_is_said(runs: Runs) -> None:
     trial = runs.train(MODEL.replace("*= 1.0", "*= 1.02"), checkpoint_policy="none")
     code = next(runs.trial_dir(trial).parent.parent.glob("**/model_def.py")).parent
     shutil.rmtree(code)
-    done = runs("diverge", runs.base, trial)
-    assert done.code == 1
+    done = runs("diverge", runs.base, trial, code=1)
     assert f"note: not replayed: the code of trial {trial} is no longer there" in done.stdout
     assert "differ: step 43" in done.stdout
 
