@@ -103,12 +103,11 @@ def records(detcore: Detcore, experiment: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("slots", [1, pytest.param(2, marks=pytest.mark.soak)])
 def test_a_killed_script_does_what_a_trial_does(detcore: Detcore, folder: Path, slots: int) -> None:
-    hparams = {"global_batch_size": 8, "learning_rate": 0.05}
-    trial = detcore.config(**PERIODS, hyperparameters=hparams)
+    trial = detcore.config(**PERIODS)
     detcore.run_checked("run", trial, folder, "--slots", slots)
     script = detcore.config(
         **PERIODS,
-        hyperparameters={**hparams, "kill_at": 23},
+        hyperparameters__kill_at=23,
         entrypoint="python3 train.py",
         max_restarts=1,
     )

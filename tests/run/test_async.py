@@ -72,9 +72,7 @@ def test_killed_while_one_is_on_its_way(
 
 def test_a_failure_is_raised_at_the_next_boundary(bucket: Bucket) -> None:
     bucket.order(fail=True)
-    config = bucket.config(
-        searcher__max_length={"batches": 100_000}, min_validation_period={"batches": 0}
-    )
+    config = bucket.config(searcher__max_length__batches=100_000, min_validation_period__batches=0)
     finished = bucket.detcore.run_failing("run", config, MODEL_DIR)
     assert f"the bucket {bucket.root.as_uri()} is gone" in finished.stdout
     bucket.assert_all_whole()

@@ -22,7 +22,7 @@ def newest_first(detcore: Detcore) -> list[Path]:
 
 def interrupted_run(detcore: Detcore, **changes: object) -> list[Path]:
     """Train 20 of 40 batches, with a checkpoint every 10; the newest first."""
-    config = detcore.config(searcher__max_length={"batches": 20}, **changes)
+    config = detcore.config(searcher__max_length__batches=20, **changes)
     assert detcore("run", config, MODEL_DIR).code == 0
     # The search method wants more: what a resumed experiment finds after an interrupt.
     import sqlite3
@@ -80,7 +80,7 @@ def test_the_one_before_is_used_and_it_is_said(detcore: Detcore, damage: str) ->
 
 
 def test_two_damaged_in_a_row(detcore: Detcore) -> None:
-    newest, second, third, *_ = interrupted_run(detcore, min_checkpoint_period={"batches": 5})
+    newest, second, third, *_ = interrupted_run(detcore, min_checkpoint_period__batches=5)
     DAMAGES["manifest cut"](newest)
     DAMAGES["file gone"](second)
     finished = detcore.run_checked("run", "--resume", 1)

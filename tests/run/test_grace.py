@@ -62,7 +62,7 @@ def test_the_end_does_not_wait_for_a_save_that_comes_too_late(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DETCORE_GRACE_S", "4")
-    process, _ = start(bucket, min_checkpoint_period={"batches": 10})
+    process, _ = start(bucket, min_checkpoint_period__batches=10)
     bucket.detcore.wait_for(bucket.committed)
     bucket.order(save_s=600.0)
     bucket.detcore.wait_for(lambda: bucket.is_saving_for(600.0))
@@ -84,7 +84,7 @@ def test_a_checkpoint_that_waits_for_the_one_before_is_given_up_before_the_kill(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("DETCORE_GRACE_S", "4")
-    process, _ = start(bucket, min_checkpoint_period={"batches": 5})
+    process, _ = start(bucket, min_checkpoint_period__batches=5)
     bucket.order(save_s=600.0)
     bucket.detcore.wait_for(lambda: bucket.is_saving_for(600.0))
     (saved,) = [record for record in bucket.records() if record.state == "ACTIVE"]
@@ -106,7 +106,7 @@ def test_a_save_that_fits_is_made(bucket: Bucket) -> None:
 
 def test_a_save_under_way_is_finished_before_the_last_one(bucket: Bucket) -> None:
     bucket.order(save_s=2.0)
-    process, _ = start(bucket, preemption_grace_s=30, min_checkpoint_period={"batches": 10})
+    process, _ = start(bucket, preemption_grace_s=30, min_checkpoint_period__batches=10)
     bucket.detcore.wait_for(lambda: bucket.is_saving_for(2.0))
     stdout = pause(process)
     (under_way,) = re.findall(r"the checkpoint of batch (\d+) is still being saved", stdout)
@@ -154,7 +154,7 @@ def test_two_workers_decide_alike(bucket: Bucket, monkeypatch: pytest.MonkeyPatc
     """One of them alone is told, and all end before it is killed."""
     monkeypatch.setenv("DETCORE_GRACE_S", "5")
     config = bucket.config(
-        searcher__max_length={"batches": 600},
+        searcher__max_length__batches=600,
         hyperparameters={**SLOW, "pause_s": 0.1},
         resources={"slots_per_trial": 2},
     )

@@ -83,7 +83,7 @@ def is_piped(request: pytest.FixtureRequest) -> bool:
 
 def test_run_checkpoints_when_terminal_closes(detcore: Detcore, is_piped: bool) -> None:
     config = detcore.config(
-        hyperparameters=detcore.slow(pause_from=20), searcher__max_length={"batches": 1000}
+        hyperparameters=detcore.slow(pause_from=20), searcher__max_length__batches=1000
     )
     command = f"{sys.executable} -m detcore run {config} {MODEL_DIR}"
     terminal = Terminal(detcore, command, is_piped=is_piped)

@@ -158,7 +158,7 @@ def test_what_trials_reported_and_what_is_complete_stays(environment: Environmen
 
 
 def test_a_wrong_metric_is_corrected_by_resuming(detcore: Detcore) -> None:
-    config = detcore.config(searcher__metric="acc", min_checkpoint_period={"batches": 5})
+    config = detcore.config(searcher__metric="acc", min_checkpoint_period__batches=5)
     failed = detcore.run_failing("run", config, MODEL_DIR, "--json")
     [trial] = failed.summary["trials"]
     assert trial["latest_checkpoint"] is not None

@@ -89,7 +89,7 @@ def test_a_wrong_metric_fails_once_with_its_command(detcore: Detcore) -> None:
 
 
 def test_training_from_a_checkpoint_says_what_it_adds(detcore: Detcore) -> None:
-    path = detcore.config(searcher__max_length={"batches": 10})
+    path = detcore.config(searcher__max_length__batches=10)
     finished = detcore("run", path, MODEL_DIR, "--json")
     uuid = finished.summary["trials"][0]["latest_checkpoint"]
     refused = detcore("run", "--resume", 1, "--set", "searcher.max_length.batches=20")

@@ -20,9 +20,6 @@ from toy_command import MODEL_DIR, Detcore, NoWorkerError, worker_pids
 from detcore.errors import RunError
 from detcore.runner import _settle, experiment_lock
 
-SLOW = {"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.02}
-
-
 IN_A_LONG_BATCH = """
 import time
 from pathlib import Path
@@ -47,7 +44,7 @@ def straight_run(detcore: Detcore) -> dict[str, Any]:
 
 def endless(detcore: Detcore) -> Path:
     """Write an experiment that does not end by itself."""
-    return detcore.config(hyperparameters=SLOW, searcher__max_length={"batches": 100_000})
+    return detcore.config(hyperparameters__pause_s=0.02, searcher__max_length__batches=100_000)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGUSR1])
@@ -106,7 +103,7 @@ def test_sigterm_ends_ranks_that_hang_in_a_batch(
 @pytest.mark.parametrize("victim", ["worker", "runner"])
 def test_killed_at_any_moment_and_resumed_ends_bit_identical(detcore: Detcore, victim: str) -> None:
     expected = straight_run(detcore)
-    config = detcore.config(hyperparameters={**SLOW, "pause_s": 0.06})
+    config = detcore.config(hyperparameters__pause_s=0.06)
     dice = random.Random(victim)
     process = detcore.start("run", config, MODEL_DIR)
     for kill in range(8):

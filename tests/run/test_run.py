@@ -167,10 +167,10 @@ def test_checkpoints_that_are_not_kept_are_deleted_while_the_trial_trains(
     config = detcore.config(
         checkpoint_storage=None,
         hyperparameters=slow,
-        searcher__max_length={"batches": 400},
+        searcher__max_length__batches=400,
         scheduling_unit=1,
-        min_validation_period={"batches": 2},
-        min_checkpoint_period={"batches": 2},
+        min_validation_period__batches=2,
+        min_checkpoint_period__batches=2,
     )
     process = detcore.start("run", config, MODEL_DIR)
 
@@ -226,8 +226,8 @@ def test_the_first_nan_may_be_the_end(detcore: Detcore, entrypoint: str) -> None
 
 
 def test_hyperparameters_that_nobody_reads_are_named_once(detcore: Detcore) -> None:
-    given = {"global_batch_size": 8, "learning_rate": 0.05, "learning_rat": 0.1, "hidden": 3}
-    finished = detcore.run_checked("run", detcore.config(hyperparameters=given), MODEL_DIR)
+    config = detcore.config(hyperparameters__learning_rat=0.1, hyperparameters__hidden=3)
+    finished = detcore.run_checked("run", config, MODEL_DIR)
     line = "nothing has read the hyperparameter 'learning_rat' so far: did you mean 'learning_rate'"
     assert finished.stdout.count(line) == 1
     assert finished.stdout.count("nothing has read the hyperparameter 'hidden' so far\n") == 1

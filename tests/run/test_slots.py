@@ -82,8 +82,8 @@ def test_workers_find_nothing_of_horovod(
 @pytest.mark.cold
 def test_a_killed_worker_ends_the_others_and_is_named(detcore: Detcore) -> None:
     config = detcore.config(
-        hyperparameters={"global_batch_size": 8, "learning_rate": 0.05, "pause_s": 0.03},
-        searcher__max_length={"batches": 200},
+        hyperparameters__pause_s=0.03,
+        searcher__max_length__batches=200,
     )
     process = detcore.start("run", config, MODEL_DIR, "--slots", 2)
     pids = worker_pids(process)
@@ -112,10 +112,10 @@ def test_a_mistake_on_another_rank_that_comes_again_is_final(
     detcore: Detcore, step: object, why: str, num_starts: int
 ) -> None:
     folder = detcore.write_code("model_def.py", FAILS)
-    hparams = {"global_batch_size": 8, "learning_rate": 0.05, "failing_rank": 1}
     path = detcore.config(
         entrypoint="model_def:Fails",
-        hyperparameters={**hparams, "failing_step": step},
+        hyperparameters__failing_rank=1,
+        hyperparameters__failing_step=step,
         max_restarts=5,
     )
     finished = detcore.run_failing("run", path, folder, "--slots", 2)

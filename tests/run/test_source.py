@@ -88,7 +88,7 @@ def test_killed_before_its_first_checkpoint_it_starts_from_the_same_source_again
     config = detcore.config(
         searcher__source_trial_id=source["trial_id"],
         hyperparameters=detcore.slow(pause_from=1),
-        min_checkpoint_period={"batches": 30},
+        min_checkpoint_period__batches=30,
         checkpoint_policy="none",
     )
     before = len(detcore.committed())
