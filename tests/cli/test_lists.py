@@ -6,14 +6,12 @@ import csv
 import json
 import math
 import re
-import sys
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from recorded import Records
-from terminal import on_a_terminal, without_colour
+from terminal import without_colour
 
 from detcore._log.events import CheckpointDeleted
 from detcore.cli._output import print_csv
@@ -365,17 +363,15 @@ def test_waiting_does_not_wait_for_ever(scratch: Records) -> None:
 def test_states_have_colours_on_a_terminal_alone(
     search: Records, command: str, coloured: list[str]
 ) -> None:
-    words = [sys.executable, "-m", "detcore", *command.split()]
-    home = {"DETCORE_HOME": str(search.home)}
-    here = Path.cwd()
-    _, written, _ = on_a_terminal(words, variables=home, folder=here, width=160)
+    words = command.split()
+    _, written, _ = search.on_a_terminal(*words, width=160)
     assert [found for found in coloured if found not in written] == []
-    _, plain, _ = on_a_terminal(words, variables={**home, "NO_COLOR": "1"}, folder=here, width=160)
+    _, plain, _ = search.on_a_terminal(*words, variables={"NO_COLOR": "1"}, width=160)
     assert re.findall(r"\x1b\[3\dm", plain) == []
     assert "COMPLETED" in plain or "ERROR" in plain
-    _, _, piped = on_a_terminal(words, variables=home, folder=here, stdout_too=False)
+    _, _, piped = search.on_a_terminal(*words, stdout_too=False)
     assert "\x1b" not in piped
-    _, written, _ = on_a_terminal([*words, "--json"], variables=home, folder=here)
+    _, written, _ = search.on_a_terminal(*words, "--json")
     assert json.loads(written)
 
 
@@ -424,7 +420,6 @@ def test_a_terminal_shows_the_beginnings_of_uuids_that_commands_take(scratch: Re
     for step, uuid in enumerate((*twins, lone), 1):
         scratch.report(trial, "validation", step, val_loss=1 / step)
         scratch.checkpoint(trial, step, uuid)
-    home = {"DETCORE_HOME": str(scratch.home)}
     lists = (
         f"checkpoint list --experiment {experiment}",
         f"experiment best {experiment} -n 9",
@@ -432,8 +427,7 @@ def test_a_terminal_shows_the_beginnings_of_uuids_that_commands_take(scratch: Re
         f"experiment trials {experiment}",
     )
     for command in lists:
-        words = [sys.executable, "-m", "detcore", *command.split()]
-        _, written, _ = on_a_terminal(words, variables=home, folder=Path.cwd(), width=160)
+        _, written, _ = scratch.on_a_terminal(*command.split(), width=160)
         text = without_colour(written)
         assert "6d1c0f5e" in text, command
         assert lone not in text, command

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from recorded import Records
-from terminal import on_a_terminal
 
 from detcore.cli import main
 from detcore.describe import format_bytes, format_duration, summarize_config
@@ -308,12 +307,7 @@ def test_unknown_names_list_the_known_ones(
 
 def shown_on_a_terminal(records: Records, *arguments: object, width: int = 100) -> str:
     """Run the command on a real pseudo-terminal and return what it wrote."""
-    code, written, _ = on_a_terminal(
-        [sys.executable, "-m", "detcore", *map(str, arguments)],
-        variables={"DETCORE_HOME": str(records.home)},
-        folder=Path.cwd(),
-        width=width,
-    )
+    code, written, _ = records.on_a_terminal(*arguments, width=width)
     assert code == 0, written
     return written
 

@@ -9,12 +9,13 @@ import io
 import json
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 from click.testing import CliRunner, Result
+from terminal import on_a_terminal
 
 from detcore._log.events import CheckpointCommitted, CheckpointStarted
 from detcore.cli import CliContext, main
@@ -81,6 +82,17 @@ class Records:
         result = self(*arguments, "--csv")
         assert result.exit_code == 0, result.output
         return list(csv.DictReader(io.StringIO(result.stdout_bytes.decode(), newline="")))
+
+    def on_a_terminal(
+        self, *arguments: object, variables: Mapping[str, str] | None = None, **options: Any
+    ) -> tuple[int, str, str]:
+        """Run a command in a process on a terminal; see `terminal.on_a_terminal`."""
+        return on_a_terminal(
+            [sys.executable, "-m", "detcore", *map(str, arguments)],
+            variables={"DETCORE_HOME": str(self.home), **(variables or {})},
+            folder=self.home,
+            **options,
+        )
 
     def experiment(self, config: dict[str, Any] | None = None, name: str = "digits") -> int:
         return self.database.create_experiment(
