@@ -10,7 +10,7 @@ from source_tree import ROOT
 
 
 def test_walk_of_a_metric_counts_its_functions() -> None:
-    command = [sys.executable, ROOT / "tools" / "walks.py", "--list", "metric"]
+    command = [sys.executable, str(ROOT / "tools" / "walks.py"), "--list", "metric"]
     text = subprocess.run(command, check=True, capture_output=True, text=True, timeout=120).stdout
     assert re.match(r"metric +\d+ modules +\d+ functions\n", text)
     assert "detcore.core._train TrainContext.report_validation_metrics\n" in text
