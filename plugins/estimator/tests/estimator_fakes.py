@@ -1,8 +1,10 @@
-"""A clock, a context and a trial for tests of the controller alone."""
+"""A clock, a context and a trial for tests of the controller alone, and runs of it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ class FakeClock:
     """A clock of fixed periods that records what it was told.
 
     Args:
+        controller: What trains.
         until: Batch at which training ends.
         unit: Batches between reports.
         validate_every, save_every: Batches; 0 = never.
@@ -44,12 +47,9 @@ class FakeClock:
         directory: Path | None = None,
         start: int = 0,
         stop_at: int = 0,
-        context: EstimatorTrialContext | None = None,
     ) -> None:
-        self.controller = controller
-        self.context = context
-        if context is not None:
-            context.planned_batches = until
+        self.controller, self.context = controller, controller._context
+        self.context.planned_batches = until
         self.unit = unit
         self.validate_every, self.save_every = validate_every, save_every
         self.directory = directory
@@ -65,7 +65,7 @@ class FakeClock:
 
     @property
     def interrupt_requested(self) -> bool:
-        return self.context is not None and self.context.get_stop_requested()
+        return self.context.get_stop_requested()
 
     def boundary(
         self,
@@ -82,8 +82,7 @@ class FakeClock:
         self.records.append(n_records)
         is_end = now >= self.stop_at or self.interrupt_requested
         if self.directory is not None and (is_end or _is_due(now, self.save_every)):
-            folder = self.directory / str(now)
-            self.save(folder)
+            self.save(self.directory / str(now))
         if _is_due(now, self.validate_every):
             result = self.controller.validate()
             self.validations.append((now, dict(result.metrics)))
@@ -99,36 +98,54 @@ class FakeClock:
         return min(self.stop_at, (now // self.unit + 1) * self.unit)
 
 
-def make_context(
-    tmp_path: Path, *, ledger: Any = None, test_mode: bool = False, **hparams: Any
-) -> EstimatorTrialContext:
-    """Make the context of a trial in a run."""
-    hparams = {"global_batch_size": 10, **hparams}
+def make_context(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:
+    """Make the context of a trial in a run, with changes to its setup."""
+    shared: dict[str, Any] = {"config": {}, "hparams": {"global_batch_size": 10}}
     info = TrialInfo(
         experiment_id=1,
         trial_id=2,
         run_id=1,
         trial_seed=SEED,
-        hparams=hparams,
-        config={},
         model_dir=str(tmp_path),
         trial_dir=str(tmp_path / "trial"),
+        **shared,
     )
-    return EstimatorTrialContext(
-        TrialSetup(
-            config={},
-            hparams=hparams,
-            seed=SEED,
-            distributed=DistributedContext(
-                rank=0, size=1, local_rank=0, local_size=1, cross_rank=0, cross_size=1
-            ),
-            info=info,
-            tensorboard_path=tmp_path / "tensorboard",
-            cache_dir=tmp_path / "cache",
-            ledger=ledger,
-            test_mode=test_mode,
-        )
+    setup = TrialSetup(
+        seed=SEED,
+        distributed=DistributedContext(),
+        info=info,
+        tensorboard_path=tmp_path / "tensorboard",
+        cache_dir=tmp_path / "cache",
+        **shared,
     )
+    return EstimatorTrialContext(dataclasses.replace(setup, **changes))
+
+
+@contextlib.contextmanager
+def opened(trial_class: Any, tmp_path: Path, **changes: Any) -> Iterator[EstimatorController]:
+    """Give the controller of a new trial and close it; see `make_context`."""
+    context = make_context(tmp_path, **changes)
+    with contextlib.closing(EstimatorController(trial_class(context), context)) as controller:
+        yield controller
+
+
+def train(
+    trial_class: Any,
+    tmp_path: Path,
+    directory: Path | None = None,
+    *,
+    resume: int = 0,
+    clock: type[FakeClock] = FakeClock,
+    **settings: Any,
+) -> FakeClock:
+    """Train a trial, perhaps from its checkpoint of a batch; `settings` are those of the clock."""
+    with opened(trial_class, tmp_path) as controller:
+        if resume:
+            assert directory is not None
+            controller.restore(directory / str(resume))
+        made = clock(controller, directory=directory, start=resume, **settings)
+        controller.run(made)
+    return made
 
 
 class Classifier(detcore_estimator.EstimatorTrial):
@@ -140,7 +157,15 @@ class Classifier(detcore_estimator.EstimatorTrial):
     exporters: Any = None
     eval_steps: int | None = None
 
+    def change(self, spec: Any, mode: str) -> dict[str, Any]:
+        """Return the parts of the spec that a subclass replaces."""
+        return {}
+
     def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+        spec = self.make_spec(features, labels, mode)
+        return spec._replace(**self.change(spec, mode))
+
+    def make_spec(self, features: Any, labels: Any, mode: str) -> Any:
         hidden = tf.nn.relu(dense(features, 8, "hidden"))
         if mode == "train":
             hidden = tf.nn.dropout(hidden, rate=0.3)
@@ -161,13 +186,17 @@ class Classifier(detcore_estimator.EstimatorTrial):
     def more_metrics(self, logits: Any) -> dict[str, Any]:
         return {}
 
+    def records(self, count: int = 50) -> Any:
+        return tf.data.Dataset.from_tensor_slices((FEATURES[:count], LABELS[:count]))
+
+    def pipeline(self, dataset: Any) -> Any:
+        return dataset.shuffle(50, seed=3).batch(8)
+
     def train_data(self) -> Any:
-        dataset = tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
-        return self.context.wrap_dataset(dataset).shuffle(50, seed=3).batch(8)
+        return self.pipeline(self.context.wrap_dataset(self.records()))
 
     def validation_data(self) -> Any:
-        dataset = tf.data.Dataset.from_tensor_slices((FEATURES[:20], LABELS[:20]))
-        return self.context.wrap_dataset(dataset).batch(8)
+        return self.context.wrap_dataset(self.records(20)).batch(8)
 
     def build_estimator(self) -> Any:
         return detcore_estimator.Estimator(self.model_fn)
@@ -186,10 +215,10 @@ class Classifier(detcore_estimator.EstimatorTrial):
         )
 
 
-def raw_input() -> Any:
-    """A serving input receiver function of raw features."""
-    placeholder = tf1.placeholder(tf.float32, [None, 4])
-    return detcore_estimator.export.TensorServingInputReceiver(placeholder, placeholder)
+def raw_input(factor: int = 1) -> Any:
+    """A serving input receiver function of features, which are multiplied."""
+    features = tf1.placeholder(tf.float32, [None, 4])
+    return detcore_estimator.export.TensorServingInputReceiver(features * factor, {"x": features})
 
 
 def dense(inputs: Any, units: int, name: str) -> Any:
@@ -201,11 +230,17 @@ def dense(inputs: Any, units: int, name: str) -> Any:
 
 
 def variables_in(folder: Path) -> dict[str, np.ndarray]:
-    """Every variable in a checkpoint, by name."""
-    state = (folder / "checkpoint").read_text(encoding="utf-8")
-    name = state.split('"')[1]
-    reader = tf.train.load_checkpoint(str(folder / name))
-    return {key: reader.get_tensor(key) for key in reader.get_variable_to_shape_map()}
+    """Every variable in a checkpoint, by name: weights, slots, moving averages, global step."""
+    (index,) = folder.glob("model.ckpt-*.index")
+    reader = tf.train.load_checkpoint(str(index.with_suffix("")))
+    return {name: reader.get_tensor(name) for name in reader.get_variable_to_shape_map()}
+
+
+def assert_same(found: Mapping[str, Any], expected: Mapping[str, Any]) -> None:
+    """Check that two checkpoints hold the same variables, bit for bit."""
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_array_equal(found[name], value, err_msg=name, strict=True)
 
 
 def _is_due(batch: int, period: int) -> bool:

@@ -5,13 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from estimator_fakes import FEATURES, LABELS, Classifier, FakeClock, make_context, variables_in
+from estimator_fakes import (
+    FEATURES,
+    LABELS,
+    Classifier,
+    assert_same,
+    make_context,
+    train,
+    variables_in,
+)
 
 import detcore_estimator
 from detcore.errors import CheckFailedError
-from detcore_estimator._controller import EstimatorController
 from detcore_estimator._tf import tf, tf1
 
 X, Y = FEATURES[:24], LABELS[:24].astype("float32")
@@ -34,18 +40,16 @@ class Structured(Classifier):
     data: Any = None
     has_optimizer = True
 
-    def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
-        data = self.data
-        given = data if isinstance(data, tuple) else (data, None)
+    def make_spec(self, features: Any, labels: Any, mode: str) -> Any:
+        given = self.data if isinstance(self.data, tuple) else (self.data, None)
         tf.nest.assert_same_structure((features, labels), given)
         total = tf1.get_variable("total", [], initializer=tf1.zeros_initializer())
         parts = [part for part in tf.nest.flatten((features, labels)) if part is not None]
         mean = tf.add_n([tf.reduce_mean(part) for part in parts])
         loss = tf.square(mean - total)
         if mode == "eval":
-            return detcore_estimator.EstimatorSpec(
-                mode, loss=loss, eval_metric_ops={"mean": tf1.metrics.mean(mean)}
-            )
+            metrics = {"mean": tf1.metrics.mean(mean)}
+            return detcore_estimator.EstimatorSpec(mode, loss=loss, eval_metric_ops=metrics)
         step = tf1.train.get_global_step()
         if self.has_optimizer:
             optimizer = self.context.wrap_optimizer(tf1.train.MomentumOptimizer(0.1, 0.9))
@@ -56,46 +60,34 @@ class Structured(Classifier):
                 train_op = tf.group(tf1.assign_add(total, 0.5 * mean), tf1.assign_add(step, 1))
         return detcore_estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    def train_data(self) -> Any:
-        data = self.data
-        parts = tuple(part for part in tf.nest.flatten(data) if part is not None)
-        dataset = tf.data.Dataset.from_tensor_slices(parts)
-        dataset = self.context.wrap_dataset(dataset).shuffle(24, seed=3).batch(8)
+    def records(self, count: int = 24) -> Any:
+        parts = tuple(part for part in tf.nest.flatten(self.data) if part is not None)
+        return tf.data.Dataset.from_tensor_slices(parts)
 
-        def packed(*batch: Any) -> Any:
+    def pipeline(self, dataset: Any) -> Any:
+        def pack(*batch: Any) -> Any:
             rest = iter(batch)
-            return tf.nest.map_structure(lambda part: None if part is None else next(rest), data)
+            return tf.nest.map_structure(
+                lambda part: None if part is None else next(rest), self.data
+            )
 
-        return dataset.map(packed)
+        return super().pipeline(dataset).map(pack)
 
-    validation_data = train_data
-
-
-def train(
-    trial: type[Structured], tmp_path: Path, folder: str, *, start: int = 0, until: int = 8
-) -> FakeClock:
-    context = make_context(tmp_path)
-    controller = EstimatorController(trial(context), context)
-    if start:
-        controller.restore(tmp_path / "whole" / str(start))
-    clock = FakeClock(
-        controller, until=until, unit=4, validate_every=4, save_every=4,
-        directory=tmp_path / folder, start=start, context=context,
-    )  # fmt: skip
-    controller.run(clock)
-    controller.close()
-    return clock
+    def validation_data(self) -> Any:
+        return self.train_data()
 
 
 def assert_resumes(trial: type[Structured], tmp_path: Path) -> None:
-    whole = train(trial, tmp_path, "whole")
+    periods = {"until": 8, "unit": 4, "validate_every": 4, "save_every": 4}
+    whole = train(trial, tmp_path, tmp_path / "whole", **periods)
     assert whole.records == [32, 32]
     assert whole.validated_records == [24, 24]
-    rest = train(trial, tmp_path, "rest", start=4)
+    end = tmp_path / "whole" / "8"
+    expected = variables_in(end.rename(tmp_path / "end"))
+    rest = train(trial, tmp_path, tmp_path / "whole", resume=4, **periods)
     assert rest.training == whole.training[1:]
     assert rest.validations == whole.validations[1:]
-    rest_of_it, whole_of_it = (variables_in(tmp_path / name / "8") for name in ("rest", "whole"))
-    np.testing.assert_equal(rest_of_it, whole_of_it)
+    assert_same(variables_in(end), expected)
 
 
 @pytest.mark.parametrize("name", STRUCTURES)
@@ -113,7 +105,7 @@ class WithKeras(Structured):
 
     data = (X, Y)
 
-    def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
+    def make_spec(self, features: Any, labels: Any, mode: str) -> Any:
         layers = tf.keras.layers
         is_training = mode == "train"
         hidden = layers.Dropout(0.3)(layers.Dense(8)(features), training=is_training)
@@ -133,7 +125,6 @@ def test_layers_of_keras(tmp_path: Path) -> None:
 
 
 def test_no_optimizer_cannot_add_up_gradients(tmp_path: Path) -> None:
-    context = make_context(tmp_path)
-    context.setup.config["optimizations"] = {"aggregation_frequency": 2}
+    context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 2}})
     with pytest.raises(CheckFailedError, match=r"given None.*with 1 worker\(s\).*frequency 2"):
         context.wrap_optimizer(None)

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from estimator_fakes import FEATURES, LABELS, Classifier, FakeClock, make_context, variables_in
-from test_context import Worker, elements, with_setup
+from estimator_fakes import (
+    FEATURES,
+    LABELS,
+    Classifier,
+    assert_same,
+    make_context,
+    train,
+    variables_in,
+)
+from test_context import Worker, elements
 
 from detcore.errors import (
     CheckFailedError,
@@ -22,7 +28,6 @@ from detcore.errors import (
     UnsafePathError,
 )
 from detcore_estimator._context import EstimatorTrialContext
-from detcore_estimator._controller import EstimatorController
 from detcore_estimator._tf import tf, tf1
 
 
@@ -40,7 +45,7 @@ class Source:
 
 def ready(tmp_path: Path, **changes: Any) -> EstimatorTrialContext:
     """Return a context whose session configuration is known."""
-    context = with_setup(make_context(tmp_path), **changes)
+    context = make_context(tmp_path, **changes)
     context.session_config = tf1.ConfigProto(inter_op_parallelism_threads=1)
     return context
 
@@ -49,12 +54,17 @@ def read(dataset_fn: Callable[[], Any]) -> list[int]:
     return [int(value) for value in elements(dataset_fn)]
 
 
+def cache_numbers(context: EstimatorTrialContext, source: Any = None, **settings: Any) -> Any:
+    """Return the function that reads the training data called "numbers" through the cache."""
+    cache = context.experimental.cache_train_dataset("numbers", "1", **settings)
+    return cache(source or Source())
+
+
 def test_made_once_and_kept(tmp_path: Path) -> None:
     source = Source()
     for _ in range(2):
         context = ready(tmp_path)
-        cached = context.experimental.cache_train_dataset("numbers", "1")(source)
-        assert read(cached) == list(range(20))
+        assert read(cache_numbers(context, source)) == list(range(20))
         assert context.wrapped_datasets
     assert source.calls == 1
     context = ready(tmp_path)
@@ -76,7 +86,7 @@ def test_no_session_before_its_configuration_is_known(
 
     source = Source()
     early = make_context(tmp_path)
-    cached = early.experimental.cache_train_dataset("numbers", "1")(source)
+    cached = cache_numbers(early, source)
     monkeypatch.setattr(tf1, "Session", spy)
     with tf.Graph().as_default(), pytest.raises(ContextStateError, match="inside of input_fn"):
         cached()
@@ -86,9 +96,8 @@ def test_no_session_before_its_configuration_is_known(
         cached()
     assert configs == [early.session_config]
     # What is there is read without any session.
-    later = make_context(tmp_path)
     with tf.Graph().as_default():
-        later.experimental.cache_train_dataset("numbers", "1")(source)()
+        cache_numbers(make_context(tmp_path), source)()
     assert len(configs) == 1
 
 
@@ -121,8 +130,8 @@ def test_what_a_dataset_may_use(tmp_path: Path) -> None:
 def test_shuffled_by_the_seed(tmp_path: Path) -> None:
     orders = []
     for skip in (False, False, True):
-        decorate = ready(tmp_path).experimental.cache_train_dataset("numbers", "1", True, skip)
-        cached = decorate(Source())
+        cache = ready(tmp_path).experimental.cache_train_dataset("numbers", "1", True, skip)
+        cached = cache(Source())
         order = read(lambda cached=cached: cached().repeat(2))
         orders.append((order[:20], order[20:]))
     assert orders[0] == orders[1]
@@ -150,7 +159,7 @@ def test_without_a_cache_folder_no_session_is_opened(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     context = EstimatorTrialContext.from_config({})
-    cached = context.experimental.cache_train_dataset("numbers", "1", shuffle=True)(Source())
+    cached = cache_numbers(context, shuffle=True)
     order = read(cached)
     assert order != list(range(20))
     assert sorted(order) == list(range(20))
@@ -186,20 +195,19 @@ def test_errors(tmp_path: Path) -> None:
             context.experimental.cache_train_dataset(name, "1")
     with pytest.raises(UnsafePathError, match="dataset_version is"):
         context.experimental.cache_validation_dataset(dataset_id="a", dataset_version="1/2")
-    wrong: list[tuple[Callable[[], Any], Any, str]] = [
+    for make, error, match in (
         (lambda: tf.data.Dataset.range(3).repeat(), DataError, "has no end"),
         (lambda: tf.data.Dataset.range(0), DataError, "is empty: it has 0 records"),
         (lambda: tf.data.Dataset.range(3).filter(lambda n: n > 3), DataError, "is empty"),
         (lambda: 3, InvalidDataTypeError, r"returned 3 \(int\)"),
         (lambda: (FEATURES, LABELS), InvalidDataTypeError, "returned .*tuple"),
-    ]
-    for make, error, match in wrong:
+    ):
         cached = context.experimental.cache_validation_dataset("wrong", "1")(make)
         with tf.Graph().as_default(), pytest.raises(error, match=match):
             cached()
     assert list((tmp_path / "cache" / "datasets" / "wrong").iterdir()) == []
-    context.experimental.cache_train_dataset("numbers", "1")
-    context.experimental.cache_train_dataset("numbers", "1")  # an input_fn that ran again
+    for _ in range(2):  # an input_fn that ran again
+        cache_numbers(context)
     with pytest.raises(CheckFailedError, match="used twice"):
         context.experimental.cache_train_dataset("numbers", "2")
     with pytest.raises(CheckFailedError, match="both used"):
@@ -207,7 +215,7 @@ def test_errors(tmp_path: Path) -> None:
     context = ready(tmp_path)
     context.wrap_dataset(tf.data.Dataset.range(3))
     with pytest.raises(CheckFailedError, match=r"after context\.wrap_dataset"):
-        context.experimental.cache_train_dataset("numbers", "1")
+        cache_numbers(context)
 
 
 class CachedTrial(Classifier):
@@ -218,86 +226,27 @@ class CachedTrial(Classifier):
     def train_data(self) -> Any:
         @self.context.experimental.cache_train_dataset("classes", "1", shuffle=True)
         def make() -> Any:
-            type(self).calls += 1
-            return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
+            CachedTrial.calls += 1
+            return self.records()
 
         return make().batch(8)
 
     def validation_data(self) -> Any:
-        @self.context.experimental.cache_validation_dataset("classes", "1")
-        def make() -> Any:
-            return tf.data.Dataset.from_tensor_slices((FEATURES[:20], LABELS[:20]))
-
-        return make().batch(8)
+        cache = self.context.experimental.cache_validation_dataset("classes", "1")
+        return cache(lambda: self.records(20))().batch(8)
 
     def more_metrics(self, logits: Any) -> dict[str, Any]:
-        shape = self.context.make_metric(logits, lambda b: np.vstack(b).shape, np.int64)
-        return {"shape": shape, "batches": self.context.make_metric(logits, len, np.int32)}
+        return {"batches": self.context.make_metric(logits, len, np.int32)}
 
 
 def test_a_trial_resumes_exactly(tmp_path: Path) -> None:
-    ends = []
-    for resume in (False, True):
-        context = make_context(tmp_path)
-        controller = EstimatorController(CachedTrial(context), context)
-        directory = tmp_path / ("resumed" if resume else "whole")
-        if resume:
-            controller.restore(tmp_path / "whole" / "9")
-        clock = FakeClock(
-            controller,
-            until=20,
-            validate_every=10,
-            unit=1,
-            save_every=0 if resume else 9,
-            directory=directory,
-            start=9 if resume else 0,
-            context=context,
-        )
-        controller.run(clock)
-        controller.close()
-        ends.append((variables_in(directory / "20"), clock.validations))
+    folder = tmp_path / "c"
+    periods = {"until": 20, "validate_every": 10, "unit": 1, "save_every": 9}
+    whole = train(CachedTrial, tmp_path, folder, **periods)
+    expected = variables_in((folder / "20").rename(tmp_path / "end"))
+    (folder / "18").rename(tmp_path / "18")
+    resumed = train(CachedTrial, tmp_path, folder, resume=9, **periods)
     assert CachedTrial.calls == 1
-    (whole, validations), (resumed, again) = ends
-    assert whole.keys() == resumed.keys()
-    for name, value in whole.items():
-        assert value.tobytes() == resumed[name].tobytes(), name
-    for (step, metrics), (step_again, metrics_again) in zip(validations, again, strict=True):
-        assert step == step_again
-        assert metrics == metrics_again
-        assert [metrics["shape/0"], metrics["shape/1"], metrics["batches"]] == [20, 2, 3]
-
-
-V1_SCRIPT = """
-import sys
-from pathlib import Path
-from detcore_estimator._tf import tf, tf1
-tf1.disable_v2_behavior()
-tf1.enable_resource_variables()
-sys.path.insert(0, sys.argv[1])
-from test_cache import ready, read, Source
-import numpy as np
-for _ in range(2):
-    context = ready(Path(sys.argv[2]))
-    cached = context.experimental.cache_train_dataset("numbers", "1", shuffle=True)(Source())
-    assert sorted(read(cached)) == list(range(20))
-    assert context.wrapped_datasets
-    with tf.Graph().as_default(), tf1.Session() as session:
-        step = tf1.data.make_one_shot_iterator(cached().batch(8)).get_next()
-        total = lambda batches: sum(batch["a"].sum() for batch in batches)
-        value, update = context.make_metric({"a": step}, total, int)
-        session.run(tf1.local_variables_initializer())
-        for _ in range(3):
-            session.run(update)
-        assert session.run(value) == 190
-print("fine")
-"""
-
-
-def test_where_v2_behaviour_is_off(tmp_path: Path) -> None:
-    result = subprocess.run(
-        [sys.executable, "-c", V1_SCRIPT, str(Path(__file__).parent), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert result.stdout.strip() == "fine", result.stderr
+    assert_same(variables_in(folder / "20"), expected)
+    assert resumed.validations == whole.validations
+    assert [metrics["batches"] for _, metrics in whole.validations] == [3, 3]

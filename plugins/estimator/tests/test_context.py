@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from estimator_fakes import make_context
+from estimator_models import run_python
 
 import detcore_estimator
 from detcore import TrialContext
@@ -31,10 +30,6 @@ class Worker:
 
     def get_size(self) -> int:
         return self.size
-
-
-def with_setup(context: EstimatorTrialContext, **changes: Any) -> EstimatorTrialContext:
-    return EstimatorTrialContext(dataclasses.replace(context.setup, **changes))
 
 
 def elements(make: Any) -> list[Any]:
@@ -92,8 +87,7 @@ def test_what_is_no_optimizer(tmp_path: Path, value: Any) -> None:
 
 
 def test_an_optimizer_that_adds_up_stays_what_it_is(tmp_path: Path) -> None:
-    config = {"optimizations": {"aggregation_frequency": 4}}
-    context = with_setup(make_context(tmp_path), config=config)
+    context = make_context(tmp_path, config={"optimizations": {"aggregation_frequency": 4}})
     optimizer = tf1.train.AdamOptimizer()
     assert context.wrap_optimizer(optimizer) is optimizer
     assert isinstance(optimizer, tf1.train.AdamOptimizer)
@@ -105,7 +99,7 @@ def test_an_optimizer_that_adds_up_stays_what_it_is(tmp_path: Path) -> None:
     made = context.wrap_optimizer(lambda: tf1.train.GradientDescentOptimizer(0.1))()
     assert type(made) is not tf1.train.GradientDescentOptimizer
     for optimizations in ({"aggregation_frequency": 1}, {}, None):
-        context = with_setup(make_context(tmp_path), config={"optimizations": optimizations})
+        context = make_context(tmp_path, config={"optimizations": optimizations})
         plain = context.wrap_optimizer(tf1.train.AdamOptimizer())
         assert type(plain) is tf1.train.AdamOptimizer
 
@@ -115,7 +109,7 @@ def test_optimizers_of_several_workers(tmp_path: Path) -> None:
         def apply_gradients(self, grads_and_vars: Any) -> None:
             raise NotImplementedError
 
-    context = with_setup(make_context(tmp_path), distributed=Worker(1, 2))
+    context = make_context(tmp_path, distributed=Worker(1, 2))
     with pytest.raises(CheckFailedError, match=r"'Adam'.*with 2 worker"):
         context.wrap_optimizer("Adam")
     with pytest.raises(InvalidExperimentError, match="cannot be exchanged between workers"):
@@ -126,19 +120,15 @@ def test_optimizers_of_several_workers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_shards_are_disjoint_and_cover_the_data(tmp_path: Path, size: int) -> None:
-    shards = []
-    for rank in range(size):
-        context = with_setup(make_context(tmp_path), distributed=Worker(rank, size))
-
-        def make(context: Any = context) -> Any:
-            return context.wrap_dataset(tf.data.Dataset.range(7))
-
-        shards.append([int(value) for value in elements(make)])
+    def read(rank: int, size: int, **settings: Any) -> list[int]:
+        context = make_context(tmp_path, distributed=Worker(rank, size))
+        values = elements(lambda: context.wrap_dataset(tf.data.Dataset.range(7), **settings))
         assert len(context.wrapped_datasets) == 1
+        return [int(value) for value in values]
+
+    shards = [read(rank, size) for rank in range(size)]
     assert shards == [list(range(7))[rank::size] for rank in range(size)]
-    context = with_setup(make_context(tmp_path), distributed=Worker(1, 2))
-    whole = elements(lambda: context.wrap_dataset(tf.data.Dataset.range(7), shard_dataset=False))
-    assert [int(value) for value in whole] == list(range(7))
+    assert read(1, 2, shard_dataset=False) == list(range(7))
 
 
 def test_what_is_no_dataset_is_returned(tmp_path: Path) -> None:
@@ -171,13 +161,15 @@ def test_make_metric_is_reached_in_both_ways(tmp_path: Path) -> None:
     assert context.reducers is context.reducers
 
 
+NO_TENSORFLOW = """
+import sys
+from detcore_estimator import EstimatorTrialContext, MetricReducer
+context = EstimatorTrialContext.from_config({})
+context.wrap_dataset(3)
+assert 'tensorflow' not in sys.modules
+"""
+
+
 def test_the_context_imports_no_tensorflow() -> None:
-    code = (
-        "import sys\n"
-        "from detcore_estimator import EstimatorTrialContext, MetricReducer\n"
-        "context = EstimatorTrialContext.from_config({})\n"
-        "context.wrap_dataset(3)\n"
-        "assert 'tensorflow' not in sys.modules\n"
-    )
-    subprocess.run([sys.executable, "-W", "error", "-c", code], check=True)
+    run_python("-W", "error", "-c", NO_TENSORFLOW)
     assert EstimatorContext.__module__ == "detcore_estimator._context"

@@ -7,16 +7,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from estimator_fakes import FEATURES, LABELS, FakeClock, make_context, variables_in
+from estimator_fakes import (
+    FEATURES,
+    LABELS,
+    assert_same,
+    make_context,
+    opened,
+    train,
+    variables_in,
+)
 
 import detcore_estimator
 from detcore.errors import InvalidExperimentError
-from detcore_estimator._controller import EstimatorController
 from detcore_estimator._tf import tf, tf1, tf_estimator
 
-estimator = tf_estimator()
+estimator: Any = tf_estimator()
 # From TensorFlow 2.16 on there is nothing to test here.
-pytestmark = pytest.mark.skipif(estimator is None, reason="this TensorFlow has no tf.estimator")
+pytestmark = [
+    pytest.mark.skipif(estimator is None, reason="this TensorFlow has no tf.estimator"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),
+    pytest.mark.filterwarnings("ignore::UserWarning"),
+]
 
 UNTIL = 23
 
@@ -37,7 +48,6 @@ class Premade(detcore_estimator.EstimatorTrial):
         ]
 
     def build_estimator(self) -> Any:
-        assert estimator is not None
         optimizer = self.context.wrap_optimizer(tf1.train.AdagradOptimizer(0.1))
         return tf1.estimator.DNNClassifier(
             [8, 4], self.columns(), optimizer=optimizer, dropout=0.2, batch_norm=True
@@ -50,17 +60,14 @@ class Premade(detcore_estimator.EstimatorTrial):
         return self.context.wrap_dataset(tf.data.Dataset.from_tensor_slices(records))
 
     def build_train_spec(self) -> Any:
-        assert estimator is not None
         return estimator.TrainSpec(lambda: self.dataset(50).shuffle(50).repeat().batch(8))
 
     def build_validation_spec(self) -> Any:
-        assert estimator is not None
         return estimator.EvalSpec(
             lambda: self.dataset(20).batch(8), steps=None, exporters=self.exporters
         )
 
     def build_serving_input_receiver_fns(self) -> dict[str, Any]:
-        assert estimator is not None
         spec = tf.feature_column.make_parse_example_spec(self.columns())
         return {"parsing": estimator.export.build_parsing_serving_input_receiver_fn(spec)}
 
@@ -69,7 +76,6 @@ class PremadeV2(Premade):
     """The same of TensorFlow 2, with a Keras optimizer."""
 
     def build_estimator(self) -> Any:
-        assert estimator is not None
         optimizer = self.context.wrap_optimizer(tf.keras.optimizers.legacy.Adam(0.01))
         return estimator.DNNClassifier([8, 4], self.columns(), optimizer=optimizer)
 
@@ -78,7 +84,6 @@ class Linear(Premade):
     """A linear model, whose optimizer is made by its name."""
 
     def build_estimator(self) -> Any:
-        assert estimator is not None
         optimizer = self.context.wrap_optimizer("Ftrl")
         return estimator.LinearClassifier(self.columns(), optimizer=optimizer)
 
@@ -89,7 +94,6 @@ class KerasModel(Premade):
     format = "checkpoint"
 
     def build_estimator(self) -> Any:
-        assert estimator is not None
         tf.keras.utils.set_random_seed(4)
         model = tf.keras.Sequential(
             [
@@ -116,62 +120,26 @@ class KerasModelWithSaver(KerasModel):
     format = "saver"
 
 
-def train(
-    trial_class: type[Premade],
-    tmp_path: Path,
-    directory: Path,
-    *,
-    resume: int = 0,
-    stop_at: int = 0,
-) -> FakeClock:
-    context = make_context(tmp_path)
-    controller = EstimatorController(trial_class(context), context)
-    if resume:
-        controller.restore(directory / str(resume))
-    clock = FakeClock(
-        controller,
-        until=UNTIL,
-        validate_every=10,
-        directory=directory,
-        start=resume,
-        stop_at=stop_at,
-        context=context,
-    )
-    try:
-        controller.run(clock)
-    finally:
-        controller.close()
-    return clock
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize(
     "trial_class", [Premade, PremadeV2, Linear, KerasModel, KerasModelWithSaver]
 )
 def test_trains_validates_and_resumes_exactly(tmp_path: Path, trial_class: type[Premade]) -> None:
-    straight = train(trial_class, tmp_path, tmp_path / "straight")
-    stopped = train(trial_class, tmp_path, tmp_path / "other", stop_at=7)
-    resumed = train(trial_class, tmp_path, tmp_path / "other", resume=7)
+    periods = {"until": UNTIL, "validate_every": 10}
+    straight = train(trial_class, tmp_path, tmp_path / "straight", **periods)
+    stopped = train(trial_class, tmp_path, tmp_path / "other", stop_at=7, **periods)
+    resumed = train(trial_class, tmp_path, tmp_path / "other", resume=7, **periods)
 
     assert stopped.batches + resumed.batches == straight.batches
     assert resumed.validations == straight.validations
     assert {"accuracy", "loss", "global_step"} <= set(straight.validations[0][1])
-    expected = variables_in(tmp_path / "straight" / str(UNTIL))
-    found = variables_in(tmp_path / "other" / str(UNTIL))
-    assert found.keys() == expected.keys()
-    for name, value in expected.items():
-        np.testing.assert_array_equal(found[name], value, err_msg=name)
+    found, expected = (variables_in(tmp_path / f"{n}/{UNTIL}") for n in ("other", "straight"))
+    assert_same(found, expected)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_exporters_of_tf_estimator_are_honoured(tmp_path: Path) -> None:
-    assert estimator is not None
 
     class Exporting(Premade):
         def build_validation_spec(self) -> Any:
-            assert estimator is not None
             receiver = self.build_serving_input_receiver_fns()["parsing"]
             self.exporters = [
                 estimator.BestExporter("best", receiver),
@@ -180,13 +148,7 @@ def test_exporters_of_tf_estimator_are_honoured(tmp_path: Path) -> None:
             ]
             return super().build_validation_spec()
 
-    context = make_context(tmp_path)
-    controller = EstimatorController(Exporting(context), context)
-    clock = FakeClock(
-        controller, until=20, validate_every=10, directory=tmp_path / "c", context=context
-    )
-    controller.run(clock)
-    controller.close()
+    train(Exporting, tmp_path, tmp_path / "c", until=20, validate_every=10)
 
     exports = tmp_path / "trial" / "estimator" / "export"
     assert len(list((exports / "latest").iterdir())) == 2
@@ -199,20 +161,16 @@ def test_exporters_of_tf_estimator_are_honoured(tmp_path: Path) -> None:
 def test_a_distribution_strategy_is_refused(tmp_path: Path) -> None:
     class Mirrored(Premade):
         def build_estimator(self) -> Any:
-            assert estimator is not None
             config = estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy(["cpu:0"]))
             return tf1.estimator.DNNClassifier([8], self.columns(), config=config)
 
-    context = make_context(tmp_path)
-    with pytest.raises(InvalidExperimentError, match="slots_per_trial"):
-        EstimatorController(Mirrored(context), context)
+    refused = pytest.raises(InvalidExperimentError, match="slots_per_trial")
+    with refused, opened(Mirrored, tmp_path):
+        pass
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_same_steps_as_tf_estimator_itself(tmp_path: Path) -> None:
     """Without anything random in the step, the losses are those of a bare ``train``."""
-    assert estimator is not None
     losses: list[float] = []
 
     class Watch(tf1.train.SessionRunHook):  # type: ignore[misc]
@@ -225,7 +183,6 @@ def test_the_same_steps_as_tf_estimator_itself(tmp_path: Path) -> None:
 
     class Plain(Premade):
         def build_estimator(self) -> Any:
-            assert estimator is not None
             optimizer = self.context.wrap_optimizer(tf1.train.AdagradOptimizer(0.1))
             config = estimator.RunConfig(model_dir=str(tmp_path / "bare"), tf_random_seed=3)
 
@@ -240,13 +197,12 @@ def test_the_same_steps_as_tf_estimator_itself(tmp_path: Path) -> None:
             return estimator.Estimator(model_fn, config=config)
 
         def build_train_spec(self) -> Any:
-            assert estimator is not None
             return estimator.TrainSpec(lambda: self.dataset(50).batch(10).repeat())
 
         def build_serving_input_receiver_fns(self) -> dict[str, Any]:
             return {}
 
-    clock = train(Plain, tmp_path, tmp_path / "c")
+    clock = train(Plain, tmp_path, until=UNTIL)
     trial = Plain(make_context(tmp_path))
     bare = trial.build_estimator()
     bare.train(trial.build_train_spec().input_fn, steps=UNTIL, hooks=[Watch()])

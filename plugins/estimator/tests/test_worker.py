@@ -9,11 +9,12 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from estimator_models import run_python
+
 PROGRAM = """
 import json, os, sys
 from pathlib import Path
 
-sys.path.insert(0, {tests!r})
 from detcore.trial import PrepareOptions
 from detcore_estimator._worker import prepare_worker
 
@@ -31,8 +32,7 @@ def noting(self, target="", graph=None, config=None):
 tf1.Session.__init__ = noting
 
 import detcore_estimator
-from estimator_fakes import Classifier, FakeClock, make_context, raw_input
-from detcore_estimator._controller import EstimatorController
+from estimator_fakes import Classifier, opened, raw_input, train
 
 
 class Trial(Classifier):
@@ -43,7 +43,7 @@ class Trial(Classifier):
         return detcore_estimator.Estimator(self.model_fn, config=config)
 
     def build_serving_input_receiver_fns(self):
-        return {{"raw": raw_input}}
+        return {"raw": raw_input}
 
     def train_data(self):
         make = self.context.experimental.cache_train_dataset("digits", "1", shuffle=True)
@@ -53,39 +53,25 @@ class Trial(Classifier):
         make = self.context.experimental.cache_validation_dataset("digits", "1")
         return make(self.records)().batch(8)
 
-    def records(self):
-        from estimator_fakes import FEATURES, LABELS
-        return tf.data.Dataset.from_tensor_slices((FEATURES, LABELS))
-
 
 folder = Path(sys.argv[1])
-context = make_context(folder)
-controller = EstimatorController(Trial(context), context)
-assert controller.batches_per_epoch() == 7
-clock = FakeClock(controller, until=10, validate_every=5, directory=folder / "c", context=context)
-controller.run(clock)
-controller.close()
-result = {{
+with opened(Trial, folder) as controller:
+    assert controller.batches_per_epoch() == 7
+clock = train(Trial, folder, folder / "c", until=10, validate_every=5)
+result = {
     "threads": threads,
     "eager": tf.executing_eagerly(),
     "tasks": len(os.listdir("/proc/self/task")),
     "loss": [batch["loss"] for batch in clock.batches],
     "validations": clock.validations,
-}}
+}
 print("RESULT" + json.dumps(result))
 """
 
 
 def run(tmp_path: Path, *, threads: int) -> dict[str, Any]:
-    program = PROGRAM.format(tests=str(Path(__file__).parent))
-    done = subprocess.run(
-        [sys.executable, "-c", program, str(tmp_path), str(threads)],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    [line] = [line for line in done.stdout.splitlines() if line.startswith("RESULT")]
+    stdout = run_python("-c", PROGRAM, tmp_path, threads)
+    [line] = [line for line in stdout.splitlines() if line.startswith("RESULT")]
     result: dict[str, Any] = json.loads(line.removeprefix("RESULT"))
     return result
 

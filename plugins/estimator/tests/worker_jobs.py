@@ -6,9 +6,12 @@ check is a function ``check_*(workers, folder)``; what came of it is written by 
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import importlib.metadata
+import itertools
 import json
+import shutil
 import sys
 import traceback
 from collections.abc import Callable, Mapping
@@ -16,10 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from estimator_fakes import FakeClock, make_context
+import pytest
+from estimator_fakes import FakeClock, assert_same, make_context
 
 import detcore_estimator
 from detcore.distributed import DistributedContext
+from detcore.errors import DetcoreError
+from detcore.metrics import AUROC
 from detcore.trial import PrepareOptions
 from detcore_estimator._context import EstimatorTrialContext
 from detcore_estimator._controller import EstimatorController
@@ -27,7 +33,6 @@ from detcore_estimator._tf import tf, tf1
 from detcore_estimator._worker import prepare_worker
 
 SEED = 7
-ALONE = {"rank": 0, "size": 1, "local_rank": 0, "local_size": 1, "cross_rank": 0, "cross_size": 1}
 RNG = np.random.default_rng(4)
 X = RNG.normal(size=(96, 3)).astype("float32")
 Y = (X @ np.array([1.0, -2.0, 0.5])).astype("float32")
@@ -49,15 +54,11 @@ class Workers:
     def size(self) -> int:
         return self.distributed.size
 
-    def context(
-        self, *, alone: bool = False, optimizations: Mapping[str, Any] | None = None
-    ) -> EstimatorTrialContext:
-        folder = self.tmp_path / str(self.rank)
-        setup = make_context(folder).setup
-        distributed = DistributedContext(**ALONE) if alone else self.distributed
-        config = {"optimizations": dict(optimizations or {})}
-        return EstimatorTrialContext(
-            dataclasses.replace(setup, config=config, distributed=distributed)
+    def context(self, *, alone: bool = False, **optimizations: Any) -> EstimatorTrialContext:
+        return make_context(
+            self.tmp_path / str(self.rank),
+            config={"optimizations": optimizations},
+            distributed=DistributedContext() if alone else self.distributed,
         )
 
 
@@ -75,51 +76,39 @@ class WorkersClock(FakeClock):
         distributed.barrier()
 
 
+def zeros(name: str, *shape: int, **settings: Any) -> Any:
+    return tf1.get_variable(name, shape, initializer=tf1.zeros_initializer(), **settings)
+
+
 class Linear(detcore_estimator.EstimatorTrial):
     """A regression whose variables start at zero, so that only what is trained counts.
 
     Attributes:
         train_op: Makes the training operation from an optimizer's wrapper and the loss.
         batch: Records in a worker's batch.
+        settings: Other values of the attributes.
     """
 
-    def __init__(
-        self,
-        context: Any,
-        *,
-        train_op: Callable[[Any, Any], Any],
-        batch: int,
-        num_records: int = 96,
-        has_embedding: bool = False,
-        metrics: Callable[[Any, Any, Any], Mapping[str, Any]] | None = None,
-        dropout: float = 0.0,
-        is_shuffled: bool = False,
-        is_length_known: bool = True,
-        eval_batch: int | None = None,
-        num_eval_records: int = 96,
-        hooks: Any = (),
-    ) -> None:
+    train_op: Callable[[Any, Any], Any]
+    batch = 2
+    num_records = 96
+    has_embedding = False
+    metrics: Callable[[Any, Any, Any], Mapping[str, Any]] | None = None
+    dropout = 0.0
+    is_shuffled = False
+    is_length_known = True
+    eval_batch: int | None = None
+    num_eval_records = 96
+    hooks: Any = ()
+
+    def __init__(self, context: Any, **settings: Any) -> None:
         super().__init__(context)
-        self.context = context
-        self.train_op = train_op
-        self.batch = batch
-        self.num_records = num_records
-        self.has_embedding = has_embedding
-        self.metrics = metrics
-        self.dropout = dropout
-        self.is_shuffled = is_shuffled
-        self.is_length_known = is_length_known
-        self.eval_batch = eval_batch or batch
-        self.num_eval_records = num_eval_records
-        self.hooks = hooks
+        vars(self).update({"train_op": sgd, **settings})
 
     def model_fn(self, features: Any, labels: Any, mode: str) -> Any:
-        kernel = tf1.get_variable("kernel", [3], initializer=tf1.zeros_initializer())
-        bias = tf1.get_variable("bias", [], initializer=tf1.zeros_initializer())
+        kernel, bias = zeros("kernel", 3), zeros("bias")
+        moving = zeros("moving", 3, trainable=False)
         x = features["x"]
-        moving = tf1.get_variable(
-            "moving", [3], initializer=tf1.zeros_initializer(), trainable=False
-        )
         if mode == "train":
             if self.dropout:
                 x = tf.nn.dropout(x, rate=self.dropout)
@@ -129,8 +118,7 @@ class Linear(detcore_estimator.EstimatorTrial):
             )
         predictions = tf.linalg.matvec(x, kernel) + bias
         if self.has_embedding:
-            table = tf1.get_variable("table", [5, 1], initializer=tf1.zeros_initializer())
-            predictions += tf.nn.embedding_lookup(table, features["word"])[:, 0]
+            predictions += tf.nn.embedding_lookup(zeros("table", 5, 1), features["word"])[:, 0]
         loss = tf.reduce_mean(tf.square(predictions - labels))
         loss += 0.01 * tf.reduce_sum(tf.square(bias - 1.0))
         if mode == "eval":
@@ -164,7 +152,8 @@ class Linear(detcore_estimator.EstimatorTrial):
 
     def build_validation_spec(self) -> Any:
         return detcore_estimator.EvalSpec(
-            lambda: self.data(self.num_eval_records, self.eval_batch, train=False), steps=None
+            lambda: self.data(self.num_eval_records, self.eval_batch or self.batch, train=False),
+            steps=None,
         )
 
 
@@ -179,7 +168,7 @@ class Trained:
 
 def train(
     context: EstimatorTrialContext,
-    folder: Path | None,
+    folder: Path | None = None,
     *,
     until: int,
     resume: int = 0,
@@ -187,21 +176,15 @@ def train(
     **trial: Any,
 ) -> Trained:
     """Train to a batch, with checkpoints in a folder; perhaps from one of them."""
-    controller = EstimatorController(Linear(context, **trial), context)
-    controller.batches_per_epoch()
-    if resume:
-        assert folder is not None
-        controller.restore(folder / str(resume))
-    ticking = WorkersClock(
-        controller,
-        until=until,
-        context=context,
-        directory=folder,
-        start=resume,
-        **(clock or {}),
-    )
-    own: dict[str, np.ndarray] = {}
-    try:
+    with contextlib.closing(EstimatorController(Linear(context, **trial), context)) as controller:
+        controller.batches_per_epoch()
+        if resume:
+            assert folder is not None
+            controller.restore(folder / str(resume))
+        ticking = WorkersClock(
+            controller, until=until, directory=folder, start=resume, **(clock or {})
+        )
+        own: dict[str, np.ndarray] = {}
         controller.run(ticking)
         training = controller._training
         assert training is not None
@@ -209,20 +192,30 @@ def train(
         for name, key in (("", tf1.GraphKeys.GLOBAL_VARIABLES), ("local/", "local_variables")):
             for variable in graph.get_collection(key):
                 own[name + variable.op.name] = training.session.run(variable)
-    finally:
-        controller.close()
     variables = context.distributed.broadcast(own)
     return Trained(variables, own, ticking)
 
 
-def sgd(wrap: Any, loss: Any) -> Any:
-    optimizer = wrap(tf1.train.GradientDescentOptimizer(0.1))
+def opened(workers: Workers, **trial: Any) -> contextlib.closing[EstimatorController]:
+    context = workers.context()
+    return contextlib.closing(EstimatorController(Linear(context, **trial), context))
+
+
+def minimize(optimizer: Any, loss: Any) -> Any:
     return optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+
+
+def gradients_of(loss: Any) -> list[Any]:
+    variables = tf1.trainable_variables()
+    return list(zip(tf1.gradients(loss, variables), variables, strict=True))
+
+
+def sgd(wrap: Any, loss: Any) -> Any:
+    return minimize(wrap(tf1.train.GradientDescentOptimizer(0.1)), loss)
 
 
 def adam(wrap: Any, loss: Any) -> Any:
-    optimizer = wrap(tf1.train.AdamOptimizer(0.1))
-    return optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+    return minimize(wrap(tf1.train.AdamOptimizer(0.1)), loss)
 
 
 def clipped(wrap: Any, loss: Any) -> Any:
@@ -235,9 +228,7 @@ def clipped(wrap: Any, loss: Any) -> Any:
 
 def own_gradients(wrap: Any, loss: Any) -> Any:
     optimizer = wrap(tf1.train.GradientDescentOptimizer(0.1))
-    variables = tf1.trainable_variables()
-    pairs = zip(tf1.gradients(loss, variables), variables, strict=True)
-    return optimizer.apply_gradients(pairs, global_step=tf1.train.get_global_step())
+    return optimizer.apply_gradients(gradients_of(loss), tf1.train.get_global_step())
 
 
 def legacy_updates(wrap: Any, loss: Any) -> Any:
@@ -249,24 +240,18 @@ def legacy_updates(wrap: Any, loss: Any) -> Any:
 def legacy_minimize(wrap: Any, loss: Any) -> Any:
     optimizer = wrap(tf.keras.optimizers.legacy.SGD(0.1, clipnorm=0.5))
     optimizer.iterations = tf1.train.get_or_create_global_step()
-    variables = tf1.trainable_variables()
-    gradients = tf1.gradients(loss, variables)
-    return optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    return optimizer.apply_gradients(gradients_of(loss))
 
 
 def new_keras(wrap: Any, loss: Any) -> Any:
-    optimizer = wrap(tf.keras.optimizers.Adam(0.1))
-    variables = tf1.trainable_variables()
-    gradients = tf1.gradients(loss, variables)
-    train = optimizer.apply_gradients(zip(gradients, variables, strict=True))
+    train = wrap(tf.keras.optimizers.Adam(0.1)).apply_gradients(gradients_of(loss))
     step = tf1.train.get_global_step()
     with tf1.control_dependencies([train]):
         return tf1.assign_add(step, 1).op
 
 
 def made_later(wrap: Any, loss: Any) -> Any:
-    optimizer = wrap(lambda: tf1.train.GradientDescentOptimizer(0.1))()
-    return optimizer.minimize(loss, global_step=tf1.train.get_global_step())
+    return minimize(wrap(lambda: tf1.train.GradientDescentOptimizer(0.1))(), loss)
 
 
 IS_KERAS_2 = importlib.metadata.version("keras").startswith("2.")
@@ -279,88 +264,73 @@ def same(
     one: Mapping[str, np.ndarray], other: Mapping[str, np.ndarray], *, within: float = 0.0
 ) -> None:
     """Assert that all but what depends on a worker's own batches is equal."""
-    names = {n for n in one if "moving" not in n and not n.startswith("local/")}
-    assert names == {n for n in other if "moving" not in n and not n.startswith("local/")}
+    names, other_names = (
+        {n for n in values if "moving" not in n and not n.startswith("local/")}
+        for values in (one, other)
+    )
+    assert names == other_names
     for name in sorted(names):
-        if within:
-            np.testing.assert_allclose(one[name], other[name], rtol=0, atol=within, err_msg=name)
-        else:
-            np.testing.assert_array_equal(one[name], other[name], err_msg=name)
+        np.testing.assert_allclose(one[name], other[name], rtol=0, atol=within, err_msg=name)
 
 
 def check_equals_one_worker(workers: Workers, folder: Path) -> None:
     """N workers with a batch each train as one worker with all of them."""
-    for make in OPTIMIZERS:
-        for has_embedding in (False, True):
-            setting = {"train_op": make, "has_embedding": has_embedding, "until": 6}
-            together = train(workers.context(), None, batch=4, **setting)
-            alone = train(workers.context(alone=True), None, batch=4 * workers.size, **setting)
-            try:
-                assert np.all(alone.own["kernel"] != 0)
-                same(together.own, alone.own, within=1e-6)
-                same(together.own, together.variables)
-            except AssertionError as error:
-                raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
+    for make, has_embedding in itertools.product(OPTIMIZERS, (False, True)):
+        setting = {"train_op": make, "has_embedding": has_embedding, "until": 6}
+        together = train(workers.context(), batch=4, **setting)
+        alone = train(workers.context(alone=True), batch=4 * workers.size, **setting)
+        try:
+            assert np.all(alone.own["kernel"] != 0)
+            same(together.own, alone.own, within=1e-6)
+            same(together.own, together.variables)
+        except AssertionError as error:
+            raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
 
 
 def check_adding_up(workers: Workers, folder: Path) -> None:
     """Gradients of k batches make one step, and the step counts batches."""
-    for make in OPTIMIZERS:
-        for has_embedding in (False, True):
-            if has_embedding and make is clipped:
-                # TensorFlow's norm takes rows that occur twice apart; added up, they are one.
-                continue
-            setting = {"train_op": make, "has_embedding": has_embedding}
-            optimizations = {"aggregation_frequency": 3}
-            large = train(
-                workers.context(alone=True), None, until=2, batch=6 * workers.size, **setting
-            )
-            small = train(
-                workers.context(optimizations=optimizations), None, until=6, batch=2, **setting
-            )
-            one = train(
-                workers.context(alone=True, optimizations=optimizations),
-                None,
-                until=6,
-                batch=2 * workers.size,
-                **setting,
-            )
-            try:
-                for added in (small, one):
-                    assert added.own["global_step"] == 6
-                    counts = {"global_step", "Adam/iterations", "iterations", "Adam/iter"}
-                    kept = [
-                        {k: v for k, v in each.own.items() if k.split(":")[0] not in counts}
-                        for each in (added, large)
-                    ]
-                    if "legacy" in make.__name__ or make is new_keras:
-                        # Adam of Keras corrects by its iterations, which count batches.
-                        continue
-                    same(*kept, within=1e-6)
-                same(small.own, small.variables)
-            except AssertionError as error:
-                raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
+    counts = {"global_step", "Adam/iterations", "iterations", "Adam/iter"}
+
+    def state(trained: Trained) -> dict[str, np.ndarray]:
+        return {k: v for k, v in trained.own.items() if k.split(":")[0] not in counts}
+
+    for make, has_embedding in itertools.product(OPTIMIZERS, (False, True)):
+        if has_embedding and make is clipped:
+            # TensorFlow's norm takes rows that occur twice apart; added up, they are one.
+            continue
+        setting = {"train_op": make, "has_embedding": has_embedding}
+        whole = 2 * workers.size
+        large = train(workers.context(alone=True), until=2, batch=3 * whole, **setting)
+        small = train(workers.context(aggregation_frequency=3), until=6, batch=2, **setting)
+        context = workers.context(alone=True, aggregation_frequency=3)
+        one = train(context, until=6, batch=whole, **setting)
+        try:
+            for added in (small, one):
+                assert added.own["global_step"] == 6
+                # Adam of Keras corrects by its iterations, which count batches.
+                if "legacy" not in make.__name__ and make is not new_keras:
+                    same(state(added), state(large), within=1e-6)
+            same(small.own, small.variables)
+        except AssertionError as error:
+            raise AssertionError(f"{make.__name__} embedding={has_embedding}") from error
 
 
 def check_sums_of_gradients(workers: Workers, folder: Path) -> None:
     """average_aggregated_gradients: false multiplies the step."""
-    optimizations = {"aggregation_frequency": 2, "average_aggregated_gradients": False}
-    sums = train(workers.context(optimizations=optimizations), None, until=2, batch=2, train_op=sgd)
-    means = train(
-        workers.context(optimizations={"aggregation_frequency": 2}),
-        None,
-        until=2,
-        batch=2,
-        train_op=sgd,
+    sums, means = (
+        train(
+            workers.context(aggregation_frequency=2, average_aggregated_gradients=is_mean), until=2
+        )
+        for is_mean in (False, True)
     )
     np.testing.assert_allclose(sums.own["kernel"], 2 * means.own["kernel"], rtol=1e-6, atol=0)
 
 
 def check_compression(workers: Workers, folder: Path) -> None:
     """Half precision is what travels: close to the full one, and not the same."""
-    setting = {"until": 6, "batch": 4, "train_op": sgd, "has_embedding": True}
-    halves = train(workers.context(optimizations={"gradient_compression": True}), None, **setting)
-    full = train(workers.context(), None, **setting)
+    setting = {"until": 6, "batch": 4, "has_embedding": True}
+    halves = train(workers.context(gradient_compression=True), **setting)
+    full = train(workers.context(), **setting)
     same(halves.own, full.own, within=5e-3)
     assert np.any(halves.own["kernel"] != full.own["kernel"])
     same(halves.own, halves.variables)
@@ -368,21 +338,18 @@ def check_compression(workers: Workers, folder: Path) -> None:
 
 def check_uneven_shards(workers: Workers, folder: Path) -> None:
     """Workers whose pass ends earlier begin the next; each record counts when it is trained on."""
+    num_records = 2 * workers.size + 3
+    shard = len(range(workers.rank, num_records, workers.size))
+    batches = [min(2, shard - start) for start in range(0, shard, 2)]
+    expected = [batches[i % len(batches)] for i in range(11)]
     for is_length_known in (True, False):
-        context = workers.context()
         trained = train(
-            context,
-            None,
+            workers.context(),
             until=11,
-            batch=2,
-            num_records=2 * workers.size + 3,
-            train_op=sgd,
+            num_records=num_records,
             is_length_known=is_length_known,
             clock={"unit": 4},
         )
-        shard = len(range(workers.rank, 2 * workers.size + 3, workers.size))
-        batches = [min(2, shard - start) for start in range(0, shard, 2)]
-        expected = [batches[i % len(batches)] for i in range(11)]
         assert [batch["records"] for batch in trained.clock.batches] == expected
         assert trained.clock.records == [sum(expected[:4]), sum(expected[4:8]), sum(expected[8:])]
         same(trained.own, trained.variables)
@@ -390,20 +357,14 @@ def check_uneven_shards(workers: Workers, folder: Path) -> None:
 
 def check_epoch_is_agreed(workers: Workers, folder: Path) -> None:
     """All workers name the longest pass, and an empty shard is told to all."""
-    context = workers.context()
-    controller = EstimatorController(
-        Linear(context, train_op=sgd, batch=1, num_records=2 * workers.size + 1), context
-    )
-    assert controller.batches_per_epoch() == 3
-    controller.close()
+    with opened(workers, batch=1, num_records=2 * workers.size + 1) as controller:
+        assert controller.batches_per_epoch() == 3
     if workers.size > 1:
-        context = workers.context()
-        controller = EstimatorController(
-            Linear(context, train_op=sgd, batch=1, num_records=workers.size - 1), context
-        )
-        with raises("1 of", f"rank {workers.size - 1} says"):
+        with (
+            opened(workers, batch=1, num_records=workers.size - 1) as controller,
+            pytest.raises(DetcoreError, match=rf"(?s)1 of.*rank {workers.size - 1} says"),
+        ):
             controller.batches_per_epoch()
-        controller.close()
 
 
 def check_unwrapped_optimizer(workers: Workers, folder: Path) -> None:
@@ -411,9 +372,7 @@ def check_unwrapped_optimizer(workers: Workers, folder: Path) -> None:
 
     def one_of_two(wrap: Any, loss: Any) -> Any:
         kernel, bias = tf1.trainable_variables()
-        first = wrap(tf1.train.GradientDescentOptimizer(0.1)).minimize(
-            loss, global_step=tf1.train.get_global_step(), var_list=[kernel]
-        )
+        first = wrap(tf1.train.GradientDescentOptimizer(0.1)).minimize(loss, var_list=[kernel])
         second = tf1.train.AdamOptimizer(0.1).minimize(loss, var_list=[bias])
         return tf.group(first, second)
 
@@ -422,9 +381,8 @@ def check_unwrapped_optimizer(workers: Workers, folder: Path) -> None:
         return legacy_updates(lambda optimizer: optimizer, loss)
 
     for make, names in ((one_of_two, "bias"), (keras, "kernel, bias")):
-        context = workers.context()
-        with raises("would have a different model", f": {names}."):
-            EstimatorController(Linear(context, train_op=make, batch=2), context)
+        with pytest.raises(DetcoreError, match=f"would have a different model.*: {names}[.]"):
+            opened(workers, train_op=make)
 
 
 def check_values_come_from_the_chief(workers: Workers, folder: Path) -> None:
@@ -435,23 +393,17 @@ def check_values_come_from_the_chief(workers: Workers, folder: Path) -> None:
             (kernel,) = (v for v in tf1.trainable_variables() if v.op.name == "kernel")
             kernel.load(np.full(3, workers.rank + 1.0, "float32"), session)
 
-    trained = train(workers.context(), None, until=1, batch=2, train_op=sgd, hooks=[Disturbing()])
+    trained = train(workers.context(), until=1, hooks=[Disturbing()])
     same(trained.own, trained.variables)
     assert abs(trained.own["kernel"][0] - 1.0) < 1.0
 
 
 def check_dropout_differs(workers: Workers, folder: Path) -> None:
-    """Each worker draws its own numbers; with the same data, losses then differ."""
-    trained = train(workers.context(), None, until=3, batch=4, train_op=sgd, dropout=0.5)
-    alone = train(workers.context(alone=True), None, until=3, batch=4, train_op=sgd, dropout=0.5)
-    assert len(trained.clock.batches) == len(alone.clock.batches) == 3
-    # The keys of the random operations are what differs.
-    context = workers.context()
-    controller = EstimatorController(Linear(context, train_op=sgd, batch=4, dropout=0.5), context)
-    graph = controller._graph.graph
-    (draw,) = (op for op in graph.get_operations() if op.type == "StatelessRandomUniform")
+    """Each worker draws its own numbers: the keys of its random operations are its own."""
+    with opened(workers, dropout=0.5) as controller:
+        operations = controller._graph.graph.get_operations()
+    (draw,) = (op for op in operations if op.type == "StatelessRandomUniform")
     key = int(tf.get_static_value(draw.inputs[1].op.inputs[0]))
-    controller.close()
     assert len(set(workers.distributed.allgather(key))) == workers.size
 
 
@@ -468,33 +420,16 @@ def check_exact_resume(workers: Workers, folder: Path) -> None:
     }
     for frequency in (1, 4):
         ticks = {"unit": 5, "validate_every": 5}
-        optimizations = {"aggregation_frequency": frequency}
-        straight = train(
-            workers.context(optimizations=optimizations),
-            folder / f"straight-{frequency}",
-            until=22,
-            clock={**ticks, "save_every": 5},
-            **setting,
-        )
         target = folder / f"resumed-{frequency}"
-        train(
-            workers.context(optimizations=optimizations),
-            target,
-            until=22,
-            clock={**ticks, "stop_at": 10},
-            **setting,
-        )
-        resumed = train(
-            workers.context(optimizations=optimizations),
-            target,
-            until=22,
-            resume=10,
-            clock=ticks,
-            **setting,
-        )
-        assert straight.own.keys() == resumed.own.keys()
-        for name, value in straight.own.items():
-            np.testing.assert_array_equal(resumed.own[name], value, err_msg=name)
+
+        def run(target: Path, resume: int = 0, frequency: int = frequency, **clock: Any) -> Trained:
+            context = workers.context(aggregation_frequency=frequency)
+            return train(context, target, until=22, resume=resume, clock=clock, **setting)
+
+        straight = run(folder / f"straight-{frequency}", **ticks, save_every=5)
+        run(target, **ticks, stop_at=10)
+        resumed = run(target, 10, **ticks)
+        assert_same(resumed.own, straight.own)
         assert resumed.clock.batches == straight.clock.batches[10:]
         assert resumed.clock.validations == straight.clock.validations[2:]
         if frequency > 1:
@@ -510,57 +445,25 @@ def check_exact_resume(workers: Workers, folder: Path) -> None:
 
 def check_other_number_of_workers(workers: Workers, folder: Path) -> None:
     """A checkpoint of N workers goes on with one, and one of one with N."""
-    together = {"train_op": clipped, "num_records": 96}
-    ticks = {"unit": 5}
-    straight = train(
-        workers.context(alone=True), None, until=12, batch=2 * workers.size, clock=ticks, **together
-    )
-    train(
-        workers.context(),
-        folder / "n",
-        until=12,
-        batch=2,
-        clock={**ticks, "stop_at": 7},
-        **together,
-    )
-    one = train(
-        workers.context(alone=True),
-        copied(folder / "n", folder / f"n-{workers.rank}"),
-        until=12,
-        resume=7,
-        batch=2 * workers.size,
-        clock=ticks,
-        **together,
-    )
+    alone = {"train_op": clipped, "batch": 2 * workers.size, "until": 12}
+    together = {**alone, "batch": 2}
+    straight = train(workers.context(alone=True), **alone)
+    train(workers.context(), folder / "n", clock={"stop_at": 7}, **together)
+    checkpoints = copied(folder / "n", folder / f"n-{workers.rank}")
+    one = train(workers.context(alone=True), checkpoints, resume=7, **alone)
     same(one.own, straight.own, within=1e-6)
     if workers.rank == 0:
-        train(
-            workers.context(alone=True),
-            folder / "one",
-            until=12,
-            batch=2 * workers.size,
-            clock={**ticks, "stop_at": 7},
-            **together,
-        )
+        train(workers.context(alone=True), folder / "one", clock={"stop_at": 7}, **alone)
     workers.distributed.barrier()
     for is_length_known in (True, False):
-        many = train(
-            workers.context(),
-            copied(folder / "one", folder / f"one-{is_length_known}", workers),
-            until=12,
-            resume=7,
-            batch=2,
-            clock=ticks,
-            is_length_known=is_length_known,
-            **together,
-        )
+        checkpoints = copied(folder / "one", folder / f"one-{is_length_known}", workers)
+        setting = {**together, "is_length_known": is_length_known}
+        many = train(workers.context(), checkpoints, resume=7, **setting)
         same(many.own, straight.own, within=1e-6)
 
 
 def copied(source: Path, target: Path, workers: Workers | None = None) -> Path:
     """Copy checkpoints, once for the workers that share them."""
-    import shutil
-
     if workers is None or workers.rank == 0:
         shutil.copytree(source, target)
     if workers is not None:
@@ -604,15 +507,9 @@ def all_metrics(context: Any, labels: Any, predictions: Any) -> Mapping[str, Any
         "exact": context.make_metric([labels, predictions], ordered_mean, np.float64),
         "range": context.make_metric({"labels": labels}, Range(), np.float64),
         "auroc": context.make_metric(
-            {"labels": is_high, "predictions": labels * 0.5}, detcore_estimator_auroc(), np.float64
+            {"labels": is_high, "predictions": labels * 0.5}, AUROC(), np.float64
         ),
     }
-
-
-def detcore_estimator_auroc() -> Any:
-    from detcore.metrics import AUROC
-
-    return AUROC()
 
 
 def ordered_mean(batches: Any) -> Any:
@@ -621,13 +518,9 @@ def ordered_mean(batches: Any) -> Any:
 
 
 def validated(context: Any, **trial: Any) -> Any:
-    controller = EstimatorController(
-        Linear(context, train_op=sgd, batch=4, metrics=all_metrics, **trial), context
-    )
-    try:
+    linear = Linear(context, **{"batch": 4, "metrics": all_metrics, **trial})
+    with contextlib.closing(EstimatorController(linear, context)) as controller:
         return controller.validate()
-    finally:
-        controller.close()
 
 
 def check_validation(workers: Workers, folder: Path) -> None:
@@ -640,27 +533,21 @@ def check_validation(workers: Workers, folder: Path) -> None:
         assert together.n_records == alone.n_records == num_records
         assert together.metrics.keys() == alone.metrics.keys()
         for name, value in alone.metrics.items():
-            exact = name.split("/")[0] in ("exact", "range", "auroc", "global_step")
-            found = together.metrics[name]
-            if exact:
-                np.testing.assert_allclose(
-                    found, value, rtol=1e-12, atol=0, err_msg=f"{name} {num_records}"
-                )
-            else:
-                np.testing.assert_allclose(
-                    found, value, rtol=1e-6, atol=1e-6, err_msg=f"{name} {num_records}"
-                )
-        assert (
-            all(
-                each == together.metrics for each in workers.distributed.allgather(together.metrics)
+            is_exact = name.split("/")[0] in ("exact", "range", "auroc", "global_step")
+            np.testing.assert_allclose(
+                together.metrics[name],
+                value,
+                rtol=1e-12 if is_exact else 1e-6,
+                atol=0 if is_exact else 1e-6,
+                err_msg=f"{name} {num_records}",
             )
-            or num_records == 1
-        )
+        everywhere = workers.distributed.allgather(together.metrics)
+        assert all(each == together.metrics for each in everywhere) or num_records == 1
 
 
 def check_no_validation_data(workers: Workers, folder: Path) -> None:
     """Without a record on any worker it is an error on all of them."""
-    with raises("gave no batch"):
+    with pytest.raises(DetcoreError, match="gave no batch"):
         validated(workers.context(), num_eval_records=0)
 
 
@@ -668,43 +555,15 @@ def check_metrics_that_cannot_be_added(workers: Workers, folder: Path) -> None:
     """A largest value is averaged by records, with a warning; a text is refused."""
 
     def largest(context: Any, labels: Any, predictions: Any) -> Mapping[str, Any]:
-        seen = tf1.get_variable(
-            "largest",
-            [],
-            initializer=tf1.zeros_initializer(),
-            trainable=False,
-            collections=[tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES],
-        )
+        collections = [tf1.GraphKeys.LOCAL_VARIABLES, tf1.GraphKeys.METRIC_VARIABLES]
+        seen = zeros("largest", trainable=False, collections=collections)
         update = seen.assign(tf.maximum(seen, tf.reduce_max(labels)))
         return {"largest": (seen.read_value(), update)}
 
-    context = workers.context()
-    controller = EstimatorController(
-        Linear(context, train_op=sgd, batch=4, metrics=largest, num_eval_records=29), context
-    )
-    result = controller.validate()
-    controller.close()
+    result = validated(workers.context(), metrics=largest, num_eval_records=29)
     shards = [Y[:29][rank :: workers.size] for rank in range(workers.size)]
     expected = sum(len(shard) * max(shard.max(), 0) for shard in shards) / 29
     np.testing.assert_allclose(result.metrics["largest"], expected, rtol=1e-6)
-
-
-class raises:
-    """An error of detcore whose message has all these parts."""
-
-    def __init__(self, *parts: str) -> None:
-        self.parts = parts
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> bool:
-        from detcore.errors import DetcoreError
-
-        assert isinstance(error, DetcoreError), f"raised {error!r}"
-        for part in self.parts:
-            assert part in str(error), f"{part!r} is not in {error}"
-        return True
 
 
 def main(results: Path, folder: Path, names: list[str]) -> None:
