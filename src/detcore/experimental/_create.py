@@ -42,14 +42,14 @@ def create(
     Args:
         trial_def: The trial class.
         config: The experiment's configuration, as a dictionary or the path of an experiment file;
-            its ``entrypoint`` is not used. By default one trial is trained on 100 batches.
+            its ``entrypoint`` is not used. Default: one trial of 100 batches of 32 records.
         local: Whether to run it on this machine, the whole search included.
         test: Train one batch, validate on one, save one checkpoint.
         context_dir: Folder of the code, and current folder of the trials. Needed for a server;
             default otherwise: the current folder.
         command: The command that a server runs: a script below `context_dir`, and its arguments;
             default: this script with its arguments.
-        master_url: Address of the server; default: `detcore.environment.Environment.master`.
+        master_url: Address of the server; default: ``DETCORE_MASTER`` or ``DET_MASTER``.
 
     Returns:
         The experiment, which is complete. None in a process that trains one of its trials.
