@@ -80,8 +80,8 @@ def test_a_restart_of_the_database_ends_no_run(
         (folder / "shut-5").unlink()
         # It reports, validates, and saves a checkpoint without the records.
         wait_for(is_at(folder, 15))
+        wait_for(lambda: len(detcore.committed()) == 1)  # it is saved beside the training
         assert run.poll() is None
-        assert len(detcore.committed()) == 1
     finally:
         postgresql.start()
     (folder / "shut-15").unlink()
