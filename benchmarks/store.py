@@ -321,7 +321,7 @@ def _of_models(place: Place, count: int) -> Questions:
 
 
 def _client(place: Place) -> Any:
-    from detcore.experimental import Determined
+    from detcore.client import Determined
 
     os.environ["DETCORE_DB"] = place.url
     return Determined()

@@ -9,9 +9,9 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from detcore import core, errors, experimental
+    from detcore import client, core, errors, experimental
+    from detcore.client import Determined as Client
     from detcore.contract.errors import DetcoreError, InvalidHP
-    from detcore.experimental import Determined as Client
     from detcore.hooks import hookimpl
     from detcore.trial import Trial, TrialContext
 
@@ -24,6 +24,7 @@ __all__ = [
     "Trial",
     "TrialContext",
     "__version__",
+    "client",
     "core",
     "errors",
     "experimental",
@@ -31,11 +32,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Client": "detcore.experimental",
+    "Client": "detcore.client",
     "DetcoreError": "detcore.contract.errors",
     "InvalidHP": "detcore.contract.errors",
     "Trial": "detcore.contract.trial",
     "TrialContext": "detcore.contract.trial",
+    "client": "detcore.client",
     "core": "detcore.core",
     "errors": "detcore.errors",
     "experimental": "detcore.experimental",

@@ -50,6 +50,7 @@ LAYERS = (
     ("trial",),
     ("launch",),
     ("runner",),
+    ("client",),
     ("experimental",),
     ("cli",),
     ("__main__",),

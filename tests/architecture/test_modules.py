@@ -158,7 +158,7 @@ MAX_LINES = 60
 MAX_POSITIONAL_PARAMETERS = 8  # with `self`
 # Signatures of Determined, TensorFlow and PyTorch.
 FOREIGN_SIGNATURES = {
-    "detcore.experimental._checkpoint.Checkpoint.__init__",
+    "detcore.client._checkpoint.Checkpoint.__init__",
     "detcore_estimator._spec.EstimatorSpec.__new__",
     "detcore_torch._loader.DataLoader.__init__",
 }

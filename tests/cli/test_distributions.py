@@ -26,7 +26,7 @@ with Database.open(f"sqlite:///{sys.argv[1]}/detcore.db") as database:
     ])
 """
 SHOW_IN_A_NOTEBOOK = """
-from detcore.experimental import Determined
+from detcore.client import Determined
 
 with Determined() as client:
     print(client.get_experiment(1)._repr_html_())
@@ -38,7 +38,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 
-from detcore.experimental._where import find_class
+from detcore.client._where import find_class
 
 session = SimpleNamespace(user_module=sys.modules["__main__"], user_ns={"In": []})
 sys.modules["IPython"] = SimpleNamespace(get_ipython=lambda: session)

@@ -56,7 +56,7 @@ def test_read_only_copy_can_be_read(copy: Detcore, tmp_path: Path) -> None:
     assert "COMPLETED" in copy("experiment", "list").stdout
     assert (tmp_path / "report.html").exists()
     script = (
-        "from detcore.experimental import Determined\n"
+        "from detcore.client import Determined\n"
         "client = Determined()\n"
         "print(client.get_experiment(1).top_checkpoint().uuid)\n"
         "print(list(client.get_trial(1).stream_validation_metrics())[-1].metrics)\n"

@@ -12,10 +12,8 @@ from fake_distributions import run_python
 from http_face import make_token, served
 
 import detcore
-from detcore import experimental
-from detcore.environment import read_environment
-from detcore.errors import NotFoundError, UnauthenticatedError
-from detcore.experimental import (
+from detcore import client
+from detcore.client import (
     Checkpoint,
     Determined,
     ExperimentReference,
@@ -24,14 +22,16 @@ from detcore.experimental import (
     ModelSortBy,
     TrialReference,
 )
-from detcore.experimental.http._transport import HttpTransport
+from detcore.client.http._transport import HttpTransport
+from detcore.environment import read_environment
+from detcore.errors import NotFoundError, UnauthenticatedError
 
 # -- where it looks -------------------------------------------------------------------------------
 
 
 def test_it_is_the_client() -> None:
     assert detcore.Client is Determined
-    assert experimental.Determined is Determined
+    assert client.Determined is Determined
 
 
 def test_making_one_opens_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,8 +129,8 @@ def test_another_database(
 
 LIGHT = """
 import sys
-import detcore.experimental
-from detcore.experimental import (
+import detcore.client
+from detcore.client import (
     Checkpoint, Determined, ExperimentReference, Model, ModelOrderBy, ModelSortBy, TrialReference)
 from detcore import Client
 Client()

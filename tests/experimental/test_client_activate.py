@@ -11,11 +11,11 @@ from client_store import ClientStore
 from job_server import wait_for
 from toy_command import TOY_PLUGIN, Detcore
 
+from detcore.client import Determined
+from detcore.client._control import control
 from detcore.database import Database, ExperimentRecord
 from detcore.environment import read_environment
 from detcore.errors import RunError
-from detcore.experimental import Determined
-from detcore.experimental._control import control
 from detcore.types import Control, ExperimentState
 
 

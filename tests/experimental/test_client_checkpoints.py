@@ -16,6 +16,7 @@ from fake_distributions import write_distribution
 from toy_command import TOY_PLUGIN
 
 from detcore._log.events import CheckpointDamaged
+from detcore.client import Checkpoint, Determined
 from detcore.errors import (
     CheckpointCorruptError,
     CheckpointNotFoundError,
@@ -26,7 +27,6 @@ from detcore.errors import (
     PluginNotFoundError,
     UnsafePathError,
 )
-from detcore.experimental import Checkpoint, Determined
 
 
 def test_what_is_known_of_it(client: Determined, store: ClientStore) -> None:

@@ -11,6 +11,7 @@ import pytest
 from client_store import ClientStore
 
 from detcore._log import Spool
+from detcore.client import Determined, OrderBy, TrialSortBy
 from detcore.database import keep_secrets
 from detcore.errors import (
     ExperimentPausedError,
@@ -19,7 +20,6 @@ from detcore.errors import (
     NotFoundError,
     RunError,
 )
-from detcore.experimental import Determined, OrderBy, TrialSortBy
 from detcore.runner import experiment_lock
 from detcore.types import Control, ExperimentState
 

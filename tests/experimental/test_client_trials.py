@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from client_store import ClientStore
 
+from detcore.client import CheckpointSortBy, Determined, OrderBy
 from detcore.database import Database, TrialLog
 from detcore.errors import (
     InvalidArgumentError,
@@ -19,7 +20,6 @@ from detcore.errors import (
     PluginNotFoundError,
     RunError,
 )
-from detcore.experimental import CheckpointSortBy, Determined, OrderBy
 from detcore.types import Control, ExperimentState
 
 RUNNING = ExperimentState.RUNNING

@@ -17,14 +17,14 @@ import pytest
 from toy_command import TOY_PLUGIN, Detcore, Finished
 
 from detcore import Trial
+from detcore.client import create
+from detcore.client._where import find_class
 from detcore.errors import (
     ConfigError,
     DetcoreError,
     InvalidExperimentError,
     RunError,
 )
-from detcore.experimental import create
-from detcore.experimental._where import find_class
 from detcore.trial import import_trial_class
 
 MODEL = """
@@ -33,7 +33,7 @@ import sys
 import time
 import numpy as np
 from detcore_toy import ToyTrial
-from detcore.experimental import create
+from detcore.client import create
 from sizes import SIZE
 
 class Net(ToyTrial):
@@ -130,7 +130,7 @@ def test_one_batch_of_a_class_of_another_module_with_another_folder(detcore: Det
         "code/start.py",
         """
         import sys
-        from detcore.experimental import create
+        from detcore.client import create
         from model_def import Net
         if __name__ == "__main__":
             done = create(Net, sys.argv[1], local=True, test=True, context_dir=sys.argv[2])
@@ -241,7 +241,7 @@ def test_importing_a_class_ends_at_create(
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "deep").mkdir()
     source = (
-        "from detcore_toy import ToyTrial\nfrom detcore.experimental import create\n"
+        "from detcore_toy import ToyTrial\nfrom detcore.client import create\n"
         "from neighbour_of_two import VALUE\n"
         "class First(ToyTrial):\n    value = VALUE\n"
         "create(First)\n"
@@ -290,7 +290,7 @@ def test_only_the_main_thread_can_take_note_of_signals() -> None:
 
 def test_a_class_typed_at_the_prompt_is_refused(detcore: Detcore) -> None:
     typed = (
-        "from detcore_toy import ToyTrial; from detcore.experimental import create\n"
+        "from detcore_toy import ToyTrial; from detcore.client import create\n"
         "class Net(ToyTrial): pass\n\n"
         "create(Net, local=True)\n"
     )

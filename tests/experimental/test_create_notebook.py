@@ -12,7 +12,7 @@ from page_check import Page
 from toy_command import Detcore
 
 CELLS = [
-    "import numpy as np\nfrom detcore_toy import ToyTrial\nfrom detcore.experimental import create",
+    "import numpy as np\nfrom detcore_toy import ToyTrial\nfrom detcore.client import create",
     "%time SIZE = 48\nSIZE = 96",
     "class Net(ToyTrial):\n    def build_data(self):\n        return forgotten()",
     """def make():
@@ -29,7 +29,7 @@ CELLS = [
 experiment = create(Net, config, local=True)
 print("experiment", experiment.id, __name__)""",
 ]
-AGAIN = """from detcore.experimental import create_trial_instance
+AGAIN = """from detcore.client import create_trial_instance
 trial = create_trial_instance(Net, "kept", {**config, "searcher": {"max_length": {"batches": 4}}})
 print("saved", trial.context.checkpoints.save().name)
 create(Net, {"max_restarts": 0}, local=True)  # without learning_rate"""

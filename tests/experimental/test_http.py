@@ -17,6 +17,16 @@ from client_store import ClientStore
 from fault_proxy import FaultProxy, fault_proxy
 from http_face import make_token
 
+from detcore.client import Determined, EmbeddedTransport, Transport, TrialReference
+from detcore.client.http import (
+    ServerAway,
+    ServerRefused,
+    Session,
+    decode_value,
+    encode_value,
+)
+from detcore.client.http._documents import read_document
+from detcore.client.http._transport import PARTS, HttpTransport
 from detcore.database import MetricRecord
 from detcore.environment import read_environment
 from detcore.errors import (
@@ -27,16 +37,6 @@ from detcore.errors import (
     InvalidArgumentError,
     NotFoundError,
 )
-from detcore.experimental import Determined, EmbeddedTransport, Transport, TrialReference
-from detcore.experimental.http import (
-    ServerAway,
-    ServerRefused,
-    Session,
-    decode_value,
-    encode_value,
-)
-from detcore.experimental.http._documents import read_document
-from detcore.experimental.http._transport import PARTS, HttpTransport
 
 
 @pytest.fixture
@@ -291,7 +291,7 @@ def test_a_download_that_fails_leaves_nothing(
     store: ClientStore, behind_proxy: tuple[Determined, FaultProxy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client, proxy = behind_proxy
-    monkeypatch.setattr("detcore.experimental.http._files._BACKOFF_S", 0.001)
+    monkeypatch.setattr("detcore.client.http._files._BACKOFF_S", 0.001)
     checkpoint = client.get_checkpoint(store.one_checkpoint())
     proxy.choose = lambda method, target: "reset before" if "weights" in target else None
     with pytest.raises(ServerAway):

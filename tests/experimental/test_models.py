@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from client_store import ClientStore
 
+from detcore.client import Determined, Model, ModelOrderBy, ModelSortBy
 from detcore.errors import (
     CheckpointStateError,
     DatabaseError,
     InvalidArgumentError,
     NotFoundError,
 )
-from detcore.experimental import Determined, Model, ModelOrderBy, ModelSortBy
 
 
 def test_create_and_get(client: Determined, store: ClientStore) -> None:

@@ -10,7 +10,7 @@ from client_store import ClientStore
 from page_check import Page
 from page_records import add_search
 
-from detcore.experimental import Determined
+from detcore.client import Determined
 
 pytestmark = pytest.mark.parametrize("client", ["embedded", "http"], indirect=True)
 

@@ -9,10 +9,10 @@ from types import ModuleType
 import pytest
 
 from detcore import Trial
+from detcore.client._printing import PrintingListener
+from detcore.client._remote import _checked as checked_command
+from detcore.client._remote import _entrypoint
 from detcore.errors import ConfigError, InvalidExperimentError
-from detcore.experimental._printing import PrintingListener
-from detcore.experimental._remote import _checked as checked_command
-from detcore.experimental._remote import _entrypoint
 
 
 @pytest.fixture

@@ -14,8 +14,8 @@ import yaml
 from running_server import PASSWORD, USER, RunningServer, quick_hash
 from toy_command import MODEL_DIR, TOY_PLUGIN, toy_config
 
+from detcore.client.http import HandIn, PackedContext, Session, open_session, pack
 from detcore.environment import read_environment
-from detcore.experimental.http import HandIn, PackedContext, Session, open_session, pack
 from detcore_server._database import ServerDatabase
 from detcore_testing import DetcoreCommand
 

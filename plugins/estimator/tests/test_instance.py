@@ -10,15 +10,15 @@ from pathlib import Path
 import pytest
 from toy_command import Detcore
 
+from detcore.client import Checkpoint
 from detcore.errors import InvalidCheckpointError
-from detcore.experimental import Checkpoint
 from detcore_estimator._tf import tf
 
 MODEL_DIR = Path(__file__).parent / "model"
 # In a process of its own: it switches TensorFlow to V1 behaviour.
 SCRIPT = """
 import json, sys
-from detcore.experimental import create_trial_instance
+from detcore.client import create_trial_instance
 from model_def import Shuffled, receiver
 
 class Serving(Shuffled):

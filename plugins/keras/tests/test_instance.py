@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import detcore_keras
+from detcore.client import Checkpoint
 from detcore.errors import InvalidCheckpointError
-from detcore.experimental import Checkpoint
 from detcore_replay import create_trial_instance
 
 MODEL_DEF = """

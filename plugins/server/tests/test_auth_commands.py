@@ -16,9 +16,7 @@ from click.testing import CliRunner, Result
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.cli import main
-from detcore.environment import read_environment
-from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
-from detcore.experimental.http import (
+from detcore.client.http import (
     KeptToken,
     Session,
     find_credentials,
@@ -26,7 +24,9 @@ from detcore.experimental.http import (
     keep_token,
     normal_url,
 )
-from detcore.experimental.http._credentials import kept_token
+from detcore.client.http._credentials import kept_token
+from detcore.environment import read_environment
+from detcore.errors import ConfigError, ForbiddenError, StorageError, UnauthenticatedError
 from detcore_server._accounts import hash_password, is_password
 from detcore_server._database import ServerDatabase
 

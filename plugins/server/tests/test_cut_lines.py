@@ -9,8 +9,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from detcore.client.http.journal import JournalListener, read_journal
 from detcore.database import TrialLog, read_log_page
-from detcore.experimental.http.journal import JournalListener, read_journal
 
 PROGRAM = """
 import contextlib
@@ -19,7 +19,7 @@ import signal
 import sys
 from pathlib import Path
 from detcore.database import TrialLog
-from detcore.experimental.http.journal import JournalListener
+from detcore.client.http.journal import JournalListener
 
 folder = Path(sys.argv[1])
 journal, log = JournalListener(folder / "journal.jsonl"), TrialLog(folder, 1)

@@ -22,6 +22,15 @@ import yaml
 from job_server import MODEL_DIR, JobServer, toy_config, wait_for
 from running_server import USER
 
+from detcore.client import Determined, ExperimentReference
+from detcore.client.http import (
+    PackedContext,
+    ServerAway,
+    Session,
+    hand_in,
+    read_events,
+)
+from detcore.client.http._transport import HttpTransport
 from detcore.config._problem import nearest
 from detcore.errors import (
     ConfigError,
@@ -32,15 +41,6 @@ from detcore.errors import (
     RunError,
     UnsafePathError,
 )
-from detcore.experimental import Determined, ExperimentReference
-from detcore.experimental.http import (
-    PackedContext,
-    ServerAway,
-    Session,
-    hand_in,
-    read_events,
-)
-from detcore.experimental.http._transport import HttpTransport
 from detcore.runner._starting import Slots
 from detcore.types import ExperimentState
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from detcore.client.http import MOST_CONTEXT_BYTES, pack
 from detcore.errors import ConfigError
-from detcore.experimental.http import MOST_CONTEXT_BYTES, pack
 
 FILES = (
     "model_def.py",
@@ -191,7 +191,7 @@ def test_names_that_servers_refuse_are_refused_here(tmp_path: Path) -> None:
 
 
 def test_too_many_files_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("detcore.experimental.http._context.MOST_CONTEXT_ENTRIES", 20)
+    monkeypatch.setattr("detcore.client.http._context.MOST_CONTEXT_ENTRIES", 20)
     fill(tmp_path, *(f"{number}.txt" for number in range(21)))
     with pytest.raises(ConfigError, match=r"more than 20 files and folders.*\n.*\.detignore"):
         pack(tmp_path)
@@ -207,7 +207,7 @@ def test_patterns_that_are_none_are_refused(tmp_path: Path) -> None:
 UNREADABLE = """
 import gzip, os, pathlib, pathspec, sys, tarfile, tempfile
 from detcore.errors import ConfigError
-from detcore.experimental.http import pack
+from detcore.client.http import pack
 if os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 try:

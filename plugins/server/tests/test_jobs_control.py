@@ -16,10 +16,10 @@ import pytest
 import yaml
 from job_server import JobServer, toy_config, wait_for
 
+from detcore.client import Determined, ExperimentReference
+from detcore.client.http import hand_in
+from detcore.client.http._transport import HttpTransport
 from detcore.environment import read_environment
-from detcore.experimental import Determined, ExperimentReference
-from detcore.experimental.http import hand_in
-from detcore.experimental.http._transport import HttpTransport
 from detcore.hooks import PluginManager
 from detcore.runner import experiment_folder, experiment_lock
 from detcore.types import Control, ExperimentState

@@ -18,7 +18,7 @@ import json, os, sys
 import numpy as np
 from detcore.environment import read_variables
 from detcore_toy import ToyTrial
-from detcore.experimental import create
+from detcore.client import create
 
 class Net(ToyTrial):
     def build_data(self):
@@ -112,7 +112,7 @@ CELLS = [
     """
     import numpy as np
     from detcore_toy import ToyTrial
-    from detcore.experimental import create
+    from detcore.client import create
     SIZE = 96
     """,
     """

@@ -21,8 +21,8 @@ from fastapi import FastAPI
 from http_face import make_token, served, served_app
 from plain_http import PlainHttp
 
+from detcore.client.http import Session
 from detcore.environment import read_environment
-from detcore.experimental.http import Session
 from detcore_server._database import ServerDatabase
 
 EXAMPLES = os.environ.get("DETCORE_SCHEMA_EXAMPLES", "3")

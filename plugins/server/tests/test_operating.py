@@ -15,9 +15,9 @@ import pytest
 from running_server import PASSWORD, USER
 from toy_command import Detcore
 
+from detcore.client import Determined
 from detcore.database import revisions
 from detcore.errors import ConfigError, DatabaseError
-from detcore.experimental import Determined
 from detcore_server._accounts import hash_password
 from detcore_server._backup import back_up, describe_database, put_back
 from detcore_server._database import ServerDatabase

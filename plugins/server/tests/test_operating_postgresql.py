@@ -11,9 +11,9 @@ from postgresql_server import PostgreSQLServer, run_server
 from running_server import PASSWORD, USER, RunningServer
 from toy_command import MODEL_DIR, TOY_PLUGIN, OnPostgresql
 
+from detcore.client import Determined
 from detcore.database import Database
 from detcore.errors import ConfigError, DatabaseError, DetcoreError
-from detcore.experimental import Determined
 from detcore_server._backup import back_up, describe_database
 
 

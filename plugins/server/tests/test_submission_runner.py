@@ -30,7 +30,7 @@ ASKS_LATE = """
 import sys
 from detcore.database import Database
 from detcore_server import _submission_runner
-from detcore.experimental.http.journal import JournalListener
+from detcore.client.http.journal import JournalListener
 from detcore.types import Control, TrialState
 
 url, asked = sys.argv[1:]

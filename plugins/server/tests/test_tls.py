@@ -14,9 +14,9 @@ from plain_http import PlainHttp, connect_to
 from running_server import PASSWORD, USER, RunningServer
 
 from detcore.cli import main
+from detcore.client.http import ServerRefused, Session, open_session
 from detcore.environment import read_environment
 from detcore.errors import DetcoreError
-from detcore.experimental.http import ServerRefused, Session, open_session
 
 
 @pytest.fixture(scope="module")

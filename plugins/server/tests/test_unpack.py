@@ -17,8 +17,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from detcore.client.http import pack
 from detcore.errors import UnsafePathError
-from detcore.experimental.http import pack
 from detcore_server._unpack import UnpackLimits, unpack
 
 LIMITS = UnpackLimits(size_bytes=10_000, num_entries=20)

@@ -27,9 +27,9 @@ from detcore.cli._output import (
     yes_option,
 )
 from detcore.cli._records import master_option, open_client, uuid_shortener
+from detcore.client._checkpoint_files import READABLE, SHOWN
 from detcore.contract.errors import RunError
 from detcore.describe import format_bytes, format_time
-from detcore.experimental._checkpoint_files import READABLE, SHOWN
 
 if TYPE_CHECKING:
     from detcore.checkpoint import Manifest

@@ -23,9 +23,9 @@ from detcore.cli._output import (
     yes_option,
 )
 from detcore.cli._records import master_option, open_client, open_records, uuid_shortener
+from detcore.client._checkpoint_files import READABLE, SHOWN, CheckpointFiles
 from detcore.contract.errors import CheckpointStateError
 from detcore.describe import format_bytes
-from detcore.experimental._checkpoint_files import READABLE, SHOWN, CheckpointFiles
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
@@ -43,7 +43,7 @@ class CheckpointStore(CheckpointFiles):
 
     def storage(self, record: CheckpointRecord) -> StorageBackend:
         """Return the storage that a checkpoint is in."""
-        from detcore.experimental.http import ServerRecords
+        from detcore.client.http import ServerRecords
 
         if isinstance(self.database, ServerRecords):
             return self.database.open_checkpoint(record.uuid)

@@ -157,7 +157,7 @@ def delete(obj: CliContext, experiment_id: int, yes: bool, dry_run: bool) -> Non
     Refused while it runs, while a model of the registry has one of its checkpoints, and while
     trials of another experiment start from one. An interrupted deletion can be repeated.
     """
-    from detcore.experimental._control import check_deletable
+    from detcore.client._control import check_deletable
 
     with open_records(obj) as database:
         record = database.get_experiment(experiment_id)

@@ -31,8 +31,8 @@ from detcore.describe import format_time
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
+    from detcore.client._model import Model
     from detcore.database import Database, ModelRecord, ModelVersionRecord
-    from detcore.experimental._model import Model
 
 
 _MODEL_FIELDS = (

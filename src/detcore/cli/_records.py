@@ -14,8 +14,8 @@ from detcore.cli._completion import MASTER_TYPED
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext
+    from detcore.client import Determined, Transport
     from detcore.database import Database, LogLine, TrialRecord
-    from detcore.experimental import Determined, Transport
 
 
 _Command = TypeVar("_Command")
@@ -60,18 +60,18 @@ def open_records(obj: CliContext, *, is_again: bool = False) -> Iterator[Databas
 @contextlib.contextmanager
 def open_client(obj: CliContext) -> Iterator[Determined]:
     """Open the client on the records that `open_records` shows, to change them."""
-    from detcore.experimental import Determined
+    from detcore.client import Determined
 
     with Determined(transport=_connect(obj)) as client:
         yield client
 
 
 def _connect(obj: CliContext) -> Transport:
-    from detcore.experimental import EmbeddedTransport
+    from detcore.client import EmbeddedTransport
 
     if obj.master is None:
         return EmbeddedTransport(obj.environment)
-    from detcore.experimental.http import connect
+    from detcore.client.http import connect
 
     return connect(obj.master, None, None, obj.environment)
 
@@ -98,8 +98,8 @@ def shorten_checkpoints(database: Database, trials: list[dict[str, Any]]) -> Non
 
 def read_log(database: Database, trial: TrialRecord, position: int) -> tuple[list[LogLine], int]:
     """Return lines of a trial's log from a position on, and the position behind them."""
+    from detcore.client.http import ServerRecords
     from detcore.database import read_log_page
-    from detcore.experimental.http import ServerRecords
 
     if isinstance(database, ServerRecords):
         return database.read_log(trial.id, position)

@@ -217,8 +217,8 @@ def _run_here(obj: CliContext, options: _Options) -> None:
 
 def _run_at(obj: CliContext, master: str, options: _Options) -> None:
     """Have a server train the experiment, as `_run_here` does here."""
+    from detcore.client.http import Detached, HandIn, activate, follow, submit
     from detcore.config import parse_set_flags
-    from detcore.experimental.http import Detached, HandIn, activate, follow, submit
 
     environment = obj.environment
     display = _make_display(options)

@@ -11,9 +11,7 @@ import click
 
 from detcore.cli._groups import CommandGroup, Lazy
 from detcore.cli._output import print_fields
-from detcore.contract.errors import ConfigError, ForbiddenError, UnauthenticatedError
-from detcore.describe import format_time
-from detcore.experimental.http._credentials import (
+from detcore.client.http._credentials import (
     KeptToken,
     forget_token,
     keep_token,
@@ -22,7 +20,9 @@ from detcore.experimental.http._credentials import (
     open_session,
     trusted_authorities,
 )
-from detcore.experimental.http._session import ServerAway, Session, normal_url
+from detcore.client.http._session import ServerAway, Session, normal_url
+from detcore.contract.errors import ConfigError, ForbiddenError, UnauthenticatedError
+from detcore.describe import format_time
 
 if TYPE_CHECKING:
     from detcore.cli._context import CliContext

@@ -180,7 +180,7 @@ class TrialContext:
         distributed: The `DistributedContext` of the trial's workers.
         planned_batches: Absolute batch at which training ends, as far as the search method has
             requested; None before that is known.
-        checkpoints: The checkpoints of a trial that ``detcore.experimental.create_trial_instance``
+        checkpoints: The checkpoints of a trial that ``detcore.client.create_trial_instance``
             made; None in a run.
     """
 

@@ -196,7 +196,7 @@ class Framework:
         reads: Other frameworks whose checkpoints `load_checkpoint` reads, as ``metadata.json`` of a
             checkpoint names them without the version, such as ``"torch"``, or with the format,
             ``"tensorflow:h5"``.
-        native_init: A callable behind ``detcore.experimental.<name>.init``, with which a script
+        native_init: A callable behind ``detcore.client.<name>.init``, with which a script
             trains without a trial class, or None.
         metric: The validation metric by which a configuration written in Python compares its
             trials if it names none.

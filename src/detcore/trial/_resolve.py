@@ -45,7 +45,7 @@ def import_trial_class(entrypoint: str, model_dir: Path) -> type[Trial]:
     The caller has put `model_dir` on ``sys.path``. The folder of a file is added here.
 
     The import of a script that starts an experiment of the class
-    (``detcore.experimental.create``) stops at that call.
+    (``detcore.client.create``) stops at that call.
 
     Args:
         entrypoint: ``"module:Class"``, or ``"folder/file.py:Class"`` for a file below `model_dir`.

@@ -46,7 +46,7 @@ def create_trial_instance(
         trial_def: The trial class.
         checkpoint_dir: Folder of checkpoints, or one checkpoint; made if it is not there. Event
             files go to ``tensorboard`` in it.
-        config: The experiment's configuration, as for `detcore.experimental.create`.
+        config: The experiment's configuration, as for `detcore.client.create`.
         hparams: Hyperparameters in place of those of the experiment's first trial: constants as
             they are, ranges drawn with ``reproducibility.experiment_seed``.
 
@@ -58,7 +58,7 @@ def create_trial_instance(
         InvalidExperimentError: If `trial_def` is no trial class.
         PluginNotFoundError: If no plugin trains it.
     """
-    from detcore.experimental import load_given
+    from detcore.client import load_given
     from detcore.hooks import PluginManager
     from detcore.trial import find_framework
 
@@ -203,7 +203,7 @@ class _Checkpoints(InstanceCheckpoints):
 
     def _entrypoint(self) -> tuple[str, bool]:
         """Return the import path of the trial class, and whether it is found in this folder."""
-        from detcore.experimental import find_class
+        from detcore.client import find_class
 
         kind = type(self._trial)
         try:

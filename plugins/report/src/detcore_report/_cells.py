@@ -86,7 +86,7 @@ def module_from_cells(
     if slicer.missing:
         chosen = [s for i, s in enumerate(statements) if i in slicer.chosen or s.is_star]
     lines += [*slicer.imports, *(statement.text for statement in chosen if not statement.is_future)]
-    head = f'"""The cells that {class_name} needs; written by detcore.experimental.create."""'
+    head = f'"""The cells that {class_name} needs; written by detcore.client.create."""'
     text = "\n\n".join([head, *dict.fromkeys(lines)]) + "\n"
     digest = hashlib.sha256(text.encode()).hexdigest()[:10]
     return CellModule(f"detcore_cells_{digest}", text)

@@ -6,14 +6,14 @@ import datetime
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from detcore.describe import format_bytes, format_number, format_time
-from detcore.errors import DetcoreError
-from detcore.experimental import (
+from detcore.client import (
     Checkpoint,
     ExperimentReference,
     ModelOrderBy,
     TrialReference,
 )
+from detcore.describe import format_bytes, format_number, format_time
+from detcore.errors import DetcoreError
 from detcore_report._html import experiment_part, trial_part
 from detcore_report._parts import cut, definition_list, escape, fragment, table
 from detcore_report._view import read_view

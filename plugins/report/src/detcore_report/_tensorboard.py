@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from types import FrameType
 
     from detcore.cli import CliContext
+    from detcore.client import Determined
     from detcore.database import Database, TrialRecord
-    from detcore.experimental import Determined
 
 
 # How often the event files of a server are brought up to date.

@@ -8,7 +8,7 @@ from typing import Any, BinaryIO
 
 from fastapi.responses import JSONResponse, StreamingResponse
 
-from detcore.experimental.http import encode_answer
+from detcore.client.http import encode_answer
 
 _CHUNK_BYTES = 1 << 20
 _BYTES = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
@@ -19,13 +19,13 @@ FILE_CONTENT: dict[int | str, dict[str, Any]] = {
 
 
 class AsciiJson(JSONResponse):
-    """A document of `detcore.experimental.Transport`, or a list of them.
+    """A document of `detcore.client.Transport`, or a list of them.
 
     Texts of users may hold halves of surrogate pairs, which UTF-8 cannot encode; they are escaped.
     """
 
     def render(self, content: Any) -> bytes:
-        """Return the content as JSON; see `detcore.experimental.http` for special numbers."""
+        """Return the content as JSON; see `detcore.client.http` for special numbers."""
         return json.dumps(encode_answer(content), allow_nan=False, separators=(",", ":")).encode()
 
 

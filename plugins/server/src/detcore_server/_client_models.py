@@ -1,6 +1,6 @@
 """Requests and answers of the client's routes, as the OpenAPI document describes them.
 
-Answers are the documents of `detcore.experimental.Transport` as they are, and are not checked.
+Answers are the documents of `detcore.client.Transport` as they are, and are not checked.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 from fastapi import Depends, Query
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from detcore.experimental import DOCUMENTS
+from detcore.client import DOCUMENTS
 from detcore.types import ModelOrderBy, ModelSortBy
 
 MOST_ENTRIES = 1000

@@ -1,4 +1,4 @@
-"""The client's routes: one for each method of `detcore.experimental.Transport`."""
+"""The client's routes: one for each method of `detcore.client.Transport`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from fastapi import APIRouter, Depends, Path, Query, Response
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
 
-from detcore.experimental import DOCUMENTS
-from detcore.experimental.http import answer_read, encode_value
+from detcore.client import DOCUMENTS
+from detcore.client.http import answer_read, encode_value
 from detcore.types import ExperimentState
 from detcore_server import _model_routes
 from detcore_server._answers import FILE_CONTENT, AsciiJson, answer_file

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import anyio.to_thread
 from fastapi import HTTPException
 
+from detcore.client.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
 from detcore.config import load_text, ranges
 from detcore.database import keep_secrets
 from detcore.errors import RunError, StorageError, StorageFullError
-from detcore.experimental.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES
 from detcore.hooks import PluginManager
 from detcore.runner import NullListener, RunSettings, check_experiment, experiment_folder
 from detcore_server._unpack import UnpackLimits, unpack

@@ -10,8 +10,8 @@ import anyio.to_thread
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field
 
+from detcore.client.http.journal import journal_path, read_journal
 from detcore.errors import InvalidArgumentError
-from detcore.experimental.http.journal import journal_path, read_journal
 from detcore.runner import TrialResult, experiment_folder, read_results
 from detcore.types import ExperimentState, searcher_metric
 from detcore_server import _hand_in

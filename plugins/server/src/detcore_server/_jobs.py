@@ -29,7 +29,7 @@ from detcore_server._hand_in import remove_leftovers
 from detcore_server._submission_runner import RunnerInstructions
 
 if TYPE_CHECKING:
-    from detcore.experimental import EmbeddedTransport
+    from detcore.client import EmbeddedTransport
     from detcore_server._database import ServerDatabase, TokenRecord
     from detcore_server._settings import ServerSettings
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
 
-from detcore.experimental import DOCUMENTS
+from detcore.client import DOCUMENTS
 from detcore.types import ModelOrderBy, ModelSortBy
 from detcore_server._answers import AsciiJson
 from detcore_server._auth import State

@@ -138,7 +138,7 @@ def serve(
 
 
 def _checked_url(url: str) -> str:
-    from detcore.experimental.http import normal_url
+    from detcore.client.http import normal_url
 
     if "://" not in url:
         raise ConfigError(

@@ -8,11 +8,11 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+from detcore.client import EmbeddedTransport
 from detcore.errors import NotFoundError
-from detcore.experimental import EmbeddedTransport
 
 if TYPE_CHECKING:
-    from detcore.experimental import Document
+    from detcore.client import Document
 
 
 class ServedTransport(EmbeddedTransport):

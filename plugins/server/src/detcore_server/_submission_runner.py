@@ -55,7 +55,7 @@ def main() -> int:
 
 
 def _run(told: RunnerInstructions) -> ExperimentResult:
-    from detcore.experimental.http.journal import JournalListener, journal_path
+    from detcore.client.http.journal import JournalListener, journal_path
     from detcore.hooks import PluginManager
     from detcore.runner import RunSettings, experiment_folder, resume_experiment
 

@@ -23,10 +23,10 @@ from client_store import ClientStore
 from running_server import PASSWORD, USER, RunningServer
 from source_tree import ROOT
 
+from detcore.client import Determined
+from detcore.client.http import ServerAway, Session
 from detcore.database import Database, TrialLog
 from detcore.errors import DetcoreError
-from detcore.experimental import Determined
-from detcore.experimental.http import ServerAway, Session
 from detcore.types import ExperimentState, TrialState
 
 # Around the page's configuration: what lets it run as a user's process in a folder of its own.

@@ -201,7 +201,7 @@ def _refusals(controller: Any, checkpoint: Path, folder: Path) -> dict[str, str]
 
 def load(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Load a checkpoint as a user of the client does."""
-    from detcore.experimental import Determined
+    from detcore.client import Determined
 
     models = [
         Determined().get_checkpoint(uuid).load(f"{arguments['folder']}-{index}")

@@ -16,9 +16,9 @@ import anyio.to_thread
 from fastapi import Request, Response
 from pydantic import BaseModel, Field, ValidationError
 
+from detcore.client.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from detcore.database import restore_secrets
 from detcore.errors import NotFoundError
-from detcore.experimental.http import MOST_CONTEXT_BYTES, MOST_CONTEXT_ENTRIES, pack
 from detcore.trial import copy_code
 from detcore_determined._routes._answers import Document, answer, new_router, refuse
 from detcore_determined._routes._experiments import describe_experiment

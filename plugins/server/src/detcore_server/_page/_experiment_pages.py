@@ -11,6 +11,7 @@ from fastapi import APIRouter, Form, HTTPException, Query, Request, Response
 from fastapi.responses import RedirectResponse
 from pydantic import BaseModel
 
+from detcore.client.http import answer_read
 from detcore.database import ingest_reports
 from detcore.describe import (
     can_resume,
@@ -20,7 +21,6 @@ from detcore.describe import (
     summarize_config,
     took_s,
 )
-from detcore.experimental.http import answer_read
 from detcore.types import TrialState
 from detcore_report import (
     draw_parallel,

@@ -9,14 +9,14 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from detcore.client._arguments import check_text
+from detcore.client._checkpoint import Checkpoint
+from detcore.client._transport import Connected
 from detcore.contract.errors import NoCheckpointError, PluginNotFoundError
 from detcore.describe import describe_stand_in
-from detcore.experimental._arguments import check_text
-from detcore.experimental._checkpoint import Checkpoint
-from detcore.experimental._transport import Connected
 
 if TYPE_CHECKING:
-    from detcore.experimental._documents import Document
+    from detcore.client._documents import Document
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from detcore.contract.values import ExperimentState, ModelOrderBy, ModelSortBy
-from detcore.experimental._arguments import (
+from detcore.client._arguments import (
     check_count,
     check_id,
     check_keys,
@@ -17,16 +16,17 @@ from detcore.experimental._arguments import (
     check_state,
     check_text,
 )
-from detcore.experimental._checkpoint import Checkpoint
-from detcore.experimental._experiment import ExperimentReference
-from detcore.experimental._metrics import TrainingMetrics, ValidationMetrics
-from detcore.experimental._model import Model
-from detcore.experimental._transport import connect
-from detcore.experimental._trial import TrialReference
+from detcore.client._checkpoint import Checkpoint
+from detcore.client._experiment import ExperimentReference
+from detcore.client._metrics import TrainingMetrics, ValidationMetrics
+from detcore.client._model import Model
+from detcore.client._transport import connect
+from detcore.client._trial import TrialReference
+from detcore.contract.values import ExperimentState, ModelOrderBy, ModelSortBy
 
 if TYPE_CHECKING:
-    from detcore.experimental._documents import Document
-    from detcore.experimental._transport import Transport
+    from detcore.client._documents import Document
+    from detcore.client._transport import Transport
 
 
 class Determined:

@@ -11,15 +11,15 @@ import time
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from detcore.client._arguments import check_id, check_keys, check_text
+from detcore.client._metrics import Ranked, TrainingMetrics, ValidationMetrics, frame
 from detcore.contract.errors import InvalidArgumentError, NoCheckpointError, NotFoundError, describe
 from detcore.contract.values import ModelOrderBy, TrialState
-from detcore.experimental._arguments import check_id, check_keys, check_text
-from detcore.experimental._metrics import Ranked, TrainingMetrics, ValidationMetrics, frame
 
 if TYPE_CHECKING:
-    from detcore.experimental._checkpoint import Checkpoint
-    from detcore.experimental._documents import Document
-    from detcore.experimental._transport import Transport
+    from detcore.client._checkpoint import Checkpoint
+    from detcore.client._documents import Document
+    from detcore.client._transport import Transport
 
 
 # One class under the names that both generations of the API give it.

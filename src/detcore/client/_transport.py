@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict
 from detcore.environment import read_environment, read_variables
 
 if TYPE_CHECKING:
+    from detcore.client._documents import Document
+    from detcore.client._embedded import EmbeddedTransport
+    from detcore.client.http import HttpTransport
     from detcore.contract.values import ExperimentState
-    from detcore.experimental._documents import Document
-    from detcore.experimental._embedded import EmbeddedTransport
-    from detcore.experimental.http import HttpTransport
 
 
 Transport: TypeAlias = "EmbeddedTransport | HttpTransport"
@@ -121,7 +121,7 @@ def connect(
         master: Its address; None or "": the environment's, and where that names none, the records
             of this machine (``DETCORE_DB``, or SQLite in ``DETCORE_HOME``).
         user: User name on the server.
-        password: The user's password; default: see `detcore.experimental.http.find_credentials`.
+        password: The user's password; default: see `detcore.client.http.find_credentials`.
         certificate: File of the authorities to trust (PEM); default: the environment's.
 
     Raises:
@@ -130,12 +130,12 @@ def connect(
     environment = read_environment()
     address = master or environment.master
     if not address:
-        from detcore.experimental._embedded import EmbeddedTransport
+        from detcore.client._embedded import EmbeddedTransport
 
         return EmbeddedTransport(environment)
     if certificate is not None:
         environment = dataclasses.replace(environment, master_certificate=certificate)
-    from detcore.experimental.http import connect as connect_to_server
+    from detcore.client.http import connect as connect_to_server
 
     return connect_to_server(
         address if master else _with_port(address), user, password, environment

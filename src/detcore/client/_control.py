@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from detcore._log.events import CheckpointDeleting
+from detcore.client._checkpoint_files import CheckpointFiles
 from detcore.contract.errors import CheckpointStateError, RunError
 from detcore.contract.values import Control, ExperimentState
 from detcore.environment import child_environment
-from detcore.experimental._checkpoint_files import CheckpointFiles
 
 if TYPE_CHECKING:
     from detcore.database import CheckpointRecord, Database, ExperimentRecord

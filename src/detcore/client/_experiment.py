@@ -6,16 +6,16 @@ import enum
 import time
 from typing import TYPE_CHECKING, Any
 
+from detcore.client._arguments import check_count, check_id
+from detcore.client._metrics import Ranked, frame
+from detcore.client._trial import OrderBy, TrialReference
 from detcore.contract.errors import ExperimentPausedError, InvalidArgumentError, RunError
 from detcore.contract.values import ExperimentState
-from detcore.experimental._arguments import check_count, check_id
-from detcore.experimental._metrics import Ranked, frame
-from detcore.experimental._trial import OrderBy, TrialReference
 
 if TYPE_CHECKING:
-    from detcore.experimental._checkpoint import Checkpoint
-    from detcore.experimental._documents import Document
-    from detcore.experimental._transport import Transport
+    from detcore.client._checkpoint import Checkpoint
+    from detcore.client._documents import Document
+    from detcore.client._transport import Transport
 
 
 class TrialSortBy(enum.IntEnum):

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import urllib3
 
 
-_logger = logging.getLogger("detcore.experimental.http")
+_logger = logging.getLogger("detcore.client.http")
 
 _DEFAULT_PORT = 8080
 _TIMEOUT_S = 60.0

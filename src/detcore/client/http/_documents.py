@@ -7,11 +7,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from detcore._log import decode_numbers, encode_numbers
-from detcore.experimental._documents import DOCUMENTS
-from detcore.experimental.http._session import ServerRefused
+from detcore.client._documents import DOCUMENTS
+from detcore.client.http._session import ServerRefused
 
 if TYPE_CHECKING:
-    from detcore.experimental._documents import Document
+    from detcore.client._documents import Document
 
 
 NUMBER = "$number"
@@ -74,7 +74,7 @@ def read_document(kind: str, answer: Any) -> Document:
     """Return a document from an answer, with the fields that its kind has.
 
     Args:
-        kind: A key of `detcore.experimental.DOCUMENTS`.
+        kind: A key of `detcore.client.DOCUMENTS`.
         answer: A result of `encode_answer`.
 
     Raises:

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._distributions import import_distribution
+from detcore.client._arguments import code_folder
 from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
 from detcore.environment import Environment, read_environment
-from detcore.experimental._arguments import code_folder
 from detcore.trial import ImportEnded, Trial, is_importing_trial
 
 if TYPE_CHECKING:
-    from detcore.experimental._experiment import ExperimentReference
+    from detcore.client._experiment import ExperimentReference
 
 _COME_BACK = 75  # sysexits' EX_TEMPFAIL: run again later
 
@@ -70,7 +70,7 @@ def create(
         return _train_here(trial_def, environment)
     if local:
         return _run_here(trial_def, config, test, context_dir, environment)
-    from detcore.experimental._remote import run_remotely
+    from detcore.client._remote import run_remotely
 
     return run_remotely(
         trial_def,
@@ -113,11 +113,11 @@ def _run_here(
             "create() was called in a thread, where it cannot take note of Ctrl-C and SIGTERM.\n"
             "Call it in the main thread, or run the experiment with: detcore run"
         )
-    from detcore.experimental._arguments import load_given
-    from detcore.experimental._client import Determined
-    from detcore.experimental._embedded import EmbeddedTransport
-    from detcore.experimental._printing import PrintingListener, raise_unless_complete
-    from detcore.experimental._where import find_class
+    from detcore.client._arguments import load_given
+    from detcore.client._client import Determined
+    from detcore.client._embedded import EmbeddedTransport
+    from detcore.client._printing import PrintingListener, raise_unless_complete
+    from detcore.client._where import find_class
     from detcore.hooks import PluginManager
     from detcore.runner import RunSettings, start_experiment
     from detcore.trial import find_framework

@@ -6,24 +6,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from detcore.client.http._credentials import find_credentials, trusted_authorities
+from detcore.client.http._documents import decode_value, read_document, read_documents
+from detcore.client.http._files import HttpStorage, checkpoint_path, fetch_growth
+from detcore.client.http._session import ServerRefused, Session, normal_url
 from detcore.contract.errors import InvalidArgumentError
-from detcore.experimental.http._credentials import find_credentials, trusted_authorities
-from detcore.experimental.http._documents import decode_value, read_document, read_documents
-from detcore.experimental.http._files import HttpStorage, checkpoint_path, fetch_growth
-from detcore.experimental.http._session import ServerRefused, Session, normal_url
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.database import Database, LogLine
-    from detcore.environment import Environment
-    from detcore.experimental._documents import Document
-    from detcore.experimental._transport import (
+    from detcore.client._documents import Document
+    from detcore.client._transport import (
         ExperimentQuery,
         ModelQuery,
         TrialChanges,
         VersionTexts,
     )
+    from detcore.database import Database, LogLine
+    from detcore.environment import Environment
 
 
 _ROOT = "/api/detcore/v1"
@@ -325,7 +325,7 @@ class ServerRecords:
         Raises:
             InvalidArgumentError: For a method that changes records.
         """
-        from detcore.experimental.http._reads import READS, plain_arguments, read_result
+        from detcore.client.http._reads import READS, plain_arguments, read_result
 
         if name.startswith("_"):
             raise AttributeError(name)

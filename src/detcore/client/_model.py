@@ -6,15 +6,15 @@ import datetime
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from detcore.client._arguments import check_id, check_keys, check_metadata, check_text
+from detcore.client._checkpoint import Checkpoint
+from detcore.client._transport import Connected
 from detcore.contract.errors import InvalidArgumentError, describe
 from detcore.contract.values import ModelOrderBy
-from detcore.experimental._arguments import check_id, check_keys, check_metadata, check_text
-from detcore.experimental._checkpoint import Checkpoint
-from detcore.experimental._transport import Connected
 
 if TYPE_CHECKING:
-    from detcore.experimental._documents import Document
-    from detcore.experimental._transport import Transport
+    from detcore.client._documents import Document
+    from detcore.client._transport import Transport
 
 _LATEST = (0, -1)
 

@@ -14,9 +14,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, NoReturn
 
+from detcore.client.http._documents import read_document
+from detcore.client.http._session import ServerAway
 from detcore.contract.errors import NotFoundError, StorageError
-from detcore.experimental.http._documents import read_document
-from detcore.experimental.http._session import ServerAway
 from detcore.storage import (
     Capabilities,
     Digester,
@@ -29,8 +29,8 @@ from detcore.storage import (
 )
 
 if TYPE_CHECKING:
-    from detcore.experimental._documents import Document
-    from detcore.experimental.http._session import Session
+    from detcore.client._documents import Document
+    from detcore.client.http._session import Session
 
 
 _ROOT = "/api/detcore/v1"

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore.experimental.http._context import (
+    from detcore.client.http._context import (
         MOST_CONTEXT_BYTES,
         MOST_CONTEXT_ENTRIES,
         PackedContext,
         pack,
     )
-    from detcore.experimental.http._credentials import (
+    from detcore.client.http._credentials import (
         KeptToken,
         find_credentials,
         forget_token,
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
         log_in_at,
         open_session,
     )
-    from detcore.experimental.http._documents import (
+    from detcore.client.http._documents import (
         NUMBER,
         decode_value,
         encode_answer,
         encode_value,
     )
-    from detcore.experimental.http._reads import answer_read
-    from detcore.experimental.http._session import ServerAway, ServerRefused, Session, normal_url
-    from detcore.experimental.http._submit import (
+    from detcore.client.http._reads import answer_read
+    from detcore.client.http._session import ServerAway, ServerRefused, Session, normal_url
+    from detcore.client.http._submit import (
         Detached,
         HandIn,
         activate,
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         read_events,
         submit,
     )
-    from detcore.experimental.http._transport import HttpTransport, ServerRecords, connect
+    from detcore.client.http._transport import HttpTransport, ServerRecords, connect
 
 __all__ = [
     "MOST_CONTEXT_BYTES",

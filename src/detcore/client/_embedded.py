@@ -13,12 +13,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.client._documents import make_document
 from detcore.contract.values import ExperimentState, ModelOrderBy, searcher_metric
-from detcore.experimental._documents import make_document
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
+    from detcore.client import _transport
+    from detcore.client._checkpoint_files import CheckpointFiles
+    from detcore.client._documents import Document
     from detcore.database import (
         CheckpointRecord,
         Database,
@@ -28,9 +31,6 @@ if TYPE_CHECKING:
         TrialSummary,
     )
     from detcore.environment import Environment
-    from detcore.experimental import _transport
-    from detcore.experimental._checkpoint_files import CheckpointFiles
-    from detcore.experimental._documents import Document
     from detcore.storage import StorageBackend
 
 
@@ -43,7 +43,7 @@ class EmbeddedTransport:
     """Asks a `Database`, and the storages that its records name. `HttpTransport` asks a server.
 
     Both have the methods of one contract. Arguments and results are what JSON can express; see
-    `detcore.experimental.DOCUMENTS`. Each method that changes something
+    `detcore.client.DOCUMENTS`. Each method that changes something
     returns when the store has accepted the change, and raises what the method of
     `detcore.database.Database` of the same purpose raises. The database is opened at the first
     question.
@@ -89,7 +89,7 @@ class EmbeddedTransport:
 
     def control_experiment(self, experiment_id: int, action: str) -> None:
         """Do one of: activate, pause, cancel, kill, archive, unarchive, delete."""
-        from detcore.experimental import _control
+        from detcore.client import _control
 
         _control.control(self.database(), self._environment, experiment_id, action)
 
@@ -298,7 +298,7 @@ class EmbeddedTransport:
             yield record, files.storage(record)
 
     def _files(self) -> CheckpointFiles:
-        from detcore.experimental._checkpoint_files import CheckpointFiles
+        from detcore.client._checkpoint_files import CheckpointFiles
 
         return CheckpointFiles(self.database(), self._environment)
 

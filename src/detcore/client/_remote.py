@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from detcore.client._arguments import code_folder, fill_config
+from detcore.client._printing import PrintingListener, raise_unless_complete
+from detcore.client._where import find_class, is_interactive, script_of
 from detcore.contract.errors import ConfigError, InvalidExperimentError, RunError, describe
-from detcore.experimental._arguments import code_folder, fill_config
-from detcore.experimental._printing import PrintingListener, raise_unless_complete
-from detcore.experimental._where import find_class, is_interactive, script_of
 
 if TYPE_CHECKING:
+    from detcore.client._experiment import ExperimentReference
     from detcore.environment import Environment
-    from detcore.experimental._experiment import ExperimentReference
     from detcore.trial import Trial
 
 
@@ -34,10 +34,10 @@ def run_remotely(
     master_url: str | None,
     environment: Environment,
 ) -> ExperimentReference:
-    """Hand an experiment in to a server, and follow it; see `detcore.experimental.create`."""
+    """Hand an experiment in to a server, and follow it; see `detcore.client.create`."""
+    from detcore.client import http
+    from detcore.client._client import Determined
     from detcore.config import mapping_text
-    from detcore.experimental import http
-    from detcore.experimental._client import Determined
     from detcore.hooks import PluginManager
     from detcore.trial import find_framework
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from detcore.client._where import is_interactive
 from detcore.contract.errors import RunError
 from detcore.describe import format_number
-from detcore.experimental._where import is_interactive
 from detcore.runner import RunListener
 
 if TYPE_CHECKING:

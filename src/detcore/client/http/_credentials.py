@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from detcore._files import replace_file
+from detcore.client.http._session import Session, normal_url
 from detcore.contract.errors import ConfigError, StorageError, UnauthenticatedError
 from detcore.environment import Environment
-from detcore.experimental.http._session import Session, normal_url
 
 _FILE = "credentials.json"
 # A token that expires this soon is not used: it could expire during its use.

@@ -10,20 +10,20 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from detcore.client.http._context import pack
+from detcore.client.http._credentials import open_session
+from detcore.client.http._documents import decode_value
+from detcore.client.http._session import ServerAway
 from detcore.contract.errors import ConfigError, DatabaseError, DetcoreError, in_one_line
 from detcore.describe import format_bytes
-from detcore.experimental.http._context import pack
-from detcore.experimental.http._credentials import open_session
-from detcore.experimental.http._documents import decode_value
-from detcore.experimental.http._session import ServerAway
 from detcore.types import ExperimentState
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from detcore.client.http._context import PackedContext
+    from detcore.client.http._session import Session
     from detcore.environment import Environment
-    from detcore.experimental.http._context import PackedContext
-    from detcore.experimental.http._session import Session
     from detcore.runner import ExperimentResult, RunListener
 
 
@@ -112,7 +112,7 @@ def submit(
 
 def activate(master: str, experiment_id: int, *, environment: Environment) -> Session:
     """Let a server continue an experiment, unless it runs or is complete; return the session."""
-    from detcore.experimental import Determined
+    from detcore.client import Determined
 
     session = open_session(master, environment=environment)
     if read_events(session, experiment_id, 0)["state"] in ("PAUSED", "ERROR", "CANCELED"):
@@ -280,7 +280,7 @@ def follow(session: Session, experiment_id: int, listener: RunListener) -> Exper
         NotFoundError: If there is no such experiment, or no more.
         UnauthenticatedError: If the token is no longer good.
     """
-    from detcore.experimental.http.journal import Replayer
+    from detcore.client.http.journal import Replayer
 
     def wait() -> None:
         deadline = time.monotonic() + _LOOK_S

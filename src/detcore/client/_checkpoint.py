@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from detcore._files import replace_file
+from detcore.client._arguments import check_keys, check_metadata
+from detcore.client._transport import Connected
 from detcore.contract.errors import (
     InvalidArgumentError,
     InvalidCheckpointError,
@@ -19,14 +21,12 @@ from detcore.contract.errors import (
 )
 from detcore.contract.values import Framework
 from detcore.environment import read_environment
-from detcore.experimental._arguments import check_keys, check_metadata
-from detcore.experimental._transport import Connected
 from detcore.hooks import PluginManager
 from detcore.trial import check_requirements, checkpoint_folder, import_object
 
 if TYPE_CHECKING:
-    from detcore.experimental._documents import Document
-    from detcore.experimental._transport import Transport
+    from detcore.client._documents import Document
+    from detcore.client._transport import Transport
 
 
 _METADATA_FILE = "metadata.json"
