@@ -212,11 +212,12 @@ def _not_public(found: Import) -> Iterator[str]:
     """Yield what an import names that is private, or that ``__all__`` lacks."""
     modules = {module.name: module for module in [*CORE_MODULES, *PLUGIN_MODULES]}
     dotted = [*found.module.split("."), *([found.name] if found.name else [])]
-    if any(is_private(part) for part in dotted):
+    module = modules.get(".".join(dotted))
+    if any(is_private(part) for part in dotted) or (module is not None and module.is_private):
         yield f"{'.'.join(dotted)} is private"
         return
     source = modules.get(found.module)
-    if source is None or found.name is None or ".".join(dotted) in modules:
+    if source is None or found.name is None or module is not None:
         return  # a module, or a package that is not written yet
     public = source.declared_all()
     if public is not None and found.name not in public:

@@ -52,8 +52,9 @@ class Module:
 
     @property
     def is_private(self) -> bool:
-        """Whether a part of its name starts with one underscore."""
-        return any(is_private(part) for part in self.name.split("."))
+        """Whether it is for its own distribution only: it has no ``__all__``, or an underscore."""
+        is_marked = any(is_private(part) for part in self.name.split("."))
+        return is_marked or self.declared_all() is None
 
     @functools.cached_property
     def imports(self) -> tuple[Import, ...]:

@@ -11,7 +11,7 @@ __all__ = ["api_page", "public_modules"]
 def public_modules(root: Path) -> dict[str, tuple[str, ...]]:
     """Return the public modules with their public names, read without importing them.
 
-    A module is public if no part of its name begins with an underscore and it has public names.
+    A module is public if no part of its name begins with an underscore and it has ``__all__``.
     Names of the contract have their entries where the guides document them, not in the room, too.
     """
     found = {}
