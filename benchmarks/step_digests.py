@@ -28,7 +28,7 @@ from _digest_rounds import (
 from _report import parse_options, print_table
 
 from detcore_torch import PyTorchTrial, PyTorchTrialContext
-from detcore_torch._controller import TorchController
+from detcore_torch.pytorch_controller import TorchController
 
 
 class Classifier(PyTorchTrial):

@@ -91,7 +91,7 @@ def scan_loader(kind: Any = torch.utils.data.DataLoader) -> Any:
 def run_trial(turns: Turns, *, with_detcore: bool) -> None:
     """Train a `PyTorchTrial`, or the same model in a plain loop."""
     from detcore_torch import DataLoader, PyTorchTrial, PyTorchTrialContext
-    from detcore_torch._controller import TorchController
+    from detcore_torch.pytorch_controller import TorchController
 
     if not with_detcore:
         _plain_loop(turns)

@@ -161,7 +161,7 @@ MAX_POSITIONAL_PARAMETERS = 8  # with `self`
 FOREIGN_SIGNATURES = {
     "detcore.client._checkpoint.Checkpoint.__init__",
     "detcore_estimator._spec.EstimatorSpec.__new__",
-    "detcore_torch._loader.DataLoader.__init__",
+    "detcore_torch.data.data_loader.DataLoader.__init__",
 }
 
 

@@ -294,7 +294,7 @@ class KillAtEnd:
     code = -signal.SIGKILL
 
     def prepare(self, rank: int) -> None:
-        from detcore_torch._script import ScriptRun
+        from detcore_torch.scripts.script_run import ScriptRun
 
         def finish(run: ScriptRun) -> None:
             os.kill(os.getpid(), signal.SIGKILL)

@@ -16,7 +16,7 @@ from torch.nn import functional
 from detcore.core import DistributedContext
 from detcore.trial import TrialSetup
 from detcore_torch import DataLoader, PyTorchTrial, PyTorchTrialContext
-from detcore_torch._controller import TorchController
+from detcore_torch.pytorch_controller import TorchController
 
 SEED = 11
 

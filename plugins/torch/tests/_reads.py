@@ -41,7 +41,7 @@ class ReadRecorder:
         """Record reads from now on."""
         import safetensors
 
-        from detcore_torch import _files
+        from detcore_torch.state import state_files
 
         opened = io.open
         opened_tensors = safetensors.safe_open
@@ -63,15 +63,15 @@ class ReadRecorder:
         loads = types.SimpleNamespace(
             loads=lambda text: self._tracked(json.loads(text), latest.name), dumps=json.dumps
         )
-        patch.setattr(_files, "json", loads)
-        decode = _files.decode
+        patch.setattr(state_files, "json", loads)
+        decode = state_files.decode
 
         def decode_state(state: Any, tensors: Any) -> Any:
             name = latest.name.partition(".")[0]  # its tensors were read just before
             decoded = decode(state, tensors)
             return self._tracked(decoded, f"{name}.state", _DEPTHS.get(name, 2))
 
-        patch.setattr(_files, "decode", decode_state)
+        patch.setattr(state_files, "decode", decode_state)
 
     def find_unread(self, checkpoint: Path) -> set[str]:
         """Return the files of a checkpoint and keys of its documents that nobody has read."""

@@ -25,6 +25,6 @@ def _environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def _one_thread() -> None:
     """Prepare this process as a worker is, once and before anything is computed."""
     from detcore.trial import PrepareOptions
-    from detcore_torch._controller import prepare_worker
+    from detcore_torch.pytorch_controller import prepare_worker
 
     prepare_worker(PrepareOptions(seed=11))

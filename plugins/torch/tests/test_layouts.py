@@ -12,8 +12,8 @@ from _lab import Lab, LineTrial
 from torch.nn import functional
 
 from detcore.errors import InvalidCheckpointError
-from detcore_torch._files import StateFiles, read_tensors
-from detcore_torch._tree import decode, encode
+from detcore_torch.state.state_files import StateFiles, read_tensors
+from detcore_torch.state.tensor_tree import decode, encode
 
 
 class LBFGSTrial(LineTrial):

@@ -12,8 +12,8 @@ from _data import Drawing
 
 from detcore.errors import DataError
 from detcore_torch import DataLoader
-from detcore_torch._fetch import failure
-from detcore_torch._loader import BatchStream
+from detcore_torch.data.batch_fetcher import failure
+from detcore_torch.data.data_loader import BatchStream
 
 
 def stream(

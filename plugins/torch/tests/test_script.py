@@ -8,8 +8,8 @@ from types import ModuleType
 import pytest
 
 from detcore.errors import PluginError, PluginNotFoundError
-from detcore_torch._script import hyperparameters
-from detcore_torch._torch import supported
+from detcore_torch.libraries import supported
+from detcore_torch.scripts.script_run import hyperparameters
 
 
 def test_a_library_that_is_not_installed_is_named_with_its_command() -> None:

@@ -10,7 +10,7 @@ import torch
 from _lab import Lab, LineTrial
 
 from detcore.data import StepDigests
-from detcore_torch._state_tensors import as_arrays
+from detcore_torch.state.state_digests import as_arrays
 
 
 class Dropping(LineTrial):

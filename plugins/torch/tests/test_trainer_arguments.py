@@ -70,7 +70,7 @@ def test_every_argument_is_classified() -> None:
     from transformers import TrainingArguments
 
     import detcore_torch.for_transformers  # noqa: F401  # checks the version
-    from detcore_torch._trainer_arguments import (
+    from detcore_torch.scripts.trainer_arguments import (
         APPLIED_FIELDS,
         RENAMED_FIELDS,
         RESULT_FIELDS,
@@ -104,7 +104,7 @@ def test_trainer_reads_applied_arguments_later(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", SAMPLES)
 def test_applied_argument_equals_one_given_before(tmp_path: Path, name: str) -> None:
-    from detcore_torch._trainer_arguments import apply_hyperparameters
+    from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
     given = make_trainer(tmp_path, **{name: SAMPLES[name]})
     applied = make_trainer(tmp_path)
@@ -132,14 +132,14 @@ def test_applied_argument_equals_one_given_before(tmp_path: Path, name: str) -> 
 def test_argument_that_was_read_is_refused(
     tmp_path: Path, name: str, value: object, advice: str
 ) -> None:
-    from detcore_torch._trainer_arguments import apply_hyperparameters
+    from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
     with pytest.raises(InvalidExperimentError, match=re.escape(advice)):
         apply_hyperparameters(make_trainer(tmp_path), {name: value})
 
 
 def test_argument_that_the_script_has_set_is_accepted(tmp_path: Path) -> None:
-    from detcore_torch._trainer_arguments import apply_hyperparameters
+    from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
     values = {"bf16": True, "seed": 7, "report_to": "none", "save_strategy": "epoch"}
     trainer = make_trainer(tmp_path, **values)
@@ -157,7 +157,7 @@ def test_argument_that_the_script_has_set_is_accepted(tmp_path: Path) -> None:
     ],
 )
 def test_name_near_an_argument_is_refused(tmp_path: Path, name: str, field: str) -> None:
-    from detcore_torch._trainer_arguments import apply_hyperparameters
+    from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
     trainer = make_trainer(tmp_path)
     with pytest.raises(InvalidExperimentError, match=f"{name}.* Did you mean '{field}'") as refused:
@@ -167,7 +167,7 @@ def test_name_near_an_argument_is_refused(tmp_path: Path, name: str, field: str)
 
 
 def test_other_names_are_the_scripts_own(tmp_path: Path) -> None:
-    from detcore_torch._trainer_arguments import apply_hyperparameters
+    from detcore_torch.scripts.trainer_arguments import apply_hyperparameters
 
     names = ("width", "batch_size", "optimizer", "dataset", "head_learning_rate", "beta1")
     apply_hyperparameters(make_trainer(tmp_path), dict.fromkeys(names, 1))

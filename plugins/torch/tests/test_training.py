@@ -22,7 +22,7 @@ from detcore_torch import (
     PyTorchTrial,
     Reducer,
 )
-from detcore_torch._loader import checked_loader
+from detcore_torch.data.data_loader import checked_loader
 
 
 def plain_loop(

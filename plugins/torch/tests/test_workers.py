@@ -17,7 +17,7 @@ from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
 from detcore.errors import InvalidExperimentError
 from detcore_testing import RankError, run_ranks
 from detcore_torch import DataLoader
-from detcore_torch._group import WorkerGroup, settle_buckets
+from detcore_torch.process_group import WorkerGroup, settle_buckets
 
 
 class ReducedTrial(ClippedTrial):

@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING
 from detcore.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from detcore_torch._callbacks import PyTorchCallback
-    from detcore_torch._context import PyTorchTrialContext
-    from detcore_torch._iterator_source import IteratorSource
-    from detcore_torch._load import (
+    from detcore_torch.callbacks import PyTorchCallback
+    from detcore_torch.data.data_loader import DataLoader
+    from detcore_torch.data.iterator_source import IteratorSource
+    from detcore_torch.data.resumable_loader import ResumableLoader, resumable
+    from detcore_torch.load_checkpoint import (
         load_model_from_checkpoint_path,
         load_trial_from_checkpoint_path,
         load_weights_from_checkpoint_path,
     )
-    from detcore_torch._loader import DataLoader
-    from detcore_torch._reducers import MetricReducer, Reducer
-    from detcore_torch._resumable import ResumableLoader, resumable
-    from detcore_torch._schedulers import LRScheduler
-    from detcore_torch._trial import PyTorchTrial
+    from detcore_torch.lr_scheduler import LRScheduler
+    from detcore_torch.metric_reducers import MetricReducer, Reducer
+    from detcore_torch.pytorch_context import PyTorchTrialContext
+    from detcore_torch.pytorch_trial import PyTorchTrial
 
 __version__ = "0.1.0"
 
@@ -46,17 +46,17 @@ __all__ = [
 __getattr__, __dir__ = lazy_names(
     __name__,
     {
-        "_callbacks": "PyTorchCallback",
-        "_context": "PyTorchTrialContext",
-        "_iterator_source": "IteratorSource",
-        "_load": (
+        "callbacks": "PyTorchCallback",
+        "data.data_loader": "DataLoader",
+        "data.iterator_source": "IteratorSource",
+        "data.resumable_loader": "ResumableLoader resumable",
+        "load_checkpoint": (
             "load_model_from_checkpoint_path load_trial_from_checkpoint_path "
             "load_weights_from_checkpoint_path"
         ),
-        "_loader": "DataLoader",
-        "_reducers": "MetricReducer Reducer",
-        "_resumable": "ResumableLoader resumable",
-        "_schedulers": "LRScheduler",
-        "_trial": "PyTorchTrial",
+        "lr_scheduler": "LRScheduler",
+        "metric_reducers": "MetricReducer Reducer",
+        "pytorch_context": "PyTorchTrialContext",
+        "pytorch_trial": "PyTorchTrial",
     },
 )

@@ -24,11 +24,10 @@ from typing import TYPE_CHECKING, Any
 
 from detcore.errors import InvalidExperimentError, describe
 from detcore.trial import Step
-from detcore_torch._files import read_state
-from detcore_torch._group import settle_buckets
-from detcore_torch._model_attributes import ModelAttributes
-from detcore_torch._resumable import ResumableLoader, resumable_loader
-from detcore_torch._script import (
+from detcore_torch.data.resumable_loader import ResumableLoader, resumable_loader
+from detcore_torch.libraries import supported, torch
+from detcore_torch.process_group import settle_buckets
+from detcore_torch.scripts.script_run import (
     Plan,
     ScriptRun,
     ScriptState,
@@ -36,9 +35,10 @@ from detcore_torch._script import (
     hyperparameters,
     open_run,
 )
-from detcore_torch._seeding import preserved_generators
-from detcore_torch._state import attributes_in
-from detcore_torch._torch import supported, torch
+from detcore_torch.state.model_attributes import ModelAttributes
+from detcore_torch.state.random_generators import preserved_generators
+from detcore_torch.state.shared_state import attributes_in
+from detcore_torch.state.state_files import read_state
 
 supported("accelerate", (1, 12), (2,), "accelerate")
 

@@ -22,18 +22,18 @@ from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
 from detcore.trial import Step
-from detcore_torch._files import read_state
-from detcore_torch._lightning_clock import PreemptedError, added_callbacks
-from detcore_torch._lightning_data import TrainingData, exact_validation, training_data
-from detcore_torch._lightning_state import FRAMEWORK, StateIO
-from detcore_torch._script import (
+from detcore_torch.libraries import supported, torch
+from detcore_torch.scripts.lightning_clock import PreemptedError, added_callbacks
+from detcore_torch.scripts.lightning_data import TrainingData, exact_validation, training_data
+from detcore_torch.scripts.lightning_state import FRAMEWORK, StateIO
+from detcore_torch.scripts.script_run import (
     Plan,
     ScriptRun,
     hyperparameters,
     open_run,
 )
-from detcore_torch._seeding import preserved_generators
-from detcore_torch._torch import supported, torch
+from detcore_torch.state.random_generators import preserved_generators
+from detcore_torch.state.state_files import read_state
 
 # The same library has two distributions.
 supported(

@@ -16,34 +16,34 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from detcore.errors import InvalidExperimentError
-from detcore_torch._script import (
+from detcore_torch.libraries import supported
+from detcore_torch.scripts.script_run import (
     Plan,
     ScriptRun,
     hyperparameters,
     list_script_hparams,
     open_run,
 )
-from detcore_torch._seeding import preserved_generators
-from detcore_torch._torch import supported
+from detcore_torch.state.random_generators import preserved_generators
 
 supported("transformers", (5, 20), (6,), "transformers")
 
 from transformers import Trainer  # noqa: E402  # after the check
 from transformers.trainer_utils import IntervalStrategy, TrainOutput  # noqa: E402
 
-from detcore_torch._trainer_arguments import (  # noqa: E402
+from detcore_torch.scripts.trainer_arguments import (  # noqa: E402
     apply_hyperparameters,
     check_arguments,
     list_result_arguments,
 )
-from detcore_torch._trainer_clock import FRAMEWORK, ClockCallback, TrainingEndedError  # noqa: E402
-from detcore_torch._trainer_data import (  # noqa: E402
+from detcore_torch.scripts.trainer_clock import FRAMEWORK, ClockCallback, TrainingEndedError  # noqa: E402
+from detcore_torch.scripts.trainer_data import (  # noqa: E402
     EpochData,
     check_training_loader,
     count_steps_per_epoch,
     exact_prediction_step,
 )
-from detcore_torch._trainer_state import BestModel, CallbackStates  # noqa: E402
+from detcore_torch.scripts.trainer_state import BestModel, CallbackStates  # noqa: E402
 
 if TYPE_CHECKING:
     from transformers import TrainingArguments

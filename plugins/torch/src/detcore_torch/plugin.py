@@ -13,11 +13,11 @@ def detcore_register_framework() -> Framework:
     """Register ``PyTorchTrial``."""
     return Framework(
         name="torch",
-        trial_class="detcore_torch._trial:PyTorchTrial",
-        context_class="detcore_torch._context:PyTorchTrialContext",
-        controller="detcore_torch._controller:TorchController",
-        prepare_worker="detcore_torch._controller:prepare_worker",
-        load_checkpoint="detcore_torch._load:load_model_from_checkpoint_path",
+        trial_class="detcore_torch.pytorch_trial:PyTorchTrial",
+        context_class="detcore_torch.pytorch_context:PyTorchTrialContext",
+        controller="detcore_torch.pytorch_controller:TorchController",
+        prepare_worker="detcore_torch.pytorch_controller:prepare_worker",
+        load_checkpoint="detcore_torch.load_checkpoint:load_model_from_checkpoint_path",
         metric="validation_loss",
         several_workers=True,
         requires=("torch",),

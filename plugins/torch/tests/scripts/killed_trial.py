@@ -14,7 +14,7 @@ sys.path.append(os.environ["TEST_SUPPORT"])
 from _killed_scripts import Kill
 
 from detcore.data import IdKind, LedgerWriter
-from detcore_torch._loader import BatchStream
+from detcore_torch.data.data_loader import BatchStream
 
 BASE: Any = getattr(model_def, os.environ["TEST_TRIAL"])
 

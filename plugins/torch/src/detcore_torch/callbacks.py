@@ -1,0 +1,171 @@
+"""`PyTorchCallback`, and the calls of the user's callbacks in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from detcore.errors import InvalidDataTypeError, InvalidExperimentError, describe
+from detcore_torch.state.user_attributes import UserAttributes
+
+_ATTRIBUTES = "attributes of callbacks"
+
+
+class PyTorchCallback:
+    """Base class of callbacks; detcore calls the methods while a trial trains, on every worker.
+
+    The state of a callback, `state_dict`, is part of each checkpoint, and so are attributes that
+    the callback changes: numbers, strings, arrays, tensors, random generators and containers of
+    these. When a trial is resumed, they are restored after `on_training_start`.
+    """
+
+    def on_trial_startup(self, first_batch_idx: int, checkpoint_uuid: str | None) -> None:
+        """Called once per process, first of all.
+
+        Args:
+            first_batch_idx: Batches trained before this process started.
+            checkpoint_uuid: The checkpoint from which the trial was restored, or None.
+        """
+
+    def on_trial_shutdown(self) -> None:
+        """Called once per process, last of all, also after an error."""
+
+    def on_training_start(self) -> None:
+        """Called once per process, before its first batch."""
+
+    def on_training_epoch_start(self, epoch_idx: int) -> None:
+        """Called before the first batch of an epoch; not again after a resume within the epoch."""
+
+    def on_training_epoch_end(self, epoch_idx: int) -> None:
+        """Called after the last batch of an epoch."""
+
+    def on_training_workload_end(
+        self, avg_metrics: Mapping[str, Any], batch_metrics: list[Mapping[str, Any]]
+    ) -> None:
+        """Called before training metrics are reported.
+
+        Args:
+            avg_metrics: This worker's means over its batches since the last report.
+            batch_metrics: The metrics of each of these.
+        """
+
+    def on_validation_start(self) -> None:
+        """Called before a validation."""
+
+    def on_validation_epoch_start(self) -> None:
+        """Called before the first batch of a validation."""
+
+    def on_validation_epoch_end(self, outputs: list[Any]) -> None:
+        """Called after the last batch of a validation.
+
+        Args:
+            outputs: The results of ``evaluate_batch`` for each batch of this worker.
+        """
+
+    def on_validation_end(self, metrics: Mapping[str, Any]) -> None:
+        """Called after a validation, with its metrics over all workers."""
+
+    def on_checkpoint_write_end(self, checkpoint_dir: str) -> None:
+        """Called when this worker's files of a checkpoint are written, before it is committed.
+
+        With such a callback training waits until the files are written.
+
+        Args:
+            checkpoint_dir: The folder; files that are added to it become part of the checkpoint.
+        """
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state to save in checkpoints: tensors, arrays and plain values."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Restore a state that `state_dict` returned."""
+
+
+class Callbacks:
+    """The user's callbacks by name.
+
+    Args:
+        callbacks: The result of ``build_callbacks``.
+        ignored_objects: Objects that are saved elsewhere, such as models.
+
+    Raises:
+        InvalidDataTypeError: If it is not a mapping of `PyTorchCallback`.
+        InvalidExperimentError: If one has a method ``on_...`` that detcore never calls, or only one
+            of ``state_dict`` and ``load_state_dict``.
+    """
+
+    def __init__(self, callbacks: Any, ignored_objects: Iterable[object] = ()) -> None:
+        if not isinstance(callbacks, Mapping):
+            raise InvalidDataTypeError(
+                f"build_callbacks returned {describe(callbacks)}.\n"
+                "Return callbacks by name, such as {'early_stopping': EarlyStopping()}."
+            )
+        for name, callback in callbacks.items():
+            if not isinstance(callback, PyTorchCallback):
+                raise InvalidDataTypeError(
+                    f"the callback {name!r} is {describe(callback)}.\n"
+                    "It must be an instance of a subclass of detcore_torch.PyTorchCallback."
+                )
+            _check_hooks(name, callback)
+        self._callbacks: dict[str, PyTorchCallback] = dict(callbacks)
+        self._attributes = UserAttributes(self._callbacks, ignored_objects=ignored_objects)
+
+    def call(self, hook: str, *arguments: Any) -> None:
+        """Call a hook of all callbacks, in order."""
+        for callback in self._callbacks.values():
+            getattr(callback, hook)(*arguments)
+
+    @property
+    def reads_checkpoints(self) -> bool:
+        """Whether a callback sees the files of checkpoints."""
+        default = PyTorchCallback.on_checkpoint_write_end
+        found = (type(each).on_checkpoint_write_end for each in self._callbacks.values())
+        return any(method is not default for method in found)
+
+    def start_training(self) -> None:
+        """Call ``on_training_start``, after which changed attributes are as in the checkpoint."""
+        self.call("on_training_start")
+        self._attributes.restore_again()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the callbacks' states by name, and the attributes that they have changed."""
+        states = {name: callback.state_dict() for name, callback in self._callbacks.items()}
+        attributes = self._attributes.capture()
+        return states | {_ATTRIBUTES: {name: each for name, each in attributes.items() if each}}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Give the callbacks their states; a callback that is new has none."""
+        self._attributes.restore(states.get(_ATTRIBUTES, {}))
+        for name, callback in self._callbacks.items():
+            if name in states:
+                callback.load_state_dict(states[name])
+
+
+def _check_hooks(name: str, callback: PyTorchCallback) -> None:
+    hooks = [hook for hook in vars(PyTorchCallback) if hook.startswith("on_")]
+    unknown = [
+        each for each in dir(callback) if each.startswith("on_") and each not in hooks
+        and callable(getattr(callback, each))
+    ]  # fmt: skip
+    if unknown:
+        raise InvalidExperimentError(
+            f"the callback {name!r} ({type(callback).__name__}) has {', '.join(unknown)}, which "
+            f"detcore never calls.\nHooks are: {', '.join(hooks)}.\n"
+            "Rename the method; other methods must not begin with on_."
+        )
+    _check_state_methods(name, callback)
+
+
+def _check_state_methods(name: str, callback: PyTorchCallback) -> None:
+    kind = type(callback)
+    has_state = kind.state_dict is not PyTorchCallback.state_dict
+    if has_state is (kind.load_state_dict is not PyTorchCallback.load_state_dict):
+        return
+    present, missing, line = "load_state_dict", "state_dict", "state_dict(self)"
+    if has_state:
+        present, missing, line = missing, present, "load_state_dict(self, state_dict)"
+    raise InvalidExperimentError(
+        f"the callback {name!r} ({kind.__name__}) has {present} but no {missing}: a resumed trial "
+        f"would start without the callback's state.\nAdd the method:  def {line}: ..."
+    )

@@ -1,0 +1,177 @@
+"""Validation: each worker evaluates its batches, and the results are combined once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidExperimentError, MetricError, describe
+from detcore.metrics import MetricReducer as BatchReducer
+from detcore.trial import ValidationResult
+from detcore_torch.data.data_loader import BatchStream, DataLoader
+from detcore_torch.metric_reducers import Reducer, as_number, batch_reducer, reduce_over_workers
+from detcore_torch.pytorch_trial import PyTorchTrial
+
+if TYPE_CHECKING:
+    from detcore_torch.callbacks import Callbacks
+    from detcore_torch.pytorch_context import PyTorchTrialContext
+
+
+class Evaluation:
+    """The validation data, and the evaluation of the trial on it.
+
+    Batch i of the data is evaluated by rank ``i % size``, so shares may be uneven or empty.
+
+    Args:
+        trial: The user's trial.
+        context: Its context.
+        loader: The validation data.
+        callbacks: The user's callbacks.
+
+    Raises:
+        InvalidExperimentError: If the trial does not have exactly one way to evaluate.
+    """
+
+    def __init__(
+        self,
+        trial: PyTorchTrial,
+        context: PyTorchTrialContext,
+        loader: DataLoader,
+        callbacks: Callbacks,
+    ) -> None:
+        self._trial = trial
+        self._context = context
+        self._callbacks = callbacks
+        self._is_whole = _evaluates_whole(trial)
+        self._reducers: Reducer | Mapping[str, Reducer] = {}
+        if not self._is_whole:
+            self._reducers = _checked_reducers(trial.evaluation_reducer())
+        place = context.distributed
+        rank, world_size = (0, 1) if self._is_whole else (place.rank, place.size)
+        seed = context.get_trial_seed()
+        order = loader.order(seed=seed, rank=rank, world_size=world_size)
+        self.num_batches = 1 if context.test_mode else order.batches_per_epoch
+        self._stream = BatchStream(
+            loader,
+            order,
+            seed=seed,
+            rank=rank,
+            world_size=world_size,
+            stop=len(range(rank, self.num_batches, world_size)),
+        )
+
+    def run(self) -> ValidationResult:
+        """Evaluate the models as they are; the result is the same on all workers."""
+        self._callbacks.call("on_validation_start")
+        custom = [each for each in self._context.reducers if each.for_validation]
+        for each in custom:
+            each.reducer.reset()
+        with self._context.evaluating():
+            self._callbacks.call("on_validation_epoch_start")
+            result = self._evaluate_whole() if self._is_whole else self._evaluate_batches()
+        metrics = {**result.metrics, **reduce_over_workers(custom, self._context.distributed)}
+        for each in self._context.reducers:
+            each.reducer.reset()
+        self._callbacks.call("on_validation_end", metrics)
+        return ValidationResult(metrics, result.n_records)
+
+    def _evaluate_batches(self) -> ValidationResult:
+        place = self._context.distributed
+        reducers: dict[str, BatchReducer] = {}
+        states: dict[str, Any] = {}
+        outputs: list[Any] = []
+        num_records = 0
+        for batch in self._stream:
+            found = self._trial.evaluate_batch(self._context.to_device(batch.data))
+            outputs.append(found)
+            num_records += len(batch.records)
+            for name, value in _named(found).items():
+                kind = self._kind(name)
+                reducer = reducers.setdefault(name, batch_reducer(kind))
+                number: Any = as_number(name, value)
+                if kind is Reducer.AVG:
+                    number = {"values": number, "weights": len(batch.records)}
+                states[name] = reducer.accumulate(number)
+        self._callbacks.call("on_validation_epoch_end", outputs)
+        everywhere = place.allgather((states, num_records))
+        names = dict.fromkeys(name for found, _ in everywhere for name in found)
+        metrics = {
+            name: reducers.get(name, batch_reducer(self._kind(name))).cross_slot_reduce(
+                [found[name] for found, _ in everywhere if name in found]
+            )
+            for name in names
+        }
+        return ValidationResult(metrics, sum(count for _, count in everywhere))
+
+    def _evaluate_whole(self) -> ValidationResult:
+        """Have the chief evaluate all of the data."""
+        place = self._context.distributed
+        found: tuple[dict[str, float], int] | None = None
+        if place.rank == 0:
+            counted = _Counted(self._stream)
+            metrics = _named(self._trial.evaluate_full_dataset(counted))
+            numbers = {name: as_number(name, value) for name, value in metrics.items()}
+            found = numbers, counted.num_records
+        self._callbacks.call("on_validation_epoch_end", [])
+        found = place.broadcast(found)
+        assert found is not None  # the chief's
+        return ValidationResult(*found)
+
+    def _kind(self, name: str) -> Reducer:
+        if isinstance(self._reducers, Reducer):
+            return self._reducers
+        if name not in self._reducers:
+            raise MetricError(
+                f"evaluate_batch returned the metric {name!r}, and evaluation_reducer names "
+                f"reducers for {', '.join(sorted(self._reducers)) or 'none'} only.\n"
+                "Name one for each metric, or return one reducer for all."
+            )
+        return self._reducers[name]
+
+
+class _Counted:
+    """An iterable over all batches that counts the records in them."""
+
+    def __init__(self, stream: BatchStream) -> None:
+        self._stream = stream
+        self.num_records = 0
+
+    def __iter__(self) -> Any:
+        self.num_records = 0
+        for batch in self._stream:
+            self.num_records += len(batch.records)
+            yield batch.data
+
+
+def _named(found: Any) -> Mapping[str, Any]:
+    if not isinstance(found, Mapping):
+        raise MetricError(
+            f"the evaluation returned {describe(found)}.\n"
+            "Return metrics by name, such as {'validation_loss': loss}."
+        )
+    return found
+
+
+def _evaluates_whole(trial: PyTorchTrial) -> bool:
+    kind = type(trial)
+    by_batch = kind.evaluate_batch is not PyTorchTrial.evaluate_batch
+    as_whole = kind.evaluate_full_dataset is not PyTorchTrial.evaluate_full_dataset
+    if by_batch == as_whole:
+        raise InvalidExperimentError(
+            f"{kind.__name__} has {'both' if by_batch else 'neither'} of evaluate_batch and "
+            "evaluate_full_dataset.\n"
+            "Define one of them: evaluate_batch if metrics are means or sums over batches."
+        )
+    return as_whole
+
+
+def _checked_reducers(given: Any) -> Reducer | Mapping[str, Reducer]:
+    values = list(given.values()) if isinstance(given, Mapping) else [given]
+    if not all(isinstance(value, Reducer) for value in values):
+        raise InvalidExperimentError(
+            f"evaluation_reducer returned {describe(given)}.\n"
+            "Return a detcore_torch.Reducer, or one for each metric by name; other reductions are "
+            "for context.wrap_reducer."
+        )
+    checked: Reducer | Mapping[str, Reducer] = given
+    return checked

@@ -1,0 +1,159 @@
+"""Reduction of the metrics of many batches, on one or several workers, to one number."""
+
+from __future__ import annotations
+
+import abc
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidExperimentError, MetricError, describe
+from detcore.metrics import FunctionReducer as BatchFunction
+from detcore.metrics import Mean, Sum, interleave
+from detcore.metrics import MetricReducer as BatchReducer
+from detcore_torch.libraries import torch
+
+if TYPE_CHECKING:
+    from detcore.distributed import DistributedContext
+
+
+class Reducer(enum.Enum):
+    """The reduction of the values that `PyTorchTrial.evaluate_batch` returns for each batch.
+
+    Attributes:
+        AVG: The mean over records: a batch's weight is its number of records.
+        SUM: The sum.
+        MAX: The largest.
+        MIN: The smallest.
+    """
+
+    AVG = 1
+    SUM = 2
+    MAX = 3
+    MIN = 4
+
+
+class MetricReducer(abc.ABC):
+    """A metric that is more than a mean over batches; registered by ``context.wrap_reducer``.
+
+    The trial passes values to a method that the subclass adds (such as ``update``) from
+    ``train_batch`` or ``evaluate_batch``.
+    """
+
+    @abc.abstractmethod
+    def reset(self) -> None:
+        """Forget all values; called before each validation, and after each training report."""
+
+    @abc.abstractmethod
+    def per_slot_reduce(self) -> Any:
+        """Return the values of this worker that `cross_slot_reduce` needs."""
+
+    @abc.abstractmethod
+    def cross_slot_reduce(self, per_slot_metrics: list[Any]) -> Any:
+        """Return the metric, or metrics by name if it was wrapped without a name.
+
+        Args:
+            per_slot_metrics: The results of `per_slot_reduce` on each worker, by rank.
+        """
+
+
+class FunctionReducer(MetricReducer):
+    """A reducer that calls a function with the values of all batches, in the data's order.
+
+    Args:
+        function: Takes the list of the values that were passed to `update`.
+    """
+
+    def __init__(self, function: Callable[[list[Any]], Any]) -> None:
+        self._function = function
+        self._values: list[Any] = []
+
+    def reset(self) -> None:
+        """Forget all values."""
+        self._values = []
+
+    def update(self, value: Any) -> None:
+        """Add the value of one batch."""
+        self._values.append(value)
+
+    def per_slot_reduce(self) -> list[Any]:
+        """Return the values of this worker."""
+        return self._values
+
+    def cross_slot_reduce(self, per_slot_metrics: list[list[Any]]) -> Any:
+        """Call the function with the values of all workers."""
+        return self._function(interleave(per_slot_metrics))
+
+
+class WrappedReducer:
+    """A reducer, the name of its metric, and when it is used."""
+
+    def __init__(
+        self, reducer: MetricReducer, name: str | None, *, for_training: bool, for_validation: bool
+    ) -> None:
+        self.reducer = reducer
+        self.name = name
+        self.for_training = for_training
+        self.for_validation = for_validation
+
+    def reduce(self, per_slot_metrics: list[Any]) -> dict[str, float]:
+        """Return the metrics over all workers, by name.
+
+        Raises:
+            MetricError: If they are not numbers.
+        """
+        found = self.reducer.cross_slot_reduce(per_slot_metrics)
+        if self.name is not None:
+            return {self.name: as_number(self.name, found)}
+        if not isinstance(found, Mapping):
+            raise InvalidExperimentError(
+                f"{type(self.reducer).__name__} was wrapped without a name, and its "
+                f"cross_slot_reduce returned {describe(found)}.\n"
+                'Give it a name (context.wrap_reducer(reducer, "name")), or return metrics by name.'
+            )
+        return {str(name): as_number(str(name), value) for name, value in found.items()}
+
+
+def reduce_over_workers(
+    reducers: Sequence[WrappedReducer], distributed: DistributedContext
+) -> dict[str, float]:
+    """Return the metrics of reducers over all workers, by name, and reset the reducers."""
+    if not reducers:
+        return {}
+    states = distributed.allgather([each.reducer.per_slot_reduce() for each in reducers])
+    metrics: dict[str, float] = {}
+    for each, parts in zip(reducers, zip(*states, strict=True), strict=True):
+        metrics.update(each.reduce(list(parts)))
+        each.reducer.reset()
+    return metrics
+
+
+def batch_reducer(reducer: Reducer) -> BatchReducer:
+    """Return the reducer of one metric of one validation."""
+    if reducer is Reducer.AVG:
+        return Mean()
+    if reducer is Reducer.SUM:
+        return Sum()
+    return BatchFunction(max if reducer is Reducer.MAX else min)
+
+
+def as_number(name: str, value: Any) -> float:
+    """Return a metric's value as a number.
+
+    Raises:
+        MetricError: If it is not a number.
+    """
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1:
+            raise MetricError(
+                f"the metric {name!r} is a tensor of shape {tuple(value.shape)}.\n"
+                "A metric is one number: return its mean, or use context.wrap_reducer."
+            )
+        return float(value.item())
+    try:
+        return float(value)
+    except (TypeError, ValueError) as error:
+        raise MetricError(
+            f"the metric {name!r} is {describe(value)}, which is not a number.\n"
+            "Return a number or a tensor of one element."
+        ) from error

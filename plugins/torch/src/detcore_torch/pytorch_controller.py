@@ -1,0 +1,389 @@
+"""The controller of a `PyTorchTrial`, which trains batch by batch up to the clock's boundaries."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from detcore.data import IdKind
+from detcore.errors import DataError, InvalidExperimentError, MetricError, describe
+from detcore.metrics import weighted_mean
+from detcore.trial import ValidationResult
+from detcore_torch.callbacks import Callbacks
+from detcore_torch.data.data_loader import BatchStream, DataLoader, checked_loader
+from detcore_torch.evaluation import Evaluation
+from detcore_torch.libraries import torch
+from detcore_torch.metric_reducers import as_number, reduce_over_workers
+from detcore_torch.process_group import lost_peers_raised
+from detcore_torch.state.random_generators import preserved_generators, seed_from, seed_generators
+from detcore_torch.state.shared_state import capture_shared, restore_shared, start_from_other
+from detcore_torch.state.state_digests import as_arrays, name_state
+from detcore_torch.state.state_files import StateFiles
+from detcore_torch.state.user_attributes import UserAttributes
+from detcore_torch.state.worker_state import WorkerState, capture_worker
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from detcore.trial import Clock, PrepareOptions
+    from detcore.types import TensorInfo
+    from detcore_torch.pytorch_context import PyTorchTrialContext
+    from detcore_torch.pytorch_trial import PyTorchTrial
+
+
+_logger = logging.getLogger("detcore.torch")
+
+
+class TorchController:
+    """A `detcore.trial.LoopingController` for PyTorch.
+
+    Args:
+        trial: The user's trial; it has wrapped its models and optimizers.
+        context: Its context.
+
+    Raises:
+        DetcoreError: If the trial breaks a rule: no model wrapped, data of the wrong kind.
+    """
+
+    def __init__(self, trial: PyTorchTrial, context: PyTorchTrialContext) -> None:
+        self._trial = trial
+        self._context = context
+        self._place = context.distributed
+        context.finish_wrapping()
+        loader = checked_loader(trial.build_training_data_loader(), "build_training_data_loader")
+        held_out = checked_loader(
+            trial.build_validation_data_loader(), "build_validation_data_loader"
+        )
+        seed = context.get_trial_seed()
+        order = loader.order(seed=seed, rank=self._place.rank, world_size=self._place.size)
+        self._epoch_length = -(-order.batches_per_epoch // self._place.size)
+        self._ledger_epoch_length = order.batches_per_epoch
+        self._feed = BatchStream(
+            loader, order, seed=seed, rank=self._place.rank, world_size=self._place.size
+        )
+        saved = [context, *context.list_saved_objects()]
+        callbacks = trial.build_callbacks()
+        self._callbacks = Callbacks(callbacks, [trial, *saved])
+        saved += [*callbacks.values(), loader, held_out]
+        self._attributes = UserAttributes(
+            {"trial": trial},
+            functions={"trial": trial, **callbacks, **_name_models(context.models)},
+            ignored_objects=[*saved, *_list_containers(trial, saved)],
+        )
+        self._evaluation = Evaluation(trial, context, held_out, self._callbacks)
+        self._batches = 0
+        self._has_started = False
+        self._is_resumed = False
+        self._tensors: Sequence[TensorInfo] = ()
+        self._digests = context.digests
+        if self._digests is not None:
+            self._digests.describe(threads=torch.get_num_threads(), gpu=_gpu_name())
+        self._check_same_data(order.batches_per_epoch)
+        self._describe_records(loader)
+        self._seed_this_worker()
+
+    def batches_per_epoch(self) -> int | None:
+        """Return the steps of one pass over the training data."""
+        return self._epoch_length
+
+    def run(self, clock: Clock) -> None:
+        """Train until the clock ends training."""
+        self._announce_start()
+        if not self._batches:  # a resumed trial has frozen modules as they were
+            for model in self._context.models:
+                model.train()
+        with self._preserved_if_resumed():
+            self._callbacks.start_training()
+        self._attributes.restore_again()
+        with lost_peers_raised(self._place):
+            while self._train_unit(clock):
+                pass
+
+    def validate(self) -> ValidationResult:
+        """Evaluate the models; the result is over all workers, and the same on all."""
+        self._announce_start()
+        with preserved_generators(), lost_peers_raised(self._place):
+            return self._evaluation.run()
+
+    def save(self, directory: Path) -> None:
+        """Write the training state; workers other than the chief write the part that differs."""
+        self._capture().write(directory)
+        self._callbacks.call("on_checkpoint_write_end", str(directory))
+
+    def snapshot(self, directory: Path) -> Callable[[], None]:
+        """Copy the state that `save` would write; return a function that writes the copy."""
+        if self._callbacks.reads_checkpoints:
+            self.save(directory)
+            return _nothing_left
+        files = self._capture().copied()
+        return lambda: files.write(directory)
+
+    def tensors(self) -> Sequence[TensorInfo]:
+        """Return the tensors in the last checkpoint."""
+        return self._tensors
+
+    def state_tensors(self) -> Mapping[str, np.ndarray]:
+        """Return generators, gradients, models, and optimizers as arrays by name."""
+        return name_state(self._context)
+
+    def restore(self, directory: Path) -> None:
+        """Restore the state that `save` wrote.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit.
+        """
+        own = self._context.own_folder(directory)
+        state = WorkerState(own or directory)
+        others = [] if own is not None else _other_workers(directory)
+        restore_shared(self._context, directory)
+        self._batches = state.batches
+        self._feed.seek(self._batches)
+        state.restore_gradients(self._context.models, others)
+        state.restore_callbacks(self._callbacks)
+        self._attributes.restore(state.attributes)
+        self._is_resumed = True
+        if own is not None:
+            state.restore_metrics(self._context.models)
+            state.restore_generators()
+            return
+        self._seed_this_worker()
+        _logger.info(
+            "the checkpoint was saved by another number of workers: training continues at batch "
+            "%d, in the order in which %d worker(s) take the data",
+            self._batches,
+            self._place.size,
+        )
+
+    def start_from(self, directory: Path) -> None:
+        """Restore weights and optimizers' states only; the rest starts as in any new trial.
+
+        Raises:
+            InvalidCheckpointError: If it does not fit.
+        """
+        start_from_other(self._context, directory)
+
+    def close(self) -> None:
+        """End the processes that load data, and leave the process group."""
+        try:
+            if self._has_started:
+                self._callbacks.call("on_trial_shutdown")
+        finally:
+            self._feed.close()
+            self._context.group.close()
+
+    def _train_unit(self, clock: Clock) -> bool:
+        """Train up to the next boundary, or to an interrupt; return whether to continue."""
+        unit = TrainedUnit()
+        while self._batches < clock.next_boundary:
+            self._train_batch(unit)
+            if clock.interrupt_requested:
+                break
+        batches = unit.batch_metrics()
+        reducers = [each for each in self._context.reducers if each.for_training]
+        metrics = {**unit.means(batches), **reduce_over_workers(reducers, self._place)}
+        self._callbacks.call("on_training_workload_end", metrics, batches)
+        return clock.boundary(self._batches, metrics, batches, n_records=unit.num_records)
+
+    def _train_batch(self, unit: TrainedUnit) -> None:
+        number = self._batches
+        epoch, within = divmod(number, self._epoch_length)
+        if within == 0:
+            self._callbacks.call("on_training_epoch_start", epoch)
+        batch = self._feed.take()
+        if self._context.ledger is not None:
+            stream = self._place.rank + number * self._place.size
+            of_records = stream // self._ledger_epoch_length
+            self._context.ledger.log(number + 1, of_records, batch.records)
+        if self._digests is not None:
+            self._digests.log(number + 1, batch.records, lambda: as_arrays(batch.data))
+        self._context.share_buffers()
+        with self._context.training_batch(number, self._epoch_length):
+            returned = self._trial.train_batch(self._context.to_device(batch.data), epoch, number)
+        unit.add(returned, len(batch.records))
+        self._batches += 1
+        if within + 1 == self._epoch_length:
+            self._callbacks.call("on_training_epoch_end", epoch)
+
+    def _capture(self) -> StateFiles:
+        self._announce_start()
+        files = StateFiles()
+        if self._place.rank == 0:
+            capture_shared(self._context, files)
+        capture_worker(
+            files,
+            models=self._context.models,
+            callbacks=self._callbacks,
+            batches=self._batches,
+            attributes=self._attributes.capture(),
+        )
+        self._tensors = files.infos()
+        return files
+
+    def _announce_start(self) -> None:
+        """Call ``on_trial_startup`` of the callbacks, once."""
+        if self._has_started:
+            return
+        self._has_started = True
+        info = self._context.info
+        uuid = info.latest_checkpoint if info and self._is_resumed else None
+        with self._preserved_if_resumed():
+            self._callbacks.call("on_trial_startup", self._batches, uuid)
+
+    def _preserved_if_resumed(self) -> contextlib.AbstractContextManager[None]:
+        """Preserve the generators around a call that an uninterrupted run makes only once."""
+        return preserved_generators() if self._is_resumed else contextlib.nullcontext()
+
+    def _seed_this_worker(self) -> None:
+        """Seed dropout and the like differently on each worker; models have equal weights."""
+        rank = self._place.rank
+        if rank or self._batches:  # the chief, too, draws other numbers than at its start
+            seed_generators(seed_from(self._context.get_trial_seed(), rank, self._batches))
+
+    def _check_same_data(self, num_batches: int) -> None:
+        """Check that all workers have the same data, of which each takes its share."""
+        counts = self._place.allgather((num_batches, self._evaluation.num_batches))
+        if len(set(counts)) > 1:
+            told = "; ".join(
+                f"rank {rank}: {training} and {validation}"
+                for rank, (training, validation) in enumerate(counts)
+            )
+            raise DataError(
+                "the workers have different data. Batches of an epoch, and of a validation: "
+                f"{told}.\n"
+                "Each worker takes every N-th batch by itself: return all of the data on each, "
+                "not divided by rank."
+            )
+
+    def _describe_records(self, loader: DataLoader) -> None:
+        ledger = self._context.ledger
+        if ledger is None:
+            return
+        if loader.sampler is not None or loader.batch_sampler is not None:
+            raise InvalidExperimentError(
+                "data_ledger is true, and the training data has a sampler.\n"
+                "The ledger proves that each epoch uses every record once, and a sampler may omit "
+                "or repeat some.\nSet data_ledger: false, or use shuffle=True without a sampler."
+            )
+        num_records = len(loader.dataset)
+        left_over = num_records % (loader.batch_size or 1) if loader.drop_last else 0
+        ledger.describe(IdKind.RECORD_INDEX, num_records=num_records, left_over=left_over)
+
+
+def _other_workers(directory: Path) -> list[WorkerState]:
+    """Return the states of the workers other than the chief."""
+    return [WorkerState(folder) for folder in sorted((directory / "workers").glob("*"))]
+
+
+def _gpu_name() -> str | None:
+    return torch.cuda.get_device_name() if torch.cuda.is_available() else None
+
+
+def _nothing_left() -> None:
+    """Do nothing: the files are written already."""
+
+
+def _name_models(models: Sequence[torch.nn.Module]) -> dict[str, torch.nn.Module]:
+    return {f"model {index}": model for index, model in enumerate(models)}
+
+
+def _list_containers(trial: PyTorchTrial, saved: Collection[object]) -> Iterator[torch.nn.Module]:
+    """Yield the modules in attributes that contain a saved model, such as one with its loss."""
+    identities = {id(each) for each in saved if isinstance(each, torch.nn.Module)}
+    for value in vars(trial).values():
+        modules = value.modules() if isinstance(value, torch.nn.Module) else ()
+        if any(id(module) in identities for module in modules):
+            yield value
+
+
+class TrainedUnit:
+    """The metrics that ``train_batch`` returned for each batch.
+
+    Tensors become numbers when the metrics are read, so that no batch waits for a GPU.
+    """
+
+    def __init__(self) -> None:
+        self._batches: list[dict[str, Any]] = []
+        self._counts: list[int] = []
+
+    def add(self, returned: Any, num_records: int) -> None:
+        """Add the value that ``train_batch`` returned for a batch.
+
+        Raises:
+            MetricError: If it is neither a tensor nor a mapping.
+        """
+        if isinstance(returned, torch.Tensor):
+            returned = {"loss": returned}
+        if not isinstance(returned, Mapping):
+            raise MetricError(
+                f"train_batch returned {describe(returned)}.\n"
+                "Return the loss, or metrics by name, such as {'loss': loss}."
+            )
+        self._batches.append({
+            str(name): value.detach() if isinstance(value, torch.Tensor) else value
+            for name, value in returned.items()
+        })  # fmt: skip
+        self._counts.append(num_records)
+
+    @property
+    def num_records(self) -> int:
+        """Records in all batches."""
+        return sum(self._counts)
+
+    def batch_metrics(self) -> list[dict[str, float]]:
+        """Return the metrics of each batch, oldest first."""
+        return [
+            {name: as_number(name, value) for name, value in batch.items()}
+            for batch in self._batches
+        ]
+
+    def means(self, batches: list[dict[str, float]]) -> dict[str, float]:
+        """Return the means over the batches, each counting as often as it has records.
+
+        A metric that only some batches have is the mean over those.
+        """
+        names = dict.fromkeys(name for batch in batches for name in batch)
+        pairs = list(zip(batches, self._counts, strict=True))
+        return {
+            name: weighted_mean(
+                [{name: batch[name]} for batch, _ in pairs if name in batch],
+                [float(count) for batch, count in pairs if name in batch],
+            )[name]
+            for name in names
+        }
+
+
+def prepare_worker(options: PrepareOptions) -> None:
+    """Seed PyTorch, choose the GPU, and fix the order of operations.
+
+    | ``reproducibility.deterministic_ops`` | on a CPU | on a GPU |
+    | --- | --- | --- |
+    | not set | one thread per operation; others give a warning | as PyTorch |
+    | true | one thread per operation; others are errors | others are errors |
+    | false | as PyTorch | as PyTorch |
+
+    Others: operations that have no deterministic form. The number of threads of an operation
+    decides the order of its additions, so a run that is resumed on other cores would differ in the
+    last bits. A trial that calls ``torch.set_num_threads(n)`` in its ``__init__`` gets n threads on
+    every machine.
+
+    Args:
+        options: The trial's seed, the worker's rank, and the configured determinism.
+    """
+    has_gpu = torch.cuda.is_available()
+    if has_gpu:
+        torch.cuda.set_device(options.local_rank % torch.cuda.device_count())
+    if options.deterministic_ops is not False and not has_gpu:
+        torch.set_num_threads(1)
+    if options.deterministic_ops:
+        torch.use_deterministic_algorithms(True)
+    elif options.deterministic_ops is None and not has_gpu:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    elif has_gpu:
+        logging.getLogger("detcore.torch").info(
+            "operations are not deterministic on a GPU, so a resumed run may differ in the last "
+            "bits; reproducibility.deterministic_ops: true fixes their order"
+        )
+    torch.manual_seed(options.seed)

@@ -1,0 +1,1 @@
+"""Train scripts of Accelerate, Lightning and transformers, whose framework owns the loop."""

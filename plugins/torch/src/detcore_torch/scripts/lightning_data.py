@@ -1,0 +1,177 @@
+"""The data of a Lightning trainer: boundaries between batches, and exact validation."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from detcore.errors import InvalidExperimentError, describe
+from detcore_torch.data.resumable_loader import ResumableLoader, resumable_loader
+from detcore_torch.process_group import broadcast_from_chief
+from detcore_torch.state.random_generators import preserved_generators
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningDataModule, Trainer
+    from torch.utils.data import DataLoader
+
+
+class TrainingData:
+    """The training data; Lightning reaches a boundary when it asks for the next batch.
+
+    Attributes:
+        loader: Its batches.
+        boundary: Called before each batch; returns whether training ends here.
+    """
+
+    def __init__(self, loader: ResumableLoader) -> None:
+        self.loader = loader
+        self.boundary: Callable[[], bool] = bool
+
+    def __len__(self) -> int:
+        return len(self.loader)
+
+    def __iter__(self) -> Iterator[object]:
+        batches = iter(self.loader)
+        end = object()
+        while not self.boundary() and (batch := next(batches, end)) is not end:
+            yield batch
+
+    def state_dict(self) -> dict[str, object]:
+        """Return nothing: detcore saves the position itself, also between two epochs."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
+        """Do nothing; see `state_dict`."""
+
+
+@contextlib.contextmanager
+def training_data(
+    trainer: Trainer, loader: DataLoader | None, datamodule: LightningDataModule | None
+) -> Iterator[TrainingData]:
+    """Provide the training data; a datamodule gives it to the trainer until the block ends."""
+    if datamodule is None:
+        yield _wrapped(trainer, loader)
+        return
+    if trainer.world_size > 1:
+        raise InvalidExperimentError(
+            f"fit was given a datamodule, and the trainer has {trainer.world_size} processes, of "
+            "which only one may prepare its data.\n"
+            "Prepare the datamodule before, and give fit its data loaders."
+        )
+    with preserved_generators():
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        data = _wrapped(trainer, datamodule.train_dataloader())
+    setup = datamodule.setup
+    # The trainer would prepare the datamodule again, and a random split might differ.
+    replaced = {
+        "train_dataloader": lambda: data,
+        "prepare_data": lambda: None,
+        "setup": lambda stage: None if stage == "fit" else setup(stage),
+    }
+    vars(datamodule).update(replaced)
+    try:
+        yield data
+    finally:
+        for name in replaced:
+            del vars(datamodule)[name]
+
+
+def _wrapped(trainer: Trainer, loader: DataLoader | None) -> TrainingData:
+    if loader is None or isinstance(loader, list | tuple | dict):
+        raise InvalidExperimentError(
+            f"the training data is {describe(loader)}.\n"
+            "detcore continues one torch.utils.data.DataLoader from its position.\n"
+            "Pass one to fit, or a datamodule that returns one; combine several in a dataset."
+        )
+    if trainer.world_size > 1:
+        # Gives the loader a DistributedSampler, as Lightning does with one that it knows.
+        loader = trainer._data_connector._prepare_dataloader(loader, shuffle=True, mode=None)
+    found = loader if isinstance(loader, ResumableLoader) else resumable_loader(loader)
+    try:
+        len(found)
+    except TypeError as error:
+        raise InvalidExperimentError(
+            f"the training dataset, {describe(found.dataset)}, has no length, so Lightning reads "
+            "a batch ahead and the position is not known.\nGive the dataset a __len__."
+        ) from error
+    return TrainingData(found)
+
+
+# Values of Lightning's RunningStage.
+_VALIDATING = ("validate", "sanity_check")
+
+
+@contextlib.contextmanager
+def exact_validation(trainer: Trainer) -> Iterator[None]:
+    """Have the workers validate on each record once, and combine what they log.
+
+    Lightning repeats records, so that all workers have as many, and reports the metrics of the
+    first worker, unless the model logs them with ``sync_dist=True``.
+    """
+    if trainer.world_size == 1:
+        yield
+        return
+    connector = trainer._data_connector
+    loops = (trainer.fit_loop.epoch_loop.val_loop, trainer.validate_loop)
+    connector._resolve_sampler = _without_repetitions(
+        connector._resolve_sampler, trainer.world_size
+    )
+    for loop in loops:
+        loop._results.log = _combining(loop._results.log, trainer)
+    try:
+        yield
+    finally:
+        del connector._resolve_sampler
+        for loop in loops:
+            del loop._results.log
+
+
+def _without_repetitions(resolve: Callable[..., Any], world_size: int) -> Callable[..., Any]:
+    """Return the method that makes samplers, with that of predictions for validations."""
+
+    def resolve_sampler(loader: Any, shuffle: bool, mode: Any = None) -> Any:
+        if mode is not None and mode.value in _VALIDATING and len(loader.sampler) >= world_size:
+            mode = type(mode).PREDICTING
+        return resolve(loader, shuffle=shuffle, mode=mode)
+
+    return resolve_sampler
+
+
+def _combining(log: Callable[..., None], trainer: Trainer) -> Callable[..., None]:
+    """Return the method that logs, with a reduction over the workers at the end of an epoch.
+
+    They have different numbers of batches, so not all of them would reduce each batch.
+    """
+
+    def reduce(value: Any, **more: Any) -> Any:
+        # Lightning 2.6 also reduces counts of records, and would round their mean.
+        return trainer.strategy.reduce(value.double(), **more)
+
+    def log_combined(*args: Any, **more: Any) -> None:
+        log(*args, **{**more, "sync_dist": not more["on_step"], "sync_dist_fn": reduce})
+
+    return log_combined
+
+
+@contextlib.contextmanager
+def unwrapped_model(trainer: Trainer) -> Iterator[None]:
+    """Have Lightning call the model without ``DistributedDataParallel``.
+
+    Its wrapper broadcasts buffers in each batch, of which the workers have different numbers.
+    """
+    wrapped = trainer.strategy.model
+    if trainer.world_size > 1:
+        broadcast_from_chief(trainer.lightning_module.buffers())
+        trainer.strategy.model = trainer.lightning_module
+    try:
+        yield
+    finally:
+        trainer.strategy.model = wrapped
+
+
+def logged_metrics(trainer: Trainer) -> dict[str, float]:
+    """Return the numbers that the loop that is running has logged, without older ones."""
+    logged = trainer._logger_connector.metrics["callback"]
+    return {name: float(value) for name, value in logged.items()}

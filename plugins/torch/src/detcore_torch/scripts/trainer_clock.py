@@ -1,0 +1,331 @@
+"""The callback that makes a `Trainer` do the work that is due."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from transformers import TrainerCallback
+
+from detcore.errors import InvalidExperimentError
+from detcore.trial import Decision, Step
+from detcore_torch.process_group import settle_buckets
+from detcore_torch.scripts.script_run import (
+    ScriptRun,
+    ScriptState,
+    captured_generators,
+    generators_in,
+    restore_callbacks,
+)
+from detcore_torch.scripts.trainer_data import share_buffers
+from detcore_torch.state.model_attributes import ModelAttributes
+from detcore_torch.state.random_generators import preserved_generators
+from detcore_torch.state.state_files import read_state
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
+
+    from detcore_torch.scripts.trainer_data import EpochData
+    from detcore_torch.scripts.trainer_state import BestModel, CallbackStates
+    from detcore_torch.state.state_files import StateFiles
+
+
+FRAMEWORK = "transformers"
+_STATE = "trainer_state.json"
+# Measured times, which are no metrics of the model.
+_TIMES = ("_runtime", "_per_second", "_preparation_time")
+
+
+class TrainingEndedError(Exception):
+    """Raised to leave the trainer's loop, if the checkpoint is at the end of the training."""
+
+
+class ClockCallback(TrainerCallback):  # type: ignore[misc]  # transformers is not typed
+    """Makes the trainer do the work that is due.
+
+    A flag of the trainer's control makes it log, evaluate or save. The next event passes the result
+    to the clock, which returns the next work. It is the last of the trainer's callbacks.
+    """
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        run: ScriptRun,
+        data: EpochData,
+        *,
+        callbacks: CallbackStates,
+        best: BestModel,
+    ) -> None:
+        self._trainer = trainer
+        self._data = data
+        self._run = run
+        self._clock = run.clock
+        self._callbacks = callbacks
+        self._best = best
+        self._determine_best = trainer._determine_best_metric
+        self._attributes = ModelAttributes([])
+        self._created: list[str] = []
+        self._requested: Step | None = None
+        self._metrics: dict[str, float] = {}
+        # Metrics of a validation at this step, of which the clock does not know yet.
+        self._validation: dict[str, float] | None = None
+        self._generators: Callable[[], None] | None = None
+        self._resumed_generators: Callable[[], None] | None = None
+        self._is_skipping = False
+
+    @property
+    def _is_stopping(self) -> bool:
+        """Whether a rule of the script's (early stopping) ends training before its length."""
+        trainer = self._trainer
+        return (
+            self._clock.stopped is None
+            and trainer.control.should_training_stop
+            and trainer.state.global_step < trainer.state.max_steps
+        )
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Restore the state, and do the work that is due before the first step."""
+        settle_buckets(self._trainer.model_wrapped)
+        self._attributes = ModelAttributes([
+            self._trainer.accelerator.unwrap_model(self._trainer.model)
+        ])  # fmt: skip
+        self._callbacks.note_objects()
+        self._created = self._state().list_objects()
+        if self._run.checkpoint is not None:
+            self._restore(self._run.checkpoint)
+        self._run.release()
+        with preserved_generators():
+            decision = self._validate_first()
+        if self._is_stopping:
+            self.end_early()
+            decision = self._clock.due(state.global_step)
+        if decision.step is Step.STOP:
+            self._resume_generators()
+            raise TrainingEndedError
+        self._obey(decision, control)
+
+    def on_epoch_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Choose the batches; restore the generators, if they were saved between two epochs."""
+        self._data.set_epoch(int(state.epoch))
+        if self._resumed_generators is None:
+            return
+        if self._is_skipping:
+            raise InvalidExperimentError(
+                f"the training data ended before the place of step {state.global_step}, from which "
+                "the run resumes.\n"
+                "Without a length of the data, the trainer counts all steps as one pass, and "
+                "cannot return into a later one.\n"
+                "Give the dataset a __len__, or let it yield enough records for all steps."
+            )
+        self._is_skipping = True
+        if state.epoch == int(state.epoch):
+            self._resume_generators()
+
+    def on_step_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Restore the generators once the trainer has skipped to the place in the data."""
+        if self._resumed_generators is not None:
+            self._resume_generators()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Do the work that is due at this step."""
+        self._obey(self._clock.due(state.global_step, early=control.should_log), control)
+
+    def on_epoch_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **_: object
+    ) -> None:
+        """Clear the flags: the work at the end of an epoch was done at its last step."""
+        control.should_log = control.should_evaluate = control.should_save = False
+        if self._is_stopping:
+            self.end_early()
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: Mapping[str, object],
+        **_: object,
+    ) -> None:
+        """Report the training metrics."""
+        if self._requested is Step.REPORT:
+            self._clock.reported(_numbers(logs))
+            self._obey(self._clock.due(state.global_step), control)
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: Mapping[str, object],
+        **_: object,
+    ) -> None:
+        """Collect the validation metrics, of one of several datasets."""
+        if self._requested is Step.VALIDATE:
+            self._metrics.update(_numbers(metrics))
+
+    def finish_validation(self, metrics: Mapping[str, object] | None, trial: object) -> bool:
+        """Report a validation, in place of the trainer's choice of the best model.
+
+        By now the schedule, the early stopping and the best model have taken notice of it.
+
+        Returns:
+            Whether to save now.
+        """
+        control = self._trainer.control
+        self._note_best(metrics)
+        if self._requested is Step.VALIDATE:
+            self._validation = {**self._metrics, **_numbers(metrics or {})}
+            self._metrics, self._requested = {}, None
+            if self._generators is not None:
+                self._generators()
+                self._generators = None
+            self._obey(self._next_decision(), control, is_evaluating=True)
+        return bool(control.should_save)
+
+    def save_if_requested(self, *_: object, **__: object) -> None:
+        """Save in place of the trainer, which has finished its work at this step."""
+        if self._requested is Step.CHECKPOINT:
+            self._save()
+            self._obey(self._next_decision(), self._trainer.control)
+
+    def load_best(self) -> None:
+        """Load the best model in place of the trainer, at the end of the training."""
+        self.end_early()
+        if self._clock.stopped == "preempted":
+            self._trainer.state.best_model_checkpoint = None
+        else:
+            self._best.load()
+
+    def end_early(self) -> None:
+        """Save the state if training ends before its length."""
+        state = self._trainer.state
+        if self._clock.stopped is not None or state.global_step >= state.max_steps:
+            return
+        self._clock.request_stop()
+        while (decision := self._next_decision()).step is not Step.STOP:
+            if decision.step is Step.CHECKPOINT:
+                self._save()
+            else:
+                self._clock.reported({})
+
+    def _validate_first(self) -> Decision:
+        """Validate before the first step, if that is due; return the next work."""
+        trainer = self._trainer
+        while (decision := self._next_decision()).step is Step.VALIDATE:
+            self._requested = decision.step
+            if trainer.state.global_step == 0:
+                trainer.evaluate()
+            else:  # a validation of the run that was interrupted
+                self._note_best(trainer._evaluate(None, None))
+            self._validation, self._metrics = self._metrics, {}
+        self._validation = None
+        return decision
+
+    def _next_decision(self) -> Decision:
+        """Return the next work; report a validation that was made before it was due."""
+        step = self._trainer.state.global_step
+        decision = self._clock.due(step)
+        while decision.step is Step.VALIDATE and self._validation is not None:
+            self._clock.validated(self._validation)
+            self._validation = None
+            decision = self._clock.due(step)
+        return decision
+
+    def _note_best(self, metrics: Mapping[str, object] | None) -> None:
+        if self._determine_best(metrics, None):
+            self._best.note()
+
+    def _obey(
+        self, decision: Decision, control: TrainerControl, *, is_evaluating: bool = False
+    ) -> None:
+        """Set the trainer's flags for the work that is due."""
+        if decision.step is not Step.TRAIN:
+            share_buffers(self._trainer)
+        while decision.step is Step.CHECKPOINT and not is_evaluating:
+            if self._is_validation_missing():
+                decision = dataclasses.replace(decision, step=Step.VALIDATE)
+                break
+            self._save()
+            decision = self._next_decision()
+        self._requested = decision.step
+        control.should_log = decision.step is Step.REPORT
+        control.should_evaluate = decision.step is Step.VALIDATE
+        control.should_save = decision.step is Step.CHECKPOINT
+        if decision.step is Step.VALIDATE:
+            # A validation must not change the training that follows.
+            self._generators = captured_generators()
+        if decision.step is Step.STOP:
+            control.should_training_stop = True
+
+    def _is_validation_missing(self) -> bool:
+        """Whether the clock wants a checkpoint before the validation at the same step.
+
+        A validation changes the state of schedules and callbacks, so the checkpoint has to contain
+        that.
+        """
+        is_at_end = self._trainer.state.global_step >= self._clock.operation_length
+        return is_at_end and self._validation is None and not self._clock.interrupt_requested
+
+    def _restore(self, checkpoint: Path) -> None:
+        self._state().restore(checkpoint)
+        restore_callbacks(self._clock, checkpoint, self._callbacks)
+        document = read_state(checkpoint, FRAMEWORK)
+        self._best.restore(checkpoint, document["best_step"])
+        self._validation = document["validation"]
+        self._trainer.control.should_training_stop = document["is_stopping"]
+        self._resumed_generators = generators_in(self._clock, checkpoint, self._attributes.models)
+
+    def _save(self) -> None:
+        self._trainer.store_flos()
+        state = self._state()
+        state.check_objects(self._created)
+        self._clock.save(state)
+
+    def _state(self) -> ScriptState:
+        trainer = self._trainer
+        scaler = getattr(trainer.accelerator, "scaler", None)
+        return ScriptState(
+            attributes=self._attributes,
+            optimizers=[getattr(trainer.optimizer, "optimizer", trainer.optimizer)],
+            schedulers=[trainer.lr_scheduler],
+            scalers=[] if scaler is None else [scaler],
+            rank=self._run.context.distributed.rank,
+            callbacks=self._callbacks,
+            extra=self._add_trainer_state,
+        )
+
+    def _add_trainer_state(self, files: StateFiles) -> None:
+        rest = {
+            "best_step": self._best.add_to(files),
+            "validation": self._validation,
+            "is_stopping": self._is_stopping,
+        }
+        files.add_state(FRAMEWORK, rest)
+        # The trainer reads this file. It would look for the folder, and not for the callbacks.
+        state = dataclasses.replace(
+            self._trainer.state, best_model_checkpoint=None, stateful_callbacks={}
+        )
+        files.documents[_STATE] = dataclasses.asdict(state)
+
+    def _resume_generators(self) -> None:
+        if self._resumed_generators is not None:
+            self._resumed_generators()
+        self._resumed_generators = None
+
+
+def _numbers(metrics: Mapping[str, object]) -> dict[str, float]:
+    return {
+        name: float(value)
+        for name, value in metrics.items()
+        if isinstance(value, int | float) and name != "epoch" and not name.endswith(_TIMES)
+    }

@@ -1,0 +1,172 @@
+"""The state of a `Trainer` beside its model and optimizer: callbacks, and the best model."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from transformers.trainer_callback import ExportableState
+
+from detcore_torch.libraries import torch
+from detcore_torch.state.state_files import read_tensors
+from detcore_torch.state.user_attributes import FUNCTIONS, UserAttributes, name_callbacks
+
+if TYPE_CHECKING:
+    from transformers import Trainer, TrainerCallback
+
+    from detcore_torch.state.state_files import StateFiles
+
+
+_logger = logging.getLogger("detcore.torch")
+_BEST = "best.safetensors"
+# Objects of the trainer that a callback may keep, and whose state is saved elsewhere.
+_HANDED = (
+    "accelerator", "args", "callback_handler", "control", "data_collator", "eval_dataset", "model",
+    "processing_class", "train_dataset",
+)  # fmt: skip
+
+
+class CallbackStates:
+    """The states of the trainer's callbacks, which are restored into the objects of the script.
+
+    The trainer saves the state of each `ExportableState`, and restores it only into a new object,
+    at the end of its list of callbacks, and only if an argument says so. Attributes that a callback
+    of the script changes are saved, too.
+
+    Args:
+        trainer: The trainer, with all of the script's callbacks, before it trains.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self._trainer = trainer
+        self._callbacks = dict(name_callbacks(trainer.callback_handler.callbacks))
+        self._attributes = UserAttributes(
+            {
+                name: callback
+                for name, callback in self._callbacks.items()
+                if not type(callback).__module__.startswith("transformers.")
+            },
+            functions={"trainer": trainer, "model": trainer.model, **self._callbacks},
+            ignored_objects=[trainer, *(getattr(trainer, name) for name in _HANDED)],
+        )
+
+    def note_objects(self) -> None:
+        """Note the objects that exist since training started."""
+        trainer = self._trainer
+        bars = [getattr(callback, "training_bar", None) for callback in self._callbacks.values()]
+        self._attributes.note_objects(
+            each for each in (trainer.optimizer, trainer.lr_scheduler, trainer.state, *bars)
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the callbacks' states by name; warn once about attributes that cannot be saved."""
+        exported = {
+            name: callback.state()
+            for name, callback in self._callbacks.items()
+            if isinstance(callback, ExportableState)
+        }
+        return {"exported": exported, "attributes": self._attributes.capture()}
+
+    def load_state_dict(self, states: Mapping[str, Any]) -> None:
+        """Give the callbacks their states; warn about a state whose callback is missing."""
+        missing = {*states["exported"], *states["attributes"]} - {*self._callbacks, FUNCTIONS}
+        if missing:
+            _logger.warning(
+                "the checkpoint has states of the callbacks %s, which the trainer does not have; "
+                "they are not restored",
+                ", ".join(sorted(missing)),
+            )
+        self._attributes.restore(states["attributes"])
+        for name, callback in self._callbacks.items():
+            if name in states["exported"] and isinstance(callback, ExportableState):
+                _load_exported(name, callback, states["exported"][name])
+
+
+def _load_exported(name: str, callback: TrainerCallback, exported: Mapping[str, Any]) -> None:
+    for attribute, value in exported.get("attributes", {}).items():
+        setattr(callback, attribute, value)
+    present = callback.state().get("args", {})
+    for argument, value in exported.get("args", {}).items():
+        if present.get(argument) != value:
+            _logger.warning(
+                "the callback %s has %s=%r, and the checkpoint has %r; the script's value is used",
+                name,
+                argument,
+                present.get(argument),
+                value,
+            )
+
+
+class BestModel:
+    """The best model so far, for `load_best_model_at_end`; part of each checkpoint.
+
+    The trainer would read it from its own checkpoints, which detcore does not write. Each worker
+    has a copy on the CPU.
+
+    Args:
+        trainer: The trainer.
+        save_every: Steps between the trainer's checkpoints: the trainer loads the best model of
+            those validations that a checkpoint followed. 0: of all validations.
+    """
+
+    def __init__(self, trainer: Trainer, *, save_every: int) -> None:
+        self._trainer = trainer
+        self._save_every = save_every
+        self._step: int | None = None
+        self._tensors: dict[str, Any] = {}
+
+    def note(self) -> None:
+        """Keep the present model, which has made the best validation so far."""
+        trainer = self._trainer
+        state = trainer.state
+        is_saved = not self._save_every or state.global_step % self._save_every == 0
+        if not trainer.args.load_best_model_at_end or not (
+            is_saved or state.global_step >= state.max_steps
+        ):
+            return
+        self._step = state.global_step
+        state.best_model_checkpoint = self._folder()
+        self._tensors = _copy_tensors(self._model())
+
+    def add_to(self, files: StateFiles) -> int | None:
+        """Add the model, unless it is that of the checkpoint; return its step."""
+        if self._step not in (None, self._trainer.state.global_step):
+            files.add_tensors(_BEST, self._tensors)
+        return self._step
+
+    def restore(self, checkpoint: Path, step: int | None) -> None:
+        """Restore it from a checkpoint, after the trainer's model."""
+        trainer = self._trainer
+        self._step = step
+        if step is None or not trainer.args.load_best_model_at_end:
+            return
+        trainer.state.best_model_checkpoint = self._folder()
+        path = checkpoint / _BEST
+        self._tensors = read_tensors(path) if path.exists() else _copy_tensors(self._model())
+
+    def load(self) -> None:
+        """Make it the trainer's model, and save it where the trainer's own checkpoint would be."""
+        self._model().load_state_dict(self._tensors, strict=False)
+        self._trainer.save_model(self._folder(), _internal_call=True)
+
+    def _model(self) -> Any:
+        return self._trainer.accelerator.unwrap_model(self._trainer.model)
+
+    def _folder(self) -> str:
+        return os.path.join(self._trainer.args.output_dir, f"checkpoint-{self._step}")
+
+
+def _copy_tensors(model: Any) -> dict[str, Any]:
+    """Return copies of a model's tensors on the CPU; tied weights have one copy."""
+    copies: dict[Any, Any] = {}
+    found = {}
+    for name, value in model.state_dict().items():
+        if isinstance(value, torch.Tensor):
+            key = (value.data_ptr(), value.shape, value.stride(), value.dtype)
+            if key not in copies:
+                copies[key] = value.detach().to("cpu", copy=True)
+            found[name] = copies[key]
+    return found

@@ -1,0 +1,1 @@
+"""Save and restore the training state: models, optimizers, generators, and attributes."""
