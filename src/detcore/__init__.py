@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from detcore.version import __version__
+
 if TYPE_CHECKING:
     from detcore import client, core, errors, experimental
     from detcore.client import Determined as Client
     from detcore.contract.errors import DetcoreError, InvalidHP
     from detcore.hooks import hookimpl
     from detcore.trial import Trial, TrialContext
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Client",

@@ -38,6 +38,7 @@ from detcore.contract.errors import (
     StorageFullError,
 )
 from detcore.contract.values import SaveTimes, TensorInfo
+from detcore.version import __version__
 
 if TYPE_CHECKING:
     from typing import Any
@@ -385,8 +386,6 @@ class Saver:
         self, save: Save, digests: Mapping[str, FileDigest], directories: tuple[str, ...]
     ) -> None:
         """Commit a checkpoint whose files are all in the storage."""
-        import detcore
-
         files = dict(digests)
         if METADATA_FILE not in files:
             save.check()
@@ -399,7 +398,7 @@ class Saver:
             files=files,
             directories=directories,
             parent=self._parent,
-            versions={"detcore": detcore.__version__, **save.versions},
+            versions={"detcore": __version__, **save.versions},
             tensors=save.tensors,
         )
         save.check()

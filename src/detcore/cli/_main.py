@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from detcore import __version__
 from detcore._distributions import describe_missing, install_command
 from detcore.cli._completion import PLUGIN_NAME
 from detcore.cli._context import CliContext
 from detcore.cli._groups import CommandGroup, Lazy, import_command
 from detcore.contract.errors import ConfigError, DetcoreError, RunError
+from detcore.version import __version__
 
 if TYPE_CHECKING:
     from detcore.hooks import PluginEntry, PluginManager

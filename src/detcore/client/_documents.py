@@ -1,4 +1,4 @@
-"""The documents of the client: records as the JSON with which a server answers.
+"""The documents of the client: records as the JSON with which a server answers, and queries.
 
 Times are ISO 8601 texts in UTC. Metrics may be NaN or infinite.
 """
@@ -12,7 +12,59 @@ from typing import Any, TypeAlias
 
 from typing_extensions import TypedDict
 
+from detcore.contract.values import ExperimentState
+
 Document: TypeAlias = "dict[str, Any]"
+
+
+class ExperimentQuery(TypedDict, total=False):
+    """Which experiments `list_experiments` of a transport returns, and in which order.
+
+    See the parameters of `detcore.database.Database.list_experiments`.
+    """
+
+    states: list[ExperimentState] | None
+    labels: list[str]
+    name: str
+    archived: bool | None
+    newest_first: bool
+    limit: int | None
+    offset: int
+
+
+class TrialChanges(TypedDict, total=False):
+    """Changes of a transport's `update_trial`; see `detcore.database.Database.update_trial`."""
+
+    notes: str | None
+    labels: list[str] | None
+    add_labels: list[str]
+    remove_labels: list[str]
+
+
+class ModelQuery(TypedDict, total=False):
+    """Which models `list_models` of a transport returns, and in which order.
+
+    ``sort_by`` is a `ModelSortBy`, ``order_by`` an `OrderBy`; for the others see the parameters of
+    `Database.list_models`.
+    """
+
+    sort_by: int
+    order_by: int
+    name: str
+    description: str
+    labels: list[str]
+    archived: bool | None
+    limit: int | None
+    offset: int
+
+
+class VersionTexts(TypedDict, total=False):
+    """Texts and metadata of a new version of a model; empty by default."""
+
+    name: str
+    comment: str
+    notes: str
+    metadata: Document | None
 
 
 class ExperimentDocument(TypedDict):

@@ -19,9 +19,14 @@ from detcore.contract.values import ExperimentState, ModelOrderBy, searcher_metr
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.client import _transport
     from detcore.client._checkpoint_files import CheckpointFiles
-    from detcore.client._documents import Document
+    from detcore.client._documents import (
+        Document,
+        ExperimentQuery,
+        ModelQuery,
+        TrialChanges,
+        VersionTexts,
+    )
     from detcore.database import (
         CheckpointRecord,
         Database,
@@ -74,7 +79,7 @@ class EmbeddedTransport:
             "experiment", database.get_experiment(experiment_id), is_alive=is_alive
         )
 
-    def list_experiments(self, **query: Unpack[_transport.ExperimentQuery]) -> list[Document]:
+    def list_experiments(self, **query: Unpack[ExperimentQuery]) -> list[Document]:
         """Return experiments by id."""
         database = self.database()
         found = database.list_experiments(**query)
@@ -120,7 +125,7 @@ class EmbeddedTransport:
         """Return a trial."""
         return make_document("trial", self.database().get_trial(trial_id))
 
-    def update_trial(self, trial_id: int, **changes: Unpack[_transport.TrialChanges]) -> Document:
+    def update_trial(self, trial_id: int, **changes: Unpack[TrialChanges]) -> Document:
         """Change a trial's notes or labels, and return it; None keeps a value."""
         return make_document("trial", self.database().update_trial(trial_id, **changes))
 
@@ -317,7 +322,7 @@ class EmbeddedTransport:
         """Return a model by its name or its id."""
         return make_document("model", self.database().get_model(model))
 
-    def list_models(self, **query: Unpack[_transport.ModelQuery]) -> list[Document]:
+    def list_models(self, **query: Unpack[ModelQuery]) -> list[Document]:
         """Return models."""
         return [make_document("model", record) for record in self.database().list_models(**query)]
 
@@ -345,7 +350,7 @@ class EmbeddedTransport:
         self.database().delete_model(model)
 
     def register_version(
-        self, model: str | int, checkpoint_uuid: str, **given: Unpack[_transport.VersionTexts]
+        self, model: str | int, checkpoint_uuid: str, **given: Unpack[VersionTexts]
     ) -> Document:
         """Make a checkpoint the next version of a model, and return the version."""
         database = self.database()

@@ -7,69 +7,17 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypedDict
+from typing import TYPE_CHECKING, TypeAlias
 
 from detcore.environment import read_environment, read_variables
 
 if TYPE_CHECKING:
-    from detcore.client._documents import Document
     from detcore.client._embedded import EmbeddedTransport
-    from detcore.client.http import HttpTransport
-    from detcore.contract.values import ExperimentState
+    from detcore.client.http._transport import HttpTransport
 
 
 Transport: TypeAlias = "EmbeddedTransport | HttpTransport"
 _PORT = "DET_MASTER_PORT"
-
-
-class ExperimentQuery(TypedDict, total=False):
-    """Which experiments `list_experiments` of a transport returns, and in which order.
-
-    See the parameters of `detcore.database.Database.list_experiments`.
-    """
-
-    states: list[ExperimentState] | None
-    labels: list[str]
-    name: str
-    archived: bool | None
-    newest_first: bool
-    limit: int | None
-    offset: int
-
-
-class TrialChanges(TypedDict, total=False):
-    """Changes of a transport's `update_trial`; see `detcore.database.Database.update_trial`."""
-
-    notes: str | None
-    labels: list[str] | None
-    add_labels: list[str]
-    remove_labels: list[str]
-
-
-class ModelQuery(TypedDict, total=False):
-    """Which models `list_models` of a transport returns, and in which order.
-
-    ``sort_by`` is a `ModelSortBy`, ``order_by`` an `OrderBy`; for the others see the parameters of
-    `Database.list_models`.
-    """
-
-    sort_by: int
-    order_by: int
-    name: str
-    description: str
-    labels: list[str]
-    archived: bool | None
-    limit: int | None
-    offset: int
-
-
-class VersionTexts(TypedDict, total=False):
-    """Texts and metadata of a new version of a model; empty by default."""
-
-    name: str
-    comment: str
-    notes: str
-    metadata: Document | None
 
 
 class Connected:
@@ -135,7 +83,7 @@ def connect(
         return EmbeddedTransport(environment)
     if certificate is not None:
         environment = dataclasses.replace(environment, master_certificate=certificate)
-    from detcore.client.http import connect as connect_to_server
+    from detcore.client.http._transport import connect as connect_to_server
 
     return connect_to_server(
         address if master else _with_port(address), user, password, environment

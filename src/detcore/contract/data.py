@@ -1,7 +1,8 @@
-"""Define the contract of a data source that training can continue from."""
+"""Define the contract of a data source that training can continue from, and kinds of its ids."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Protocol, TypeVar, runtime_checkable
 
@@ -11,9 +12,17 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-__all__ = ["DataSource"]
+__all__ = ["DataSource", "IdKind"]
 
 Batch_co = TypeVar("Batch_co", covariant=True)
+
+
+class IdKind(str, enum.Enum):
+    """The kind of the ids in a ledger."""
+
+    RECORD_INDEX = "record index"
+    SEQUENCE_ITEM = "item index of a Sequence"
+    CONTENT_HASH = "content hash"
 
 
 @runtime_checkable

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from detcore.contract.errors import DistributedError
+from detcore.contract.values import COLLECTIVE_TIMEOUT_S, CONNECT_TIMEOUT_S
 
 if TYPE_CHECKING:
     from detcore.distributed._group import Group
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 __all__ = ["DistributedContext"]
 
 T = TypeVar("T")
-TIMEOUT_S = 1800.0
-CONNECT_TIMEOUT_S = 300.0
 
 
 class DistributedContext:
@@ -55,7 +54,7 @@ class DistributedContext:
         port_offset: int = 0,
         force_tcp: bool = False,
         key: bytes | str | None = None,
-        timeout_s: float = TIMEOUT_S,
+        timeout_s: float = COLLECTIVE_TIMEOUT_S,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         """Connect to the other workers; return when all of them have joined.
@@ -118,7 +117,7 @@ class DistributedContext:
 
     @classmethod
     def from_horovod(
-        cls, hvd: Any, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
+        cls, hvd: Any, chief_ip: str | None = None, *, timeout_s: float = COLLECTIVE_TIMEOUT_S
     ) -> DistributedContext:
         """Take the numbers from an initialised Horovod module, such as ``horovod.tensorflow``.
 
@@ -147,7 +146,7 @@ class DistributedContext:
 
     @classmethod
     def from_env(
-        cls, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
+        cls, chief_ip: str | None = None, *, timeout_s: float = COLLECTIVE_TIMEOUT_S
     ) -> DistributedContext:
         """Take the numbers from the launcher that started this process; one worker without one.
 
@@ -171,7 +170,7 @@ class DistributedContext:
 
     @classmethod
     def from_deepspeed(
-        cls, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
+        cls, chief_ip: str | None = None, *, timeout_s: float = COLLECTIVE_TIMEOUT_S
     ) -> DistributedContext:
         """Take the numbers from the variables that DeepSpeed's launcher sets.
 
@@ -183,7 +182,7 @@ class DistributedContext:
 
     @classmethod
     def from_torch_distributed(
-        cls, chief_ip: str | None = None, *, timeout_s: float = TIMEOUT_S
+        cls, chief_ip: str | None = None, *, timeout_s: float = COLLECTIVE_TIMEOUT_S
     ) -> DistributedContext:
         """Take the numbers from the variables that torchrun sets.
 

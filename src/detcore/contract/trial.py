@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import enum
 import json
 import os
 from collections.abc import Mapping
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 __all__ = [
     "CLOCK_FILE",
     "WORKERS_FOLDER",
-    "IdKind",
     "InstanceCheckpoints",
     "Trial",
     "TrialContext",
@@ -113,14 +111,6 @@ class TrialEnv:
             "devices there are, such as tf.config.list_physical_devices('GPU'), and "
             "context.distributed which worker this is."
         )
-
-
-class IdKind(str, enum.Enum):
-    """The kind of the ids in a ledger."""
-
-    RECORD_INDEX = "record index"
-    SEQUENCE_ITEM = "item index of a Sequence"
-    CONTENT_HASH = "content hash"
 
 
 class InstanceCheckpoints(Protocol):

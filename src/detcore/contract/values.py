@@ -23,6 +23,8 @@ RETENTION_DEFAULTS: Mapping[str, int] = {
     "save_trial_latest": 1,
 }
 """Numbers of checkpoints to keep, where ``checkpoint_storage`` does not set them."""
+COLLECTIVE_TIMEOUT_S = 1800.0
+CONNECT_TIMEOUT_S = 300.0
 
 
 class Unit(str, enum.Enum):

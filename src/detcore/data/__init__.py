@@ -5,7 +5,7 @@ Pure; requires only NumPy.
 
 from typing import TYPE_CHECKING
 
-from detcore.contract.trial import IdKind
+from detcore.contract.data import IdKind
 from detcore.data._digests import StepDigests
 from detcore.data._ledger import FrameKind, LedgerHeader, LedgerWriter
 from detcore.data._order import ShuffledOrder

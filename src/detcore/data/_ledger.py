@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from detcore.contract.data import IdKind
 from detcore.contract.errors import DataError, LedgerError, StorageFullError
-from detcore.contract.trial import IdKind
 from detcore.data._order import Indices
 
 _FLUSH_AT_BYTES = 1 << 20

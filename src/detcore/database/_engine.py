@@ -34,6 +34,7 @@ from detcore.database import _postgresql, _sqlite
 from detcore.database._column_types import set_home
 from detcore.database._connections import WAIT_S, ForkGuard, shown_url
 from detcore.database._schema import metadata
+from detcore.version import __version__
 
 # Connections of a process: a worker needs two, a command one; servers have about 100.
 _POOL = {"pool_size": 2, "max_overflow": 8, "pool_pre_ping": True}
@@ -263,8 +264,6 @@ def _require_room(connection: Connection) -> None:
 
 
 def _unknown_version(engine: Engine, version: str) -> str:
-    from detcore import __version__
-
     return (
         f"the database {shown_url(engine.url)} has schema {version}, which is newer than "
         f"detcore {__version__} knows ({revisions()[-1]}).\n"

@@ -8,8 +8,8 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from detcore.contract.distributed import CONNECT_TIMEOUT_S, TIMEOUT_S
 from detcore.contract.errors import DistributedError
+from detcore.contract.values import COLLECTIVE_TIMEOUT_S, CONNECT_TIMEOUT_S
 from detcore.environment import read_variables
 
 DEFAULT_PORT = 12360
@@ -126,7 +126,7 @@ class Settings:
     port: int | None = None
     port_offset: int = 0
     key: bytes | str | None = None
-    timeout_s: float = TIMEOUT_S
+    timeout_s: float = COLLECTIVE_TIMEOUT_S
     connect_timeout_s: float = CONNECT_TIMEOUT_S
     announce: Callable[[Any], Any] | None = None
 

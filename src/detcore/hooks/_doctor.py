@@ -15,6 +15,7 @@ from detcore.hooks._entry import (
     install_command,
     plugin_problem,
 )
+from detcore.version import __version__
 
 if TYPE_CHECKING:
     from detcore.hooks._manager import PluginManager
@@ -48,8 +49,6 @@ def _version_faults(entry: PluginEntry) -> Iterator[PluginProblem]:
 
     from packaging.requirements import InvalidRequirement, Requirement
     from packaging.utils import canonicalize_name
-
-    from detcore import __version__
 
     # A folder of another name than the distribution's is not found by the distribution's name.
     with contextlib.suppress(PackageNotFoundError):

@@ -112,7 +112,7 @@ def submit(
 
 def activate(master: str, experiment_id: int, *, environment: Environment) -> Session:
     """Let a server continue an experiment, unless it runs or is complete; return the session."""
-    from detcore.client import Determined
+    from detcore.client._client import Determined
 
     session = open_session(master, environment=environment)
     if read_events(session, experiment_id, 0)["state"] in ("PAUSED", "ERROR", "CANCELED"):

@@ -15,8 +15,8 @@ from detcore.contract.errors import InvalidArgumentError
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-    from detcore.client._documents import Document
-    from detcore.client._transport import (
+    from detcore.client._documents import (
+        Document,
         ExperimentQuery,
         ModelQuery,
         TrialChanges,
