@@ -234,8 +234,9 @@ def _not_public(found: Import) -> Iterator[str]:
     source = modules.get(found.module)
     if source is None or found.name is None or module is not None:
         return  # a module, or a package that is not written yet
-    public = source.declared_all()
-    if public is not None and found.name not in public:
+    if source.is_private:
+        yield f"{source.name} is private"
+    elif found.name not in (source.declared_all() or ()):
         yield f"{found.module} has no public name {found.name}"
 
 
