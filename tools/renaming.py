@@ -179,6 +179,7 @@ class _Rewriter:
         self._chains()
         self._named_in_calls()
         self._lazy_tables()
+        self._lazy_calls()
         self._strings_and_comments()
         return self.edits.applied()
 
@@ -429,6 +430,29 @@ class _Rewriter:
         elif new_home != source:
             self._set_string(home, new_home.rpartition(".")[2] if is_short else new_home)
 
+    def _lazy_calls(self) -> None:
+        """Rewrite tables ``{"_module": "names"}`` that packages pass to `detcore.lazy`."""
+        for node in ast.walk(self.tree) if self.is_package else ():
+            if not (isinstance(node, ast.Call) and ast.unparse(node.func) == "lazy_names"):
+                continue
+            for table in node.args:
+                for home, names in zip(*_items(table), strict=True):
+                    if isinstance(home, ast.Constant) and isinstance(names, ast.Constant):
+                        self._lazy_names(home, str(names.value).split())
+
+    def _lazy_names(self, home: ast.Constant, names: list[str]) -> None:
+        old = str(home.value)
+        source = old if old.startswith("detcore.") else f"{self.module}.{old}"
+        moved = [self.table.move_member(source, name) for name in names] if old else []
+        homes = {module for module, _ in moved}
+        if len(homes) > 1 or [name for _, name in moved] != names[: len(moved)]:
+            self.by_hand.append(ByHand(home.lineno, f"names of {source} have moved"))
+        elif homes:
+            package = self.table.move_module(self.module)
+            new = homes.pop().removeprefix(f"{package}.")
+            if new != old:
+                self._set_string(home, new)
+
     def _set_string(self, node: ast.Constant, value: str) -> None:
         start, stop = self.edits.span(node)
         old = self.edits.text[start:stop]
@@ -535,6 +559,10 @@ def _references(table: Table) -> re.Pattern[str] | None:
     if not words:
         return None
     return re.compile(rf"(?<![\w.-])(?:{'|'.join(map(re.escape, words))})(?![\w-])")
+
+
+def _items(node: ast.expr) -> tuple[list[ast.expr | None], list[ast.expr]]:
+    return (node.keys, node.values) if isinstance(node, ast.Dict) else ([], [])
 
 
 def _is_in_braces(before: str) -> bool:

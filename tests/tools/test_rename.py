@@ -332,3 +332,18 @@ def test_texts() -> None:
     )
     with pytest.raises(TableError):
         Table.parse("a.b -> a.b")
+
+
+def test_tables_of_lazy_packages_follow_their_modules() -> None:
+    text = (
+        "from detcore.lazy import lazy_names\n\n__getattr__, __dir__ = lazy_names(\n"
+        '    __name__,\n    {"_heat": "LIMIT warm", "_bake": "bake", "": "oven", %s}\n)\n'
+    )
+    old, new = text % '"detcore.old": "x"', text % '"detcore.new": "x"'
+    table = Table(
+        {"shop._heat": "shop.parts.heat", "detcore.old": "detcore.new"},
+        {("shop._bake", "bake"): ("shop._bake", "bake_bread")},
+    )
+    written, left = rewrite_python(old, table, "shop", is_package=True)
+    assert written == new.replace('"_heat"', '"parts.heat"')
+    assert [(place.line, place.reason) for place in left] == [(5, "names of shop._bake have moved")]
